@@ -1,0 +1,2 @@
+//! The program `larder`, as a library.
+#![forbid(unsafe_code)]

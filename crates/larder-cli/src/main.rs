@@ -1,0 +1,2 @@
+//! The program `larder`.
+fn main() {}

@@ -1,0 +1,153 @@
+//! The seam: everything the allocator asks of a device, as one object-safe trait.
+//!
+//! What holds for every method, so that it need not be said again:
+//! - Sizes are above zero. Sizes and addresses given to the virtual-memory methods are multiples
+//!   of `Properties::granularity_bytes`.
+//! - A method may be called from any thread, also several at once.
+//! - A method that fails changes nothing.
+//! - A method never calls back into the allocator.
+//!
+//! `larder-sim`'s conformance suite checks these and the promises of each method on any device.
+
+use std::fmt;
+
+use crate::types::{Addr, DeviceIndex, EventId, PageHandle, Span, StreamId};
+
+/// What a device is and can do. It does not change while the device lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Properties {
+    /// Which device of the process.
+    pub index: DeviceIndex,
+    /// All the memory that the device has.
+    pub total_bytes: u64,
+    /// The unit of physical memory; page sizes and mapped addresses are multiples of it.
+    pub granularity_bytes: u64,
+    /// Whether reserve, create, map and their inverses work. Without it there are no expandable
+    /// segments.
+    pub virtual_memory: bool,
+}
+
+/// How much memory a device has, and how much of it nobody holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryInfo {
+    /// Bytes that nobody holds.
+    pub free_bytes: u64,
+    /// All the memory that the device has.
+    pub total_bytes: u64,
+}
+
+/// What one process holds of a device's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// The process.
+    pub pid: u32,
+    /// Whether it is this process.
+    pub own: bool,
+    /// Bytes that it holds.
+    pub used_bytes: u64,
+}
+
+/// Why a device call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// The memory (or the address space) does not suffice. The caller may free some and try again.
+    OutOfMemory,
+    /// The device cannot do this at all.
+    NotSupported,
+    /// Anything else: the device's own code and words.
+    Other {
+        /// The device's error code.
+        code: i32,
+        /// What the device says about it.
+        text: String,
+    },
+}
+
+impl fmt::Display for DeviceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceError::OutOfMemory => write!(f, "the device is out of memory"),
+            DeviceError::NotSupported => write!(f, "the device does not support this"),
+            DeviceError::Other { code, text } => write!(f, "{text} (device error {code})"),
+        }
+    }
+}
+
+impl std::error::Error for DeviceError {}
+
+/// One device. See the module's page for what holds for every method.
+pub trait Device: Send + Sync {
+    // Identity and free memory.
+
+    /// What the device is and can do.
+    fn properties(&self) -> &Properties;
+
+    /// How much memory there is and how much nobody holds.
+    fn memory_info(&self) -> Result<MemoryInfo, DeviceError>;
+
+    /// What each process holds of the memory, this one included; empty where that is not known.
+    fn processes(&self) -> Vec<ProcessMemory>;
+
+    // Plain memory.
+
+    /// Memory of at least `size_bytes` at an address that is a multiple of 512.
+    fn alloc(&self, size_bytes: u64) -> Result<Addr, DeviceError>;
+
+    /// Gives back what `alloc` gave. An address that `alloc` did not give, or that was given back
+    /// already, is an error.
+    fn free(&self, addr: Addr) -> Result<(), DeviceError>;
+
+    // Virtual memory.
+
+    /// A range of addresses with nothing behind it.
+    fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError>;
+
+    /// Gives back a whole range that `reserve` gave. Nothing may be mapped in it.
+    fn unreserve(&self, span: Span) -> Result<(), DeviceError>;
+
+    /// Physical memory, mapped nowhere yet.
+    fn create_page(&self, size_bytes: u64) -> Result<PageHandle, DeviceError>;
+
+    /// Gives back physical memory. It must not be mapped anywhere.
+    fn release_page(&self, page: PageHandle) -> Result<(), DeviceError>;
+
+    /// Puts a whole page behind `span`, whose size is the page's. The span must lie in one
+    /// reserved range and have nothing behind it. The page stays the caller's to unmap and release.
+    fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError>;
+
+    /// Takes away the page behind `span`, which was mapped in one piece. Work that uses it must
+    /// have finished.
+    fn unmap(&self, span: Span) -> Result<(), DeviceError>;
+
+    /// Lets the device read and write `span`, all of which is mapped.
+    fn set_access(&self, span: Span) -> Result<(), DeviceError>;
+
+    // Streams and events.
+
+    /// A new event, recorded nowhere yet.
+    fn create_event(&self) -> Result<EventId, DeviceError>;
+
+    /// Gives back an event.
+    fn destroy_event(&self, event: EventId) -> Result<(), DeviceError>;
+
+    /// Puts the event behind all work issued on `stream` so far, and forgets an earlier record.
+    fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Whether the work in front of the event has finished. True for one recorded nowhere.
+    fn query_event(&self, event: EventId) -> Result<bool, DeviceError>;
+
+    /// Waits until the work in front of the event has finished.
+    fn wait_event(&self, event: EventId) -> Result<(), DeviceError>;
+
+    /// Waits until all work issued on `stream` so far has finished.
+    fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError>;
+
+    /// Waits until all work issued on the device so far has finished.
+    fn wait_device(&self) -> Result<(), DeviceError>;
+
+    // Time.
+
+    /// Nanoseconds since some fixed moment; never runs backwards. Simulated devices have their
+    /// own time.
+    fn now_ns(&self) -> u64;
+}

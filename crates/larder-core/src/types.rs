@@ -1,0 +1,134 @@
+//! The small types that every layer speaks: addresses, streams, pools, handles.
+
+use std::fmt;
+
+/// One kibibyte in bytes.
+pub const KIB: u64 = 1 << 10;
+/// One mebibyte in bytes.
+pub const MIB: u64 = 1 << 20;
+/// One gibibyte in bytes.
+pub const GIB: u64 = 1 << 30;
+
+/// An address on a device. It is a number to us: nothing in the core reads or writes behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Addr(pub u64);
+
+impl Addr {
+    /// The address `bytes` after this one.
+    #[must_use]
+    pub const fn offset(self, bytes: u64) -> Addr {
+        Addr(self.0 + bytes)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#x}", self.0)
+    }
+}
+
+/// A stream of the device, by the value of its raw handle. Stream 0 is the default stream.
+///
+/// The order of streams is the order of these numbers; it decides in which order the cache is
+/// walked when memory is given back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+impl fmt::Display for StreamId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "stream {}", self.0)
+    }
+}
+
+/// Which device of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DeviceIndex(pub u32);
+
+impl fmt::Display for DeviceIndex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GPU {}", self.0)
+    }
+}
+
+/// Physical memory that a device created and that can be mapped at an address. Opaque to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageHandle(pub u64);
+
+/// An event that a device created. Opaque to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventId(pub u64);
+
+/// A range of addresses: `size_bytes` from `addr` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Span {
+    /// The first address.
+    pub addr: Addr,
+    /// How many bytes.
+    pub size_bytes: u64,
+}
+
+impl Span {
+    /// The span of `size_bytes` from `addr` on.
+    pub const fn new(addr: Addr, size_bytes: u64) -> Span {
+        Span { addr, size_bytes }
+    }
+
+    /// The first address behind the span.
+    pub const fn end(self) -> Addr {
+        self.addr.offset(self.size_bytes)
+    }
+
+    /// Whether `addr` lies in the span.
+    pub const fn contains(self, addr: Addr) -> bool {
+        addr.0 >= self.addr.0 && addr.0 - self.addr.0 < self.size_bytes
+    }
+
+    /// Whether the two spans share an address.
+    pub const fn overlaps(self, other: Span) -> bool {
+        self.addr.0 < other.end().0 && other.addr.0 < self.end().0
+    }
+}
+
+/// A number of bytes that prints as people read it: `512 bytes`, `20.00 MiB`, `1.35 GiB`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = self.0;
+        let text = if bytes <= KIB {
+            format!("{bytes} bytes")
+        } else if bytes <= MIB {
+            format!("{:.2} KiB", bytes as f64 / KIB as f64)
+        } else if bytes <= GIB {
+            format!("{:.2} MiB", bytes as f64 / MIB as f64)
+        } else {
+            format!("{:.2} GiB", bytes as f64 / GIB as f64)
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_print_as_people_read_them() {
+        let text = |bytes| Bytes(bytes).to_string();
+        assert_eq!(text(1024), "1024 bytes");
+        assert_eq!(text(1025), "1.00 KiB");
+        assert_eq!(text(20 * MIB), "20.00 MiB");
+        assert_eq!(text(3 * GIB / 2), "1.50 GiB");
+        assert_eq!(format!("{:>12}|", Bytes(512)), "   512 bytes|");
+    }
+
+    #[test]
+    fn spans_know_what_they_hold() {
+        let span = Span::new(Addr(100), 10);
+        assert!(span.contains(Addr(100)) && span.contains(Addr(109)));
+        assert!(!span.contains(Addr(99)) && !span.contains(Addr(110)));
+        assert!(span.overlaps(Span::new(Addr(109), 1)));
+        assert!(!span.overlaps(Span::new(Addr(110), 5)));
+    }
+}

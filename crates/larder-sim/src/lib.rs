@@ -1,0 +1,3 @@
+//! The simulated GPU.
+#![forbid(unsafe_code)]
+pub mod script;
