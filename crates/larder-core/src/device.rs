@@ -99,7 +99,7 @@ pub trait Device: Send + Sync {
 
     // Virtual memory.
 
-    /// A range of addresses with nothing behind it.
+    /// A range of addresses with nothing behind it, from a multiple of 2 MiB on.
     fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError>;
 
     /// Gives back a whole range that `reserve` gave. Nothing may be mapped in it.

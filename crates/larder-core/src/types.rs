@@ -50,6 +50,15 @@ impl fmt::Display for DeviceIndex {
     }
 }
 
+/// Which of the two kinds of pool a request belongs to, by its rounded size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PoolKind {
+    /// Requests up to 1 MiB, packed into segments of 2 MiB.
+    Small,
+    /// All larger requests.
+    Large,
+}
+
 /// Physical memory that a device created and that can be mapped at an address. Opaque to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageHandle(pub u64);

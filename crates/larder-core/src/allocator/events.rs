@@ -1,0 +1,103 @@
+//! Events: recorded when a block that other streams used is freed, asked for on each malloc,
+//! waited for when memory is short.
+
+use crate::allocator::Shelf;
+use crate::device::Device;
+use crate::error::Error;
+use crate::heap::block::BlockId;
+use crate::record::Record;
+use crate::types::{EventId, StreamId};
+
+/// Events that nobody waits for, kept because making one is slow.
+#[derive(Default)]
+pub(super) struct EventPool {
+    spare: Vec<EventId>,
+}
+
+impl EventPool {
+    fn get(&mut self, device: &dyn Device) -> Result<EventId, Error> {
+        match self.spare.pop() {
+            Some(event) => Ok(event),
+            None => device.create_event().map_err(Error::device("create an event")),
+        }
+    }
+
+    fn give(&mut self, event: EventId) {
+        self.spare.push(event);
+    }
+
+    /// Gives the spare events back to the device.
+    pub(super) fn destroy_spare(&mut self, device: &dyn Device) {
+        for event in self.spare.drain(..) {
+            let _ = device.destroy_event(event);
+        }
+    }
+}
+
+impl Shelf {
+    /// Frees a block that other streams used: an event on each of them, and the block waits. If an
+    /// event cannot be recorded the block stays live, as if `free` had not been called.
+    pub(super) fn free_after_events(
+        &mut self,
+        device: &dyn Device,
+        block: BlockId,
+    ) -> Result<(), Error> {
+        let streams = self.heap.uses(block).to_vec();
+        let mut recorded = Vec::with_capacity(streams.len());
+        for stream in streams {
+            match self.record_event(device, stream) {
+                Ok(event) => recorded.push((stream, event)),
+                Err(error) => {
+                    // An event that is recorded but not awaited does no harm.
+                    recorded.into_iter().for_each(|(_, event)| self.events.give(event));
+                    return Err(error);
+                }
+            }
+        }
+        self.heap.put_after(block, &recorded);
+        Ok(())
+    }
+
+    fn record_event(&mut self, device: &dyn Device, stream: StreamId) -> Result<EventId, Error> {
+        let event = self.events.get(device)?;
+        let result = device.record_event(event, stream);
+        if let Err(error) = result {
+            self.events.give(event);
+            return Err(Error::Device { call: "record an event", error });
+        }
+        Ok(event)
+    }
+
+    /// Frees the blocks whose events are done. Of each stream only the first event that is not
+    /// done is asked for: those behind it cannot be done either.
+    pub(super) fn poll_events(&mut self, device: &dyn Device) -> Result<(), Error> {
+        let mut from = StreamId(0);
+        while let Some((stream, event)) = self.heap.awaited_from(from) {
+            if device.query_event(event).map_err(Error::device("query an event"))? {
+                self.event_done(stream);
+                from = stream;
+            } else if stream.0 == u64::MAX {
+                break;
+            } else {
+                from = StreamId(stream.0 + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for all events and frees their blocks.
+    pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
+        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
+            device.wait_event(event).map_err(Error::device("wait for an event"))?;
+            self.event_done(stream);
+        }
+        Ok(())
+    }
+
+    fn event_done(&mut self, stream: StreamId) {
+        if let Some(event) = self.heap.event_done(stream) {
+            self.events.give(event);
+        }
+    }
+}

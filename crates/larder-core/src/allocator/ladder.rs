@@ -1,0 +1,194 @@
+//! The ladder: what a malloc that missed the cache tries, rung by rung, and how it gives up.
+
+use std::sync::MutexGuard;
+
+use crate::allocator::{Allocator, Shelf};
+use crate::device::{DeviceError, MemoryInfo};
+use crate::error::{Error, OutOfMemory};
+use crate::heap::Want;
+use crate::heap::growth::{Expansion, Growth};
+use crate::record::Record;
+use crate::types::{Addr, Span};
+
+/// What came of asking the device.
+enum Grown {
+    /// The request is served.
+    Served(Addr),
+    /// There is no room, on the device or under the cap.
+    NoRoom,
+    /// A rule refuses the request whatever else might be tried.
+    Rejected,
+}
+
+impl Allocator {
+    /// Climbs the ladder. Each rung either serves the request or makes the next one more likely to.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn climb<'a>(
+        &'a self,
+        mut shelf: MutexGuard<'a, Shelf>,
+        want: &Want,
+    ) -> Result<Addr, Error> {
+        let device = &*self.device;
+        // Callbacks may free blocks.
+        let callbacks = self.hooks.miss_callbacks();
+        if !callbacks.is_empty() {
+            drop(shelf);
+            let freed = callbacks.iter().fold(false, |freed, callback| callback() | freed);
+            shelf = self.lock();
+            if freed && let Some(addr) = shelf.heap.take(want) {
+                return Ok(addr);
+            }
+        }
+        let search_again = shelf.heap.policy().search_after_recovery;
+        if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
+            return self.give_up(shelf, want, false);
+        }
+        // Garbage collection gives back what lay idle, so that the device has room.
+        if shelf.heap.is_collecting() {
+            let plan = shelf.heap.plan_collection();
+            shelf.release(device, &plan)?;
+        }
+        let mut grown;
+        (shelf, grown) = self.grow(shelf, want)?;
+        // Where oversize blocks are not split, one of them may be given back for this request.
+        if let Grown::NoRoom = grown {
+            let (plan, enough) = shelf.heap.plan_room(want);
+            shelf.release(device, &plan)?;
+            if enough {
+                (shelf, grown) = self.grow(shelf, want)?;
+            }
+        }
+        // Everything that is awaited is waited for, and everything cached given back.
+        if let Grown::NoRoom = grown {
+            shelf.wait_for_events(device)?;
+            if search_again && let Some(addr) = shelf.heap.take(want) {
+                return Ok(addr);
+            }
+            let plan = shelf.heap.plan_release();
+            shelf.release(device, &plan)?;
+            shelf.heap.recorder_mut().record(Record::Retry);
+            (shelf, grown) = self.grow(shelf, want)?;
+        }
+        match grown {
+            Grown::Served(addr) => Ok(addr),
+            Grown::Rejected => self.give_up(shelf, want, true),
+            Grown::NoRoom => match search_again.then(|| shelf.heap.take(want)).flatten() {
+                Some(addr) => Ok(addr),
+                None => self.give_up(shelf, want, false),
+            },
+        }
+    }
+
+    /// Asks the device for more memory. The lock is dropped around a plain allocation if the
+    /// settings say so.
+    fn grow<'a>(
+        &'a self,
+        mut shelf: MutexGuard<'a, Shelf>,
+        want: &Want,
+    ) -> Result<(MutexGuard<'a, Shelf>, Grown), Error> {
+        let grown = match shelf.heap.plan_growth(want) {
+            Growth::Capped => Grown::NoRoom,
+            Growth::Rejected => Grown::Rejected,
+            Growth::Expand => self.expand(&mut shelf, want)?,
+            Growth::Segment { size_bytes } => {
+                let given = if shelf.heap.config().release_lock_on_device_alloc {
+                    drop(shelf);
+                    let given = self.device.alloc(size_bytes);
+                    shelf = self.lock();
+                    given
+                } else {
+                    self.device.alloc(size_bytes)
+                };
+                match given {
+                    Ok(addr) => {
+                        let span = Span::new(addr, size_bytes);
+                        Grown::Served(shelf.heap.take_segment(want, span))
+                    }
+                    Err(DeviceError::OutOfMemory) => Grown::NoRoom,
+                    Err(error) => return Err(Error::Device { call: "allocate memory", error }),
+                }
+            }
+        };
+        Ok((shelf, grown))
+    }
+
+    /// Maps pages until an expandable block is large enough. What was mapped before the device ran
+    /// out stays, as free blocks.
+    fn expand(&self, shelf: &mut Shelf, want: &Want) -> Result<Grown, Error> {
+        let device = &*self.device;
+        shelf.drop_orphans(device);
+        let mut from = None;
+        loop {
+            match shelf.heap.plan_expansion(want, from) {
+                Expansion::Ready(block) => {
+                    return Ok(Grown::Served(shelf.heap.take_block(want, block)));
+                }
+                Expansion::NoRoom => return Ok(Grown::NoRoom),
+                Expansion::Reserve { size_bytes } => match device.reserve(size_bytes) {
+                    Ok(addr) => {
+                        let span = Span::new(addr, size_bytes);
+                        from = Some(shelf.heap.commit_reserve(want, span));
+                    }
+                    Err(DeviceError::OutOfMemory) => return Ok(Grown::NoRoom),
+                    Err(error) => return Err(Error::Device { call: "reserve addresses", error }),
+                },
+                Expansion::Map(plan) => {
+                    let counted = shelf.heap.policy().cap_counts_pages;
+                    if counted && shelf.heap.exceeds_cap(plan.span.size_bytes) {
+                        return Ok(Grown::NoRoom);
+                    }
+                    match shelf.map_pages(device, &plan)? {
+                        Some(pages) => from = Some(shelf.heap.commit_map(&plan, &pages)),
+                        None => return Ok(Grown::NoRoom),
+                    }
+                }
+            }
+        }
+    }
+
+    /// No rung is left: counts the failure, gathers the numbers, and tells the observers once the
+    /// lock is dropped.
+    fn give_up(
+        &self,
+        mut shelf: MutexGuard<'_, Shelf>,
+        want: &Want,
+        rejected: bool,
+    ) -> Result<Addr, Error> {
+        let tried_bytes = shelf.heap.segment_bytes(want);
+        let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
+        report.rejected = rejected;
+        let record = if rejected { Record::Rejected } else { Record::OutOfMemory };
+        shelf.heap.recorder_mut().record(record);
+        drop(shelf);
+        self.hooks.tell_out_of_memory(&report);
+        Err(Error::OutOfMemory(Box::new(report)))
+    }
+
+    /// The numbers of a request that could not be met.
+    pub(super) fn report(
+        &self,
+        shelf: &Shelf,
+        requested_bytes: u64,
+        tried_bytes: u64,
+    ) -> OutOfMemory {
+        let properties = self.device.properties();
+        // The report must not fail for want of a number.
+        let unknown = MemoryInfo { free_bytes: 0, total_bytes: properties.total_bytes };
+        let memory = self.device.memory_info().unwrap_or(unknown);
+        OutOfMemory {
+            device: properties.index,
+            requested_bytes,
+            tried_bytes,
+            free_bytes: memory.free_bytes,
+            total_bytes: memory.total_bytes,
+            allocated_bytes: shelf.heap.recorder().allocated_bytes(),
+            reserved_bytes: shelf.heap.reserved_bytes(),
+            cap_bytes: shelf.heap.cap_bytes(),
+            largest_free_block_bytes: shelf.heap.largest_free_bytes(),
+            processes: self.device.processes(),
+            expandable_segments: shelf.heap.config().expandable_segments,
+            rejected: false,
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The allocator: the lock, and every device call.
+//!
+//! Each call locks the heap, lets it plan, makes the device calls that the plan asks for, and
+//! commits what came of them. Hooks run with the lock dropped.
+
+mod events;
+pub mod fleet;
+mod hooks;
+mod ladder;
+mod pages;
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::config::Config;
+use crate::device::{Device, MemoryInfo};
+use crate::error::{Error, OutOfMemory};
+use crate::heap::Heap;
+use crate::heap::size::REQUEST_LIMIT_BYTES;
+use crate::heap::snapshot::SegmentState;
+use crate::policy::Policy;
+use crate::record::stats::Stats;
+use crate::types::{Addr, DeviceIndex, Span, StreamId};
+use events::EventPool;
+use hooks::Hooks;
+use pages::Orphan;
+
+/// A caching allocator for one device. It can be shared between threads.
+///
+/// Memory is handed out on a stream and, once freed, handed out again on that stream at once: work
+/// on a stream runs in order, so whoever gets it next comes after whoever had it. Use on another
+/// stream must be told by [`Allocator::record_stream`].
+///
+/// Dropping the allocator gives the cache back to the device. Memory that is still live then stays
+/// with the device: somebody may be using it.
+pub struct Allocator {
+    device: Arc<dyn Device>,
+    shelf: Mutex<Shelf>,
+    hooks: Hooks,
+}
+
+/// What the lock guards: the heap, and what device calls left over.
+struct Shelf {
+    heap: Heap,
+    events: EventPool,
+    orphans: Vec<Orphan>,
+}
+
+impl Allocator {
+    /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
+    /// off on a device that has no virtual memory.
+    pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
+        let config = fit(config, &*device);
+        let heap = Heap::new(config, policy, device.properties().total_bytes);
+        let shelf = Shelf { heap, events: EventPool::default(), orphans: Vec::new() };
+        Allocator { device, shelf: Mutex::new(shelf), hooks: Hooks::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().expect("no thread panicked while it changed the heap")
+    }
+
+    /// Which device this is.
+    pub fn device_index(&self) -> DeviceIndex {
+        self.device.properties().index
+    }
+
+    /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
+    #[inline]
+    pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        if size_bytes == 0 {
+            return Ok(Addr(0));
+        }
+        let mut shelf = self.lock();
+        if size_bytes >= REQUEST_LIMIT_BYTES {
+            let report = self.report(&shelf, size_bytes, size_bytes);
+            return Err(Error::OutOfMemory(Box::new(report)));
+        }
+        if !shelf.heap.is_idle() {
+            shelf.poll_events(&*self.device)?;
+        }
+        let want = shelf.heap.want(size_bytes, stream);
+        match shelf.heap.take(&want) {
+            Some(addr) => Ok(addr),
+            None => self.climb(shelf, &want),
+        }
+    }
+
+    /// Gives back memory that `malloc` gave. It goes into the cache: at once, or when the streams
+    /// that [`Allocator::record_stream`] named are done with it. An address that is not live is an
+    /// error and changes nothing; address 0 is none.
+    #[inline]
+    pub fn free(&self, addr: Addr) -> Result<(), Error> {
+        if addr == Addr(0) {
+            return Ok(());
+        }
+        let mut shelf = self.lock();
+        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        if shelf.heap.uses(block).is_empty() {
+            shelf.heap.put(block);
+            Ok(())
+        } else {
+            shelf.free_after_events(&*self.device, block)
+        }
+    }
+
+    /// The memory is used on this stream too: once freed it is handed out again only when the
+    /// work issued there by then is done.
+    pub fn record_stream(&self, addr: Addr, stream: StreamId) -> Result<(), Error> {
+        if addr == Addr(0) {
+            return Ok(());
+        }
+        let mut shelf = self.lock();
+        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        shelf.heap.note_use(block, stream);
+        Ok(())
+    }
+
+    /// Waits for all events and gives everything cached back to the device.
+    pub fn empty_cache(&self) -> Result<(), Error> {
+        let mut shelf = self.lock();
+        shelf.wait_for_events(&*self.device)?;
+        let plan = shelf.heap.plan_release();
+        shelf.release(&*self.device, &plan)
+    }
+
+    /// All statistics.
+    pub fn stats(&self) -> Stats {
+        self.lock().heap.recorder().stats()
+    }
+
+    /// Peaks become the current values.
+    pub fn reset_peak_stats(&self) {
+        self.lock().heap.recorder_mut().reset_peak();
+    }
+
+    /// Sums of increases and decreases, and the plain counters, become zero.
+    pub fn reset_accumulated_stats(&self) {
+        self.lock().heap.recorder_mut().reset_accumulated();
+    }
+
+    /// How much memory the device has, and how much nobody holds.
+    pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
+        self.device.memory_info().map_err(Error::device("tell its free memory"))
+    }
+
+    /// The largest block that the next request could get without anything being given back: of
+    /// the cache on any stream, or of the device.
+    pub fn largest_available_bytes(&self) -> Result<u64, Error> {
+        let free_bytes = self.memory_info()?.free_bytes;
+        Ok(free_bytes.max(self.lock().heap.largest_free_bytes()))
+    }
+
+    /// Caps what may be held of the device at this part of it; 1 lifts the cap.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(Error::BadFraction(fraction));
+        }
+        self.lock().heap.set_fraction(fraction);
+        Ok(())
+    }
+
+    /// The part of the device that may be held.
+    pub fn memory_fraction(&self) -> f64 {
+        let total_bytes = self.device.properties().total_bytes;
+        self.lock().heap.cap_bytes().map_or(1.0, |cap| cap as f64 / total_bytes as f64)
+    }
+
+    /// The whole allocation of the device in which a live block lies. Blocks of expandable segments
+    /// have none.
+    pub fn base_allocation(&self, addr: Addr) -> Result<Span, Error> {
+        let shelf = self.lock();
+        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        shelf.heap.base(block).ok_or(Error::NoBaseAllocation(addr))
+    }
+
+    /// How many bytes a live block has: what was asked for, rounded up.
+    pub fn usable_bytes(&self, addr: Addr) -> Result<u64, Error> {
+        let shelf = self.lock();
+        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        Ok(shelf.heap.size_of(block))
+    }
+
+    /// The settings in force.
+    pub fn config(&self) -> Config {
+        self.lock().heap.config().clone()
+    }
+
+    /// Changes settings while running, as PyTorch does. A text that cannot be read changes nothing.
+    pub fn configure(&self, text: &str) -> Result<(), Error> {
+        let mut shelf = self.lock();
+        let config = shelf.heap.config().update(text)?;
+        shelf.heap.set_config(fit(config, &*self.device));
+        Ok(())
+    }
+
+    /// Every segment and block as it stands.
+    pub fn snapshot(&self) -> Vec<SegmentState> {
+        self.lock().heap.snapshot()
+    }
+
+    /// How many free blocks the cache has.
+    pub fn free_block_count(&self) -> usize {
+        self.lock().heap.free_block_count()
+    }
+
+    /// Checks every invariant of the heap; for tests. Says in one sentence what does not hold.
+    pub fn check(&self) -> Result<(), String> {
+        self.lock().heap.check()
+    }
+
+    /// Registers a callback that is run whenever no cached block fits, and says whether it freed
+    /// anything. It may call the allocator.
+    pub fn on_miss(&self, callback: impl Fn() -> bool + Send + Sync + 'static) {
+        self.hooks.on_miss(Arc::new(callback));
+    }
+
+    /// Registers an observer that is told of every request that could not be met, before `malloc`
+    /// returns. It may call the allocator.
+    pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
+        self.hooks.on_out_of_memory(Arc::new(observer));
+    }
+}
+
+/// Turns off what the device cannot do.
+fn fit(mut config: Config, device: &dyn Device) -> Config {
+    config.expandable_segments &= device.properties().virtual_memory;
+    config
+}
+
+impl Drop for Allocator {
+    fn drop(&mut self) {
+        // A lock that a panic poisoned guards a heap that nobody should trust with device calls.
+        let Ok(shelf) = self.shelf.get_mut() else { return };
+        // Whatever the device refuses now, nobody is left to be told.
+        if shelf.wait_for_events(&*self.device).is_ok() {
+            let plan = shelf.heap.plan_release();
+            let _ = shelf.release(&*self.device, &plan);
+        }
+        shelf.events.destroy_spare(&*self.device);
+    }
+}

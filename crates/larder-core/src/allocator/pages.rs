@@ -1,0 +1,114 @@
+//! Pages: the sequences of device calls that map and unmap them, and that give memory back. A
+//! sequence that fails midway is undone as far as it went, or stands as far as it went; the heap
+//! hears the truth either way.
+
+use crate::allocator::Shelf;
+use crate::device::{Device, DeviceError};
+use crate::error::Error;
+use crate::heap::growth::MapPlan;
+use crate::heap::release::{Release, UnmapPlan};
+use crate::types::{PageHandle, Span};
+
+/// A page that the device would not take back when it should have gone. It is in no segment; it
+/// is offered again whenever memory is given back.
+pub(super) struct Orphan {
+    page: PageHandle,
+    /// Where it is still mapped, if it is.
+    mapped: Option<Span>,
+}
+
+impl Shelf {
+    /// Creates and maps the pages of a plan. None if the device has no memory for them; then, and
+    /// on an error, nothing of it remains.
+    pub(super) fn map_pages(
+        &mut self,
+        device: &dyn Device,
+        plan: &MapPlan,
+    ) -> Result<Option<Vec<PageHandle>>, Error> {
+        let count = plan.page_count() as usize;
+        let mut pages = Vec::with_capacity(count);
+        let mut mapped = 0;
+        let result = (|| {
+            for _ in 0..count {
+                let page = device.create_page(plan.page_bytes);
+                pages.push(page.map_err(|error| ("create memory", error))?);
+            }
+            for &page in &pages {
+                let span = plan.page_span(mapped as u64);
+                device.map(span, page).map_err(|error| ("map memory", error))?;
+                mapped += 1;
+            }
+            device.set_access(plan.span).map_err(|error| ("give access to memory", error))
+        })();
+        let Err((call, error)) = result else { return Ok(Some(pages)) };
+        for (index, &page) in pages.iter().enumerate() {
+            let span = (index < mapped).then(|| plan.page_span(index as u64));
+            self.drop_page(device, Orphan { page, mapped: span });
+        }
+        match error {
+            DeviceError::OutOfMemory => Ok(None),
+            error => Err(Error::Device { call, error }),
+        }
+    }
+
+    /// Unmaps a page if it is mapped, and releases it. What the device refuses becomes an orphan.
+    fn drop_page(&mut self, device: &dyn Device, mut orphan: Orphan) {
+        if orphan.mapped.is_some_and(|span| device.unmap(span).is_ok()) {
+            orphan.mapped = None;
+        }
+        if orphan.mapped.is_some() || device.release_page(orphan.page).is_err() {
+            self.orphans.push(orphan);
+        }
+    }
+
+    /// Offers the orphans to the device once more.
+    pub(super) fn drop_orphans(&mut self, device: &dyn Device) {
+        for orphan in std::mem::take(&mut self.orphans) {
+            self.drop_page(device, orphan);
+        }
+    }
+
+    /// Gives back what a plan names, in order. An error stops it; what went before stands.
+    pub(super) fn release(&mut self, device: &dyn Device, plan: &[Release]) -> Result<(), Error> {
+        self.drop_orphans(device);
+        for &step in plan {
+            match step {
+                Release::Segment(id) => {
+                    let span = self.heap.segment_span(id);
+                    device.free(span.addr).map_err(Error::device("free memory"))?;
+                    self.heap.commit_release(id);
+                }
+                Release::Pages(block) => {
+                    let Some(plan) = self.heap.plan_unmap(block) else { continue };
+                    self.unmap_pages(device, &plan)?;
+                    if self.heap.is_bare(plan.segment) {
+                        self.release(device, &[Release::Addresses(plan.segment)])?;
+                    }
+                }
+                Release::Addresses(id) => {
+                    let span = self.heap.segment_span(id);
+                    device.unreserve(span).map_err(Error::device("give back addresses"))?;
+                    self.heap.commit_unreserve(id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Unmaps the pages of a plan, once the work that may use them is done: unlike a plain free,
+    /// unmapping does not wait.
+    fn unmap_pages(&mut self, device: &dyn Device, plan: &UnmapPlan) -> Result<(), Error> {
+        device.wait_stream(plan.stream).map_err(Error::device("wait for a stream"))?;
+        for (done, &(span, page)) in plan.pages.iter().enumerate() {
+            if let Err(error) = device.unmap(span) {
+                if done > 0 {
+                    self.heap.commit_unmap(plan, done);
+                }
+                return Err(Error::Device { call: "unmap memory", error });
+            }
+            self.drop_page(device, Orphan { page, mapped: None });
+        }
+        self.heap.commit_unmap(plan, plan.pages.len());
+        Ok(())
+    }
+}

@@ -1,0 +1,482 @@
+//! Settings: PyTorch's `key:value,…` text, its keys, ranges and defaults, and a few of our own.
+//!
+//! Reading is all or nothing: a text with an unknown key or a bad value changes no setting and
+//! says which key it was. Nothing here reads the environment.
+
+use std::fmt;
+
+use crate::types::MIB;
+
+/// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
+pub const DIVISION_CLASSES: usize = 16;
+
+const LARGE_SEGMENT_DEFAULT_MB: u64 = 20;
+/// PyTorch's `kMinLargeAlloc`; a large segment must be larger than this.
+const LARGE_SEGMENT_FLOOR_MB: u64 = 10;
+
+/// Where blocks come from when the cache has none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backend {
+    /// This allocator.
+    #[default]
+    Native,
+    /// The driver's own stream-ordered pool.
+    CudaMallocAsync,
+}
+
+/// Settings for pinned host memory. They are read and kept so that one text can configure a whole
+/// program; this allocator manages device memory and does not act on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pinned {
+    /// `pinned_use_cuda_host_register`
+    pub use_host_register: bool,
+    /// `pinned_num_register_threads`
+    pub register_threads: u64,
+    /// `pinned_use_background_threads`
+    pub use_background_threads: bool,
+    /// `pinned_reserve_segment_size_mb`, in bytes; 0 is none.
+    pub reserve_segment_bytes: u64,
+}
+
+/// All settings. `Config::default()` is PyTorch's default; `parse` and `update` read a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `backend`
+    pub backend: Backend,
+    /// `large_segment_size_mb`: what a large request below 10 MiB asks of the device.
+    pub large_segment_bytes: u64,
+    /// `max_split_size_mb`: blocks of this size and above are not split. None is no limit.
+    pub max_split_bytes: Option<u64>,
+    /// `max_non_split_rounding_mb`: how much larger than asked a block that is not split may be.
+    pub max_non_split_rounding_bytes: u64,
+    /// `garbage_collection_threshold`: part of the memory above which idle blocks go back.
+    /// 0 is off.
+    pub garbage_collection_threshold: f64,
+    /// `roundup_power2_divisions`: per size class, into how many steps a power of two is divided.
+    /// 0 and 1 do not round.
+    pub roundup_divisions: [u64; DIVISION_CLASSES],
+    /// `expandable_segments`
+    pub expandable_segments: bool,
+    /// `release_lock_on_cudamalloc`
+    pub release_lock_on_device_alloc: bool,
+    /// `graph_capture_record_stream_reuse`
+    pub capture_reuse: bool,
+    /// `per_process_memory_fraction`: applied when an allocator is built.
+    pub memory_fraction: f64,
+    /// `throw_on_cudamalloc_oom`: refuse what would pass the fraction of the device's memory.
+    pub reject_above_fraction: bool,
+    /// Settings of the host's pinned memory.
+    pub pinned: Pinned,
+    /// `page_size_mb` (ours): size of the pages that back large expandable segments. None is the
+    /// size of a large segment, as in PyTorch.
+    pub page_bytes: Option<u64>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            backend: Backend::Native,
+            large_segment_bytes: LARGE_SEGMENT_DEFAULT_MB * MIB,
+            max_split_bytes: None,
+            max_non_split_rounding_bytes: LARGE_SEGMENT_DEFAULT_MB * MIB,
+            garbage_collection_threshold: 0.0,
+            roundup_divisions: [0; DIVISION_CLASSES],
+            expandable_segments: false,
+            release_lock_on_device_alloc: false,
+            capture_reuse: false,
+            memory_fraction: 1.0,
+            reject_above_fraction: false,
+            pinned: Pinned {
+                use_host_register: false,
+                register_threads: 1,
+                use_background_threads: false,
+                reserve_segment_bytes: 0,
+            },
+            page_bytes: None,
+        }
+    }
+}
+
+/// What is wrong with a settings text. Each case names the key and what was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ConfigError {
+    /// No such setting.
+    UnknownKey {
+        /// The word found where a key belongs.
+        key: String,
+    },
+    /// The key is known, its value is not one it takes.
+    BadValue {
+        /// The setting.
+        key: String,
+        /// What was found.
+        value: String,
+        /// What the setting takes.
+        expected: String,
+    },
+    /// The text is not of the form `key:value,key:value`.
+    BadSyntax {
+        /// The piece of the text that cannot be read.
+        found: String,
+    },
+    /// The key stands twice in one text.
+    Repeated {
+        /// The setting.
+        key: String,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::UnknownKey { key } => {
+                write!(f, "there is no setting '{key}'; the settings are {}", KEYS.join(", "))
+            }
+            ConfigError::BadValue { key, value, expected } => {
+                write!(f, "the setting '{key}' takes {expected}, not '{value}'")
+            }
+            ConfigError::BadSyntax { found } => {
+                write!(f, "settings are written key:value,key:value; '{found}' is not")
+            }
+            ConfigError::Repeated { key } => write!(f, "the setting '{key}' stands twice"),
+        }
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+const KEYS: &[&str] = &[
+    "backend",
+    "large_segment_size_mb",
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "garbage_collection_threshold",
+    "roundup_power2_divisions",
+    "expandable_segments",
+    "release_lock_on_cudamalloc",
+    "release_lock_on_hipmalloc",
+    "graph_capture_record_stream_reuse",
+    "per_process_memory_fraction",
+    "throw_on_cudamalloc_oom",
+    "pinned_use_cuda_host_register",
+    "pinned_use_hip_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+    "page_size_mb",
+];
+
+impl Config {
+    /// Reads a settings text on top of the defaults.
+    pub fn parse(text: &str) -> Result<Config, ConfigError> {
+        Config::default().update(text)
+    }
+
+    /// Reads a settings text on top of these settings. As in PyTorch, the four settings that shape
+    /// blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
+    /// their defaults unless the text sets them; all others keep what they were.
+    pub fn update(&self, text: &str) -> Result<Config, ConfigError> {
+        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
+        let entries = entries(&text)?;
+        let mut config = self.clone();
+        let defaults = Config::default();
+        config.max_split_bytes = defaults.max_split_bytes;
+        config.roundup_divisions = defaults.roundup_divisions;
+        config.garbage_collection_threshold = defaults.garbage_collection_threshold;
+        // The size of a large segment bounds two other settings, so it is read before them.
+        let (large, rest): (Vec<_>, Vec<_>) =
+            entries.into_iter().partition(|entry| entry.key == "large_segment_size_mb");
+        for entry in &large {
+            config.set(entry)?;
+        }
+        config.max_non_split_rounding_bytes = config.large_segment_bytes;
+        for entry in &rest {
+            config.set(entry)?;
+        }
+        Ok(config)
+    }
+
+    fn set(&mut self, entry: &Entry<'_>) -> Result<(), ConfigError> {
+        let large_segment_mb = self.large_segment_bytes / MIB;
+        match entry.key {
+            "backend" => self.backend = entry.backend()?,
+            "large_segment_size_mb" => {
+                self.large_segment_bytes = entry.mebibytes_from(LARGE_SEGMENT_FLOOR_MB + 1)?;
+            }
+            "max_split_size_mb" => {
+                self.max_split_bytes = Some(entry.mebibytes_from(large_segment_mb)?);
+            }
+            "max_non_split_rounding_mb" => {
+                self.max_non_split_rounding_bytes = entry.mebibytes_from(large_segment_mb)?;
+            }
+            "garbage_collection_threshold" => {
+                self.garbage_collection_threshold = entry
+                    .fraction(|value| value > 0.0 && value < 1.0, "a number above 0 and below 1")?;
+            }
+            "roundup_power2_divisions" => self.roundup_divisions = entry.divisions()?,
+            "expandable_segments" => self.expandable_segments = entry.boolean()?,
+            "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
+                self.release_lock_on_device_alloc = entry.boolean()?;
+            }
+            "graph_capture_record_stream_reuse" => self.capture_reuse = entry.boolean()?,
+            "per_process_memory_fraction" => {
+                self.memory_fraction =
+                    entry.fraction(|value| (0.0..=1.0).contains(&value), "a number from 0 to 1")?;
+            }
+            "throw_on_cudamalloc_oom" => self.reject_above_fraction = entry.boolean()?,
+            "pinned_use_cuda_host_register" | "pinned_use_hip_host_register" => {
+                self.pinned.use_host_register = entry.boolean()?;
+            }
+            "pinned_num_register_threads" => {
+                self.pinned.register_threads = entry.register_threads()?;
+            }
+            "pinned_use_background_threads" => {
+                self.pinned.use_background_threads = entry.boolean()?;
+            }
+            "pinned_reserve_segment_size_mb" => {
+                self.pinned.reserve_segment_bytes = entry.mebibytes_from(1)?;
+            }
+            "page_size_mb" => self.page_bytes = Some(entry.page_bytes()?),
+            key => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+/// One `key:value` of a text.
+struct Entry<'a> {
+    key: &'a str,
+    value: &'a str,
+}
+
+impl Entry<'_> {
+    fn bad(&self, expected: impl Into<String>) -> ConfigError {
+        ConfigError::BadValue {
+            key: self.key.to_owned(),
+            value: self.value.to_owned(),
+            expected: expected.into(),
+        }
+    }
+
+    fn boolean(&self) -> Result<bool, ConfigError> {
+        match self.value {
+            "True" => Ok(true),
+            "False" => Ok(false),
+            _ => Err(self.bad("True or False")),
+        }
+    }
+
+    fn backend(&self) -> Result<Backend, ConfigError> {
+        match self.value {
+            "native" => Ok(Backend::Native),
+            "cudaMallocAsync" => Ok(Backend::CudaMallocAsync),
+            _ => Err(self.bad("native or cudaMallocAsync")),
+        }
+    }
+
+    /// A whole number of MiB of at least `least_mb`, in bytes. What is too large for the address
+    /// space is as good as its end.
+    fn mebibytes_from(&self, least_mb: u64) -> Result<u64, ConfigError> {
+        let expected = || self.bad(format!("a whole number of MiB, {least_mb} or more"));
+        let mebibytes: u64 = self.value.parse().map_err(|_| expected())?;
+        if mebibytes < least_mb {
+            return Err(expected());
+        }
+        Ok(mebibytes.min(u64::MAX / MIB) * MIB)
+    }
+
+    fn page_bytes(&self) -> Result<u64, ConfigError> {
+        let bytes = self.mebibytes_from(2)?;
+        let even = bytes % (2 * MIB) == 0 && bytes <= 1024 * MIB;
+        if even { Ok(bytes) } else { Err(self.bad("an even number of MiB from 2 to 1024")) }
+    }
+
+    fn register_threads(&self) -> Result<u64, ConfigError> {
+        let expected = "a power of two from 1 to 128";
+        let threads: u64 = self.value.parse().map_err(|_| self.bad(expected))?;
+        let fits = threads.is_power_of_two() && threads <= 128;
+        if fits { Ok(threads) } else { Err(self.bad(expected)) }
+    }
+
+    fn fraction(&self, fits: impl Fn(f64) -> bool, expected: &str) -> Result<f64, ConfigError> {
+        let value: f64 = self.value.parse().map_err(|_| self.bad(expected))?;
+        if fits(value) { Ok(value) } else { Err(self.bad(expected)) }
+    }
+
+    /// One number for all size classes, or a list `[256:1,512:2,>:4]`. In a list the first entry
+    /// also fills the classes below it, and `>` fills those after the last key.
+    fn divisions(&self) -> Result<[u64; DIVISION_CLASSES], ConfigError> {
+        let mut divisions = [0; DIVISION_CLASSES];
+        let Some(list) = self.value.strip_prefix('[') else {
+            let expected = "a power of two, or a list of sizes in MiB and powers of two";
+            let value: u64 = self.value.parse().map_err(|_| self.bad(expected))?;
+            if !value.is_power_of_two() {
+                return Err(self.bad(expected));
+            }
+            return Ok([value; DIVISION_CLASSES]);
+        };
+        let list = list.strip_suffix(']').unwrap_or(list);
+        let mut class_last = None;
+        let mut items = list.split(',').filter(|item| !item.is_empty()).peekable();
+        if items.peek().is_none() {
+            return Err(self.bad("a list with at least one size:divisions"));
+        }
+        for item in items {
+            let (key, value) = item
+                .split_once(':')
+                .ok_or_else(|| self.bad("a list of size:divisions such as [256:1,512:2,>:4]"))?;
+            let value: u64 = value
+                .parse()
+                .ok()
+                .filter(|&value: &u64| value == 0 || value.is_power_of_two())
+                .ok_or_else(|| self.bad("divisions that are 0 or a power of two"))?;
+            if key == ">" {
+                let from = class_last.unwrap_or(0) + 1;
+                divisions[from..].fill(value);
+                continue;
+            }
+            let mebibytes: u64 = key
+                .parse()
+                .ok()
+                .filter(|&size: &u64| size.is_power_of_two())
+                .ok_or_else(|| self.bad("sizes that are a power of two in MiB, or >"))?;
+            let class = division_class(mebibytes.saturating_mul(MIB));
+            if class_last.is_none() {
+                divisions[..class].fill(value);
+            }
+            divisions[class] = value;
+            class_last = Some(class);
+        }
+        Ok(divisions)
+    }
+}
+
+/// The size class of the divisions that `size_bytes` falls into.
+#[inline]
+pub fn division_class(size_bytes: u64) -> usize {
+    let class = (size_bytes | 1).ilog2().saturating_sub(MIB.ilog2()) as usize;
+    class.min(DIVISION_CLASSES - 1)
+}
+
+/// Cuts a text, free of spaces by now, into its entries. A comma may close the text.
+fn entries(text: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
+    let mut entries: Vec<Entry<'_>> = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let (item, after) = cut_item(rest)?;
+        let syntax = || ConfigError::BadSyntax { found: item.to_owned() };
+        let (key, value) = item.split_once(':').ok_or_else(syntax)?;
+        if key.is_empty() || value.is_empty() {
+            return Err(syntax());
+        }
+        if entries.iter().any(|entry| entry.key == key) {
+            return Err(ConfigError::Repeated { key: key.to_owned() });
+        }
+        entries.push(Entry { key, value });
+        rest = after;
+    }
+    Ok(entries)
+}
+
+/// The first item of a text and what follows its comma. Commas inside brackets belong to the item.
+fn cut_item(text: &str) -> Result<(&str, &str), ConfigError> {
+    let mut depth = 0;
+    for (at, letter) in text.char_indices() {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth -= 1,
+            ',' if depth == 0 => return Ok((&text[..at], &text[at + 1..])),
+            _ => {}
+        }
+        if !(0..=1).contains(&depth) {
+            return Err(ConfigError::BadSyntax { found: text.to_owned() });
+        }
+    }
+    if depth == 0 { Ok((text, "")) } else { Err(ConfigError::BadSyntax { found: text.to_owned() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Config {
+        Config::parse(text).unwrap()
+    }
+
+    fn refusal(text: &str) -> String {
+        Config::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_text_is_the_default() {
+        assert_eq!(parse(""), Config::default());
+        assert_eq!(parse(" , ".trim_matches([' ', ','])), Config::default());
+    }
+
+    #[test]
+    fn settings_are_read_with_spaces_and_a_closing_comma() {
+        let config = parse(" max_split_size_mb : 40 , expandable_segments:True, ");
+        assert_eq!(config.max_split_bytes, Some(40 * MIB));
+        assert!(config.expandable_segments);
+    }
+
+    #[test]
+    fn large_segments_bound_the_split_limit_wherever_they_stand() {
+        assert!(Config::parse("max_split_size_mb:30,large_segment_size_mb:40").is_err());
+        let config = parse("max_split_size_mb:30,large_segment_size_mb:30");
+        assert_eq!(config.large_segment_bytes, 30 * MIB);
+        assert_eq!(config.max_non_split_rounding_bytes, 30 * MIB);
+        assert!(refusal("large_segment_size_mb:10").contains("11 or more"));
+    }
+
+    #[test]
+    fn divisions_take_one_number_or_a_list() {
+        assert_eq!(parse("roundup_power2_divisions:8").roundup_divisions, [8; 16]);
+        let list = parse("roundup_power2_divisions:[256:1,512:2,1024:4,>:8]").roundup_divisions;
+        assert_eq!(list, [1, 1, 1, 1, 1, 1, 1, 1, 1, 2, 4, 8, 8, 8, 8, 8]);
+        // Without `>` the classes behind the last key, and those skipped, stay at 0.
+        let gaps = parse("roundup_power2_divisions:[64:8,256:4]").roundup_divisions;
+        assert_eq!(gaps, [8, 8, 8, 8, 8, 8, 8, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        for bad in ["7", "[3:4]", "[4:3]", "[]", "[4]", "[4:2", "4]", "[[4:2]]"] {
+            assert!(
+                Config::parse(&format!("roundup_power2_divisions:{bad}")).is_err(),
+                "{bad} was taken"
+            );
+        }
+    }
+
+    #[test]
+    fn a_size_falls_into_the_class_of_its_power_of_two() {
+        assert_eq!(division_class(512), 0);
+        assert_eq!(division_class(2 * MIB - 1), 0);
+        assert_eq!(division_class(2 * MIB), 1);
+        assert_eq!(division_class(u64::MAX), 15);
+    }
+
+    #[test]
+    fn a_bad_text_is_named_and_changes_nothing() {
+        assert!(refusal("no_such_key:1").contains("no setting 'no_such_key'"));
+        assert_eq!(
+            refusal("expandable_segments:true"),
+            "the setting 'expandable_segments' takes True or False, not 'true'"
+        );
+        assert!(refusal("garbage_collection_threshold:1.0").contains("above 0 and below 1"));
+        assert!(refusal("garbage_collection_threshold:nan").contains("above 0 and below 1"));
+        assert!(refusal("per_process_memory_fraction:1.1").contains("from 0 to 1"));
+        assert!(refusal("max_split_size_mb:-1").contains("20 or more"));
+        assert!(refusal("expandable_segments").contains("key:value"));
+        assert!(refusal("backend:native,backend:native").contains("twice"));
+        assert!(refusal("page_size_mb:3").contains("even"));
+        assert!(refusal("pinned_num_register_threads:256").contains("128"));
+    }
+
+    #[test]
+    fn a_new_text_resets_what_shapes_blocks_and_keeps_the_rest() {
+        let first =
+            parse("max_split_size_mb:40,expandable_segments:True,roundup_power2_divisions:4");
+        let second = first.update("garbage_collection_threshold:0.5").unwrap();
+        assert_eq!(second.max_split_bytes, None);
+        assert_eq!(second.roundup_divisions, [0; 16]);
+        assert!(second.expandable_segments);
+    }
+}

@@ -1,0 +1,220 @@
+//! What can go wrong, as values. Out of memory is a set of numbers; the words come last.
+
+use std::fmt;
+
+use crate::config::ConfigError;
+use crate::device::{DeviceError, ProcessMemory};
+use crate::types::{Addr, Bytes, DeviceIndex};
+
+/// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
+/// could observe, but for memory that was given back to the device on the way.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Error {
+    /// No memory could be found, whatever was tried.
+    OutOfMemory(Box<OutOfMemory>),
+    /// The address is not that of a live allocation: never handed out, or freed already.
+    UnknownAddress(Addr),
+    /// The block lies in an expandable segment, which has no allocation of its own to name.
+    NoBaseAllocation(Addr),
+    /// The device refused a call.
+    Device {
+        /// What we asked of it.
+        call: &'static str,
+        /// What it said.
+        error: DeviceError,
+    },
+    /// A settings text cannot be read.
+    Config(ConfigError),
+    /// A memory fraction outside 0 to 1.
+    BadFraction(f64),
+    /// The process has no device of this index.
+    NoDevice(DeviceIndex),
+}
+
+impl Error {
+    /// Turns a device's refusal into an error that names the call.
+    pub(crate) fn device(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
+        move |error| Error::Device { call, error }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::OutOfMemory(report) => report.fmt(f),
+            Error::UnknownAddress(addr) => write!(
+                f,
+                "no live allocation starts at {addr}: it was freed already, or never handed out here"
+            ),
+            Error::NoBaseAllocation(addr) => {
+                write!(f, "{addr} lies in an expandable segment, which has no base allocation")
+            }
+            Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
+            Error::Config(error) => error.fmt(f),
+            Error::BadFraction(fraction) => {
+                write!(f, "a memory fraction is a number from 0 to 1, not {fraction}")
+            }
+            Error::NoDevice(index) => write!(f, "there is no {index} in this process"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Error {
+        Error::Config(error)
+    }
+}
+
+/// Everything there is to know about a request that could not be met.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OutOfMemory {
+    /// The device that had no room.
+    pub device: DeviceIndex,
+    /// What the program asked for.
+    pub requested_bytes: u64,
+    /// What we asked of the device for it: rounded up, perhaps to a whole segment.
+    pub tried_bytes: u64,
+    /// Bytes of the device that nobody holds.
+    pub free_bytes: u64,
+    /// All bytes of the device.
+    pub total_bytes: u64,
+    /// Bytes in live allocations.
+    pub allocated_bytes: u64,
+    /// Bytes that the allocator holds of the device.
+    pub reserved_bytes: u64,
+    /// The cap on `reserved_bytes`, if there is one.
+    pub cap_bytes: Option<u64>,
+    /// The largest cached block that is free, on any stream.
+    pub largest_free_block_bytes: u64,
+    /// What each process holds, where that is known.
+    pub processes: Vec<ProcessMemory>,
+    /// Whether expandable segments were on.
+    pub expandable_segments: bool,
+    /// The request was refused by a rule before the device was asked.
+    pub rejected: bool,
+}
+
+impl OutOfMemory {
+    /// Bytes that the allocator holds but no live allocation uses.
+    pub fn unallocated_bytes(&self) -> u64 {
+        self.reserved_bytes.saturating_sub(self.allocated_bytes)
+    }
+
+    /// What a person could do about it, judged from the numbers.
+    fn advice(&self) -> String {
+        let unallocated = self.unallocated_bytes();
+        if self.rejected || self.cap_bytes.is_some_and(|cap| self.tried_bytes > cap) {
+            return "The request is larger than the memory fraction allows; raise the fraction or \
+                    ask for less."
+                .to_owned();
+        }
+        if self.tried_bytes > self.total_bytes {
+            return "The request is larger than the whole device.".to_owned();
+        }
+        if unallocated >= self.tried_bytes {
+            let blocks = Bytes(self.largest_free_block_bytes);
+            let cure = if self.expandable_segments {
+                "free memory on the stream that asks, or empty the cache between phases"
+            } else {
+                "set expandable_segments:True, which joins free pieces"
+            };
+            return format!(
+                "The cache has enough bytes but in pieces, the largest {blocks}: {cure}."
+            );
+        }
+        let others: u64 = self
+            .processes
+            .iter()
+            .filter(|process| !process.own)
+            .map(|process| process.used_bytes)
+            .sum();
+        if others >= self.tried_bytes {
+            return format!("Other processes hold {}; stop them to make room.", Bytes(others));
+        }
+        "The program needs more memory than there is: use smaller batches, or recompute instead \
+         of keeping activations."
+            .to_owned()
+    }
+}
+
+impl fmt::Display for OutOfMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} out of memory. Tried to allocate {}. {} has a total capacity of {} of which {} \
+             is free. ",
+            self.device,
+            Bytes(self.tried_bytes),
+            self.device,
+            Bytes(self.total_bytes),
+            Bytes(self.free_bytes)
+        )?;
+        for process in &self.processes {
+            let used = Bytes(process.used_bytes);
+            if process.own {
+                write!(f, "This process holds {used}, other libraries' memory included. ")?;
+            } else {
+                write!(f, "Process {} holds {used}. ", process.pid)?;
+            }
+        }
+        if let Some(cap) = self.cap_bytes {
+            write!(f, "{} allowed. ", Bytes(cap))?;
+        }
+        write!(
+            f,
+            "{} is in live allocations, and {} is reserved but unallocated. {}",
+            Bytes(self.allocated_bytes),
+            Bytes(self.unallocated_bytes()),
+            self.advice()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::{GIB, MIB};
+
+    fn report() -> OutOfMemory {
+        OutOfMemory {
+            device: DeviceIndex(0),
+            requested_bytes: 3 * GIB - 5,
+            tried_bytes: 3 * GIB,
+            free_bytes: 2 * GIB,
+            total_bytes: 80 * GIB,
+            allocated_bytes: 70 * GIB,
+            reserved_bytes: 78 * GIB,
+            cap_bytes: None,
+            largest_free_block_bytes: GIB,
+            processes: Vec::new(),
+            expandable_segments: false,
+            rejected: false,
+        }
+    }
+
+    #[test]
+    fn the_message_has_the_figures_and_a_way_out() {
+        let text = report().to_string();
+        assert!(text.starts_with("GPU 0 out of memory. Tried to allocate 3.00 GiB."), "{text}");
+        assert!(text.contains("GPU 0 has a total capacity of 80.00 GiB of which 2.00 GiB is free"));
+        assert!(text.contains("8.00 GiB is reserved but unallocated"), "{text}");
+        assert!(text.contains("expandable_segments:True"), "{text}");
+    }
+
+    #[test]
+    fn the_advice_follows_from_the_numbers() {
+        let on = OutOfMemory { expandable_segments: true, ..report() };
+        assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
+        let full = OutOfMemory { allocated_bytes: 78 * GIB, ..report() };
+        assert!(full.to_string().contains("smaller batches"));
+        let other = ProcessMemory { pid: 7, own: false, used_bytes: 40 * GIB };
+        let crowded = OutOfMemory { processes: vec![other], ..full };
+        assert!(crowded.to_string().contains("Process 7 holds 40.00 GiB"));
+        assert!(crowded.to_string().contains("stop them"));
+        let capped = OutOfMemory { cap_bytes: Some(20 * MIB), ..report() };
+        assert!(capped.to_string().contains("20.00 MiB allowed"));
+        assert!(capped.to_string().contains("raise the fraction"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Blocks: spans of a segment, in an arena, linked to their neighbours by index.
+
+use std::num::NonZeroU32;
+use std::ops::{Index, IndexMut};
+
+use crate::heap::pool::LaneId;
+use crate::heap::segment::SegmentId;
+use crate::types::{Addr, Span};
+
+/// Names a block in its arena. It never leaves the core; the outside speaks in addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct BlockId(NonZeroU32);
+
+impl BlockId {
+    pub(crate) fn index(self) -> u32 {
+        self.0.get()
+    }
+
+    /// The id at `index`, as `index()` gave it; none for 0, which names no block.
+    pub(crate) fn from_index(index: u32) -> Option<BlockId> {
+        NonZeroU32::new(index).map(BlockId)
+    }
+}
+
+/// What a block is. One state, not four flags: what cannot be is not expressible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Addresses with no memory behind them, in an expandable segment.
+    Unmapped,
+    /// In the cache, for anyone on its stream.
+    Free,
+    /// Handed out.
+    Live,
+    /// Freed by the program, still awaited on some stream.
+    Waiting,
+}
+
+/// A span of addresses in one segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Block {
+    pub(crate) addr: Addr,
+    pub(crate) size_bytes: u64,
+    /// What the program asked for; the last value stays when the block is free.
+    pub(crate) requested_bytes: u64,
+    /// The pool's count of searches when the block became free. Its age is measured from it.
+    pub(crate) free_since: u64,
+    pub(crate) prev: Option<BlockId>,
+    pub(crate) next: Option<BlockId>,
+    pub(crate) segment: SegmentId,
+    pub(crate) lane: LaneId,
+    pub(crate) state: State,
+    /// The segment is expandable; kept here because every search asks for it.
+    pub(crate) expandable: bool,
+    /// Counted as oversize when it was handed out.
+    pub(crate) oversize: bool,
+    /// Some other stream used it since it was handed out; `Pending` knows which.
+    pub(crate) used_elsewhere: bool,
+}
+
+impl Block {
+    pub(crate) fn span(&self) -> Span {
+        Span::new(self.addr, self.size_bytes)
+    }
+
+    /// Whether the block is a piece of its segment and not the whole.
+    #[inline]
+    pub(crate) fn is_split(&self) -> bool {
+        self.prev.is_some() || self.next.is_some()
+    }
+}
+
+/// The arena. Spare slots form a stack, so that a split and a merge cost no host allocation.
+#[derive(Clone, Debug)]
+pub(crate) struct Blocks {
+    slots: Vec<Block>,
+    spare: Vec<BlockId>,
+}
+
+impl Blocks {
+    pub(crate) fn new() -> Blocks {
+        // Slot 0 is never handed out, so that an id has a niche for none.
+        let filler = Block {
+            addr: Addr(0),
+            size_bytes: 0,
+            requested_bytes: 0,
+            free_since: 0,
+            prev: None,
+            next: None,
+            segment: SegmentId::NONE,
+            lane: LaneId(0),
+            state: State::Unmapped,
+            expandable: false,
+            oversize: false,
+            used_elsewhere: false,
+        };
+        Blocks { slots: vec![filler], spare: Vec::new() }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, block: Block) -> BlockId {
+        if let Some(id) = self.spare.pop() {
+            self.slots[id.index() as usize] = block;
+            return id;
+        }
+        let index = u32::try_from(self.slots.len()).expect("fewer than 4 billion blocks");
+        self.slots.push(block);
+        BlockId(NonZeroU32::new(index).expect("slot 0 is taken"))
+    }
+
+    /// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind
+    /// it, in the same state.
+    #[inline]
+    pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64) -> BlockId {
+        let block = &mut self[id];
+        debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
+        let rest = Block {
+            addr: block.addr.offset(size_bytes),
+            size_bytes: block.size_bytes - size_bytes,
+            prev: Some(id),
+            ..block.clone()
+        };
+        block.size_bytes = size_bytes;
+        let next = rest.next;
+        let rest = self.add(rest);
+        self[id].next = Some(rest);
+        if let Some(next) = next {
+            self[next].prev = Some(rest);
+        }
+        rest
+    }
+
+    /// Joins the block behind `id` to it. The lower block stays, so that a segment's first block
+    /// never changes.
+    #[inline]
+    pub(crate) fn join_next(&mut self, id: BlockId) {
+        let gone = self[id].next.expect("a block to join");
+        let (size_bytes, next) = (self[gone].size_bytes, self[gone].next);
+        let block = &mut self[id];
+        block.size_bytes += size_bytes;
+        block.next = next;
+        if let Some(next) = next {
+            self[next].prev = Some(id);
+        }
+        self.remove(gone);
+    }
+
+    /// Forgets a block. Its slot is marked so that nothing mistakes it for a live one.
+    #[inline]
+    pub(crate) fn remove(&mut self, id: BlockId) {
+        let slot = &mut self[id];
+        slot.state = State::Unmapped;
+        slot.segment = SegmentId::NONE;
+        self.spare.push(id);
+    }
+
+    /// How many blocks there are.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - 1 - self.spare.len()
+    }
+}
+
+impl Index<BlockId> for Blocks {
+    type Output = Block;
+
+    #[inline]
+    fn index(&self, id: BlockId) -> &Block {
+        &self.slots[id.index() as usize]
+    }
+}
+
+impl IndexMut<BlockId> for Blocks {
+    #[inline]
+    fn index_mut(&mut self, id: BlockId) -> &mut Block {
+        &mut self.slots[id.index() as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(blocks: &mut Blocks) -> BlockId {
+        let filler = blocks.slots[0].clone();
+        blocks.add(Block { addr: Addr(4096), size_bytes: 4096, state: State::Free, ..filler })
+    }
+
+    #[test]
+    fn a_split_and_its_join_leave_no_trace() {
+        let mut blocks = Blocks::new();
+        let first = whole(&mut blocks);
+        let rest = blocks.split(first, 1024);
+        let middle = blocks.split(first, 512);
+        assert_eq!(blocks[middle].addr, Addr(4096 + 512));
+        assert_eq!(blocks[rest].prev, Some(middle));
+        assert_eq!(blocks.len(), 3);
+        blocks.join_next(first);
+        blocks.join_next(first);
+        assert_eq!((blocks[first].size_bytes, blocks[first].is_split()), (4096, false));
+        assert_eq!(blocks.len(), 1);
+    }
+
+    #[test]
+    fn slots_are_used_again() {
+        let mut blocks = Blocks::new();
+        let first = whole(&mut blocks);
+        let rest = blocks.split(first, 512);
+        blocks.join_next(first);
+        assert_eq!(blocks.split(first, 1024), rest);
+    }
+}

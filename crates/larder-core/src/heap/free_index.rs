@@ -1,0 +1,393 @@
+//! The free blocks of one pool on one stream, in PyTorch's order: by size, then by address.
+//!
+//! Sizes fall into bins, 64 to a power of two; a two-level bitmap says which bins hold anything,
+//! so the smallest block that fits is found with two counts of trailing zeros and a look into one
+//! or two bins. A bin is a sorted row; one that grows long is cut into several rows, so that an
+//! insertion never moves more than a row.
+
+use crate::heap::block::BlockId;
+use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::types::Addr;
+
+/// Words of the bitmap. Sizes from 2^49 bytes on share the last one's bins; the order inside a
+/// bin keeps even those apart.
+const WORDS: usize = 36;
+const BINS_PER_WORD: usize = 64;
+/// A bin with more entries than this is cut into rows.
+const ROW_MAX: usize = 64;
+
+/// A free block, with the two numbers that order it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) size_bytes: u64,
+    pub(crate) addr: Addr,
+    pub(crate) id: BlockId,
+}
+
+impl Entry {
+    #[inline]
+    fn is_before(&self, size_bytes: u64, addr: Addr) -> bool {
+        (self.size_bytes, self.addr) < (size_bytes, addr)
+    }
+}
+
+/// Where an entry stands. Good until the next change of the index.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spot {
+    bin: usize,
+    row: usize,
+    at: usize,
+}
+
+/// One bin. Most hold a handful of blocks; a long one is a list of rows, none of them empty.
+#[derive(Clone, Debug)]
+enum Bin {
+    Row(Vec<Entry>),
+    Rows(Box<Rows>),
+}
+
+/// The index. See the module's page.
+#[derive(Clone, Debug)]
+pub(crate) struct FreeIndex {
+    top: u64,
+    words: [u64; WORDS],
+    bins: Vec<Bin>,
+    len: usize,
+}
+
+/// The bin of a size. It never falls as the size grows.
+#[inline]
+fn bin_of(size_bytes: u64) -> usize {
+    let units = size_bytes / BLOCK_UNIT_BYTES;
+    if units < BINS_PER_WORD as u64 {
+        return units as usize;
+    }
+    let exponent = units.ilog2() as usize;
+    let word = exponent - 5;
+    if word >= WORDS {
+        return WORDS * BINS_PER_WORD - 1;
+    }
+    let step = (units >> (exponent - 6)) as usize & (BINS_PER_WORD - 1);
+    word * BINS_PER_WORD + step
+}
+
+/// The place of the first entry not before the key.
+#[inline]
+fn lower_bound(row: &[Entry], size_bytes: u64, addr: Addr) -> usize {
+    row.partition_point(|entry| entry.is_before(size_bytes, addr))
+}
+
+impl FreeIndex {
+    pub(crate) fn new() -> FreeIndex {
+        let bins = (0..WORDS * BINS_PER_WORD).map(|_| Bin::Row(Vec::new())).collect();
+        FreeIndex { top: 0, words: [0; WORDS], bins, len: 0 }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The smallest block of at least `size_bytes`; of several, the lowest.
+    #[inline]
+    pub(crate) fn find(&self, size_bytes: u64) -> Option<Spot> {
+        let bin = bin_of(size_bytes);
+        if self.words[bin / BINS_PER_WORD] & (1 << (bin % BINS_PER_WORD)) != 0 {
+            if let Some((row, at)) = self.bins[bin].find(size_bytes, Addr(0)) {
+                return Some(Spot { bin, row, at });
+            }
+        }
+        self.first_behind(bin)
+    }
+
+    /// The first entry of the first filled bin behind `bin`.
+    #[inline]
+    fn first_behind(&self, bin: usize) -> Option<Spot> {
+        let word = bin / BINS_PER_WORD;
+        // Shifted twice, because a shift by 64 is not one.
+        let rest = self.words[word] & (u64::MAX << (bin % BINS_PER_WORD) << 1);
+        let (word, bits) = if rest != 0 {
+            (word, rest)
+        } else {
+            let words = self.top & (u64::MAX << word << 1);
+            if words == 0 {
+                return None;
+            }
+            let word = words.trailing_zeros() as usize;
+            (word, self.words[word])
+        };
+        let bin = word * BINS_PER_WORD + bits.trailing_zeros() as usize;
+        Some(Spot { bin, row: 0, at: 0 })
+    }
+
+    /// The entry at a spot.
+    #[inline]
+    pub(crate) fn entry(&self, spot: Spot) -> Entry {
+        self.bins[spot.bin].row(spot.row)[spot.at]
+    }
+
+    /// The spot behind this one, in order.
+    pub(crate) fn next(&self, spot: Spot) -> Option<Spot> {
+        let bin = &self.bins[spot.bin];
+        if spot.at + 1 < bin.row(spot.row).len() {
+            return Some(Spot { at: spot.at + 1, ..spot });
+        }
+        if spot.row + 1 < bin.row_count() {
+            return Some(Spot { row: spot.row + 1, at: 0, ..spot });
+        }
+        self.first_behind(spot.bin)
+    }
+
+    #[inline]
+    pub(crate) fn insert(&mut self, entry: Entry) {
+        let bin = bin_of(entry.size_bytes);
+        self.bins[bin].insert(entry);
+        self.words[bin / BINS_PER_WORD] |= 1 << (bin % BINS_PER_WORD);
+        self.top |= 1 << (bin / BINS_PER_WORD);
+        self.len += 1;
+    }
+
+    /// Takes out the entry at a spot.
+    #[inline]
+    pub(crate) fn remove_at(&mut self, spot: Spot) {
+        let empty = self.bins[spot.bin].remove_at(spot.row, spot.at);
+        self.len -= 1;
+        if empty {
+            let word = spot.bin / BINS_PER_WORD;
+            self.words[word] &= !(1 << (spot.bin % BINS_PER_WORD));
+            if self.words[word] == 0 {
+                self.top &= !(1 << word);
+            }
+        }
+    }
+
+    /// Takes out the block of this size and address, which must be there.
+    #[inline]
+    pub(crate) fn remove(&mut self, size_bytes: u64, addr: Addr) {
+        let bin = bin_of(size_bytes);
+        let (row, at) = self.bins[bin].find(size_bytes, addr).expect("a free block is indexed");
+        let spot = Spot { bin, row, at };
+        debug_assert_eq!((self.entry(spot).size_bytes, self.entry(spot).addr), (size_bytes, addr));
+        self.remove_at(spot);
+    }
+
+    /// All entries from the smallest of at least `size_bytes` on, in order.
+    pub(crate) fn iter_from(&self, size_bytes: u64) -> impl Iterator<Item = Entry> + '_ {
+        let mut spot = self.find(size_bytes);
+        std::iter::from_fn(move || {
+            let at = spot?;
+            spot = self.next(at);
+            Some(self.entry(at))
+        })
+    }
+
+    /// All entries in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Entry> + '_ {
+        self.iter_from(0)
+    }
+
+    /// The size of the largest block.
+    pub(crate) fn largest_bytes(&self) -> Option<u64> {
+        let word = self.top.checked_ilog2()? as usize;
+        let bin = word * BINS_PER_WORD + self.words[word].ilog2() as usize;
+        let row = self.bins[bin].row(self.bins[bin].row_count() - 1);
+        row.last().map(|entry| entry.size_bytes)
+    }
+}
+
+impl Bin {
+    #[inline]
+    fn row(&self, row: usize) -> &[Entry] {
+        match self {
+            Bin::Row(entries) => entries,
+            Bin::Rows(rows) => &rows.rows[row],
+        }
+    }
+
+    fn row_count(&self) -> usize {
+        match self {
+            Bin::Row(_) => 1,
+            Bin::Rows(rows) => rows.rows.len(),
+        }
+    }
+
+    /// The row and place of the first entry not before the key.
+    #[inline]
+    fn find(&self, size_bytes: u64, addr: Addr) -> Option<(usize, usize)> {
+        match self {
+            Bin::Row(entries) => {
+                let at = lower_bound(entries, size_bytes, addr);
+                (at < entries.len()).then_some((0, at))
+            }
+            Bin::Rows(rows) => rows.find(size_bytes, addr),
+        }
+    }
+
+    #[inline]
+    fn insert(&mut self, entry: Entry) {
+        match self {
+            Bin::Row(entries) if entries.len() < ROW_MAX => {
+                let at = lower_bound(entries, entry.size_bytes, entry.addr);
+                entries.insert(at, entry);
+            }
+            Bin::Row(entries) => {
+                let mut rows = Box::new(Rows::new(std::mem::take(entries)));
+                rows.insert(entry);
+                *self = Bin::Rows(rows);
+            }
+            Bin::Rows(rows) => rows.insert(entry),
+        }
+    }
+
+    /// Takes out one entry; says whether the bin is empty now.
+    #[inline]
+    fn remove_at(&mut self, row: usize, at: usize) -> bool {
+        match self {
+            Bin::Row(entries) => {
+                entries.remove(at);
+                entries.is_empty()
+            }
+            Bin::Rows(rows) => {
+                rows.remove_at(row, at);
+                // Well below the length at which it was cut, lest the two take turns.
+                if rows.len <= ROW_MAX / 2 {
+                    *self = Bin::Row(rows.rows.concat());
+                }
+                false
+            }
+        }
+    }
+}
+
+/// A long bin: rows of at most `ROW_MAX` entries, in order, and the first key of each.
+#[derive(Clone, Debug)]
+struct Rows {
+    firsts: Vec<(u64, Addr)>,
+    rows: Vec<Vec<Entry>>,
+    len: usize,
+    /// Rows that fell empty, kept so that growing again allocates nothing.
+    spare: Vec<Vec<Entry>>,
+}
+
+impl Rows {
+    fn new(row: Vec<Entry>) -> Rows {
+        let first = (row[0].size_bytes, row[0].addr);
+        Rows { firsts: vec![first], len: row.len(), rows: vec![row], spare: Vec::new() }
+    }
+
+    /// The row in which a key stands or would stand.
+    fn row_of(&self, size_bytes: u64, addr: Addr) -> usize {
+        self.firsts.partition_point(|&first| first <= (size_bytes, addr)).saturating_sub(1)
+    }
+
+    fn find(&self, size_bytes: u64, addr: Addr) -> Option<(usize, usize)> {
+        let row = self.row_of(size_bytes, addr);
+        let at = lower_bound(&self.rows[row], size_bytes, addr);
+        if at < self.rows[row].len() {
+            Some((row, at))
+        } else {
+            (row + 1 < self.rows.len()).then_some((row + 1, 0))
+        }
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let mut row = self.row_of(entry.size_bytes, entry.addr);
+        if self.rows[row].len() == ROW_MAX {
+            self.cut(row);
+            row = self.row_of(entry.size_bytes, entry.addr);
+        }
+        let at = lower_bound(&self.rows[row], entry.size_bytes, entry.addr);
+        self.rows[row].insert(at, entry);
+        if at == 0 {
+            self.firsts[row] = (entry.size_bytes, entry.addr);
+        }
+        self.len += 1;
+    }
+
+    /// Moves the upper half of a row into a row of its own.
+    fn cut(&mut self, row: usize) {
+        let mut upper = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ROW_MAX));
+        upper.extend(self.rows[row].drain(ROW_MAX / 2..));
+        self.firsts.insert(row + 1, (upper[0].size_bytes, upper[0].addr));
+        self.rows.insert(row + 1, upper);
+    }
+
+    fn remove_at(&mut self, row: usize, at: usize) {
+        let entries = &mut self.rows[row];
+        entries.remove(at);
+        self.len -= 1;
+        if entries.is_empty() {
+            self.firsts.remove(row);
+            self.spare.push(self.rows.remove(row));
+        } else if at == 0 {
+            self.firsts[row] = (entries[0].size_bytes, entries[0].addr);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::types::GIB;
+
+    fn entry(size_bytes: u64, addr: u64) -> Entry {
+        Entry { size_bytes, addr: Addr(addr), id: BlockId::from_index(1).unwrap() }
+    }
+
+    #[test]
+    fn bins_never_fall_as_sizes_grow() {
+        let mut last = 0;
+        for size in
+            (0..4096).map(|k| k * 512).chain((0..60).map(|k| 1 << k).filter(|s| *s > 1 << 21))
+        {
+            let bin = bin_of(size);
+            assert!(bin >= last && bin < WORDS * BINS_PER_WORD, "{size}");
+            last = bin;
+        }
+        assert_eq!(bin_of(u64::MAX), WORDS * BINS_PER_WORD - 1);
+    }
+
+    #[test]
+    fn the_smallest_that_fits_comes_first_and_of_equals_the_lowest() {
+        let mut index = FreeIndex::new();
+        for (size, addr) in [(4096, 900), (2048, 700), (2048, 300), (80 * GIB, 5)] {
+            index.insert(entry(size, addr));
+        }
+        let find = |index: &FreeIndex, size| index.find(size).map(|spot| index.entry(spot).addr.0);
+        assert_eq!(find(&index, 512), Some(300));
+        assert_eq!(find(&index, 2560), Some(900));
+        assert_eq!(find(&index, 4608), Some(5));
+        assert_eq!(find(&index, 81 * GIB), None);
+        assert_eq!(index.largest_bytes(), Some(80 * GIB));
+        index.remove(2048, Addr(300));
+        assert_eq!(find(&index, 512), Some(700));
+    }
+
+    /// Against an ordered set, with few sizes so that bins grow long and are cut and joined.
+    #[test]
+    fn it_agrees_with_an_ordered_set() {
+        let mut index = FreeIndex::new();
+        let mut model = BTreeSet::new();
+        let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+        for step in 0..60_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
+            let (size, addr) = ((random >> 33) % 7 * 512 + 512, (random >> 40) % 4000 * 512);
+            let grow = step / 4000 % 2 == 0;
+            if grow && model.insert((size, addr)) {
+                index.insert(entry(size, addr));
+            } else if !grow {
+                let found = index.find(size).map(|spot| (spot, index.entry(spot)));
+                let expected = model.range((size, 0)..).next().copied();
+                assert_eq!(found.map(|(_, entry)| (entry.size_bytes, entry.addr.0)), expected);
+                if let (Some((spot, _)), Some(key)) = (found, expected) {
+                    index.remove_at(spot);
+                    model.remove(&key);
+                }
+            }
+            assert_eq!(index.len(), model.len());
+        }
+        let all: Vec<_> = index.iter().map(|entry| (entry.size_bytes, entry.addr.0)).collect();
+        assert_eq!(all, model.into_iter().collect::<Vec<_>>());
+    }
+}

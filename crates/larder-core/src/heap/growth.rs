@@ -1,0 +1,214 @@
+//! Growth: how the heap gets more memory. It says what to ask of the device, and takes in what
+//! the device gave.
+
+use crate::heap::block::{Block, BlockId, State};
+use crate::heap::segment::{Backing, SegmentId};
+use crate::heap::{Heap, Want, size};
+use crate::record::{Place, Record};
+use crate::types::{Addr, PageHandle, Span};
+
+/// What a request that no free block can serve should ask of the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// Nothing: the cap leaves no room.
+    Capped,
+    /// Nothing: the request would pass the part of the device that is ours, and the settings say
+    /// to refuse it at once.
+    Rejected,
+    /// A segment of this size.
+    Segment { size_bytes: u64 },
+    /// More pages in an expandable segment; `plan_expansion` says which.
+    Expand,
+}
+
+/// The next step on the way to an expandable block that is large enough.
+#[derive(Clone, Debug)]
+pub(crate) enum Expansion {
+    /// Reserve addresses for a new segment.
+    Reserve { size_bytes: u64 },
+    /// Map pages.
+    Map(MapPlan),
+    /// The free block is large enough.
+    Ready(BlockId),
+    /// The request is larger than a whole segment.
+    NoRoom,
+}
+
+/// Pages to create and to map, from the start of an unmapped block on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MapPlan {
+    block: BlockId,
+    /// The addresses to back, a whole number of pages.
+    pub(crate) span: Span,
+    /// The size of each page.
+    pub(crate) page_bytes: u64,
+}
+
+impl MapPlan {
+    /// How many pages.
+    pub(crate) fn page_count(&self) -> u64 {
+        self.span.size_bytes / self.page_bytes
+    }
+
+    /// The addresses of one of the pages.
+    pub(crate) fn page_span(&self, page: u64) -> Span {
+        Span::new(self.span.addr.offset(page * self.page_bytes), self.page_bytes)
+    }
+}
+
+impl Heap {
+    /// What to ask of the device for a request that no free block can serve.
+    pub(crate) fn plan_growth(&self, want: &Want) -> Growth {
+        let size_bytes = self.segment_bytes(want);
+        let expand = self.config.expandable_segments;
+        let pages_are_counted = expand && self.policy.cap_counts_pages;
+        if !pages_are_counted && self.exceeds_cap(size_bytes) {
+            return Growth::Capped;
+        }
+        if self.config.reject_above_fraction {
+            let share = self.config.memory_fraction * self.device_total_bytes as f64;
+            if (self.reserved_bytes + size_bytes) as f64 > share {
+                return Growth::Rejected;
+            }
+        }
+        if expand { Growth::Expand } else { Growth::Segment { size_bytes } }
+    }
+
+    /// Whether the request can never be met, whatever is given back.
+    pub(crate) fn is_hopeless(&self, want: &Want) -> bool {
+        let limit_bytes = self.cap_bytes.unwrap_or(u64::MAX).min(self.device_total_bytes);
+        want.size_bytes > limit_bytes
+    }
+
+    /// What a plain allocation for this request asks of the device.
+    pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
+        size::segment_bytes(want.size_bytes, &self.config)
+    }
+
+    /// Whether so many more bytes would pass the cap.
+    pub(crate) fn exceeds_cap(&self, more_bytes: u64) -> bool {
+        self.cap_bytes.is_some_and(|cap| self.reserved_bytes.saturating_add(more_bytes) > cap)
+    }
+
+    /// The device gave a segment for this request; serves the request from it.
+    pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
+        let id = self.add_segment(want, span, Backing::Fixed, State::Free);
+        self.reserved_bytes += span.size_bytes;
+        let place = place(want, span);
+        let oversize = span.size_bytes >= self.split_limit_bytes;
+        self.recorder.record(Record::SegmentAlloc { place, oversize });
+        self.hand_out(id, want)
+    }
+
+    /// Adds a segment that is one block, in no index yet.
+    fn add_segment(&mut self, want: &Want, span: Span, backing: Backing, state: State) -> BlockId {
+        let expandable = matches!(backing, Backing::Expandable { .. });
+        let id = self.blocks.add(Block {
+            addr: span.addr,
+            size_bytes: span.size_bytes,
+            requested_bytes: 0,
+            free_since: 0,
+            prev: None,
+            next: None,
+            segment: SegmentId::NONE,
+            lane: want.lane,
+            state,
+            expandable,
+            oversize: false,
+            used_elsewhere: false,
+        });
+        self.blocks[id].segment = self.segments.add(span, want.lane, want.kind, backing, id);
+        id
+    }
+
+    /// The next step towards an expandable block for this request. `from` is the block that the
+    /// last step gave; the first step looks for the lowest place with enough room.
+    pub(crate) fn plan_expansion(&self, want: &Want, from: Option<BlockId>) -> Expansion {
+        let Some(start) = from.or_else(|| self.find_room(want)) else {
+            let page_bytes = size::page_bytes(want.kind, &self.config);
+            let size_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes);
+            return Expansion::Reserve { size_bytes };
+        };
+        let block = &self.blocks[start];
+        if block.state == State::Unmapped {
+            return Expansion::Map(self.plan_map(start, want.size_bytes));
+        }
+        if block.size_bytes >= want.size_bytes {
+            return Expansion::Ready(start);
+        }
+        match block.next {
+            Some(next) => Expansion::Map(self.plan_map(next, want.size_bytes - block.size_bytes)),
+            None => Expansion::NoRoom,
+        }
+    }
+
+    /// The lowest free or unmapped block from which free and unmapped ones in a row add up to the
+    /// request. Every such run has an unmapped block, with at most one free one before it.
+    fn find_room(&self, want: &Want) -> Option<BlockId> {
+        let is_open = |id: BlockId| matches!(self.blocks[id].state, State::Free | State::Unmapped);
+        self.pools.lane(want.lane).unmapped.values().find_map(|&hole| {
+            let start = self.blocks[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
+            let (mut room_bytes, mut at) = (0, Some(start));
+            while let Some(id) = at.filter(|&id| is_open(id)) {
+                room_bytes += self.blocks[id].size_bytes;
+                if room_bytes >= want.size_bytes {
+                    return Some(start);
+                }
+                at = self.blocks[id].next;
+            }
+            None
+        })
+    }
+
+    fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
+        let block = &self.blocks[id];
+        let segment = &self.segments[block.segment];
+        let part = Span::new(block.addr, size_bytes.min(block.size_bytes));
+        let span = segment.span_of(segment.pages_over(part));
+        MapPlan { block: id, span, page_bytes: segment.page_bytes() }
+    }
+
+    /// Addresses were reserved for a new segment. Returns its one unmapped block.
+    pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
+        let page_bytes = size::page_bytes(want.kind, &self.config);
+        let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
+        let id = self.add_segment(want, span, backing, State::Unmapped);
+        self.pools.lane_mut(want.lane).unmapped.insert(span.addr, id);
+        id
+    }
+
+    /// The pages of a plan were mapped. Returns the free block that they are part of now.
+    pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
+        let (id, span) = (plan.block, plan.span);
+        self.forget(id);
+        if span.size_bytes < self.blocks[id].size_bytes {
+            let rest = self.blocks.split(id, span.size_bytes);
+            let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
+            self.pools.lane_mut(lane).unmapped.insert(addr, rest);
+        }
+        let segment_id = self.blocks[id].segment;
+        let segment = &mut self.segments[segment_id];
+        for (index, &page) in segment.pages_over(span).zip(pages) {
+            segment.set_page(index, Some(page));
+        }
+        self.segments.cover(segment_id, span);
+        let (id, _, _) = self.merge(id, State::Free);
+        self.shelve(id);
+        self.reserved_bytes += span.size_bytes;
+        let lane = self.pools.lane(self.blocks[id].lane);
+        let (kind, stream) = (lane.kind, lane.stream);
+        let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
+        self.recorder.record(Record::SegmentMap { place });
+        id
+    }
+
+    /// Serves the request from a free block that was made for it.
+    pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
+        self.unshelve(id);
+        self.hand_out(id, want)
+    }
+}
+
+fn place(want: &Want, span: Span) -> Place {
+    Place { kind: want.kind, stream: want.stream, addr: span.addr, size_bytes: span.size_bytes }
+}

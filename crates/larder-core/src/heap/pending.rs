@@ -1,0 +1,118 @@
+//! What is still awaited: the streams that used a block besides its own, and the events that
+//! must be done before a freed block may be used again.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use crate::heap::block::BlockId;
+use crate::types::{EventId, StreamId};
+
+/// Uses by other streams, and events awaited per stream.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Pending {
+    /// For live blocks: the other streams that used them, each once, in the order they came.
+    uses: HashMap<BlockId, Vec<StreamId>>,
+    /// For waiting blocks: how many of their events are not done.
+    waits: HashMap<BlockId, u32>,
+    /// Per stream, the events in the order they were recorded. Only the first of a stream is ever
+    /// asked: those behind it cannot be done before it. No queue is empty.
+    queues: BTreeMap<StreamId, VecDeque<(EventId, BlockId)>>,
+    /// How many events are in the queues.
+    events: usize,
+}
+
+impl Pending {
+    /// Notes that a live block is used on another stream.
+    pub(crate) fn add_use(&mut self, block: BlockId, stream: StreamId) {
+        let streams = self.uses.entry(block).or_default();
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+    }
+
+    /// The other streams that used the block.
+    pub(crate) fn uses(&self, block: BlockId) -> &[StreamId] {
+        self.uses.get(&block).map_or(&[], Vec::as_slice)
+    }
+
+    /// The block was freed, and an event recorded on each stream that used it.
+    pub(crate) fn wait_for(&mut self, block: BlockId, events: &[(StreamId, EventId)]) {
+        self.uses.remove(&block);
+        self.waits.insert(block, events.len() as u32);
+        for &(stream, event) in events {
+            self.queues.entry(stream).or_default().push_back((event, block));
+        }
+        self.events += events.len();
+    }
+
+    /// Whether no event is awaited.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.events == 0
+    }
+
+    /// The first stream from `from` on that has events, and the one it will have done next.
+    pub(crate) fn front_from(&self, from: StreamId) -> Option<(StreamId, EventId)> {
+        let (&stream, queue) = self.queues.range(from..).next()?;
+        queue.front().map(|&(event, _)| (stream, event))
+    }
+
+    /// The stream's first event is done. Says which, and names the block if that was the last one
+    /// it waited for.
+    pub(crate) fn pop(&mut self, stream: StreamId) -> Option<(EventId, Option<BlockId>)> {
+        let queue = self.queues.get_mut(&stream)?;
+        let (event, block) = queue.pop_front()?;
+        if queue.is_empty() {
+            self.queues.remove(&stream);
+        }
+        self.events -= 1;
+        let left = self.waits.get_mut(&block).expect("a waiting block");
+        *left -= 1;
+        if *left > 0 {
+            return Some((event, None));
+        }
+        self.waits.remove(&block);
+        Some((event, Some(block)))
+    }
+
+    /// Blocks with uses, for the check.
+    pub(crate) fn used_blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.uses.keys().copied()
+    }
+
+    /// Waiting blocks with the number of their events, for the check.
+    pub(crate) fn waiting_blocks(&self) -> impl Iterator<Item = (BlockId, u32)> + '_ {
+        self.waits.iter().map(|(&block, &events)| (block, events))
+    }
+
+    /// All awaited events with their blocks, for the check.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = (EventId, BlockId)> + '_ {
+        self.queues.values().flatten().copied()
+    }
+
+    /// How many events are awaited.
+    pub(crate) fn event_count(&self) -> usize {
+        self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_block_is_free_when_the_last_of_its_events_is_done() {
+        let mut pending = Pending::default();
+        let block = BlockId::from_index(3).unwrap();
+        pending.add_use(block, StreamId(1));
+        pending.add_use(block, StreamId(2));
+        pending.add_use(block, StreamId(1));
+        assert_eq!(pending.uses(block), [StreamId(1), StreamId(2)]);
+        pending.wait_for(block, &[(StreamId(1), EventId(10)), (StreamId(2), EventId(11))]);
+        assert_eq!(pending.uses(block), []);
+        assert_eq!(pending.front_from(StreamId(2)), Some((StreamId(2), EventId(11))));
+        assert_eq!(pending.pop(StreamId(2)), Some((EventId(11), None)));
+        assert_eq!(pending.pop(StreamId(2)), None);
+        assert_eq!(pending.pop(StreamId(1)), Some((EventId(10), Some(block))));
+        assert!(pending.is_idle());
+    }
+}

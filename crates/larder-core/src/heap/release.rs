@@ -1,0 +1,224 @@
+//! Release: how memory goes back to the device. The heap says which segments and pages can go,
+//! and forgets them one by one as they do.
+
+use std::ops::Range;
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State};
+use crate::heap::pool::PoolId;
+use crate::heap::segment::SegmentId;
+use crate::record::{Place, Record};
+use crate::types::{PageHandle, Span, StreamId};
+
+/// One thing to give back. A list of them stays good while they are carried out in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Release {
+    /// A whole segment that nothing uses.
+    Segment(SegmentId),
+    /// The whole pages inside a free block of an expandable segment, and its addresses if no page
+    /// is left.
+    Pages(BlockId),
+    /// The addresses of an expandable segment that has no page.
+    Addresses(SegmentId),
+}
+
+/// The pages inside a free block, to unmap.
+#[derive(Clone, Debug)]
+pub(crate) struct UnmapPlan {
+    block: BlockId,
+    pub(crate) segment: SegmentId,
+    /// The stream whose work may still use them.
+    pub(crate) stream: StreamId,
+    first: usize,
+    /// Each page with its addresses, in order.
+    pub(crate) pages: Vec<(Span, PageHandle)>,
+}
+
+impl Heap {
+    /// All that the default pools can give back: large before small, in each pool whole segments
+    /// before pages.
+    pub(crate) fn plan_release(&self) -> Vec<Release> {
+        let mut plan = Vec::new();
+        for pool in [PoolId::LARGE, PoolId::SMALL] {
+            let mut pages = Vec::new();
+            for entry in self.pools.lanes_of(pool).flat_map(|lane| lane.free.iter()) {
+                let block = &self.blocks[entry.id];
+                if block.expandable {
+                    pages.push(Release::Pages(entry.id));
+                } else if !block.is_split() {
+                    plan.push(Release::Segment(block.segment));
+                }
+            }
+            plan.append(&mut pages);
+        }
+        if self.policy.release_bare_segments {
+            let bare = self.segments.iter().filter(|&(id, _)| self.is_bare(id));
+            plan.extend(bare.map(|(id, _)| Release::Addresses(id)));
+        }
+        plan
+    }
+
+    /// What garbage collection gives back: idle segments of the large pool that are older than the
+    /// average, in rounds, until enough was found or no more can be.
+    pub(crate) fn plan_collection(&self) -> Vec<Release> {
+        let limit_bytes = self.cap_bytes.unwrap_or(self.device_total_bytes);
+        let threshold = self.config.garbage_collection_threshold * limit_bytes as f64;
+        let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
+        let searches = self.pools.pool(PoolId::LARGE).searches;
+        let idle = self.pools.lanes_of(PoolId::LARGE).flat_map(|lane| lane.free.iter());
+        let idle = idle.map(|entry| &self.blocks[entry.id]).filter(|block| !block.is_split());
+        let age = |since: u64| searches - since;
+        let (mut total_age, mut count) = (0, 0_u64);
+        let mut left = Vec::new();
+        for block in idle {
+            if !block.expandable || !self.policy.collect_ages_releasable_only {
+                total_age += age(block.free_since);
+                count += 1;
+            }
+            if !block.expandable {
+                left.push((block.segment, age(block.free_since), block.size_bytes));
+            }
+        }
+        let (mut plan, mut found_bytes) = (Vec::new(), 0);
+        while found_bytes < target_bytes && count > 0 {
+            let average = total_age as f64 / count as f64;
+            let before = plan.len();
+            left.retain(|&(segment, age, size_bytes)| {
+                let old = age as f64 >= average;
+                if old {
+                    found_bytes += size_bytes;
+                    total_age -= age;
+                    count -= 1;
+                    plan.push(Release::Segment(segment));
+                }
+                !old
+            });
+            if plan.len() == before {
+                break;
+            }
+        }
+        plan
+    }
+
+    /// Where a split limit is set: what to give back so that the device has room for a segment
+    /// for this request. Says too whether that makes enough room.
+    pub(crate) fn plan_room(&self, want: &super::Want) -> (Vec<Release>, bool) {
+        if self.split_limit_bytes == u64::MAX {
+            return (Vec::new(), false);
+        }
+        let key_bytes = want.size_bytes.max(self.split_limit_bytes);
+        let free = &self.pools.lane(want.lane).free;
+        let releasable = |id: BlockId| {
+            let block = &self.blocks[id];
+            !block.expandable && !block.is_split()
+        };
+        let one = if self.policy.make_room_skips_expandable {
+            free.iter_from(key_bytes).find(|entry| releasable(entry.id))
+        } else {
+            free.iter_from(key_bytes).next().filter(|entry| releasable(entry.id))
+        };
+        if let Some(entry) = one {
+            return (vec![Release::Segment(self.blocks[entry.id].segment)], true);
+        }
+        let oversize: Vec<_> = free
+            .iter_from(self.split_limit_bytes)
+            .take_while(|entry| entry.size_bytes < key_bytes)
+            .filter(|entry| releasable(entry.id))
+            .collect();
+        let (mut plan, mut found_bytes) = (Vec::new(), 0);
+        for entry in oversize.iter().rev() {
+            if found_bytes >= key_bytes {
+                break;
+            }
+            found_bytes += entry.size_bytes;
+            plan.push(Release::Segment(self.blocks[entry.id].segment));
+        }
+        (plan, found_bytes >= key_bytes)
+    }
+
+    /// The addresses of a segment.
+    pub(crate) fn segment_span(&self, id: SegmentId) -> Span {
+        self.segments[id].span
+    }
+
+    /// A fixed segment went back to the device.
+    pub(crate) fn commit_release(&mut self, id: SegmentId) {
+        let segment = &self.segments[id];
+        let (first, span) = (segment.first, segment.span);
+        let (place, _) = self.facts(first);
+        debug_assert_eq!(place.size_bytes, span.size_bytes, "only a whole segment goes back");
+        self.unshelve(first);
+        self.blocks.remove(first);
+        self.segments.remove(id);
+        self.reserved_bytes -= span.size_bytes;
+        let oversize = span.size_bytes >= self.split_limit_bytes;
+        self.recorder.record(Record::SegmentFree { place, oversize });
+    }
+
+    /// The whole pages inside a free block, if there are any.
+    pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
+        let block = &self.blocks[id];
+        let segment = &self.segments[block.segment];
+        let pages = segment.pages_inside(block.span());
+        if pages.is_empty() {
+            return None;
+        }
+        let page = |index| {
+            let page = segment.page(index).expect("a free block is backed");
+            (segment.span_of(index..index + 1), page)
+        };
+        Some(UnmapPlan {
+            block: id,
+            segment: block.segment,
+            stream: self.pools.lane(block.lane).stream,
+            first: pages.start,
+            pages: pages.map(page).collect(),
+        })
+    }
+
+    /// The first `count` pages of a plan were unmapped.
+    pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
+        let pages: Range<usize> = plan.first..plan.first + count;
+        let segment = &mut self.segments[plan.segment];
+        let span = segment.span_of(pages.clone());
+        for index in pages {
+            segment.set_page(index, None);
+        }
+        self.segments.uncover(plan.segment, span);
+        self.unshelve(plan.block);
+        let mut id = plan.block;
+        let block = self.blocks[id].span();
+        if block.addr < span.addr {
+            let head = id;
+            id = self.blocks.split(head, span.addr.0 - block.addr.0);
+            self.shelve(head);
+        }
+        if span.end() < block.end() {
+            let tail = self.blocks.split(id, span.size_bytes);
+            self.shelve(tail);
+        }
+        let (place, _) = self.facts(id);
+        self.blocks[id].state = State::Unmapped;
+        let (id, _, _) = self.merge(id, State::Unmapped);
+        let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
+        self.pools.lane_mut(lane).unmapped.insert(addr, id);
+        self.reserved_bytes -= span.size_bytes;
+        let place = Place { size_bytes: span.size_bytes, ..place };
+        self.recorder.record(Record::SegmentUnmap { place });
+    }
+
+    /// Whether the segment has no page left, so that its addresses can go back too.
+    pub(crate) fn is_bare(&self, id: SegmentId) -> bool {
+        let first = &self.blocks[self.segments[id].first];
+        first.state == State::Unmapped && !first.is_split()
+    }
+
+    /// A bare segment's addresses went back to the device.
+    pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
+        debug_assert!(self.is_bare(id));
+        let first = self.segments[id].first;
+        self.forget(first);
+        self.blocks.remove(first);
+        self.segments.remove(id);
+    }
+}

@@ -1,0 +1,295 @@
+//! Segments: what a device gave in one piece, fixed or expandable, and the way from an address
+//! to the block that starts there.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::heap::block::BlockId;
+use crate::heap::pool::LaneId;
+use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
+use crate::types::{Addr, PageHandle, PoolKind, Span};
+
+/// Names a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SegmentId(u32);
+
+impl SegmentId {
+    /// Names no segment.
+    pub(crate) const NONE: SegmentId = SegmentId(u32::MAX);
+
+    fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// How a segment holds its memory.
+#[derive(Clone, Debug)]
+pub(crate) enum Backing {
+    /// One piece from the device, all or nothing.
+    Fixed,
+    /// A range of addresses with pages behind parts of it.
+    Expandable { page_bytes: u64, pages: Vec<Option<PageHandle>> },
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    /// All its addresses, whether there is memory behind them or not.
+    pub(crate) span: Span,
+    pub(crate) lane: LaneId,
+    /// The block at its lowest address. The lower of two joined blocks stays, so it never changes.
+    pub(crate) first: BlockId,
+    pub(crate) backing: Backing,
+    /// For each window, the block that was last handed out with its start in it. Two live blocks
+    /// never start in one window: in a large pool they are longer than a window, in a small pool
+    /// a window is one unit.
+    starts: Vec<u32>,
+    window_shift: u32,
+}
+
+impl Segment {
+    pub(crate) fn is_expandable(&self) -> bool {
+        matches!(self.backing, Backing::Expandable { .. })
+    }
+
+    /// Which pages cover `span`, outwards: every page that has a byte of it.
+    pub(crate) fn pages_over(&self, span: Span) -> std::ops::Range<usize> {
+        let page_bytes = self.page_bytes();
+        let begin = (span.addr.0 - self.span.addr.0) / page_bytes;
+        let end = (span.end().0 - self.span.addr.0).div_ceil(page_bytes);
+        begin as usize..end as usize
+    }
+
+    /// Which pages lie wholly inside `span`.
+    pub(crate) fn pages_inside(&self, span: Span) -> std::ops::Range<usize> {
+        let page_bytes = self.page_bytes();
+        let begin = (span.addr.0 - self.span.addr.0).div_ceil(page_bytes);
+        let end = (span.end().0 - self.span.addr.0) / page_bytes;
+        begin as usize..end.max(begin) as usize
+    }
+
+    /// The addresses of a run of pages.
+    pub(crate) fn span_of(&self, pages: std::ops::Range<usize>) -> Span {
+        let page_bytes = self.page_bytes();
+        let addr = self.span.addr.offset(pages.start as u64 * page_bytes);
+        Span::new(addr, pages.len() as u64 * page_bytes)
+    }
+
+    pub(crate) fn page_bytes(&self) -> u64 {
+        match self.backing {
+            Backing::Expandable { page_bytes, .. } => page_bytes,
+            Backing::Fixed => self.span.size_bytes,
+        }
+    }
+
+    /// The pages of an expandable segment; a place behind the end has none.
+    pub(crate) fn page(&self, index: usize) -> Option<PageHandle> {
+        match &self.backing {
+            Backing::Expandable { pages, .. } => pages.get(index).copied().flatten(),
+            Backing::Fixed => None,
+        }
+    }
+
+    /// Puts a page in its place, or takes it away.
+    pub(crate) fn set_page(&mut self, index: usize, page: Option<PageHandle>) {
+        let Backing::Expandable { pages, .. } = &mut self.backing else {
+            unreachable!("only expandable segments have pages")
+        };
+        if index >= pages.len() {
+            pages.resize(index + 1, None);
+        }
+        pages[index] = page;
+        while pages.last().is_some_and(Option::is_none) {
+            pages.pop();
+        }
+    }
+
+    /// How many bytes have memory behind them.
+    pub(crate) fn backed_bytes(&self) -> u64 {
+        match &self.backing {
+            Backing::Fixed => self.span.size_bytes,
+            Backing::Expandable { page_bytes, pages } => {
+                pages.iter().flatten().count() as u64 * page_bytes
+            }
+        }
+    }
+
+    #[inline]
+    fn window(&self, addr: Addr) -> usize {
+        ((addr.0 - self.span.addr.0) >> self.window_shift) as usize
+    }
+
+    /// Makes room so that a block may start anywhere below `end`.
+    fn cover(&mut self, end: Addr) {
+        let windows = self.window(Addr(end.0 - 1)) + 1;
+        if windows > self.starts.len() {
+            self.starts.resize(windows, 0);
+        }
+    }
+}
+
+/// All segments, and which of them an address lies in.
+#[derive(Clone, Debug)]
+pub(crate) struct Segments {
+    slots: Vec<Option<Segment>>,
+    spare: Vec<SegmentId>,
+    granules: HashMap<u64, Cover, BuildHasherDefault<GranuleHasher>>,
+    len: usize,
+}
+
+/// Addresses are looked up by granule; every segment is at least that long.
+const GRANULE_SHIFT: u32 = 21;
+
+/// Who lies in a granule. No segment is shorter than a granule, so there are at most two: one
+/// that covers its first byte, and one that starts behind it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cover {
+    at_start: Option<SegmentId>,
+    inside: Option<SegmentId>,
+}
+
+impl Segments {
+    pub(crate) fn new() -> Segments {
+        Segments { slots: Vec::new(), spare: Vec::new(), granules: HashMap::default(), len: 0 }
+    }
+
+    /// Adds a segment whose first block will be `first`.
+    pub(crate) fn add(
+        &mut self,
+        span: Span,
+        lane: LaneId,
+        kind: PoolKind,
+        backing: Backing,
+        first: BlockId,
+    ) -> SegmentId {
+        let window_bytes = match kind {
+            PoolKind::Small => BLOCK_UNIT_BYTES,
+            PoolKind::Large => SMALL_MAX_BYTES,
+        };
+        let window_shift = window_bytes.trailing_zeros();
+        let segment = Segment { span, lane, first, backing, starts: Vec::new(), window_shift };
+        let fixed = !segment.is_expandable();
+        let id = if let Some(id) = self.spare.pop() {
+            self.slots[id.index()] = Some(segment);
+            id
+        } else {
+            self.slots.push(Some(segment));
+            SegmentId(u32::try_from(self.slots.len() - 1).expect("fewer than 4 billion segments"))
+        };
+        self.len += 1;
+        if fixed {
+            self.cover(id, span);
+        }
+        id
+    }
+
+    /// From here on, blocks of the segment may start anywhere in `span`.
+    pub(crate) fn cover(&mut self, id: SegmentId, span: Span) {
+        self[id].cover(span.end());
+        let start = self[id].span.addr;
+        for granule in span.addr.0 >> GRANULE_SHIFT..=(span.end().0 - 1) >> GRANULE_SHIFT {
+            let cover = self.granules.entry(granule).or_default();
+            if granule << GRANULE_SHIFT >= start.0 {
+                cover.at_start = Some(id);
+            } else {
+                cover.inside = Some(id);
+            }
+        }
+    }
+
+    /// Forgets that the segment has anything in `span`.
+    pub(crate) fn uncover(&mut self, id: SegmentId, span: Span) {
+        for granule in span.addr.0 >> GRANULE_SHIFT..=(span.end().0 - 1) >> GRANULE_SHIFT {
+            let Some(cover) = self.granules.get_mut(&granule) else { continue };
+            cover.at_start = cover.at_start.filter(|&other| other != id);
+            cover.inside = cover.inside.filter(|&other| other != id);
+            if cover.at_start.is_none() && cover.inside.is_none() {
+                self.granules.remove(&granule);
+            }
+        }
+    }
+
+    /// Forgets a segment.
+    pub(crate) fn remove(&mut self, id: SegmentId) {
+        let segment = self.slots[id.index()].take().expect("a segment to remove");
+        if !segment.is_expandable() {
+            self.uncover(id, segment.span);
+        }
+        self.spare.push(id);
+        self.len -= 1;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The block that was last handed out with its start in the window of `addr`. The caller
+    /// checks that it is live and starts at `addr` exactly.
+    #[inline]
+    pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
+        let cover = self.granules.get(&(addr.0 >> GRANULE_SHIFT))?;
+        let segment = match cover.inside {
+            Some(id) if addr >= self[id].span.addr => &self[id],
+            _ => &self[cover.at_start?],
+        };
+        if !segment.span.contains(addr) {
+            return None;
+        }
+        BlockId::from_index(*segment.starts.get(segment.window(addr))?)
+    }
+
+    /// Remembers that the block, now handed out, starts at `addr`.
+    #[inline]
+    pub(crate) fn note_start(&mut self, id: SegmentId, addr: Addr, block: BlockId) {
+        let segment = &mut self[id];
+        let window = segment.window(addr);
+        segment.starts[window] = block.index();
+    }
+
+    /// All segments, in no order that means anything.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentId, &Segment)> + '_ {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter_map(|(at, slot)| slot.as_ref().map(|segment| (SegmentId(at as u32), segment)))
+    }
+}
+
+impl std::ops::Index<SegmentId> for Segments {
+    type Output = Segment;
+
+    #[inline]
+    fn index(&self, id: SegmentId) -> &Segment {
+        self.slots[id.index()].as_ref().expect("a segment in use")
+    }
+}
+
+impl std::ops::IndexMut<SegmentId> for Segments {
+    #[inline]
+    fn index_mut(&mut self, id: SegmentId) -> &mut Segment {
+        self.slots[id.index()].as_mut().expect("a segment in use")
+    }
+}
+
+/// Spreads granule numbers, which are dense, with one multiplication. Addresses come from a
+/// device, not from an adversary.
+#[derive(Clone, Copy, Debug, Default)]
+struct GranuleHasher(u64);
+
+impl Hasher for GranuleHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, granule: u64) {
+        let spread = (self.0 ^ granule).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // The table looks at the highest and at the lowest bits; both must depend on all.
+        self.0 = spread ^ (spread >> 32);
+    }
+}

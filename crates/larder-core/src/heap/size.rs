@@ -1,0 +1,149 @@
+//! Sizes: rounding, small or large, what to ask of the device, when to split. Pure functions.
+
+use crate::config::{Config, division_class};
+use crate::types::{MIB, PoolKind};
+
+/// The unit of all blocks: every size and address is a multiple of it.
+pub const BLOCK_UNIT_BYTES: u64 = 512;
+/// The largest request, after rounding, that goes to a small pool.
+pub const SMALL_MAX_BYTES: u64 = MIB;
+/// The size of a small pool's segments, and of the pages of its expandable ones.
+pub const SMALL_SEGMENT_BYTES: u64 = 2 * MIB;
+/// From this size on a request gets a segment of its own.
+pub const OWN_SEGMENT_MIN_BYTES: u64 = 10 * MIB;
+/// Segments of a size of their own are multiples of this.
+pub const SEGMENT_UNIT_BYTES: u64 = 2 * MIB;
+/// A request of this size is refused before anything else is tried.
+pub const REQUEST_LIMIT_BYTES: u64 = 1 << 60;
+
+/// The size of the block that a request of `size_bytes` gets.
+#[inline]
+pub fn round(size_bytes: u64, config: &Config) -> u64 {
+    if size_bytes < BLOCK_UNIT_BYTES {
+        return BLOCK_UNIT_BYTES;
+    }
+    let divisions = config.roundup_divisions[division_class(size_bytes)];
+    if divisions > 1 && size_bytes > BLOCK_UNIT_BYTES * divisions {
+        round_to_division(size_bytes, divisions)
+    } else {
+        size_bytes.next_multiple_of(BLOCK_UNIT_BYTES)
+    }
+}
+
+/// Rounds up to the next of `divisions` equal steps between two powers of two.
+fn round_to_division(size_bytes: u64, divisions: u64) -> u64 {
+    if size_bytes.is_power_of_two() {
+        return size_bytes;
+    }
+    let floor = 1 << size_bytes.ilog2();
+    let step: u64 = floor >> divisions.ilog2();
+    if step == 0 { size_bytes.next_power_of_two() } else { size_bytes.next_multiple_of(step) }
+}
+
+/// The kind of pool for a rounded size.
+#[inline]
+pub fn kind(rounded_bytes: u64) -> PoolKind {
+    if rounded_bytes <= SMALL_MAX_BYTES { PoolKind::Small } else { PoolKind::Large }
+}
+
+/// The size of the segment that a rounded request asks of the device.
+pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
+    if rounded_bytes <= SMALL_MAX_BYTES {
+        SMALL_SEGMENT_BYTES
+    } else if rounded_bytes < OWN_SEGMENT_MIN_BYTES {
+        config.large_segment_bytes
+    } else {
+        rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES)
+    }
+}
+
+/// The size of the pages that back an expandable segment of a pool of this kind: always a multiple
+/// of what devices map.
+pub fn page_bytes(kind: PoolKind, config: &Config) -> u64 {
+    match kind {
+        PoolKind::Small => SMALL_SEGMENT_BYTES,
+        PoolKind::Large => config
+            .page_bytes
+            .unwrap_or(config.large_segment_bytes)
+            .next_multiple_of(SEGMENT_UNIT_BYTES),
+    }
+}
+
+/// How much address space an expandable segment reserves: an eighth more than the device has, so
+/// that pages can be taken from its front and put to its end.
+pub fn reserve_bytes(device_total_bytes: u64, page_bytes: u64) -> u64 {
+    (device_total_bytes + device_total_bytes / 8).next_multiple_of(page_bytes)
+}
+
+/// Whether a block that is `remainder_bytes` larger than the request is cut in two. Pieces of
+/// small and of expandable segments stay useful however small; a large segment's piece must be
+/// worth a request of the large pool.
+#[inline]
+pub fn should_split(
+    fine: bool,
+    rounded_bytes: u64,
+    remainder_bytes: u64,
+    split_limit_bytes: u64,
+) -> bool {
+    if fine {
+        remainder_bytes >= BLOCK_UNIT_BYTES
+    } else {
+        rounded_bytes < split_limit_bytes && remainder_bytes > SMALL_MAX_BYTES
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> Config {
+        Config::parse(text).unwrap()
+    }
+
+    #[test]
+    fn requests_round_to_units_of_512() {
+        let config = Config::default();
+        assert_eq!([1, 512, 513, 1200].map(|size| round(size, &config)), [512, 512, 1024, 1536]);
+    }
+
+    #[test]
+    fn divisions_round_to_steps_of_a_power_of_two() {
+        let four = config("roundup_power2_divisions:4");
+        assert_eq!(round(84 * MIB, &four), 96 * MIB);
+        assert_eq!(round(64 * MIB, &four), 64 * MIB);
+        assert_eq!(round(2560, &four), 2560);
+        // At and below 512 times the divisions a step would be finer than a block.
+        assert_eq!(round(2048, &four), 2048);
+        assert_eq!(round(1200, &four), 1536);
+        assert_eq!(round_to_division(1200, 4), 1280);
+        let one = config("roundup_power2_divisions:1");
+        assert_eq!(round(84 * MIB - 1, &one), 84 * MIB);
+    }
+
+    #[test]
+    fn segments_fit_their_requests() {
+        let config = Config::default();
+        let segment = |size| segment_bytes(round(size, &config), &config);
+        assert_eq!(segment(1), 2 * MIB);
+        assert_eq!(segment(MIB), 2 * MIB);
+        assert_eq!(segment(MIB + 1), 20 * MIB);
+        assert_eq!(segment(10 * MIB - 512), 20 * MIB);
+        assert_eq!(segment(10 * MIB), 10 * MIB);
+        assert_eq!(segment(10 * MIB + 512), 12 * MIB);
+    }
+
+    #[test]
+    fn large_segments_are_cut_only_where_the_rest_is_worth_it() {
+        let unlimited = u64::MAX;
+        assert!(should_split(true, 512, 512, unlimited));
+        assert!(!should_split(true, 512, 0, unlimited));
+        assert!(!should_split(false, 11 * MIB, MIB, unlimited));
+        assert!(should_split(false, 11 * MIB, MIB + 512, unlimited));
+        assert!(!should_split(false, 40 * MIB, 2 * MIB, 40 * MIB));
+    }
+
+    #[test]
+    fn expandable_segments_reserve_nine_eighths() {
+        assert_eq!(reserve_bytes(80 * MIB, 20 * MIB), 100 * MIB);
+    }
+}

@@ -1,0 +1,125 @@
+//! What happened. The heap states each fact once, as a [`Record`]; whoever counts or remembers
+//! listens to it, and nothing else counts.
+
+pub mod stats;
+
+use crate::types::{Addr, PoolKind, StreamId};
+use stats::{Ledger, Stats};
+
+/// Where and how large: what most facts have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The kind of pool it belongs to.
+    pub kind: PoolKind,
+    /// The stream it belongs to.
+    pub stream: StreamId,
+    /// Its first address.
+    pub addr: Addr,
+    /// Its size.
+    pub size_bytes: u64,
+}
+
+/// One thing that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A block was handed out.
+    Alloc {
+        /// The block.
+        place: Place,
+        /// What the program asked for.
+        requested_bytes: u64,
+        /// The block is at or above the split limit.
+        oversize: bool,
+    },
+    /// The program gave a block back; some stream may still use it.
+    FreeRequested {
+        /// The block.
+        place: Place,
+        /// What the program had asked for.
+        requested_bytes: u64,
+        /// The block counts as oversize.
+        oversize: bool,
+    },
+    /// The block is free: no stream uses it any more.
+    FreeCompleted {
+        /// The block, as it was before it merged.
+        place: Place,
+        /// What the program had asked for.
+        requested_bytes: u64,
+    },
+    /// The free pieces of segments that are partly in use changed by so many and so much.
+    InactiveSplit {
+        /// The kind of pool.
+        kind: PoolKind,
+        /// More or fewer pieces.
+        blocks: i64,
+        /// More or fewer bytes.
+        bytes: i64,
+    },
+    /// The device gave a segment.
+    SegmentAlloc {
+        /// The segment.
+        place: Place,
+        /// The segment is at or above the split limit.
+        oversize: bool,
+    },
+    /// A segment went back to the device.
+    SegmentFree {
+        /// The segment.
+        place: Place,
+        /// The segment counts as oversize.
+        oversize: bool,
+    },
+    /// Pages were mapped into an expandable segment.
+    SegmentMap {
+        /// The mapped span.
+        place: Place,
+    },
+    /// Pages were taken out of an expandable segment.
+    SegmentUnmap {
+        /// The unmapped span.
+        place: Place,
+    },
+    /// Everything cached was given back and the device is asked once more.
+    Retry,
+    /// All events were waited for.
+    SyncAllStreams,
+    /// A request could not be met.
+    OutOfMemory,
+    /// A request was refused by a rule before the device was asked.
+    Rejected,
+}
+
+/// Passes each record on to all who listen.
+#[derive(Clone, Debug, Default)]
+pub struct Recorder {
+    ledger: Ledger,
+}
+
+impl Recorder {
+    /// States a fact.
+    #[inline]
+    pub(crate) fn record(&mut self, record: Record) {
+        self.ledger.record(record);
+    }
+
+    /// The statistics so far.
+    pub fn stats(&self) -> Stats {
+        self.ledger.stats()
+    }
+
+    /// Bytes in live allocations, without the cost of all statistics.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.ledger.allocated_bytes()
+    }
+
+    /// Peaks become the current values.
+    pub(crate) fn reset_peak(&mut self) {
+        self.ledger.reset_peak();
+    }
+
+    /// Sums of increases and decreases, and the plain counters, become zero.
+    pub(crate) fn reset_accumulated(&mut self) {
+        self.ledger.reset_accumulated();
+    }
+}
