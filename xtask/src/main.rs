@@ -1,2 +1,58 @@
-//! The project's own commands.
-fn main() {}
+//! The project's own commands, run as `cargo xtask <command>`.
+//!
+//! The local recipe and the one that CI runs are the same program, so that a green run here means a
+//! green run there. It has no dependencies: it must build first, and fast, on a fresh clone.
+#![forbid(unsafe_code)]
+
+mod request;
+mod step;
+mod tidy;
+
+use std::env;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use request::{Request, Task};
+use step::{Runner, Step};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> =
+        env::args_os().skip(1).map(|argument| argument.to_string_lossy().into_owned()).collect();
+    match Request::parse(&arguments) {
+        Ok(Request::Help(text)) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Ok(Request::Run(task)) => perform(task),
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn perform(task: Task) -> ExitCode {
+    let runner = Runner::new(repository_root());
+    let steps = match task {
+        Task::Test => Step::all(&runner.root, runner.has_nextest()),
+        Task::Lint => Step::lints(&runner.root),
+        Task::Tidy => vec![Step::tidy()],
+    };
+    // The test runner's summary is the end of a whole run, so nothing is said after it.
+    let result = runner.run(&steps, task != Task::Test);
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("xtask: {failure}");
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+/// The folder above this crate. Cargo says at run time where the crate is; the place known to the
+/// compiler serves when the program is started by hand.
+fn repository_root() -> PathBuf {
+    let manifest = env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}

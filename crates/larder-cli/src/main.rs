@@ -1,2 +1,169 @@
 //! The program `larder`.
-fn main() {}
+
+mod args;
+
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use args::{Cli, Command, Common};
+use clap::Parser;
+use larder_cli::compare::{self, USUAL_SETTINGS};
+use larder_cli::progress::Progress;
+use larder_cli::replay::{Replay, Setup};
+use larder_cli::report::{json, summary};
+use larder_cli::workload::Workload;
+use larder_cli::{bench, fit};
+use larder_core::config::Config;
+//SOAK use larder_sim::soak;
+
+/// Why a command ended with exit code 1: one sentence for standard error.
+struct Refusal(String);
+
+impl<E: std::error::Error> From<E> for Refusal {
+    fn from(error: E) -> Refusal {
+        Refusal(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Refusal(sentence)) => {
+            eprintln!("larder: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<(), Refusal> {
+    match command {
+        Command::Replay { common, conf, placements } => {
+            replay(&common, &conf.conf, placements.as_deref())
+        }
+        Command::Compare { common, confs } => compare(&common, &confs),
+        Command::Fit { common, conf } => fit_command(&common, &conf.conf),
+        Command::Bench { common, conf, repeat, threads } => {
+            bench_command(&common, &conf.conf, repeat, threads)
+        }
+        Command::Soak { seed, steps, scripts, seconds } => {
+            soak_command(seed, steps as usize, scripts, seconds)
+        }
+    }
+}
+
+/// Settings are read before the file: they are quicker to mend.
+fn set_up(common: &Common, conf: &str) -> Result<Setup, Refusal> {
+    let config = Config::parse(conf).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    Ok(Setup {
+        policy: common.policy.clone(),
+        config,
+        memory_bytes: common.memory,
+        addresses: common.addresses,
+    })
+}
+
+fn load(common: &Common) -> Result<Workload, Refusal> {
+    Ok(Workload::load(&common.file, common.device)?)
+}
+
+/// The file's name as the reports show it.
+fn name(common: &Common) -> String {
+    let name = common.file.file_name().unwrap_or(common.file.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), Refusal> {
+    let setup = set_up(common, conf)?;
+    let workload = load(common)?;
+    let mut lines = placements.map(|path| create(path).map(|file| (path, file))).transpose()?;
+    let mut written = Ok(());
+    let outcome = Replay::new(&workload, &setup).run(&workload.ops, |id, addr| {
+        if let Some((_, file)) = &mut lines
+            && written.is_ok()
+        {
+            written = writeln!(file, "{id} {:x}", addr.0);
+        }
+    })?;
+    if let Some((path, mut file)) = lines {
+        let flushed = written.and_then(|()| file.flush());
+        flushed.map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+    }
+    if common.json {
+        print(&json::outcome(&outcome))
+    } else {
+        print_text(&summary::outcome(&name(common), &workload, &setup, conf, &outcome))
+    }
+}
+
+fn create(path: &Path) -> Result<BufWriter<File>, Refusal> {
+    let file = File::create(path);
+    file.map(BufWriter::new).map_err(|error| Refusal(format!("{}: {error}", path.display())))
+}
+
+fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
+    let usual = USUAL_SETTINGS.map(str::to_owned);
+    let confs = if confs.is_empty() { &usual } else { confs };
+    let settings =
+        compare::read_settings(confs).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    let setup = set_up(common, "")?;
+    let workload = load(common)?;
+    let rows = compare::compare(&workload, &setup, settings)?;
+    if common.json {
+        print(&json::rows(&rows))
+    } else {
+        print_text(&summary::rows(&name(common), &setup, &rows))
+    }
+}
+
+fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
+    let setup = set_up(common, conf)?;
+    let workload = load(common)?;
+    let fit = fit::fit(&workload, &setup)?;
+    let text = summary::fit(&name(common), &setup, conf, &fit);
+    if fit.memory_bytes.is_none() {
+        return Err(Refusal(format!("{}; try a larger --memory", text.trim_end())));
+    }
+    if common.json { print(&json::fit(&fit)) } else { print_text(&text) }
+}
+
+fn bench_command(common: &Common, conf: &str, repeat: u64, threads: u64) -> Result<(), Refusal> {
+    let setup = set_up(common, conf)?;
+    let workload = load(common)?;
+    let measured = bench::bench(&workload, &setup, repeat, threads)?;
+    print(&json::measured(&measured))
+}
+
+fn soak_command(
+    seed: u64,
+    steps: usize,
+    scripts: u64,
+    seconds: Option<u64>,
+) -> Result<(), Refusal> {
+    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
+    let mut done = 0;
+    while end.map_or(done < scripts, |end| Instant::now() < end) {
+        //SOAK soak::run(seed.wrapping_add(done), steps)
+        //SOAK    .map_err(|failure| Refusal(failure.to_string()))?;
+        done += 1;
+        bar.step();
+    }
+    bar.finish();
+    print_text(&format!("{done} scripts of {steps} steps from seed {seed}: every check held\n"))
+}
+
+fn print(value: &impl Display) -> Result<(), Refusal> {
+    print_text(&format!("{value}\n"))
+}
+
+/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+fn print_text(text: &str) -> Result<(), Refusal> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

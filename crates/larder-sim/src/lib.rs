@@ -1,3 +1,48 @@
-//! The simulated GPU.
+//! A simulated GPU, and the op scripts that run on it.
+//!
+//! [`SimDevice`] is a `Device` for a machine with no GPU: replays, tests and what-if questions run
+//! on it, and two allocators that decide alike end on it with equal statistics and placements.
+//!
+//! What is modelled:
+//!
+//! - **Memory** comes in units of 2 MiB and is used up by plain allocations (rounded up), by
+//!   physical pages, and by another tenant if there is one. It is counted, not held.
+//! - **Addresses.** A plain allocation gets the lowest free address that fits, aligned to 2 MiB, or
+//!   the address that a recorded device gave ([`SimOptions::recorded_addresses`]). Reserved ranges
+//!   are handed out upwards, each directly after the last, in a region below all plain
+//!   allocations, and never twice. Two devices of different index never share an address.
+//! - **Virtual memory**: pages are created, mapped whole into a reserved range, given access,
+//!   unmapped and released; misuse is an error and changes nothing. One page may be mapped at
+//!   several places.
+//! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
+//!   waits for it. Recording an event is itself work on its stream.
+//! - **Time** is a number that every call moves on by what it costs on a real GPU
+//!   ([`CallKind::cost_ns`]) and that [`SimDevice::advance`] moves on at will.
+//! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
+//!   run out midway, events that are late, a tenant that comes and goes.
+//!
+//! What is not modelled: the bytes in the memory; kernels and how long they run; graphs; peers and
+//! sharing between processes; the fragmentation of physical memory. Freeing waits for nothing,
+//! where a real GPU's plain free waits for the whole device.
+//!
+//! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
+//! scripts), [`random`] (the generator behind every seed) and [`conformance`] (the checks that any
+//! `Device` must pass).
+
 #![forbid(unsafe_code)]
+
+mod addresses;
+mod calls;
+pub mod conformance;
+mod device;
+mod faults;
+pub mod generate;
+mod memory;
+pub mod random;
 pub mod script;
+mod streams;
+
+pub use calls::{CallKind, Calls, release_extra_ns};
+pub use device::{SimDevice, SimOptions, TENANT_PID};
+pub use faults::{FAULT_CODE, Fault, FaultPlan};
+pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};

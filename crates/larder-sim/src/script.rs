@@ -1,40 +1,433 @@
 //! Op scripts: what a program asks of an allocator, one operation a line.
 
+use std::collections::HashMap;
+use std::fmt;
+use std::io::BufRead;
+use std::str::SplitWhitespace;
+
 /// One operation of a script. IDs name allocations; streams and pools are small numbers.
+///
+/// It prints as its line in a script, and [`Script::parse`] reads back what was printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Allocate `size_bytes` on `stream` and call it `id`, an integer not used before.
-    Alloc { id: u64, size_bytes: u64, stream: u32 },
+    Alloc {
+        /// The allocation's name from here on.
+        id: u64,
+        /// How many bytes are asked for.
+        size_bytes: u64,
+        /// The stream that it is for.
+        stream: u32,
+    },
     /// Free the allocation.
-    Free { id: u64 },
+    Free {
+        /// Which allocation.
+        id: u64,
+    },
     /// The allocation is used on `stream` too.
-    Record { id: u64, stream: u32 },
+    Record {
+        /// Which allocation.
+        id: u64,
+        /// The stream that uses it.
+        stream: u32,
+    },
     /// All work issued on the stream so far has finished.
-    Sync { stream: u32 },
+    Sync {
+        /// Which stream.
+        stream: u32,
+    },
     /// Empty the cache.
     Empty,
     /// Create private pool (0, pool), or add a use of it.
-    PoolNew { pool: u32 },
+    PoolNew {
+        /// Which pool.
+        pool: u32,
+    },
     /// Route allocations on the stream (`None`: on every stream) to the pool; adds a use.
-    PoolBegin { pool: u32, stream: Option<u32> },
+    PoolBegin {
+        /// Which pool.
+        pool: u32,
+        /// Whose allocations.
+        stream: Option<u32>,
+    },
     /// Stop routing.
-    PoolEnd { pool: u32 },
+    PoolEnd {
+        /// Which pool.
+        pool: u32,
+    },
     /// Drop one use.
-    PoolRelease { pool: u32 },
+    PoolRelease {
+        /// Which pool.
+        pool: u32,
+    },
     /// Empty that pool's cache.
-    PoolEmpty { pool: u32 },
+    PoolEmpty {
+        /// Which pool.
+        pool: u32,
+    },
     /// Whether the pool may serve other requests before they run out of memory.
-    PoolUseOnOom { pool: u32, on: bool },
+    PoolUseOnOom {
+        /// Which pool.
+        pool: u32,
+        /// Whether it may.
+        on: bool,
+    },
     /// The pool's blocks are never split.
-    PoolNoSplit { pool: u32 },
+    PoolNoSplit {
+        /// Which pool.
+        pool: u32,
+    },
     /// Cap the memory at this part of the device.
-    Fraction { fraction: f64 },
+    Fraction {
+        /// The part, from 0 to 1.
+        fraction: f64,
+    },
     /// The stream is under graph capture from here on.
-    CaptureBegin { stream: u32 },
+    CaptureBegin {
+        /// Which stream.
+        stream: u32,
+    },
     /// The stream is no longer under graph capture.
-    CaptureEnd { stream: u32 },
+    CaptureEnd {
+        /// Which stream.
+        stream: u32,
+    },
     /// Peaks become the current values.
     ResetPeak,
     /// Sums of increases and decreases become zero.
     ResetAccumulated,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Op::Alloc { id, size_bytes, stream } => write!(f, "alloc {id} {size_bytes} {stream}"),
+            Op::Free { id } => write!(f, "free {id}"),
+            Op::Record { id, stream } => write!(f, "record {id} {stream}"),
+            Op::Sync { stream } => write!(f, "sync {stream}"),
+            Op::Empty => write!(f, "empty"),
+            Op::PoolNew { pool } => write!(f, "pool-new {pool}"),
+            Op::PoolBegin { pool, stream: Some(stream) } => write!(f, "pool-begin {pool} {stream}"),
+            Op::PoolBegin { pool, stream: None } => write!(f, "pool-begin {pool} *"),
+            Op::PoolEnd { pool } => write!(f, "pool-end {pool}"),
+            Op::PoolRelease { pool } => write!(f, "pool-release {pool}"),
+            Op::PoolEmpty { pool } => write!(f, "pool-empty {pool}"),
+            Op::PoolUseOnOom { pool, on: true } => write!(f, "pool-use-on-oom {pool} on"),
+            Op::PoolUseOnOom { pool, on: false } => write!(f, "pool-use-on-oom {pool} off"),
+            Op::PoolNoSplit { pool } => write!(f, "pool-no-split {pool}"),
+            Op::Fraction { fraction } => write!(f, "fraction {fraction}"),
+            Op::CaptureBegin { stream } => write!(f, "capture-begin {stream}"),
+            Op::CaptureEnd { stream } => write!(f, "capture-end {stream}"),
+            Op::ResetPeak => write!(f, "reset-peak"),
+            Op::ResetAccumulated => write!(f, "reset-accumulated"),
+        }
+    }
+}
+
+/// Why a script cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScriptError {
+    /// The line at fault, counted from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub text: String,
+}
+
+impl fmt::Display for ScriptError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.text)
+    }
+}
+
+impl std::error::Error for ScriptError {}
+
+/// A script while it is being read: it knows which IDs the lines so far have named.
+#[derive(Debug, Default)]
+pub struct Script {
+    line: usize,
+    ids: HashMap<u64, Life>,
+}
+
+/// What became of an ID, with the line on which it did.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    Allocated(usize),
+    Freed(usize),
+}
+
+impl Script {
+    /// A script of which nothing has been read.
+    pub fn new() -> Script {
+        Script::default()
+    }
+
+    /// The operations of a whole script.
+    pub fn parse(text: &str) -> Result<Vec<Op>, ScriptError> {
+        let mut script = Script::new();
+        text.lines().filter_map(|line| script.read_line(line).transpose()).collect()
+    }
+
+    /// The operations of a whole script, read line by line, so that its text need not be in memory.
+    pub fn read(mut reader: impl BufRead) -> Result<Vec<Op>, ScriptError> {
+        let mut script = Script::new();
+        let mut ops = Vec::new();
+        let mut line = String::new();
+        loop {
+            line.clear();
+            match reader.read_line(&mut line) {
+                Ok(0) => return Ok(ops),
+                Ok(_) => ops.extend(script.read_line(&line)?),
+                Err(error) => {
+                    let text = format!("the line cannot be read: {error}.");
+                    return Err(ScriptError { line: script.line + 1, text });
+                }
+            }
+        }
+    }
+
+    /// The operation on the next line; none if it is empty or a comment.
+    pub fn read_line(&mut self, line: &str) -> Result<Option<Op>, ScriptError> {
+        self.line += 1;
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return Ok(None);
+        }
+        let op = read_op(line).and_then(|op| self.check_id(op).map(|()| op));
+        op.map(Some).map_err(|text| ScriptError { line: self.line, text })
+    }
+
+    /// Follows the life of the ID that the operation names, if it names one.
+    fn check_id(&mut self, op: Op) -> Result<(), String> {
+        let (id, is_free) = match op {
+            Op::Alloc { id, .. } => {
+                return match self.ids.insert(id, Life::Allocated(self.line)) {
+                    None => Ok(()),
+                    Some(Life::Allocated(line) | Life::Freed(line)) => {
+                        Err(format!("ID {id} is not fresh: line {line} names it already."))
+                    }
+                };
+            }
+            Op::Free { id } => (id, true),
+            Op::Record { id, .. } => (id, false),
+            _ => return Ok(()),
+        };
+        match self.ids.get_mut(&id) {
+            None => Err(format!("ID {id} is not allocated on any line before this one.")),
+            Some(Life::Freed(line)) => Err(format!("ID {id} is freed already, on line {line}.")),
+            Some(life) => {
+                if is_free {
+                    *life = Life::Freed(self.line);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn read_op(line: &str) -> Result<Op, String> {
+    let mut all = line.split_whitespace();
+    let name = all.next().unwrap_or_default();
+    let mut words = Words { name, rest: all };
+    let op = match name {
+        "alloc" => Op::Alloc {
+            id: words.number("ID", u64::MAX)?,
+            size_bytes: words.number("BYTES", u64::MAX)?,
+            stream: words.small_number("STREAM")?,
+        },
+        "free" => Op::Free { id: words.number("ID", u64::MAX)? },
+        "record" => {
+            Op::Record { id: words.number("ID", u64::MAX)?, stream: words.small_number("STREAM")? }
+        }
+        "sync" => Op::Sync { stream: words.small_number("STREAM")? },
+        "empty" => Op::Empty,
+        "pool-new" => Op::PoolNew { pool: words.small_number("POOL")? },
+        "pool-begin" => {
+            Op::PoolBegin { pool: words.small_number("POOL")?, stream: words.stream_or_all()? }
+        }
+        "pool-end" => Op::PoolEnd { pool: words.small_number("POOL")? },
+        "pool-release" => Op::PoolRelease { pool: words.small_number("POOL")? },
+        "pool-empty" => Op::PoolEmpty { pool: words.small_number("POOL")? },
+        "pool-use-on-oom" => {
+            Op::PoolUseOnOom { pool: words.small_number("POOL")?, on: words.on_or_off()? }
+        }
+        "pool-no-split" => Op::PoolNoSplit { pool: words.small_number("POOL")? },
+        "fraction" => Op::Fraction { fraction: words.fraction()? },
+        "capture-begin" => Op::CaptureBegin { stream: words.small_number("STREAM")? },
+        "capture-end" => Op::CaptureEnd { stream: words.small_number("STREAM")? },
+        "reset-peak" => Op::ResetPeak,
+        "reset-accumulated" => Op::ResetAccumulated,
+        _ => return Err(format!("there is no operation '{name}'.")),
+    };
+    match words.rest.next() {
+        None => Ok(op),
+        Some(word) => Err(format!("'{word}' is one word too many for '{name}'.")),
+    }
+}
+
+/// The words behind an operation's name.
+struct Words<'a> {
+    name: &'a str,
+    rest: SplitWhitespace<'a>,
+}
+
+impl<'a> Words<'a> {
+    fn next(&mut self, what: &str) -> Result<&'a str, String> {
+        self.rest.next().ok_or_else(|| format!("'{}' lacks its {what}.", self.name))
+    }
+
+    fn number(&mut self, what: &str, max: u64) -> Result<u64, String> {
+        let word = self.next(what)?;
+        // Digits only: the standard parser would let a plus sign through.
+        let is_digits = word.bytes().all(|byte| byte.is_ascii_digit());
+        let number = word.parse().ok().filter(|&number| is_digits && number <= max);
+        number.ok_or_else(|| format!("{what} must be a whole number up to {max}, not '{word}'."))
+    }
+
+    fn small_number(&mut self, what: &str) -> Result<u32, String> {
+        self.number(what, u64::from(u32::MAX)).map(|number| number as u32)
+    }
+
+    fn stream_or_all(&mut self) -> Result<Option<u32>, String> {
+        if self.rest.clone().next() == Some("*") {
+            self.rest.next();
+            return Ok(None);
+        }
+        self.small_number("STREAM").map(Some)
+    }
+
+    fn on_or_off(&mut self) -> Result<bool, String> {
+        match self.next("'on' or 'off'")? {
+            "on" => Ok(true),
+            "off" => Ok(false),
+            word => Err(format!("a pool's use on out of memory is 'on' or 'off', not '{word}'.")),
+        }
+    }
+
+    fn fraction(&mut self) -> Result<f64, String> {
+        let word = self.next("F")?;
+        let fraction = word.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
+        fraction.ok_or_else(|| format!("F must be a number from 0 to 1, not '{word}'."))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    fn error(text: &str) -> String {
+        Script::parse(text).unwrap_err().to_string()
+    }
+
+    const EVERY_OPERATION: &str = "\
+alloc 1 1048576 0
+alloc 18446744073709551615 18446744073709551615 4294967295
+record 1 3
+sync 3
+free 1
+empty
+pool-new 2
+pool-begin 2 7
+pool-begin 2 *
+pool-end 2
+pool-release 2
+pool-empty 2
+pool-use-on-oom 2 on
+pool-use-on-oom 2 off
+pool-no-split 2
+fraction 0.25
+fraction 1
+capture-begin 7
+capture-end 7
+reset-peak
+reset-accumulated
+";
+
+    #[test]
+    fn every_operation_is_read_and_printed_as_it_was() {
+        let ops = Script::parse(EVERY_OPERATION).unwrap();
+        let printed: Vec<String> = ops.iter().map(Op::to_string).collect();
+        assert_eq!(printed, EVERY_OPERATION.lines().collect::<Vec<_>>());
+        assert_eq!(Script::read(EVERY_OPERATION.as_bytes()), Ok(ops));
+    }
+
+    #[test]
+    fn comments_and_spare_spaces_do_not_matter() {
+        let text = "# a comment\n\n  alloc   7 512\t0 \r\n   # another\nfree 7";
+        let ops = [Op::Alloc { id: 7, size_bytes: 512, stream: 0 }, Op::Free { id: 7 }];
+        assert_eq!(Script::parse(text).unwrap(), ops);
+        assert_eq!(Script::read(text.as_bytes()).unwrap(), ops);
+        assert_eq!(Script::parse(""), Ok(vec![]));
+    }
+
+    #[test]
+    fn an_error_names_the_line_and_says_what_is_wrong() {
+        assert_eq!(error("\n# x\nmalloc 1"), "line 3: there is no operation 'malloc'.");
+        assert_eq!(error("alloc 1 512"), "line 1: 'alloc' lacks its STREAM.");
+        assert_eq!(error("empty now"), "line 1: 'now' is one word too many for 'empty'.");
+        assert_eq!(
+            error("alloc 1 512 0 # why"),
+            "line 1: '#' is one word too many for 'alloc'.",
+            "a comment has a line of its own"
+        );
+        assert_eq!(
+            error("pool-use-on-oom 3 maybe"),
+            "line 1: a pool's use on out of memory is 'on' or 'off', not 'maybe'."
+        );
+        assert_eq!(
+            error("pool-use-on-oom 3"),
+            "line 1: 'pool-use-on-oom' lacks its 'on' or 'off'."
+        );
+        assert_eq!(error("pool-begin 3"), "line 1: 'pool-begin' lacks its STREAM.");
+    }
+
+    #[test]
+    fn numbers_are_whole_and_fit() {
+        for word in ["-1", "+1", "1.5", "0x10", "18446744073709551616", "ten", "1_000"] {
+            let text = error(&format!("alloc 1 {word} 0"));
+            let range = "a whole number up to 18446744073709551615";
+            assert_eq!(text, format!("line 1: BYTES must be {range}, not '{word}'."));
+        }
+        assert_eq!(
+            error("sync 4294967296"),
+            "line 1: STREAM must be a whole number up to 4294967295, not '4294967296'."
+        );
+        for word in ["-0.1", "1.01", "NaN", "inf", "half"] {
+            let text = error(&format!("fraction {word}"));
+            assert_eq!(text, format!("line 1: F must be a number from 0 to 1, not '{word}'."));
+        }
+    }
+
+    #[test]
+    fn ids_are_fresh_when_allocated_and_live_when_named() {
+        assert_eq!(
+            error("alloc 1 512 0\nfree 1\nalloc 1 512 0"),
+            "line 3: ID 1 is not fresh: line 2 names it already."
+        );
+        assert_eq!(error("free 9"), "line 1: ID 9 is not allocated on any line before this one.");
+        assert_eq!(error("record 9 1\nalloc 9 1 0").split(':').next(), Some("line 1"));
+        let twice = "alloc 1 512 0\nfree 1\nfree 1";
+        assert_eq!(error(twice), "line 3: ID 1 is freed already, on line 2.");
+    }
+
+    #[test]
+    fn text_that_is_not_text_is_an_error_of_its_line() {
+        let bytes: &[u8] = b"empty\n\xff\n";
+        assert_eq!(Script::read(bytes).unwrap_err().line, 2);
+    }
+    #[test]
+    fn no_line_makes_the_reader_panic() {
+        let words =
+            ["alloc", "free", "pool-begin", "fraction", "*", "-1", "0", "1e999", "\u{e9}", "\0"];
+        let mut random = Random::new(5);
+        let mut script = Script::new();
+        for _ in 0..10_000 {
+            let count = random.below(5);
+            let line: Vec<&str> = (0..count).map(|_| *random.pick(&words)).collect();
+            if let Ok(Some(op)) = script.read_line(&line.join(" ")) {
+                assert!(!op.to_string().is_empty());
+            }
+        }
+        assert_eq!(script.read_line("x").unwrap_err().line, 10_001);
+    }
 }

@@ -1,0 +1,147 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use larder_cli::workload::Addresses;
+use larder_core::Policy;
+use larder_core::types::{GIB, KIB, MIB};
+
+/// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
+/// settings, and finds out how much memory a program needs.
+#[derive(Debug, Parser)]
+#[command(name = "larder", version)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a script or a recorded program, and say what it needed.
+    Replay {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        /// Write a line `ID ADDRESS` for each allocation, 0 for out of memory.
+        #[arg(long, value_name = "OUT")]
+        placements: Option<PathBuf>,
+    },
+    /// Run it under several settings, side by side.
+    Compare {
+        #[command(flatten)]
+        common: Common,
+        /// Settings to compare, as in PYTORCH_CUDA_ALLOC_CONF; give it several times. Without it,
+        /// the settings that people try first.
+        #[arg(long = "conf", value_name = "KEY:VALUE,…")]
+        confs: Vec<String>,
+    },
+    /// Find the smallest device memory on which it runs with no out-of-memory.
+    Fit {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+    },
+    /// Measure what its allocations and frees cost.
+    Bench {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        /// How often to replay it after one pass that is not timed.
+        #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+        repeat: u64,
+        /// How many threads replay it at once, each on streams of its own.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
+        threads: u64,
+    },
+    /// Run a random script under injected faults, and check every invariant after each step.
+    Soak {
+        /// The seed that everything follows from.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many steps a script has.
+        #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        steps: u64,
+        /// How many scripts to run, with seeds counted up from the first.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        scripts: u64,
+        /// Go on with new seeds for so many seconds instead.
+        #[arg(long, conflicts_with = "scripts")]
+        seconds: Option<u64>,
+    },
+}
+
+/// What most commands take.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    /// An op script (.ops), or a torch memory snapshot (.pickle, .pickle.gz).
+    pub(crate) file: PathBuf,
+    /// Who decides: larder, or torch-2.11 exactly as PyTorch 2.11 does.
+    #[arg(long, default_value = "larder", value_parser = |name: &str| name.parse::<Policy>())]
+    pub(crate) policy: Policy,
+    /// How much memory the simulated GPU has: 80GiB, 400MiB.
+    #[arg(long, default_value = "80GiB", value_name = "SIZE", value_parser = parse_size)]
+    pub(crate) memory: u64,
+    /// Which device's trace to take from a snapshot.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub(crate) device: u32,
+    /// Which addresses a snapshot's segments get: those of the recorded GPU, or the lowest.
+    #[arg(long, default_value = "recorded", value_name = "recorded|lowest",
+          value_parser = |word: &str| word.parse::<Addresses>())]
+    pub(crate) addresses: Addresses,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// The settings of one run.
+#[derive(Args, Debug)]
+pub(crate) struct Conf {
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.
+    #[arg(long, default_value = "", value_name = "KEY:VALUE,…")]
+    pub(crate) conf: String,
+}
+
+/// A number of bytes with its unit.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || format!("a size is a number with a unit, such as 80GiB or 400MiB, not '{text}'");
+    let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
+    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
+    let unit_bytes = match unit {
+        "GiB" => GIB,
+        "MiB" => MIB,
+        "KiB" => KIB,
+        "" | "B" => 1,
+        _ => return Err(wrong()),
+    };
+    let number: f64 = number.parse().map_err(|_| wrong())?;
+    let bytes = number * unit_bytes as f64;
+    if bytes < (2 * MIB) as f64 || bytes > (1_u64 << 50) as f64 {
+        return Err(format!("a device has from 2MiB to 1048576GiB of memory, not {text}"));
+    }
+    Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(parse_size("80GiB"), Ok(80 * GIB));
+        assert_eq!(parse_size("400MiB"), Ok(400 * MIB));
+        assert_eq!(parse_size("1.5GiB"), Ok(3 * GIB / 2));
+        for bad in ["", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"] {
+            assert!(parse_size(bad).is_err(), "{bad} was taken");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,122 @@
+//! Bench: what a malloc and a free cost, through the same calls that a program makes.
+
+use std::collections::HashMap;
+use std::sync::Barrier;
+use std::thread;
+use std::time::Instant;
+
+use larder_core::types::{Addr, StreamId};
+use larder_core::{Allocator, Error};
+use larder_sim::script::Op;
+
+use crate::replay::Setup;
+use crate::workload::Workload;
+
+/// What was measured.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured {
+    /// Wall time over all operations of all threads.
+    pub ns_per_op: f64,
+    /// Operations of all threads.
+    pub ops: u64,
+    /// Threads that ran at once.
+    pub threads: u64,
+}
+
+/// One operation with its allocation's place in a table, so that the timed loop looks nothing up.
+#[derive(Clone, Copy)]
+enum Step {
+    Alloc { slot: usize, size_bytes: u64, stream: u64 },
+    Free { slot: usize },
+}
+
+/// The `alloc` and `free` lines of a workload; whatever is live at the end is freed, so that the
+/// next pass finds what this one found.
+fn steps(ops: &[Op]) -> (Vec<Step>, usize) {
+    let mut steps = Vec::with_capacity(ops.len());
+    let mut slots = HashMap::new();
+    let mut live = HashMap::new();
+    for &op in ops {
+        match op {
+            Op::Alloc { id, size_bytes, stream } => {
+                let next = slots.len();
+                let slot = *slots.entry(id).or_insert(next);
+                live.insert(id, slot);
+                steps.push(Step::Alloc { slot, size_bytes, stream: u64::from(stream) });
+            }
+            Op::Free { id } => {
+                if let Some(slot) = live.remove(&id) {
+                    steps.push(Step::Free { slot });
+                }
+            }
+            _ => {}
+        }
+    }
+    let mut left: Vec<_> = live.into_values().collect();
+    left.sort_unstable();
+    steps.extend(left.into_iter().map(|slot| Step::Free { slot }));
+    (steps, slots.len())
+}
+
+/// One pass over all steps, on streams that start at `first_stream`.
+fn pass(
+    allocator: &Allocator,
+    steps: &[Step],
+    table: &mut [Addr],
+    first_stream: u64,
+) -> Result<(), Error> {
+    for &step in steps {
+        match step {
+            Step::Alloc { slot, size_bytes, stream } => {
+                table[slot] = allocator.malloc(size_bytes, StreamId(first_stream + stream))?;
+            }
+            Step::Free { slot } => allocator.free(table[slot])?,
+        }
+    }
+    Ok(())
+}
+
+/// Replays the workload's allocations and frees `repeat` times on each of `threads` threads, after
+/// one pass that is not timed. Each thread has streams of its own.
+pub fn bench(
+    workload: &Workload,
+    setup: &Setup,
+    repeat: u64,
+    threads: u64,
+) -> Result<Measured, Error> {
+    let (_, allocator) = setup.build(workload);
+    let (steps, slots) = steps(&workload.ops);
+    let streams = workload.ops.iter().filter_map(|op| match op {
+        Op::Alloc { stream, .. } => Some(u64::from(*stream) + 1),
+        _ => None,
+    });
+    let streams = streams.max().unwrap_or(1);
+    let ready = Barrier::new(threads as usize + 1);
+    let elapsed = thread::scope(|scope| {
+        let runs: Vec<_> = (0..threads)
+            .map(|thread| {
+                let (allocator, steps, ready) = (&allocator, &steps, &ready);
+                scope.spawn(move || {
+                    let mut table = vec![Addr(0); slots];
+                    let first_stream = thread * streams;
+                    let warm = pass(allocator, steps, &mut table, first_stream);
+                    ready.wait();
+                    warm?;
+                    for _ in 0..repeat {
+                        pass(allocator, steps, &mut table, first_stream)?;
+                    }
+                    Ok::<(), Error>(())
+                })
+            })
+            .collect();
+        ready.wait();
+        let start = Instant::now();
+        for run in runs {
+            run.join().expect("a bench thread does not panic")?;
+        }
+        Ok::<_, Error>(start.elapsed())
+    })?;
+    let ops = steps.len() as u64 * repeat * threads;
+    let ns_per_op = elapsed.as_nanos() as f64 / ops.max(1) as f64;
+    Ok(Measured { ns_per_op, ops, threads })
+}

@@ -1,0 +1,53 @@
+//! Progress bars, for work that takes seconds. They show on a terminal only.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// A bar on standard error. It draws nothing where that is not a terminal, and it goes away when
+/// the work is done.
+pub struct Progress(ProgressBar);
+
+impl Progress {
+    /// A bar over bytes.
+    pub fn bytes(what: &'static str, total_bytes: u64) -> Progress {
+        Progress::new(what, total_bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
+    }
+
+    /// A bar over steps.
+    pub fn steps(what: &'static str, total: u64) -> Progress {
+        Progress::new(what, total, "{msg} {wide_bar} {human_pos}/{human_len} {eta}")
+    }
+
+    fn new(what: &'static str, total: u64, template: &str) -> Progress {
+        let bar =
+            ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress(bar)
+    }
+
+    /// So much is done.
+    pub fn set(&self, done: u64) {
+        self.0.set_position(done);
+    }
+
+    /// One more step is done.
+    pub fn step(&self) {
+        self.0.inc(1);
+    }
+
+    /// The work is done.
+    pub fn finish(&self) {
+        self.0.finish_and_clear();
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

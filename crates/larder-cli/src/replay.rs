@@ -1,0 +1,215 @@
+//! Replay: a workload on the simulated GPU, through the allocator that programs use.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use larder_core::config::Config;
+use larder_core::types::{Addr, GIB, StreamId};
+use larder_core::{Allocator, Error, Policy, Stats};
+use larder_sim::script::Op;
+use larder_sim::{Calls, SimDevice, SimOptions};
+
+use crate::workload::{Addresses, Workload};
+
+/// What a workload runs on.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// Who decides.
+    pub policy: Policy,
+    /// The settings.
+    pub config: Config,
+    /// How much memory the simulated GPU has.
+    pub memory_bytes: u64,
+    /// Which addresses it gives.
+    pub addresses: Addresses,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            policy: Policy::default(),
+            config: Config::default(),
+            memory_bytes: 80 * GIB,
+            addresses: Addresses::default(),
+        }
+    }
+}
+
+impl Setup {
+    /// A fresh simulated GPU and an allocator on it, for a workload.
+    pub fn build(&self, workload: &Workload) -> (Arc<SimDevice>, Allocator) {
+        let recorded_addresses = match self.addresses {
+            Addresses::Recorded => workload.segment_addresses.clone(),
+            Addresses::Lowest => Vec::new(),
+        };
+        let device = Arc::new(SimDevice::new(SimOptions {
+            memory_bytes: self.memory_bytes,
+            recorded_addresses,
+            ..SimOptions::default()
+        }));
+        let allocator = Allocator::new(device.clone(), self.config.clone(), self.policy.clone());
+        (device, allocator)
+    }
+}
+
+/// What came of a replay.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The allocator's statistics at the end.
+    pub stats: Stats,
+    /// The split limit in force, as PyTorch shows it: -1 for none.
+    pub max_split_bytes: i64,
+    /// Calls that reached the device.
+    pub calls: Calls,
+    /// Bytes of the device in use at the end.
+    pub used_bytes: u64,
+    /// Allocations that failed.
+    pub ooms: u64,
+    /// What the first of them said.
+    pub first_oom: Option<String>,
+    /// How long the operations took.
+    pub elapsed: Duration,
+}
+
+impl Outcome {
+    /// Peak reserved over peak active bytes: 1 is no waste.
+    pub fn overhead(&self) -> f64 {
+        let active = self.stats.active_bytes.all.peak;
+        if active == 0 { 1.0 } else { self.stats.reserved_bytes.all.peak as f64 / active as f64 }
+    }
+}
+
+/// Why a replay could not go on.
+#[derive(Debug)]
+pub struct ReplayError {
+    /// Which operation, from 0.
+    pub index: usize,
+    /// The operation.
+    pub op: Op,
+    /// What is wrong with it.
+    pub reason: Reason,
+}
+
+/// What is wrong with an operation.
+#[derive(Debug)]
+pub enum Reason {
+    /// The allocator refused it, for another reason than out of memory.
+    Refused(Error),
+    /// It is about private pools or graph capture, which the allocator does not have yet.
+    NoPools,
+}
+
+impl From<Error> for Reason {
+    fn from(error: Error) -> Reason {
+        Reason::Refused(error)
+    }
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "operation {} ({}): ", self.index + 1, self.op)?;
+        match &self.reason {
+            Reason::Refused(error) => error.fmt(f),
+            Reason::NoPools => f.write_str("private pools and graph capture cannot be run yet"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+/// An allocator on a simulated GPU, and the allocations of a script by their IDs.
+pub struct Replay {
+    device: Arc<SimDevice>,
+    allocator: Allocator,
+    live: HashMap<u64, Addr>,
+    ooms: u64,
+    first_oom: Option<String>,
+}
+
+impl Replay {
+    /// A fresh device and allocator for a workload.
+    pub fn new(workload: &Workload, setup: &Setup) -> Replay {
+        let (device, allocator) = setup.build(workload);
+        Replay { device, allocator, live: HashMap::new(), ooms: 0, first_oom: None }
+    }
+
+    /// Runs all operations. `placed` hears of each allocation, with address 0 if it failed.
+    pub fn run(
+        mut self,
+        ops: &[Op],
+        mut placed: impl FnMut(u64, Addr),
+    ) -> Result<Outcome, ReplayError> {
+        let start = Instant::now();
+        for (index, &op) in ops.iter().enumerate() {
+            self.step(op, &mut placed).map_err(|reason| ReplayError { index, op, reason })?;
+        }
+        let elapsed = start.elapsed();
+        Ok(Outcome {
+            stats: self.allocator.stats(),
+            max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
+            calls: self.device.calls(),
+            used_bytes: self.device.used_bytes(),
+            ooms: self.ooms,
+            first_oom: self.first_oom,
+            elapsed,
+        })
+    }
+
+    /// Runs until the first allocation that fails; says whether all went well.
+    pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
+        for (index, &op) in ops.iter().enumerate() {
+            self.step(op, &mut |_, _| ()).map_err(|reason| ReplayError { index, op, reason })?;
+            if self.ooms > 0 {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Reason> {
+        let stream_id = |stream: u32| StreamId(u64::from(stream));
+        match op {
+            Op::Alloc { id, size_bytes, stream } => {
+                match self.allocator.malloc(size_bytes, stream_id(stream)) {
+                    Ok(addr) => {
+                        self.live.insert(id, addr);
+                        placed(id, addr);
+                    }
+                    Err(Error::OutOfMemory(report)) => {
+                        self.ooms += 1;
+                        self.first_oom.get_or_insert_with(|| report.to_string());
+                        placed(id, Addr(0));
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Op::Free { id } => {
+                if let Some(addr) = self.live.remove(&id) {
+                    self.allocator.free(addr)?;
+                }
+            }
+            Op::Record { id, stream } => {
+                if let Some(&addr) = self.live.get(&id) {
+                    self.allocator.record_stream(addr, stream_id(stream))?;
+                }
+            }
+            Op::Sync { stream } => self.device.sync(stream_id(stream)),
+            Op::Empty => self.allocator.empty_cache()?,
+            Op::Fraction { fraction } => self.allocator.set_memory_fraction(fraction)?,
+            Op::ResetPeak => self.allocator.reset_peak_stats(),
+            Op::ResetAccumulated => self.allocator.reset_accumulated_stats(),
+            Op::PoolNew { .. }
+            | Op::PoolBegin { .. }
+            | Op::PoolEnd { .. }
+            | Op::PoolRelease { .. }
+            | Op::PoolEmpty { .. }
+            | Op::PoolUseOnOom { .. }
+            | Op::PoolNoSplit { .. }
+            | Op::CaptureBegin { .. }
+            | Op::CaptureEnd { .. } => return Err(Reason::NoPools),
+        }
+        Ok(())
+    }
+}

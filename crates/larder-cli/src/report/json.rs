@@ -1,0 +1,59 @@
+//! The output of `--json`: flat objects with the keys that PyTorch users know.
+
+use serde_json::{Map, Value, json};
+
+use crate::bench::Measured;
+use crate::compare::Row;
+use crate::fit::Fit;
+use crate::replay::Outcome;
+
+/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, and the device's calls.
+pub fn outcome(outcome: &Outcome) -> Value {
+    let mut object = Map::new();
+    for (key, value) in outcome.stats.entries() {
+        object.insert(key, value.into());
+    }
+    object.insert("max_split_size".into(), outcome.max_split_bytes.into());
+    object.insert("ooms".into(), outcome.ooms.into());
+    object.insert("device.used".into(), outcome.used_bytes.into());
+    object.insert("device.malloc".into(), outcome.calls.alloc.into());
+    object.insert("device.free".into(), outcome.calls.free.into());
+    object.insert("device.create".into(), outcome.calls.create.into());
+    object.insert("device.map".into(), outcome.calls.map.into());
+    object.insert("device.unmap".into(), outcome.calls.unmap.into());
+    Value::Object(object)
+}
+
+/// One object for each of the settings.
+pub fn rows(rows: &[Row]) -> Value {
+    let row = |row: &Row| {
+        json!({
+            "conf": row.conf,
+            "peak_allocated_bytes": row.outcome.stats.allocated_bytes.all.peak,
+            "peak_active_bytes": row.outcome.stats.active_bytes.all.peak,
+            "peak_reserved_bytes": row.outcome.stats.reserved_bytes.all.peak,
+            "overhead": row.outcome.overhead(),
+            "retries": row.outcome.stats.num_alloc_retries,
+            "ooms": row.outcome.ooms,
+        })
+    };
+    Value::Array(rows.iter().map(row).collect())
+}
+
+/// The smallest memory and what it is measured against.
+pub fn fit(fit: &Fit) -> Value {
+    json!({
+        "fit_bytes": fit.memory_bytes,
+        "peak_active_bytes": fit.peak_active_bytes,
+        "ratio": fit.ratio(),
+    })
+}
+
+/// The line that `larder bench` prints.
+pub fn measured(measured: &Measured) -> Value {
+    json!({
+        "ns_per_op": measured.ns_per_op,
+        "ops": measured.ops,
+        "threads": measured.threads,
+    })
+}

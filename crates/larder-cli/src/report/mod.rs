@@ -1,0 +1,5 @@
+//! Reports: what the commands print, for people and for programs.
+
+pub mod json;
+pub mod summary;
+pub mod table;

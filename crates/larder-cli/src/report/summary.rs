@@ -1,0 +1,164 @@
+//! Summaries for people.
+
+use larder_core::types::Bytes;
+
+use crate::compare::Row;
+use crate::fit::Fit;
+use crate::replay::{Outcome, Setup};
+use crate::report::table::Table;
+use crate::workload::{RecordingFacts, Workload};
+use larder_core::record::stats::Counter;
+
+/// What `larder replay` prints.
+pub fn outcome(
+    name: &str,
+    workload: &Workload,
+    setup: &Setup,
+    conf: &str,
+    run: &Outcome,
+) -> String {
+    let conf = if conf.is_empty() { "default settings" } else { conf };
+    let mut text = format!(
+        "{name}: {} operations in {:.1} ms ({:.0} ns each)\n\
+         policy {}, {conf}, on a simulated GPU with {}\n",
+        workload.ops.len(),
+        run.elapsed.as_secs_f64() * 1e3,
+        run.elapsed.as_nanos() as f64 / workload.ops.len().max(1) as f64,
+        setup.policy,
+        Bytes(setup.memory_bytes),
+    );
+    if let Some(facts) = &workload.recording {
+        text.push_str(&recording(facts));
+    }
+    text.push('\n');
+    text.push_str(&memory(run).to_string());
+    let stats = &run.stats;
+    let wasted = (stats.reserved_bytes.all.peak - stats.active_bytes.all.peak).max(0);
+    text.push_str(&format!(
+        "\noverhead       {:.3}  (peak reserved over peak active: {} held but never used at once)\n",
+        run.overhead(),
+        Bytes(wasted as u64),
+    ));
+    text.push_str(&format!(
+        "out of memory  {}  (cache flushed and retried: {})\n",
+        run.ooms, stats.num_alloc_retries
+    ));
+    let calls = &run.calls;
+    text.push_str(&format!(
+        "device calls   {} malloc, {} free, {} create, {} map, {} unmap; {} in use at the end\n",
+        calls.alloc,
+        calls.free,
+        calls.create,
+        calls.map,
+        calls.unmap,
+        Bytes(run.used_bytes)
+    ));
+    if let Some(first) = &run.first_oom {
+        text.push_str(&format!("\nThe first allocation that failed: {first}\n"));
+    }
+    text
+}
+
+fn recording(facts: &RecordingFacts) -> String {
+    let mut text = format!("recorded by PyTorch: {} trace entries", facts.entries);
+    if facts.preexisting_blocks > 0 {
+        text.push_str(&format!(
+            "; {} blocks ({}) were live before the recording began and are allocated first",
+            facts.preexisting_blocks,
+            Bytes(facts.preexisting_bytes)
+        ));
+    }
+    if facts.ooms > 0 {
+        text.push_str(&format!("; the program itself ran out of memory {} times", facts.ooms));
+    }
+    text.push('\n');
+    text
+}
+
+/// The statistics that people look at first, by the names that `torch.cuda.memory_summary` uses.
+fn memory(run: &Outcome) -> Table {
+    let stats = &run.stats;
+    let mut table = Table::new(["memory", "now", "peak", "total allocated", "total freed"]);
+    let mut bytes = |name: &str, counter: &Counter| {
+        let cell = |bytes: i64| Bytes(bytes.max(0) as u64).to_string();
+        table.push([
+            name.to_owned(),
+            cell(counter.current),
+            cell(counter.peak),
+            cell(counter.allocated),
+            cell(counter.freed),
+        ]);
+    };
+    bytes("allocated", &stats.allocated_bytes.all);
+    bytes("active", &stats.active_bytes.all);
+    bytes("requested", &stats.requested_bytes.all);
+    bytes("reserved", &stats.reserved_bytes.all);
+    bytes("  large pool", &stats.reserved_bytes.large_pool);
+    bytes("  small pool", &stats.reserved_bytes.small_pool);
+    bytes("inactive split", &stats.inactive_split_bytes.all);
+    let mut count = |name: &str, counter: &Counter| {
+        let cell = |count: i64| count.to_string();
+        table.push([
+            name.to_owned(),
+            cell(counter.current),
+            cell(counter.peak),
+            cell(counter.allocated),
+            cell(counter.freed),
+        ]);
+    };
+    count("allocations", &stats.allocation.all);
+    count("segments", &stats.segment.all);
+    table
+}
+
+/// What `larder compare` prints: the settings side by side, and which of them needs least.
+pub fn rows(name: &str, setup: &Setup, rows: &[Row]) -> String {
+    let mut table = Table::new([
+        "settings",
+        "peak allocated",
+        "peak reserved",
+        "overhead",
+        "retries",
+        "out of memory",
+    ]);
+    for row in rows {
+        let stats = &row.outcome.stats;
+        table.push([
+            conf_name(&row.conf).to_owned(),
+            Bytes(stats.allocated_bytes.all.peak as u64).to_string(),
+            Bytes(stats.reserved_bytes.all.peak as u64).to_string(),
+            format!("{:.3}", row.outcome.overhead()),
+            stats.num_alloc_retries.to_string(),
+            row.outcome.ooms.to_string(),
+        ]);
+    }
+    let best = rows
+        .iter()
+        .min_by_key(|row| (row.outcome.ooms, row.outcome.stats.reserved_bytes.all.peak))
+        .map_or("", |row| conf_name(&row.conf));
+    format!(
+        "{name}: policy {}, simulated GPU with {}\n\n{table}\nleast memory: {best}\n",
+        setup.policy,
+        Bytes(setup.memory_bytes)
+    )
+}
+
+fn conf_name(conf: &str) -> &str {
+    if conf.is_empty() { "(default)" } else { conf }
+}
+
+/// What `larder fit` prints.
+pub fn fit(name: &str, setup: &Setup, conf: &str, fit: &Fit) -> String {
+    let Some(memory_bytes) = fit.memory_bytes else {
+        return format!("{name}: does not run in {}\n", Bytes(setup.memory_bytes));
+    };
+    format!(
+        "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
+         policy {}, {}\n",
+        Bytes(memory_bytes),
+        fit.ratio().unwrap_or(1.0),
+        Bytes(fit.peak_active_bytes),
+        setup.policy,
+        conf_name(conf)
+    )
+}

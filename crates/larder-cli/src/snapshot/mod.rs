@@ -1,0 +1,101 @@
+//! A torch memory snapshot as plain data, and the operations that it records.
+//!
+//! [`Snapshot::open`] reads what `torch.cuda.memory._dump_snapshot()` wrote, gzipped or not.
+//! [`Recording::from_snapshot`] turns the trace of one device into an op script.
+
+mod entry;
+mod error;
+mod places;
+mod prehistory;
+mod recording;
+mod records;
+mod shape;
+mod source;
+mod word;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::Read;
+use std::ops::Range;
+use std::path::Path;
+
+pub use entry::{
+    Action, BlockInfo, BlockState, Frame, Note, NoteId, PoolKey, SegmentInfo, StackId, TraceEntry,
+};
+pub use error::{RecordingError, SnapshotError};
+pub use recording::Recording;
+
+use crate::pickle::{self, Interner, Limits, TextId, Texts};
+
+/// A snapshot: the segments at the end, and for each device what happened before.
+pub struct Snapshot {
+    /// All segments of all devices at the end.
+    pub segments: Vec<SegmentInfo>,
+    /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
+    pub allocator_conf: Option<String>,
+    entries: Vec<TraceEntry>,
+    traces: Vec<Range<usize>>,
+    frames: Vec<Frame>,
+    stacks: Interner<u32>,
+    notes: Vec<Note>,
+    pools: Vec<(u64, u64)>,
+    texts: Texts,
+}
+
+impl Snapshot {
+    /// Reads a snapshot file. `progress` is told how many bytes of the file have been read.
+    pub fn open(path: &Path, progress: impl FnMut(u64)) -> Result<Snapshot, SnapshotError> {
+        let file = File::open(path).map_err(SnapshotError::Open)?;
+        Snapshot::read(file, Limits::default(), progress)
+    }
+
+    /// Reads a snapshot, gzipped or not, from any reader; it needs no buffer of its own.
+    pub fn read(
+        reader: impl Read,
+        limits: Limits,
+        progress: impl FnMut(u64),
+    ) -> Result<Snapshot, SnapshotError> {
+        match source::open(reader, progress).map_err(SnapshotError::Open)? {
+            source::Source::Pickle(reader) => {
+                shape::snapshot(pickle::read(reader, limits, records::Records::new())?)
+            }
+            source::Source::Zip => Err(SnapshotError::Shape(
+                "this is a zip archive, as torch.save writes, not a pickled memory snapshot"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// How many devices there are traces for, empty ones included.
+    pub fn device_count(&self) -> usize {
+        self.traces.len()
+    }
+
+    /// What happened on a device, oldest first.
+    pub fn trace(&self, device: u32) -> Option<&[TraceEntry]> {
+        self.traces.get(device as usize).map(|range| &self.entries[range.clone()])
+    }
+
+    /// The frames of a call stack, innermost first.
+    pub fn stack(&self, id: StackId) -> impl ExactSizeIterator<Item = Frame> + '_ {
+        let frames = self.stacks.get(id.0.get() - 1);
+        frames.iter().map(|&number| self.frames[number as usize])
+    }
+
+    /// The remarks on an entry.
+    pub fn note(&self, id: NoteId) -> Note {
+        self.notes[id.0 as usize]
+    }
+
+    /// The two numbers of a pool id.
+    pub fn pool_id(&self, key: PoolKey) -> (u64, u64) {
+        self.pools[key.0.get() as usize - 1]
+    }
+
+    /// The text of a frame or remark.
+    pub fn text(&self, id: TextId) -> &str {
+        self.texts.get(id)
+    }
+}

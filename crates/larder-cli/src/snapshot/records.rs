@@ -1,0 +1,327 @@
+//! Records: takes over the small dictionaries of a snapshot while the pickle is read.
+
+use std::collections::HashMap;
+use std::num::NonZeroU32;
+
+use super::entry::{BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
+use super::word::{self, KEY_COUNT};
+use crate::pickle::{Content, Interner, ListId, Objects, Sink, TextId, Value};
+
+/// What a dictionary or a list of the pickle has become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Record {
+    /// Entry number n of [`Records::entries`].
+    Entry(u32),
+    /// Block number n of [`Records::blocks`].
+    Block(u32),
+    /// Frame number n of [`Records::frames`].
+    Frame(u32),
+    /// A list of frames: stack number n of [`Records::stacks`], or a list that is not one.
+    Stack(Option<u32>),
+}
+
+const KIND_SHIFT: u32 = 30;
+const NUMBER_MAX: u32 = (1 << KIND_SHIFT) - 1;
+
+impl Record {
+    /// Two bits for the kind and thirty for the number. `None` when the numbers are used up.
+    fn token(self) -> Option<u32> {
+        let (kind, number) = match self {
+            Record::Entry(number) => (0, number),
+            Record::Block(number) => (1, number),
+            Record::Frame(number) => (2, number),
+            Record::Stack(Some(number)) => (3, number),
+            Record::Stack(None) => return Some(u32::MAX),
+        };
+        (number < NUMBER_MAX).then_some(kind << KIND_SHIFT | number)
+    }
+
+    pub(super) fn from_token(token: u32) -> Record {
+        let number = token & NUMBER_MAX;
+        match token >> KIND_SHIFT {
+            0 => Record::Entry(number),
+            1 => Record::Block(number),
+            2 => Record::Frame(number),
+            _ => Record::Stack((number < NUMBER_MAX).then_some(number)),
+        }
+    }
+}
+
+/// The values of a dictionary under the keys that records have.
+pub(super) struct Fields([Value; KEY_COUNT]);
+
+impl Fields {
+    fn new(pairs: impl Iterator<Item = (Value, Value)>) -> Fields {
+        let mut fields = [Value::None; KEY_COUNT];
+        for (key, value) in pairs {
+            if let Value::Text(TextId(number)) = key
+                && let Some(field) = fields.get_mut(number as usize)
+            {
+                *field = value;
+            }
+        }
+        Fields(fields)
+    }
+
+    fn complaint(&self, key: usize, wanted: &str) -> String {
+        let key_name = word::WORDS[key];
+        match self.0[key] {
+            Value::None => format!("has no `{key_name}`"),
+            Value::Int(_) => format!("has a negative `{key_name}`"),
+            value => format!("has a {} as `{key_name}`, not {wanted}", value.type_name()),
+        }
+    }
+
+    fn unsigned(&self, key: usize) -> Result<u64, String> {
+        match self.0[key] {
+            Value::Int(number) if number >= 0 => Ok(number as u64),
+            _ => Err(self.complaint(key, "an integer of 64 bits")),
+        }
+    }
+
+    fn text(&self, key: usize) -> Result<TextId, String> {
+        match self.0[key] {
+            Value::Text(text) => Ok(text),
+            _ => Err(self.complaint(key, "a text")),
+        }
+    }
+
+    fn optional_text(&self, key: usize) -> Option<TextId> {
+        match self.0[key] {
+            Value::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// Everything that was taken over, and what of it is shared.
+pub(super) struct Records {
+    pub(super) entries: Vec<TraceEntry>,
+    pub(super) blocks: Vec<BlockInfo>,
+    pub(super) frames: Vec<Frame>,
+    frame_numbers: HashMap<Frame, u32>,
+    pub(super) stacks: Interner<u32>,
+    pub(super) notes: Vec<Note>,
+    note_numbers: HashMap<Note, NoteId>,
+    pub(super) pools: Vec<(u64, u64)>,
+    pool_numbers: HashMap<(u64, u64), PoolKey>,
+}
+
+impl Records {
+    pub(super) fn new() -> Records {
+        Records {
+            entries: Vec::new(),
+            blocks: Vec::new(),
+            frames: Vec::new(),
+            frame_numbers: HashMap::new(),
+            stacks: Interner::new(),
+            notes: Vec::new(),
+            note_numbers: HashMap::new(),
+            pools: Vec::new(),
+            pool_numbers: HashMap::new(),
+        }
+    }
+
+    /// What is wrong with a dictionary that should be an entry of a trace.
+    pub(super) fn entry_complaint(
+        &mut self,
+        objects: &mut Objects,
+        pairs: &[(Value, Value)],
+    ) -> String {
+        let fields = Fields::new(pairs.iter().copied());
+        self.entry(objects, &fields).err().unwrap_or_else(|| "is one of too many".to_owned())
+    }
+
+    fn entry(&mut self, objects: &mut Objects, fields: &Fields) -> Result<TraceEntry, String> {
+        let action = word::action(fields.text(word::ACTION)?);
+        let addr = match fields.0[word::DEVICE_FREE] {
+            Value::None => fields.unsigned(word::ADDR)?,
+            _ => fields.unsigned(word::DEVICE_FREE)?,
+        };
+        let Value::Int(stream) = fields.0[word::STREAM] else {
+            return Err(fields.complaint(word::STREAM, "an integer of 64 bits"));
+        };
+        let pool = match fields.0[word::POOL_ID] {
+            Value::None => None,
+            value => {
+                Some(pool_id(objects, value).ok_or("has a `pool_id` that is not two numbers")?)
+            }
+        };
+        let size_bytes = fields.unsigned(word::SIZE)?;
+        if addr.checked_add(size_bytes).is_none() {
+            return Err("reaches past the last address".to_owned());
+        }
+        Ok(TraceEntry {
+            addr,
+            size_bytes,
+            // A handle is a pointer; as an integer it may well be negative.
+            stream: stream as u64,
+            time_us: fields.unsigned(word::TIME_US).unwrap_or(0),
+            stack: self.stack(objects, fields.0[word::FRAMES]),
+            note: self.note(fields),
+            pool: pool.map(|pool| self.pool(pool)),
+            action,
+        })
+    }
+
+    fn block(&mut self, objects: &mut Objects, fields: &Fields) -> Option<BlockInfo> {
+        Some(BlockInfo {
+            addr: fields.unsigned(word::ADDRESS).ok()?,
+            size_bytes: fields.unsigned(word::SIZE).ok()?,
+            requested_bytes: fields.unsigned(word::REQUESTED_SIZE).unwrap_or(0),
+            stack: self.stack(objects, fields.0[word::FRAMES]),
+            state: word::state(fields.text(word::STATE).ok()?)?,
+        })
+    }
+
+    fn frame(&mut self, fields: &Fields) -> Option<u32> {
+        let frame = Frame {
+            name: fields.text(word::NAME).ok()?,
+            filename: fields.text(word::FILENAME).ok()?,
+            line: fields.unsigned(word::LINE).ok()?.try_into().unwrap_or(u32::MAX),
+        };
+        let number = *self.frame_numbers.entry(frame).or_insert(self.frames.len() as u32);
+        if number as usize == self.frames.len() {
+            self.frames.push(frame);
+        }
+        Some(number)
+    }
+
+    /// The call stack behind a list of frames. The list is replaced, so that it is walked once
+    /// however many entries share it.
+    fn stack(&mut self, objects: &mut Objects, value: Value) -> Option<StackId> {
+        let Value::List(list) = value else { return None };
+        let number = match objects.list(list) {
+            Content::Items([]) => return None,
+            Content::Token(token) => match Record::from_token(token) {
+                Record::Stack(number) => number,
+                _ => None,
+            },
+            Content::Items(_) => self.stack_of_list(objects, list),
+        };
+        number.and_then(|number| NonZeroU32::new(number + 1)).map(StackId)
+    }
+
+    fn stack_of_list(&mut self, objects: &mut Objects, list: ListId) -> Option<u32> {
+        let items = objects.list(list).items()?;
+        let frames: Option<Vec<u32>> = items
+            .iter()
+            .map(|item| match *item {
+                Value::Dict(id) => match objects.dict(id) {
+                    Content::Token(token) => match Record::from_token(token) {
+                        Record::Frame(number) => Some(number),
+                        _ => None,
+                    },
+                    Content::Items(_) => None,
+                },
+                _ => None,
+            })
+            .collect();
+        let number = frames.and_then(|frames| self.stacks.intern(&frames));
+        let number = number.filter(|&number| number < NUMBER_MAX);
+        objects.replace_list(list, Record::Stack(number).token().unwrap_or(u32::MAX));
+        number
+    }
+
+    fn note(&mut self, fields: &Fields) -> NoteId {
+        let note = Note {
+            compile_context: fields.optional_text(word::COMPILE_CONTEXT),
+            user_metadata: fields.optional_text(word::USER_METADATA),
+        };
+        // Neighbours nearly always have the same remarks.
+        if let Some(last) = self.entries.last()
+            && self.notes[last.note.0 as usize] == note
+        {
+            return last.note;
+        }
+        let id = *self.note_numbers.entry(note).or_insert(NoteId(self.notes.len() as u32));
+        if id.0 as usize == self.notes.len() {
+            self.notes.push(note);
+        }
+        id
+    }
+
+    fn pool(&mut self, pool_id: (u64, u64)) -> PoolKey {
+        if let Some(&key) = self.pool_numbers.get(&pool_id) {
+            return key;
+        }
+        self.pools.push(pool_id);
+        let key = PoolKey(NonZeroU32::MIN.saturating_add(self.pools.len() as u32 - 1));
+        self.pool_numbers.insert(pool_id, key);
+        key
+    }
+}
+
+/// The two numbers of a pool id, which Python writes as a tuple and torch's own pickler as a tuple
+/// or a list.
+pub(super) fn pool_id(objects: &Objects, value: Value) -> Option<(u64, u64)> {
+    let items = match value {
+        Value::Tuple(id) => objects.tuple(id),
+        Value::List(id) => objects.list(id).items()?,
+        _ => return None,
+    };
+    match *items {
+        [Value::Int(first), Value::Int(second)] => {
+            Some((u64::try_from(first).ok()?, u64::try_from(second).ok()?))
+        }
+        _ => None,
+    }
+}
+
+impl Sink for Records {
+    fn vocabulary(&self) -> &'static [&'static str] {
+        word::WORDS
+    }
+
+    /// Takes over what is a proper record. What is not stays a dictionary, and is complained about
+    /// when its place in the snapshot is known.
+    fn dict_filled(&mut self, objects: &mut Objects, pairs: &[Value]) -> Option<u32> {
+        let fields = Fields::new(pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])));
+        if fields.0[word::ACTION] != Value::None {
+            let token = Record::Entry(self.entries.len() as u32).token()?;
+            let entry = self.entry(objects, &fields).ok()?;
+            self.entries.push(entry);
+            Some(token)
+        } else if fields.0[word::STATE] != Value::None {
+            let token = Record::Block(self.blocks.len() as u32).token()?;
+            let block = self.block(objects, &fields)?;
+            self.blocks.push(block);
+            Some(token)
+        } else if fields.0[word::LINE] != Value::None {
+            Record::Frame(self.frame(&fields)?).token()
+        } else {
+            None
+        }
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        (self.entries.capacity() * size_of::<TraceEntry>()
+            + self.blocks.capacity() * size_of::<BlockInfo>()
+            + self.frames.capacity() * size_of::<Frame>()
+            + self.frame_numbers.capacity() * 20
+            + self.notes.capacity() * size_of::<Note>()
+            + self.note_numbers.capacity() * 24
+            + self.pools.capacity() * 16
+            + self.pool_numbers.capacity() * 24) as u64
+            + self.stacks.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_and_records_agree() {
+        for record in [
+            Record::Entry(0),
+            Record::Block(7),
+            Record::Frame(NUMBER_MAX - 1),
+            Record::Stack(Some(3)),
+            Record::Stack(None),
+        ] {
+            assert_eq!(Record::from_token(record.token().unwrap()), record);
+        }
+        assert_eq!(Record::Stack(Some(NUMBER_MAX)).token(), None);
+    }
+}

@@ -1,0 +1,197 @@
+//! Devices with one flaw each: every flaw must be found, by the check that is about it.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
+use larder_core::types::{Addr, EventId, PageHandle, Span, StreamId};
+
+use super::{Failure, check};
+use crate::device::SimDevice;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flaw {
+    SameAddressTwice,
+    OddAddress,
+    FreeForgets,
+    FreeAcceptsAnything,
+    OutOfMemoryIsOther,
+    OutOfMemoryLeaks,
+    TimeRunsBackwards,
+    UnreserveAcceptsHalves,
+    PageCostsNothing,
+    MapAcceptsAnything,
+    UnmapAcceptsAnything,
+    AccessAcceptsAnything,
+    ReleaseAcceptsMapped,
+    UnrecordedIsPending,
+    EventIsDoneAtOnce,
+    SecondRecordIsIgnored,
+    WaitDoesNotWait,
+    DestroyAcceptsAnything,
+}
+
+struct Broken {
+    device: SimDevice,
+    flaw: Flaw,
+    recorded: Mutex<HashSet<EventId>>,
+}
+
+impl Broken {
+    fn new(flaw: Flaw) -> Broken {
+        Broken { device: SimDevice::default(), flaw, recorded: Mutex::default() }
+    }
+
+    fn has(&self, flaw: Flaw) -> bool {
+        self.flaw == flaw
+    }
+
+    /// Turns an error into a success on a device that lets this kind of misuse pass.
+    fn lenient(&self, flaw: Flaw, result: Result<(), DeviceError>) -> Result<(), DeviceError> {
+        if self.has(flaw) { Ok(()) } else { result }
+    }
+}
+
+impl Device for Broken {
+    fn properties(&self) -> &Properties {
+        self.device.properties()
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
+        let mut info = self.device.memory_info()?;
+        if self.has(Flaw::PageCostsNothing) {
+            info.free_bytes += self.device.page_count() * self.properties().granularity_bytes;
+        }
+        Ok(info)
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.device.processes()
+    }
+
+    fn alloc(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        let result = self.device.alloc(size_bytes);
+        match (self.flaw, result) {
+            (Flaw::SameAddressTwice, Ok(_)) => Ok(Addr(1 << 52)),
+            (Flaw::OddAddress, Ok(addr)) => Ok(addr.offset(1)),
+            (Flaw::OutOfMemoryIsOther, Err(_)) => {
+                Err(DeviceError::Other { code: 2, text: String::from("cudaErrorMemoryAllocation") })
+            }
+            (Flaw::OutOfMemoryLeaks, Err(error)) => {
+                self.device.tenant_take(1);
+                Err(error)
+            }
+            (_, result) => result,
+        }
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), DeviceError> {
+        if self.has(Flaw::FreeForgets) {
+            return Ok(());
+        }
+        self.lenient(Flaw::FreeAcceptsAnything, self.device.free(addr))
+    }
+
+    fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        self.device.reserve(size_bytes)
+    }
+
+    fn unreserve(&self, span: Span) -> Result<(), DeviceError> {
+        self.lenient(Flaw::UnreserveAcceptsHalves, self.device.unreserve(span))
+    }
+
+    fn create_page(&self, size_bytes: u64) -> Result<PageHandle, DeviceError> {
+        self.device.create_page(size_bytes)
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<(), DeviceError> {
+        let result = self.device.release_page(page);
+        let is_mapped = matches!(&result, Err(DeviceError::Other { text, .. })
+            if text.contains("mapped"));
+        if is_mapped { self.lenient(Flaw::ReleaseAcceptsMapped, result) } else { result }
+    }
+
+    fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError> {
+        self.lenient(Flaw::MapAcceptsAnything, self.device.map(span, page))
+    }
+
+    fn unmap(&self, span: Span) -> Result<(), DeviceError> {
+        self.lenient(Flaw::UnmapAcceptsAnything, self.device.unmap(span))
+    }
+
+    fn set_access(&self, span: Span) -> Result<(), DeviceError> {
+        self.lenient(Flaw::AccessAcceptsAnything, self.device.set_access(span))
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        let event = self.device.create_event()?;
+        if self.has(Flaw::UnrecordedIsPending) {
+            self.device.record_event(event, StreamId(9))?;
+        }
+        Ok(event)
+    }
+
+    fn destroy_event(&self, event: EventId) -> Result<(), DeviceError> {
+        self.lenient(Flaw::DestroyAcceptsAnything, self.device.destroy_event(event))
+    }
+
+    fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        let again = !self.recorded.lock().unwrap().insert(event);
+        if again && self.has(Flaw::SecondRecordIsIgnored) {
+            Ok(())
+        } else {
+            self.device.record_event(event, stream)
+        }
+    }
+
+    fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
+        let answer = self.device.query_event(event)?;
+        Ok(answer || self.has(Flaw::EventIsDoneAtOnce))
+    }
+
+    fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
+        if self.has(Flaw::WaitDoesNotWait) { Ok(()) } else { self.device.wait_event(event) }
+    }
+
+    fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.device.wait_stream(stream)
+    }
+
+    fn wait_device(&self) -> Result<(), DeviceError> {
+        self.device.wait_device()
+    }
+
+    fn now_ns(&self) -> u64 {
+        let now_ns = self.device.now_ns();
+        if self.has(Flaw::TimeRunsBackwards) { u64::MAX - now_ns } else { now_ns }
+    }
+}
+
+#[test]
+fn every_flaw_is_found_by_the_check_that_is_about_it() {
+    let expected = [
+        (Flaw::SameAddressTwice, "allocations are aligned and apart"),
+        (Flaw::OddAddress, "allocations are aligned and apart"),
+        (Flaw::FreeForgets, "memory comes back"),
+        (Flaw::FreeAcceptsAnything, "a wrong free is an error and harms nothing"),
+        (Flaw::OutOfMemoryIsOther, "out of memory changes nothing"),
+        (Flaw::OutOfMemoryLeaks, "out of memory changes nothing"),
+        (Flaw::TimeRunsBackwards, "time does not run backwards"),
+        (Flaw::UnreserveAcceptsHalves, "a range is given back whole and once"),
+        (Flaw::PageCostsNothing, "pages take memory and give it back"),
+        (Flaw::MapAcceptsAnything, "a page goes only where it may"),
+        (Flaw::UnmapAcceptsAnything, "a page is unmapped in one piece and once"),
+        (Flaw::AccessAcceptsAnything, "access needs mapped pages"),
+        (Flaw::ReleaseAcceptsMapped, "what is mapped stays"),
+        (Flaw::UnrecordedIsPending, "an event recorded nowhere is done"),
+        (Flaw::EventIsDoneAtOnce, "an event waits for the work in front of it"),
+        (Flaw::SecondRecordIsIgnored, "a new record forgets the old one"),
+        (Flaw::WaitDoesNotWait, "an event does not wait for the work behind it"),
+        (Flaw::DestroyAcceptsAnything, "a destroyed event is an error"),
+    ];
+    for (flaw, name) in expected {
+        let broken = Broken::new(flaw);
+        let Failure { check, text } = check(&broken, &broken.device).unwrap_err();
+        assert_eq!(check, name, "{flaw:?}: {text}");
+    }
+}

@@ -1,0 +1,176 @@
+//! The checks that any `Device` must pass.
+//!
+//! Every promise that the `Device` trait makes in words is a named check here, so that a device
+//! that breaks one is told which. The simulated GPU runs them in its own tests; a device over real
+//! hardware runs the same ones, with a [`Drive`] that launches real work.
+//!
+//! While the checks run, nobody else may use the device from this process, and other processes
+//! should leave its memory alone: the checks compare free memory before and after.
+
+use std::fmt;
+
+use larder_core::device::{Device, DeviceError};
+use larder_core::types::StreamId;
+
+use crate::device::SimDevice;
+
+#[cfg(test)]
+mod broken;
+mod events;
+mod pages;
+mod plain;
+
+/// What the checks need besides the device, and what differs from one to the next.
+pub trait Drive {
+    /// Two different streams that exist and have no work on them.
+    fn streams(&self) -> [StreamId; 2];
+
+    /// Puts work on the stream that finishes by itself, at the latest when somebody waits for it.
+    fn issue(&self, stream: StreamId);
+
+    /// Puts work on the stream that does not finish before `finish` is called.
+    fn hold(&self, stream: StreamId);
+
+    /// Lets the held work of the stream finish, and returns when all its work has.
+    fn finish(&self, stream: StreamId);
+
+    /// Whether the device refuses to release a page that is mapped, and to give back a range in
+    /// which something is. Some drivers allow it and put the consequences off.
+    fn refuses_misuse(&self) -> bool {
+        true
+    }
+
+    /// By how much the free memory may differ from what the calls so far add up to.
+    fn slack_bytes(&self) -> u64 {
+        0
+    }
+}
+
+/// A simulated device drives itself.
+impl Drive for SimDevice {
+    fn streams(&self) -> [StreamId; 2] {
+        [StreamId(1), StreamId(2)]
+    }
+
+    fn issue(&self, stream: StreamId) {
+        SimDevice::issue(self, stream);
+    }
+
+    fn hold(&self, stream: StreamId) {
+        SimDevice::issue(self, stream);
+    }
+
+    fn finish(&self, stream: StreamId) {
+        self.sync(stream);
+    }
+}
+
+/// Which check a device failed, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// The check's name.
+    pub check: &'static str,
+    /// What was wrong.
+    pub text: String,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the device fails '{}': {}", self.check, self.text)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// Runs every check, in order, up to the first that fails. A device that passes is left as it was.
+pub fn check(device: &dyn Device, drive: &dyn Drive) -> Result<(), Failure> {
+    let subject = Subject { device, drive };
+    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS];
+    for &(name, run) in groups.iter().copied().flatten() {
+        run(&subject).map_err(|text| Failure { check: name, text })?;
+    }
+    Ok(())
+}
+
+/// A check: its name, and the function that says what is wrong.
+type Check = (&'static str, fn(&Subject<'_>) -> Outcome);
+type Outcome = Result<(), String>;
+
+/// The device under examination.
+struct Subject<'a> {
+    device: &'a dyn Device,
+    drive: &'a dyn Drive,
+}
+
+impl Subject<'_> {
+    fn granularity_bytes(&self) -> u64 {
+        self.device.properties().granularity_bytes
+    }
+
+    fn free_bytes(&self) -> Result<u64, String> {
+        must("memory_info", self.device.memory_info()).map(|info| info.free_bytes)
+    }
+
+    /// Fails unless the free memory is what it should be, give or take the slack.
+    fn expect_free(&self, expected_bytes: u64, when: &str) -> Outcome {
+        let free_bytes = self.free_bytes()?;
+        let holds = free_bytes.abs_diff(expected_bytes) <= self.drive.slack_bytes();
+        ensure(holds, || format!("{when}, {free_bytes} bytes are free, not {expected_bytes}"))
+    }
+}
+
+fn ensure(holds: bool, text: impl FnOnce() -> String) -> Outcome {
+    if holds { Ok(()) } else { Err(text()) }
+}
+
+/// The value of a call that has to succeed.
+fn must<T>(call: &str, result: Result<T, DeviceError>) -> Result<T, String> {
+    result.map_err(|error| format!("{call} failed: {error}"))
+}
+
+/// Fails unless the call was refused, for a reason other than a lack of memory.
+fn must_refuse<T>(call: &str, result: Result<T, DeviceError>) -> Outcome {
+    match result.err() {
+        None => Err(format!("{call} was not refused")),
+        Some(DeviceError::OutOfMemory) => Err(format!("{call} was refused as out of memory")),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Fails unless the call ran out of memory.
+fn must_run_out<T>(call: &str, result: Result<T, DeviceError>) -> Outcome {
+    match result {
+        Ok(_) => Err(format!("{call} did not run out of memory")),
+        Err(DeviceError::OutOfMemory) => Ok(()),
+        Err(error) => Err(format!("{call} did not say that it is out of memory, but: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::types::MIB;
+
+    use super::*;
+    use crate::device::SimOptions;
+
+    #[test]
+    fn the_simulated_device_keeps_every_promise_and_is_left_as_it_was() {
+        for virtual_memory in [true, false] {
+            for index in [0, 3] {
+                let options = SimOptions { index, virtual_memory, ..SimOptions::default() };
+                let device = SimDevice::new(options);
+                assert_eq!(check(&device, &device), Ok(()));
+                assert_eq!((device.used_bytes(), device.page_count()), (0, 0));
+                assert_eq!(device.event_count(), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_small_device_with_a_tenant_on_it_passes_too() {
+        let memory_bytes = 300 * MIB + 512;
+        let device = SimDevice::new(SimOptions { memory_bytes, ..SimOptions::default() });
+        device.tenant_take(100 * MIB);
+        assert_eq!(check(&device, &device), Ok(()));
+    }
+}

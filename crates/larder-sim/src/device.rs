@@ -1,0 +1,435 @@
+//! `SimDevice`: the simulated GPU as a `Device`.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
+use larder_core::types::{Addr, DeviceIndex, EventId, GIB, PageHandle, Span, StreamId};
+
+use crate::calls::{CallKind, Calls, release_extra_ns};
+use crate::faults::{FaultPlan, Faults, TenantStep};
+use crate::memory::{Memory, UNIT_BYTES};
+use crate::streams::Streams;
+
+/// The process number under which the other tenant of the device's memory is listed.
+pub const TENANT_PID: u32 = u32::MAX;
+
+/// What kind of device to simulate.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// Which device of the process; below 1024. Devices of different index share no address.
+    pub index: u32,
+    /// All the memory that the device has.
+    pub memory_bytes: u64,
+    /// Whether reserve, create, map and their inverses work.
+    pub virtual_memory: bool,
+    /// Addresses that plain allocations get first, for replaying a recorded device.
+    ///
+    /// An allocation takes the next address in the list that was recorded for exactly its size,
+    /// skipping those that are not free; when none is left it takes the lowest free address. An
+    /// address is placed at the start of the device's plain region plus its recorded value, so
+    /// that order and distances are kept.
+    pub recorded_addresses: Vec<Span>,
+    /// What goes wrong.
+    pub faults: FaultPlan,
+}
+
+impl Default for SimOptions {
+    /// Device 0 with 80 GiB and virtual memory, on which nothing goes wrong.
+    fn default() -> SimOptions {
+        SimOptions {
+            index: 0,
+            memory_bytes: 80 * GIB,
+            virtual_memory: true,
+            recorded_addresses: Vec::new(),
+            faults: FaultPlan::default(),
+        }
+    }
+}
+
+/// A simulated GPU. The crate's page says what is modelled.
+#[derive(Debug)]
+pub struct SimDevice {
+    properties: Properties,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    memory: Memory,
+    streams: Streams,
+    faults: Faults,
+    calls: Calls,
+    now_ns: u64,
+}
+
+impl SimDevice {
+    /// A device as `options` say, with nothing on it.
+    pub fn new(options: SimOptions) -> SimDevice {
+        let SimOptions { index, memory_bytes, virtual_memory, recorded_addresses, faults } =
+            options;
+        let properties = Properties {
+            index: DeviceIndex(index),
+            total_bytes: memory_bytes,
+            granularity_bytes: UNIT_BYTES,
+            virtual_memory,
+        };
+        let state = State {
+            memory: Memory::new(index, memory_bytes, &recorded_addresses),
+            streams: Streams::default(),
+            faults: Faults::new(faults),
+            calls: Calls::default(),
+            now_ns: 0,
+        };
+        SimDevice { properties, state: Mutex::new(state) }
+    }
+
+    // What the one who simulates may look at. None of these is a device call.
+
+    /// How many calls of each kind came so far.
+    pub fn calls(&self) -> Calls {
+        self.state().calls
+    }
+
+    /// How many calls came so far in all, failed ones included.
+    pub fn total_calls(&self) -> u64 {
+        self.state().calls.total()
+    }
+
+    /// How much of the memory is behind plain allocations and pages; other tenants do not count.
+    pub fn used_bytes(&self) -> u64 {
+        self.state().memory.used_bytes()
+    }
+
+    /// How many events have been created and not destroyed.
+    pub fn event_count(&self) -> usize {
+        self.state().streams.event_count()
+    }
+
+    /// How many pages have been created and not released.
+    pub fn page_count(&self) -> u64 {
+        self.state().memory.page_count()
+    }
+
+    /// Whether the device could read and write every byte of the span: it lies in one plain
+    /// allocation, or on mapped pages that access was given to.
+    pub fn is_accessible(&self, span: Span) -> bool {
+        self.state().memory.is_accessible(span)
+    }
+
+    /// Whether work issued on the stream has not finished yet.
+    pub fn is_busy(&self, stream: StreamId) -> bool {
+        self.state().streams.is_busy(stream)
+    }
+
+    // What the one who simulates may do. None of these is a device call.
+
+    /// Puts a piece of work on the stream, as a program does that launches a kernel.
+    pub fn issue(&self, stream: StreamId) {
+        self.state().streams.issue(stream);
+    }
+
+    /// All work issued on the stream so far has finished.
+    pub fn sync(&self, stream: StreamId) {
+        self.state().streams.finish(stream);
+    }
+
+    /// Lets time go by.
+    pub fn advance(&self, duration_ns: u64) {
+        self.state().now_ns += duration_ns;
+    }
+
+    /// Puts another plan of faults in force, and starts it from its beginning.
+    pub fn set_faults(&self, plan: FaultPlan) {
+        self.state().faults = Faults::new(plan);
+    }
+
+    /// Another process takes memory, in units of 2 MiB and as far as there is some. Returns how
+    /// much it got.
+    pub fn tenant_take(&self, size_bytes: u64) -> u64 {
+        self.state().memory.tenant_take(size_bytes)
+    }
+
+    /// The other process gives memory back, in units of 2 MiB and as far as it has some. Returns
+    /// how much that was.
+    pub fn tenant_give(&self, size_bytes: u64) -> u64 {
+        self.state().memory.tenant_give(size_bytes)
+    }
+
+    /// The state, also after a thread panicked with it locked: every change to it is made whole by
+    /// a function that does not panic midway.
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What every device call has in common: time, the other tenant, faults, and counting.
+    fn call<T>(
+        &self,
+        kind: CallKind,
+        act: impl FnOnce(&mut State) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let mut state = self.state();
+        state.now_ns += kind.cost_ns();
+        match state.faults.tenant_step(kind) {
+            Some(TenantStep::Take(size_bytes)) => _ = state.memory.tenant_take(size_bytes),
+            Some(TenantStep::Give(size_bytes)) => _ = state.memory.tenant_give(size_bytes),
+            None => {}
+        }
+        let page_count = state.memory.page_count();
+        let result = match state.faults.strike(kind, page_count) {
+            Some(fault) => Err(fault.error()),
+            None => act(&mut state),
+        };
+        state.calls.count(kind, result.is_ok());
+        result
+    }
+
+    /// A call that needs virtual memory.
+    fn virtual_call<T>(
+        &self,
+        kind: CallKind,
+        act: impl FnOnce(&mut State) -> Result<T, DeviceError>,
+    ) -> Result<T, DeviceError> {
+        let supported = self.properties.virtual_memory;
+        self.call(kind, |state| if supported { act(state) } else { Err(DeviceError::NotSupported) })
+    }
+}
+
+impl Default for SimDevice {
+    fn default() -> SimDevice {
+        SimDevice::new(SimOptions::default())
+    }
+}
+
+impl Device for SimDevice {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
+        self.call(CallKind::MemoryInfo, |state| Ok(state.memory.info()))
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        let listed = self.call(CallKind::Processes, |state| {
+            let used_bytes = state.memory.used_bytes();
+            let own = ProcessMemory { pid: std::process::id(), own: true, used_bytes };
+            let used_bytes = state.memory.tenant_bytes();
+            let tenant = ProcessMemory { pid: TENANT_PID, own: false, used_bytes };
+            Ok(if used_bytes > 0 { vec![own, tenant] } else { vec![own] })
+        });
+        // A device that fails here is one that does not know its processes.
+        listed.unwrap_or_default()
+    }
+
+    fn alloc(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        self.call(CallKind::Alloc, |state| state.memory.alloc(size_bytes))
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), DeviceError> {
+        self.call(CallKind::Free, |state| state.memory.free(addr))
+    }
+
+    fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        self.virtual_call(CallKind::Reserve, |state| state.memory.reserve(size_bytes))
+    }
+
+    fn unreserve(&self, span: Span) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Unreserve, |state| state.memory.unreserve(span))
+    }
+
+    fn create_page(&self, size_bytes: u64) -> Result<PageHandle, DeviceError> {
+        self.virtual_call(CallKind::Create, |state| state.memory.create_page(size_bytes))
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Release, |state| {
+            let size_bytes = state.memory.release_page(page)?;
+            state.now_ns += release_extra_ns(size_bytes);
+            Ok(())
+        })
+    }
+
+    fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Map, |state| state.memory.map(span, page))
+    }
+
+    fn unmap(&self, span: Span) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Unmap, |state| state.memory.unmap(span))
+    }
+
+    fn set_access(&self, span: Span) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Access, |state| {
+            let pages = state.memory.set_access(span)?;
+            // The first page is paid for by the call itself.
+            state.now_ns += (pages - 1) * CallKind::Access.cost_ns();
+            Ok(())
+        })
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        self.call(CallKind::CreateEvent, |state| Ok(state.streams.create_event()))
+    }
+
+    fn destroy_event(&self, event: EventId) -> Result<(), DeviceError> {
+        self.call(CallKind::DestroyEvent, |state| state.streams.destroy_event(event))
+    }
+
+    fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        self.call(CallKind::Record, |state| {
+            let late_queries = state.faults.late_queries();
+            state.streams.record_event(event, stream, late_queries)
+        })
+    }
+
+    fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
+        self.call(CallKind::Query, |state| state.streams.query_event(event))
+    }
+
+    fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
+        self.call(CallKind::WaitEvent, |state| state.streams.wait_event(event))
+    }
+
+    fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.call(CallKind::WaitStream, |state| {
+            state.streams.wait_stream(stream);
+            Ok(())
+        })
+    }
+
+    fn wait_device(&self) -> Result<(), DeviceError> {
+        self.call(CallKind::WaitDevice, |state| {
+            state.streams.wait_device();
+            Ok(())
+        })
+    }
+
+    fn now_ns(&self) -> u64 {
+        let mut state = self.state();
+        state.calls.count(CallKind::Clock, true);
+        state.now_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::types::MIB;
+
+    use super::*;
+    use crate::faults::Fault;
+    use crate::memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE};
+
+    fn device(memory_bytes: u64, faults: FaultPlan) -> SimDevice {
+        SimDevice::new(SimOptions { memory_bytes, faults, ..SimOptions::default() })
+    }
+
+    #[test]
+    fn devices_share_no_address_and_each_starts_at_its_base() {
+        for index in [0, 1, 1023] {
+            let device = SimDevice::new(SimOptions { index, ..SimOptions::default() });
+            let area = u64::from(index) * DEVICE_STRIDE;
+            assert_eq!(device.alloc(1), Ok(Addr(area + PLAIN_BASE)));
+            assert_eq!(device.reserve(1), Ok(Addr(area + RESERVE_BASE)));
+        }
+    }
+
+    #[test]
+    fn a_replay_gets_the_recorded_addresses_moved_up() {
+        let recorded = Addr(0x7f20_b000_0000);
+        let recorded_addresses = vec![Span::new(recorded, 20 * MIB)];
+        let device = SimDevice::new(SimOptions { recorded_addresses, ..SimOptions::default() });
+        assert_eq!(device.alloc(2 * MIB), Ok(Addr(PLAIN_BASE)));
+        assert_eq!(device.alloc(20 * MIB), Ok(recorded.offset(PLAIN_BASE)));
+        assert_eq!(device.alloc(20 * MIB), Ok(Addr(PLAIN_BASE + 2 * MIB)));
+    }
+
+    #[test]
+    fn calls_are_counted_and_take_time() {
+        let device = device(4 * MIB, FaultPlan::default());
+        let addr = device.alloc(MIB).unwrap();
+        assert_eq!(device.alloc(4 * MIB), Err(DeviceError::OutOfMemory));
+        assert_eq!(device.create_page(4 * MIB), Err(DeviceError::OutOfMemory));
+        device.free(addr).unwrap();
+        let calls = device.calls();
+        assert_eq!((calls.alloc, calls.create, calls.free, calls.failed), (2, 0, 1, 2));
+        assert_eq!(device.total_calls(), 4);
+        assert_eq!(device.now_ns(), 2 * 59_000 + 13_000 + 53_000);
+        device.advance(7);
+        assert_eq!(device.now_ns() % 1000, 7);
+        assert_eq!(device.total_calls(), 6, "looking at the clock is a call");
+    }
+
+    #[test]
+    fn giving_access_costs_as_much_as_there_are_pages() {
+        let device = SimDevice::default();
+        let range = device.reserve(6 * MIB).unwrap();
+        for first in 0..3 {
+            let page = device.create_page(UNIT_BYTES).unwrap();
+            device.map(Span::new(range.offset(first * UNIT_BYTES), UNIT_BYTES), page).unwrap();
+        }
+        let before_ns = device.now_ns();
+        device.set_access(Span::new(range, 6 * MIB)).unwrap();
+        assert_eq!(device.now_ns() - before_ns, 3 * 33_000);
+        assert_eq!((device.calls().map, device.calls().access), (3, 1));
+    }
+
+    #[test]
+    fn a_planned_fault_changes_nothing() {
+        let plan = FaultPlan::new(0).fail_nth(CallKind::Alloc, 1, Fault::OutOfMemory).fail_nth(
+            CallKind::Free,
+            1,
+            Fault::Other,
+        );
+        let device = device(2 * MIB, plan);
+        assert_eq!(device.alloc(1), Err(DeviceError::OutOfMemory));
+        assert_eq!(device.used_bytes(), 0);
+        let addr = device.alloc(1).unwrap();
+        assert_eq!(device.free(addr), Err(Fault::Other.error()));
+        assert_eq!(device.used_bytes(), 2 * MIB, "it is still held");
+        device.free(addr).unwrap();
+    }
+
+    #[test]
+    fn pages_run_out_while_a_range_is_being_mapped() {
+        let device = device(80 * MIB, FaultPlan::new(0).page_limit(2));
+        let first = device.create_page(UNIT_BYTES).unwrap();
+        device.create_page(UNIT_BYTES).unwrap();
+        assert_eq!(device.create_page(UNIT_BYTES), Err(DeviceError::OutOfMemory));
+        device.release_page(first).unwrap();
+        device.create_page(UNIT_BYTES).unwrap();
+        assert_eq!(device.page_count(), 2);
+    }
+
+    #[test]
+    fn a_tenant_is_listed_while_it_holds_something() {
+        let device = device(8 * MIB, FaultPlan::default());
+        assert_eq!(device.processes().len(), 1);
+        device.tenant_take(6 * MIB);
+        let tenant = ProcessMemory { pid: TENANT_PID, own: false, used_bytes: 6 * MIB };
+        assert_eq!(device.processes()[1], tenant);
+        assert_eq!(device.memory_info().unwrap().free_bytes, 2 * MIB);
+        assert_eq!(device.alloc(4 * MIB), Err(DeviceError::OutOfMemory));
+        device.tenant_give(6 * MIB);
+        device.alloc(4 * MIB).unwrap();
+    }
+
+    #[test]
+    fn a_tenant_with_a_mind_of_its_own_replays_from_the_seed() {
+        let run = || {
+            let device = device(64 * MIB, FaultPlan::new(3).tenant(0.5, 40 * MIB));
+            let answers: Vec<_> =
+                (0..200).map(|_| device.alloc(1).and_then(|addr| device.free(addr))).collect();
+            (answers.iter().filter(|answer| answer.is_err()).count(), answers)
+        };
+        let (failed, answers) = run();
+        assert!(failed > 0 && failed < 200, "{failed} of 200 failed");
+        assert_eq!(run().1, answers);
+    }
+
+    #[test]
+    fn a_device_without_virtual_memory_says_so() {
+        let device = SimDevice::new(SimOptions { virtual_memory: false, ..SimOptions::default() });
+        assert_eq!(device.reserve(UNIT_BYTES), Err(DeviceError::NotSupported));
+        assert_eq!(device.create_page(UNIT_BYTES), Err(DeviceError::NotSupported));
+        assert!(!device.properties().virtual_memory);
+    }
+}

@@ -1,0 +1,472 @@
+//! Random scripts from a seed, shaped like what programs do.
+
+use std::collections::VecDeque;
+
+use larder_core::types::{GIB, KIB, MIB};
+
+use crate::random::Random;
+use crate::script::Op;
+
+/// What kind of script to make up. Probabilities are per step.
+#[derive(Clone, Debug)]
+pub struct GenerateOptions {
+    /// How many operations. The closing ones, which balance what is still open, come on top.
+    pub steps: usize,
+    /// How many streams, from 1 to 4.
+    pub streams: u32,
+    /// Around how many allocations are live at a time.
+    pub live_target: usize,
+    /// No allocation is made that would bring the live bytes above this.
+    pub live_bytes_max: u64,
+    /// No allocation is larger than this.
+    pub size_bytes_max: u64,
+    /// Probability of using a block on another stream.
+    pub record_probability: f64,
+    /// Probability of a stream's work being done.
+    pub sync_probability: f64,
+    /// Probability of emptying the cache.
+    pub empty_probability: f64,
+    /// Probability of a new cap on the memory.
+    pub fraction_probability: f64,
+    /// Probability of resetting the peaks, and of resetting the sums.
+    pub reset_probability: f64,
+    /// Whether private pools are made, routed to and released, some of them under graph capture.
+    pub pools: bool,
+    /// Probability of doing something about pools, if there are any.
+    pub pool_probability: f64,
+    /// Whether all that is still live is freed at the end.
+    pub free_all_at_end: bool,
+}
+
+impl Default for GenerateOptions {
+    /// A thousand steps on three streams of an 80 GiB device, without pools.
+    fn default() -> GenerateOptions {
+        GenerateOptions {
+            steps: 1000,
+            streams: 3,
+            live_target: 100,
+            live_bytes_max: 40 * GIB,
+            size_bytes_max: 2 * GIB,
+            record_probability: 0.05,
+            sync_probability: 0.03,
+            empty_probability: 0.002,
+            fraction_probability: 0.001,
+            reset_probability: 0.002,
+            pools: false,
+            pool_probability: 0.03,
+            free_all_at_end: false,
+        }
+    }
+}
+
+/// Makes one random script. Equal seeds and options give equal scripts.
+#[derive(Debug)]
+pub struct Generator {
+    options: GenerateOptions,
+    random: Random,
+    ops: Vec<Op>,
+    id_next: u64,
+    live: VecDeque<Live>,
+    live_bytes: u64,
+    /// Sizes asked for lately: programs ask for the same ones again and again.
+    recent_sizes: VecDeque<u64>,
+    burst: Burst,
+    pools: Vec<Pool>,
+    pool_next: u32,
+    captured: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    id: u64,
+    size_bytes: u64,
+}
+
+/// A stretch of steps with one intention: to fill up, to free, or to hold the level.
+#[derive(Clone, Copy, Debug)]
+struct Burst {
+    steps_left: u64,
+    alloc_probability: f64,
+    order: Order,
+    stream: u32,
+}
+
+/// In which order things are freed.
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    LastFirst,
+    FirstFirst,
+    Random,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    number: u32,
+    uses: u32,
+    routed: bool,
+    /// The stream whose capture this pool's routing is for.
+    captures: Option<u32>,
+}
+
+impl Generator {
+    /// The generator that belongs to `seed`.
+    pub fn new(seed: u64, options: GenerateOptions) -> Generator {
+        assert!((1..=4).contains(&options.streams), "a script has 1 to 4 streams");
+        let burst =
+            Burst { steps_left: 0, alloc_probability: 1.0, order: Order::Random, stream: 0 };
+        Generator {
+            options,
+            random: Random::new(seed),
+            ops: Vec::new(),
+            id_next: 1,
+            live: VecDeque::new(),
+            live_bytes: 0,
+            recent_sizes: VecDeque::new(),
+            burst,
+            pools: Vec::new(),
+            pool_next: 1,
+            captured: None,
+        }
+    }
+
+    /// The script.
+    pub fn generate(mut self) -> Vec<Op> {
+        while self.ops.len() < self.options.steps {
+            self.step();
+        }
+        while let Some(index) = self.pools.len().checked_sub(1) {
+            self.end_routing(index);
+            self.release(index);
+        }
+        while self.options.free_all_at_end && !self.live.is_empty() {
+            self.free();
+        }
+        self.ops
+    }
+
+    fn step(&mut self) {
+        if self.options.pools && self.random.chance(self.options.pool_probability) {
+            self.pool_step();
+        } else if self.random.chance(self.options.record_probability) {
+            self.record();
+        } else if self.random.chance(self.options.sync_probability) {
+            self.sync();
+        } else if self.random.chance(self.options.empty_probability) {
+            self.empty();
+        } else if self.random.chance(self.options.fraction_probability) {
+            let fraction = *self.random.pick(&[1.0, 1.0, 0.9, 0.75, 0.5]);
+            self.ops.push(Op::Fraction { fraction });
+        } else if self.random.chance(self.options.reset_probability) {
+            let reset = *self.random.pick(&[Op::ResetPeak, Op::ResetAccumulated]);
+            self.ops.push(reset);
+        } else {
+            self.alloc_or_free();
+        }
+    }
+
+    // Allocations.
+
+    fn alloc_or_free(&mut self) {
+        if self.burst.steps_left == 0 {
+            self.burst = self.next_burst();
+        }
+        self.burst.steps_left -= 1;
+        if self.live.is_empty() || self.random.chance(self.burst.alloc_probability) {
+            self.alloc();
+        } else {
+            self.free();
+        }
+    }
+
+    fn next_burst(&mut self) -> Burst {
+        let live = self.live.len();
+        let target = self.options.live_target;
+        // Bursts wander freely around the target and are driven back when they strayed far.
+        let alloc_probability = if live > target * 2 {
+            0.1
+        } else if live < target / 4 {
+            0.9
+        } else {
+            *self.random.pick(&[0.03, 0.3, 0.5, 0.5, 0.7, 0.97])
+        };
+        Burst {
+            steps_left: self.random.between(1, 64),
+            alloc_probability,
+            order: *self.random.pick(&[Order::LastFirst, Order::FirstFirst, Order::Random]),
+            stream: self.any_stream(),
+        }
+    }
+
+    fn alloc(&mut self) {
+        let size_bytes = self.size_bytes();
+        if self.live_bytes + size_bytes > self.options.live_bytes_max {
+            // There is always something to free here, unless a single block is over the cap.
+            return self.free();
+        }
+        let strays = self.random.chance(0.1);
+        let stream = if strays { self.any_stream() } else { self.burst.stream };
+        let id = self.id_next;
+        self.id_next += 1;
+        self.live.push_back(Live { id, size_bytes });
+        self.live_bytes += size_bytes;
+        self.ops.push(Op::Alloc { id, size_bytes, stream });
+    }
+
+    fn free(&mut self) {
+        let freed = match self.burst.order {
+            Order::LastFirst => self.live.pop_back(),
+            Order::FirstFirst => self.live.pop_front(),
+            Order::Random if self.live.is_empty() => None,
+            Order::Random => {
+                let index = self.random.below(self.live.len() as u64) as usize;
+                self.live.remove(index)
+            }
+        };
+        match freed {
+            Some(Live { id, size_bytes }) => {
+                self.live_bytes -= size_bytes;
+                self.ops.push(Op::Free { id });
+            }
+            // Every step makes an operation, or a script of large blocks might never end.
+            None => self.ops.push(Op::ResetPeak),
+        }
+    }
+
+    fn size_bytes(&mut self) -> u64 {
+        if !self.recent_sizes.is_empty() && self.random.chance(0.6) {
+            let index = self.random.below(self.recent_sizes.len() as u64) as usize;
+            return self.recent_sizes[index];
+        }
+        let size_bytes = fresh_size(&mut self.random).min(self.options.size_bytes_max);
+        self.recent_sizes.push_back(size_bytes);
+        if self.recent_sizes.len() > 24 {
+            self.recent_sizes.pop_front();
+        }
+        size_bytes
+    }
+
+    // Streams and the cache.
+
+    fn any_stream(&mut self) -> u32 {
+        self.random.below(u64::from(self.options.streams)) as u32
+    }
+
+    fn record(&mut self) {
+        if self.live.is_empty() {
+            return self.alloc_or_free();
+        }
+        let index = self.random.below(self.live.len() as u64) as usize;
+        let id = self.live[index].id;
+        let stream = self.any_stream();
+        self.ops.push(Op::Record { id, stream });
+    }
+
+    /// A stream under capture has no work to finish, so it is never the one.
+    fn sync(&mut self) {
+        let stream = self.any_stream();
+        if self.captured == Some(stream) {
+            return self.alloc_or_free();
+        }
+        self.ops.push(Op::Sync { stream });
+    }
+
+    fn empty(&mut self) {
+        if self.captured.is_some() {
+            return self.alloc_or_free();
+        }
+        self.ops.push(Op::Empty);
+    }
+
+    // Pools.
+
+    fn pool_step(&mut self) {
+        if self.pools.is_empty() || (self.pools.len() < 3 && self.random.chance(0.2)) {
+            return self.new_pool();
+        }
+        let index = self.random.below(self.pools.len() as u64) as usize;
+        let Pool { number: pool, routed, .. } = self.pools[index];
+        match (routed, self.random.below(6)) {
+            (false, 0..=2) => self.begin_routing(index),
+            (false, 3) if self.captured.is_none() => self.ops.push(Op::PoolEmpty { pool }),
+            (false, 4) => {
+                self.pools[index].uses += 1;
+                self.ops.push(Op::PoolNew { pool });
+            }
+            (false, _) => self.release(index),
+            (true, 0..=3) => self.end_routing(index),
+            (true, _) => self.alloc_or_free(),
+        }
+    }
+
+    /// A pool that is released for good does not come back under its number.
+    fn new_pool(&mut self) {
+        let pool = self.pool_next;
+        self.pool_next += 1;
+        self.pools.push(Pool { number: pool, uses: 1, routed: false, captures: None });
+        self.ops.push(Op::PoolNew { pool });
+        if self.random.chance(0.3) {
+            let on = self.random.chance(0.7);
+            self.ops.push(Op::PoolUseOnOom { pool, on });
+        }
+        if self.random.chance(0.3) {
+            self.ops.push(Op::PoolNoSplit { pool });
+        }
+    }
+
+    fn begin_routing(&mut self, index: usize) {
+        let pool = self.pools[index].number;
+        let stream = self.any_stream();
+        let every_stream = self.random.chance(0.2);
+        let captures = !every_stream && self.captured.is_none() && self.random.chance(0.4);
+        self.pools[index].uses += 1;
+        self.pools[index].routed = true;
+        self.ops.push(Op::PoolBegin { pool, stream: (!every_stream).then_some(stream) });
+        if captures {
+            self.pools[index].captures = Some(stream);
+            self.captured = Some(stream);
+            self.ops.push(Op::CaptureBegin { stream });
+        }
+        // What follows is mostly meant for the pool.
+        self.burst.stream = stream;
+    }
+
+    fn end_routing(&mut self, index: usize) {
+        let Pool { number: pool, routed, captures, .. } = self.pools[index];
+        if let Some(stream) = captures {
+            self.ops.push(Op::CaptureEnd { stream });
+            self.captured = None;
+            self.pools[index].captures = None;
+        }
+        if routed {
+            self.ops.push(Op::PoolEnd { pool });
+            self.pools[index].routed = false;
+        }
+    }
+
+    /// Drops one use; the pool is forgotten with the last.
+    fn release(&mut self, index: usize) {
+        let entry = &mut self.pools[index];
+        entry.uses -= 1;
+        self.ops.push(Op::PoolRelease { pool: entry.number });
+        if entry.uses == 0 {
+            self.pools.remove(index);
+        }
+    }
+}
+
+/// A size of some class that allocators treat in a way of its own.
+fn fresh_size(random: &mut Random) -> u64 {
+    /// Steps to either side of a limit, where an off-by-one would show.
+    const EDGES: [i64; 7] = [-513, -512, -1, 0, 1, 512, 513];
+    let near = |random: &mut Random, limit: u64| limit.saturating_add_signed(*random.pick(&EDGES));
+    match random.below(100) {
+        0..=19 => random.between(1, 512),
+        20..=44 => random.between(1, 512) * 512,
+        45..=54 => random.between(256 * KIB, MIB),
+        55..=64 => near(random, MIB),
+        65..=70 => near(random, 10 * MIB),
+        71..=85 => random.between(MIB, 20 * MIB),
+        86..=91 => random.between(1, 16) * 2 * MIB,
+        92..=97 => random.between(20 * MIB, 256 * MIB),
+        _ => random.between(256 * MIB, 2 * GIB),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::script::Script;
+
+    fn script(seed: u64, pools: bool) -> Vec<Op> {
+        let options = GenerateOptions { steps: 5000, pools, ..GenerateOptions::default() };
+        Generator::new(seed, options).generate()
+    }
+
+    #[test]
+    fn a_seed_gives_one_script_and_the_script_is_well_formed() {
+        for seed in 0..20 {
+            let ops = script(seed, seed % 2 == 1);
+            assert_eq!(ops, script(seed, seed % 2 == 1));
+            let text: Vec<String> = ops.iter().map(Op::to_string).collect();
+            // The reader refuses IDs that are not fresh, not allocated, or freed twice.
+            assert_eq!(Script::parse(&text.join("\n")), Ok(ops));
+        }
+        assert_ne!(script(1, false), script(2, false));
+    }
+
+    #[test]
+    fn a_script_has_some_of_everything() {
+        let mut counts: HashMap<String, usize> = HashMap::new();
+        for op in (1..5).flat_map(|seed| script(seed, true)) {
+            let word = op.to_string().split(' ').next().map(String::from);
+            *counts.entry(word.unwrap()).or_default() += 1;
+        }
+        assert_eq!(counts.len(), 17, "{counts:?}");
+        assert!(counts["alloc"] > 6000 && counts["free"] > 6000, "{counts:?}");
+        let plain = script(1, false);
+        assert!(!plain.iter().any(|op| op.to_string().starts_with("pool")));
+        assert!(!plain.iter().any(|op| op.to_string().starts_with("capture")));
+    }
+
+    #[test]
+    fn pools_and_captures_are_balanced_and_captured_streams_are_left_alone() {
+        for seed in 0..20 {
+            let mut uses: HashMap<u32, i64> = HashMap::new();
+            let mut routed: Vec<u32> = Vec::new();
+            let mut captured: Option<u32> = None;
+            for op in script(seed, true) {
+                match op {
+                    Op::PoolNew { pool } => *uses.entry(pool).or_default() += 1,
+                    Op::PoolBegin { pool, .. } => {
+                        assert!(!routed.contains(&pool) && uses[&pool] > 0);
+                        routed.push(pool);
+                        *uses.entry(pool).or_default() += 1;
+                    }
+                    Op::PoolEnd { pool } => {
+                        let at = routed.iter().position(|&other| other == pool).unwrap();
+                        routed.remove(at);
+                    }
+                    Op::PoolRelease { pool } => {
+                        assert!(uses[&pool] > 0 && !routed.contains(&pool));
+                        *uses.entry(pool).or_default() -= 1;
+                    }
+                    Op::CaptureBegin { stream } => assert_eq!(captured.replace(stream), None),
+                    Op::CaptureEnd { stream } => assert_eq!(captured.take(), Some(stream)),
+                    Op::Sync { stream } => assert_ne!(captured, Some(stream)),
+                    Op::Empty | Op::PoolEmpty { .. } => assert_eq!(captured, None),
+                    _ => {}
+                }
+            }
+            assert!(uses.values().all(|&uses| uses == 0), "{uses:?}");
+            assert!(routed.is_empty() && captured.is_none());
+        }
+    }
+
+    #[test]
+    fn the_limits_are_kept() {
+        let options = GenerateOptions {
+            steps: 3000,
+            streams: 1,
+            live_bytes_max: 100 * MIB,
+            size_bytes_max: 30 * MIB,
+            free_all_at_end: true,
+            ..GenerateOptions::default()
+        };
+        let (mut sizes, mut live_bytes) = (HashMap::new(), 0);
+        for op in Generator::new(9, options).generate() {
+            match op {
+                Op::Alloc { id, size_bytes, stream } => {
+                    assert!(size_bytes <= 30 * MIB && stream == 0);
+                    sizes.insert(id, size_bytes);
+                    live_bytes += size_bytes;
+                    assert!(live_bytes <= 100 * MIB);
+                }
+                Op::Free { id } => live_bytes -= sizes.remove(&id).unwrap(),
+                _ => {}
+            }
+        }
+        assert!(sizes.is_empty(), "all was freed at the end");
+    }
+}

@@ -1,0 +1,439 @@
+//! A naive allocator to judge the real one by: lists instead of indexes, a search through
+//! everything instead of bookkeeping. It is written from the rules, and shares no code with the
+//! heap that it judges.
+//!
+//! It expects a device on which no call fails but for want of memory.
+
+mod growth;
+mod release;
+mod segment;
+
+use std::sync::Arc;
+
+use larder_core::config::ConfigError;
+use larder_core::device::Device;
+use larder_core::types::{Addr, EventId, MIB, PoolKind, StreamId};
+use larder_core::{Config, Policy, Stats};
+
+use super::tally::{self, change, change_pool};
+use crate::SimDevice;
+use growth::Grown;
+use segment::{Block, Segment, State};
+
+/// All sizes are multiples of this.
+const UNIT_BYTES: u64 = 512;
+const SMALL_MAX_BYTES: u64 = MIB;
+const OWN_SEGMENT_MIN_BYTES: u64 = 10 * MIB;
+const SEGMENT_STEP_BYTES: u64 = 2 * MIB;
+const REQUEST_LIMIT_BYTES: u64 = 1 << 60;
+
+const NO_FAULTS: &str = "the model's device fails for want of memory only";
+
+/// A request after rounding.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    requested_bytes: u64,
+    size_bytes: u64,
+    kind: PoolKind,
+    stream: StreamId,
+}
+
+/// Where a block stands: which segment, which block of it.
+type Spot = (usize, usize);
+
+/// The naive allocator.
+#[derive(Debug)]
+pub(super) struct Model {
+    device: Arc<SimDevice>,
+    policy: Policy,
+    config: Config,
+    cap_bytes: Option<u64>,
+    segments: Vec<Segment>,
+    /// Events awaited, in the order in which they were recorded, each with its block's address.
+    events: Vec<(StreamId, EventId, u64)>,
+    spare_events: Vec<EventId>,
+    /// How often each pool was searched while garbage collection was on: small, large.
+    searches: [u64; 2],
+    stats: Stats,
+}
+
+impl Model {
+    pub(super) fn new(device: Arc<SimDevice>, config: Config, policy: Policy) -> Model {
+        let fraction = config.memory_fraction;
+        let mut model = Model {
+            device,
+            policy,
+            config,
+            cap_bytes: None,
+            segments: Vec::new(),
+            events: Vec::new(),
+            spare_events: Vec::new(),
+            searches: [0; 2],
+            stats: Stats::default(),
+        };
+        model.set_fraction(fraction);
+        model
+    }
+
+    pub(super) fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    pub(super) fn device(&self) -> &SimDevice {
+        &self.device
+    }
+
+    pub(super) fn reset_peak(&mut self) {
+        tally::reset_peak(&mut self.stats);
+    }
+
+    pub(super) fn reset_accumulated(&mut self) {
+        tally::reset_accumulated(&mut self.stats);
+    }
+
+    pub(super) fn set_fraction(&mut self, fraction: f64) {
+        let bytes = fraction * self.total_bytes() as f64;
+        let bytes = if self.policy.cap_rounds_to_nearest { bytes.round() } else { bytes.floor() };
+        self.cap_bytes = (fraction < 1.0).then_some(bytes as u64);
+    }
+
+    pub(super) fn configure(&mut self, text: &str) -> Result<(), ConfigError> {
+        self.config = self.config.update(text)?;
+        Ok(())
+    }
+
+    fn total_bytes(&self) -> u64 {
+        self.device.properties().total_bytes
+    }
+
+    /// Blocks of this size and above are oversize.
+    fn split_limit_bytes(&self) -> u64 {
+        self.config.max_split_bytes.unwrap_or(u64::MAX)
+    }
+
+    fn reserved_bytes(&self) -> u64 {
+        self.stats.reserved_bytes.all.current as u64
+    }
+
+    fn is_collecting(&self) -> bool {
+        let measurable = self.cap_bytes.is_some() || self.policy.collect_without_cap;
+        self.config.garbage_collection_threshold > 0.0 && measurable
+    }
+
+    fn round(&self, size_bytes: u64) -> u64 {
+        if size_bytes < UNIT_BYTES {
+            return UNIT_BYTES;
+        }
+        let mut class = 0;
+        while class < 15 && size_bytes >= (2 * MIB) << class {
+            class += 1;
+        }
+        let divisions = self.config.roundup_divisions[class];
+        if divisions < 2 || size_bytes <= UNIT_BYTES * divisions {
+            return size_bytes.div_ceil(UNIT_BYTES) * UNIT_BYTES;
+        }
+        let mut floor = UNIT_BYTES;
+        while floor * 2 <= size_bytes {
+            floor *= 2;
+        }
+        let step = floor / divisions;
+        size_bytes.div_ceil(step) * step
+    }
+
+    fn want(&self, requested_bytes: u64, stream: StreamId) -> Want {
+        let size_bytes = self.round(requested_bytes);
+        let small = size_bytes <= SMALL_MAX_BYTES;
+        let kind = if small { PoolKind::Small } else { PoolKind::Large };
+        Want { requested_bytes, size_bytes, kind, stream }
+    }
+
+    /// What a request asks of the device in one plain piece.
+    fn segment_bytes(&self, want: &Want) -> u64 {
+        match want.size_bytes {
+            0..=SMALL_MAX_BYTES => 2 * MIB,
+            size if size < OWN_SEGMENT_MIN_BYTES => self.config.large_segment_bytes,
+            size => size.div_ceil(SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES,
+        }
+    }
+
+    /// The address of a new allocation; none if there is no memory for it.
+    pub(super) fn malloc(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if requested_bytes == 0 {
+            return Some(Addr(0));
+        }
+        if requested_bytes >= REQUEST_LIMIT_BYTES {
+            return None;
+        }
+        self.poll_events();
+        let want = self.want(requested_bytes, stream);
+        self.take(&want).or_else(|| self.climb(&want)).map(Addr)
+    }
+
+    /// Everything that a request which found no block tries, in order.
+    fn climb(&mut self, want: &Want) -> Option<u64> {
+        let limit_bytes = self.cap_bytes.unwrap_or(u64::MAX).min(self.total_bytes());
+        if self.policy.refuse_hopeless && want.size_bytes > limit_bytes {
+            self.stats.num_ooms += 1;
+            return None;
+        }
+        if self.is_collecting() {
+            self.collect();
+        }
+        let mut grown = self.grow(want);
+        if grown == Grown::NoRoom && self.make_room(want) {
+            grown = self.grow(want);
+        }
+        if grown == Grown::NoRoom {
+            self.wait_for_events();
+            if self.policy.search_after_recovery
+                && let Some(addr) = self.take(want)
+            {
+                return Some(addr);
+            }
+            self.release_cached();
+            self.stats.num_alloc_retries += 1;
+            grown = self.grow(want);
+        }
+        match grown {
+            Grown::Served(addr) => return Some(addr),
+            Grown::Rejected => self.stats.num_oom_rejections += 1,
+            Grown::NoRoom => {
+                if self.policy.search_after_recovery
+                    && let Some(addr) = self.take(want)
+                {
+                    return Some(addr);
+                }
+                self.stats.num_ooms += 1;
+            }
+        }
+        None
+    }
+
+    /// All free blocks of a pool on a stream (on all streams, if none is named), in the order in
+    /// which PyTorch keeps them: by stream, size, address.
+    fn free_blocks(&self, kind: PoolKind, stream: Option<StreamId>) -> Vec<Spot> {
+        let mut spots = Vec::new();
+        for (at, segment) in self.segments.iter().enumerate() {
+            if segment.kind == kind && stream.is_none_or(|stream| stream == segment.stream) {
+                let free = segment.blocks.iter().enumerate();
+                let free = free.filter(|(_, block)| block.state == State::Free);
+                spots.extend(free.map(|(block, _)| (at, block)));
+            }
+        }
+        spots.sort_by_key(|&(segment, block)| {
+            let segment = &self.segments[segment];
+            let block = &segment.blocks[block];
+            (segment.stream, block.size_bytes, block.addr)
+        });
+        spots
+    }
+
+    fn block(&self, (segment, block): Spot) -> &Block {
+        &self.segments[segment].blocks[block]
+    }
+
+    /// Serves the request from a free block.
+    fn take(&mut self, want: &Want) -> Option<u64> {
+        if self.is_collecting() {
+            self.searches[pool_index(want.kind)] += 1;
+        }
+        let mut spots = self.free_blocks(want.kind, Some(want.stream));
+        spots.retain(|&spot| self.block(spot).size_bytes >= want.size_bytes);
+        let is_expandable = |&(segment, _): &Spot| self.segments[segment].is_expandable();
+        let room_bytes = |&(segment, block): &Spot| self.segments[segment].room_bytes(block);
+        let mut at = 0;
+        if self.config.expandable_segments {
+            while is_expandable(spots.get(at)?)
+                && spots.get(at + 1).is_some_and(|next| room_bytes(next) < room_bytes(&spots[at]))
+            {
+                at += 1;
+            }
+        } else {
+            while is_expandable(spots.get(at)?) {
+                at += 1;
+            }
+        }
+        let spot = *spots.get(at)?;
+        let spared = self.policy.split_limit_spares_expandable && is_expandable(&spot);
+        let (limit_bytes, size_bytes) = (self.split_limit_bytes(), self.block(spot).size_bytes);
+        let slack_bytes = self.config.max_non_split_rounding_bytes;
+        let allowed = if want.size_bytes < limit_bytes {
+            size_bytes < limit_bytes || limit_bytes == u64::MAX
+        } else {
+            size_bytes < want.size_bytes.saturating_add(slack_bytes)
+        };
+        (allowed || spared).then(|| self.hand_out(spot, want))
+    }
+
+    /// Makes a free block live, and cuts it to size where that is right.
+    fn hand_out(&mut self, (at, block_at): Spot, want: &Want) -> u64 {
+        let limit_bytes = self.split_limit_bytes();
+        let searches = self.searches[pool_index(want.kind)];
+        let segment = &mut self.segments[at];
+        let (expandable, was_split) = (segment.is_expandable(), segment.is_split());
+        let fine = if self.policy.split_by_segment_kind {
+            expandable
+        } else {
+            self.config.expandable_segments
+        };
+        let whole_bytes = segment.blocks[block_at].size_bytes;
+        let rest_bytes = whole_bytes - want.size_bytes;
+        let cut = if want.kind == PoolKind::Small || fine {
+            rest_bytes >= UNIT_BYTES
+        } else {
+            want.size_bytes < limit_bytes && rest_bytes > SMALL_MAX_BYTES
+        };
+        if cut {
+            segment.cut(block_at, want.size_bytes);
+            segment.blocks[block_at + 1].free_since = searches;
+        }
+        let (blocks, bytes) = match (cut, was_split) {
+            (true, true) => (0, -(want.size_bytes as i64)),
+            (true, false) => (1, rest_bytes as i64),
+            (false, true) => (-1, -(whole_bytes as i64)),
+            (false, false) => (0, 0),
+        };
+        let block = &mut segment.blocks[block_at];
+        block.state = State::Live;
+        block.requested_bytes = want.requested_bytes;
+        block.oversize = self.config.max_split_bytes.is_some_and(|max| block.size_bytes >= max);
+        let (addr, size_bytes, oversize) = (block.addr, block.size_bytes as i64, block.oversize);
+        if !expandable {
+            change_pool(&mut self.stats.inactive_split, want.kind, blocks);
+            change_pool(&mut self.stats.inactive_split_bytes, want.kind, bytes);
+        }
+        change_pool(&mut self.stats.allocation, want.kind, 1);
+        change_pool(&mut self.stats.allocated_bytes, want.kind, size_bytes);
+        change_pool(&mut self.stats.active, want.kind, 1);
+        change_pool(&mut self.stats.active_bytes, want.kind, size_bytes);
+        change_pool(&mut self.stats.requested_bytes, want.kind, want.requested_bytes as i64);
+        if oversize {
+            change(&mut self.stats.oversize_allocations, 1);
+        }
+        addr
+    }
+
+    /// The block that starts at an address.
+    fn find(&self, addr: u64) -> Spot {
+        let spot = self.segments.iter().enumerate().find_map(|(at, segment)| {
+            let block = segment.blocks.iter().position(|block| block.addr == addr)?;
+            Some((at, block))
+        });
+        spot.expect("the harness names live addresses only")
+    }
+
+    /// Frees a live block: at once, or when the streams that use it have come so far.
+    pub(super) fn free(&mut self, addr: Addr) {
+        let (at, block_at) = self.find(addr.0);
+        let kind = self.segments[at].kind;
+        let block = &mut self.segments[at].blocks[block_at];
+        let size_bytes = block.size_bytes;
+        let uses = std::mem::take(&mut block.uses);
+        block.state = State::Waiting(uses.len());
+        let remembered = block.oversize;
+        change_pool(&mut self.stats.allocation, kind, -1);
+        change_pool(&mut self.stats.allocated_bytes, kind, -(size_bytes as i64));
+        let oversize = if self.policy.oversize_is_remembered {
+            remembered
+        } else {
+            self.config.max_split_bytes.is_some_and(|max| size_bytes >= max)
+        };
+        if oversize {
+            change(&mut self.stats.oversize_allocations, -1);
+        }
+        for &stream in &uses {
+            let event = self.spare_events.pop();
+            let event = event.unwrap_or_else(|| self.device.create_event().expect(NO_FAULTS));
+            self.device.record_event(event, stream).expect(NO_FAULTS);
+            self.events.push((stream, event, addr.0));
+        }
+        if uses.is_empty() {
+            self.complete_free((at, block_at));
+        }
+    }
+
+    /// Notes that a live block is used on another stream.
+    pub(super) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
+        let (at, block_at) = self.find(addr.0);
+        let segment = &mut self.segments[at];
+        let uses = &mut segment.blocks[block_at].uses;
+        if segment.stream != stream && !uses.contains(&stream) {
+            uses.push(stream);
+        }
+    }
+
+    /// A block that nothing awaits any more becomes free and joins its neighbours.
+    fn complete_free(&mut self, (at, block_at): Spot) {
+        let segment = &mut self.segments[at];
+        let kind = segment.kind;
+        let block = &mut segment.blocks[block_at];
+        block.state = State::Free;
+        block.free_since = self.searches[pool_index(kind)];
+        let (size_bytes, requested_bytes) = (block.size_bytes, block.requested_bytes);
+        let (joined, count, joined_bytes) = segment.join(block_at);
+        let mut blocks = -count;
+        let mut bytes = -(joined_bytes as i64);
+        if segment.is_split() {
+            blocks += 1;
+            bytes += segment.blocks[joined].size_bytes as i64;
+        }
+        if !segment.is_expandable() {
+            change_pool(&mut self.stats.inactive_split, kind, blocks);
+            change_pool(&mut self.stats.inactive_split_bytes, kind, bytes);
+        }
+        change_pool(&mut self.stats.active, kind, -1);
+        change_pool(&mut self.stats.active_bytes, kind, -(size_bytes as i64));
+        change_pool(&mut self.stats.requested_bytes, kind, -(requested_bytes as i64));
+    }
+
+    /// Takes back what is done, of each stream up to the first event that is not.
+    fn poll_events(&mut self) {
+        let mut streams: Vec<StreamId> = self.events.iter().map(|&(stream, ..)| stream).collect();
+        streams.sort();
+        streams.dedup();
+        for stream in streams {
+            while let Some(at) = self.events.iter().position(|&(other, ..)| other == stream) {
+                let (_, event, _) = self.events[at];
+                if !self.device.query_event(event).expect(NO_FAULTS) {
+                    break;
+                }
+                self.event_done(at);
+            }
+        }
+    }
+
+    fn wait_for_events(&mut self) {
+        self.stats.num_sync_all_streams += 1;
+        self.events.sort_by_key(|&(stream, ..)| stream);
+        while let Some(&(_, event, _)) = self.events.first() {
+            self.device.wait_event(event).expect(NO_FAULTS);
+            self.event_done(0);
+        }
+    }
+
+    fn event_done(&mut self, at: usize) {
+        let (_, event, addr) = self.events.remove(at);
+        self.spare_events.push(event);
+        let (segment, block) = self.find(addr);
+        let state = &mut self.segments[segment].blocks[block].state;
+        match *state {
+            State::Waiting(1) => self.complete_free((segment, block)),
+            State::Waiting(count) => *state = State::Waiting(count - 1),
+            other => unreachable!("an event is awaited for a block that is {other:?}"),
+        }
+    }
+
+    /// Waits for everything and gives everything back that can be.
+    pub(super) fn empty_cache(&mut self) {
+        self.wait_for_events();
+        self.release_cached();
+    }
+}
+
+/// Where a kind of pool has its count of searches.
+fn pool_index(kind: PoolKind) -> usize {
+    match kind {
+        PoolKind::Small => 0,
+        PoolKind::Large => 1,
+    }
+}

@@ -1,0 +1,209 @@
+//! Streams and events: work as sequence numbers.
+//!
+//! Work on a stream finishes in the order in which it was issued, so how far a stream has come is
+//! one number, and an event is a place in that order.
+
+use std::collections::HashMap;
+
+use larder_core::device::DeviceError;
+use larder_core::types::{EventId, StreamId};
+
+/// The driver's code for a handle that it does not know.
+const INVALID_HANDLE: i32 = 400;
+
+/// All streams and events of one device. A stream exists as soon as it is named.
+#[derive(Debug, Default)]
+pub(crate) struct Streams {
+    progress: HashMap<StreamId, Stream>,
+    events: HashMap<u64, Option<Record>>,
+    event_next: u64,
+}
+
+/// How far one stream has come. It holds that `waited <= finished <= issued`.
+#[derive(Clone, Copy, Debug, Default)]
+struct Stream {
+    issued: u64,
+    finished: u64,
+    /// The part of the finished work that somebody waited for. A late event may not yet say that
+    /// it is done, but behind a wait there is no excuse.
+    waited: u64,
+}
+
+/// Where an event stands.
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    stream: StreamId,
+    sequence: u64,
+    /// How many queries will still be told "not yet" after the work has finished.
+    late_queries: u32,
+}
+
+impl Streams {
+    /// Puts a piece of work on the stream.
+    pub(crate) fn issue(&mut self, stream: StreamId) {
+        self.progress.entry(stream).or_default().issued += 1;
+    }
+
+    /// All work issued on the stream so far has finished.
+    pub(crate) fn finish(&mut self, stream: StreamId) {
+        let stream = self.progress.entry(stream).or_default();
+        stream.finished = stream.issued;
+    }
+
+    /// Whether work issued on the stream has not finished yet.
+    pub(crate) fn is_busy(&self, stream: StreamId) -> bool {
+        self.progress.get(&stream).is_some_and(|stream| stream.finished < stream.issued)
+    }
+
+    pub(crate) fn create_event(&mut self) -> EventId {
+        self.event_next += 1;
+        self.events.insert(self.event_next, None);
+        EventId(self.event_next)
+    }
+
+    pub(crate) fn destroy_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        self.events.remove(&event.0).map(drop).ok_or_else(|| unknown_event(event))
+    }
+
+    /// How many events there are that nobody has destroyed.
+    pub(crate) fn event_count(&self) -> usize {
+        self.events.len()
+    }
+
+    pub(crate) fn record_event(
+        &mut self,
+        event: EventId,
+        stream: StreamId,
+        late_queries: u32,
+    ) -> Result<(), DeviceError> {
+        let record = self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))?;
+        let work = self.progress.entry(stream).or_default();
+        work.issued += 1;
+        *record = Some(Record { stream, sequence: work.issued, late_queries });
+        Ok(())
+    }
+
+    pub(crate) fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
+        let record = self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))?;
+        let Some(record) = record else { return Ok(true) };
+        let stream = self.progress[&record.stream];
+        if record.sequence <= stream.waited {
+            return Ok(true);
+        }
+        if record.sequence > stream.finished {
+            return Ok(false);
+        }
+        let is_late = record.late_queries > 0;
+        record.late_queries = record.late_queries.saturating_sub(1);
+        Ok(!is_late)
+    }
+
+    pub(crate) fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
+        let record = self.events.get(&event.0).ok_or_else(|| unknown_event(event))?;
+        if let Some(record) = record {
+            self.progress.entry(record.stream).or_default().wait_for(record.sequence);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn wait_stream(&mut self, stream: StreamId) {
+        let stream = self.progress.entry(stream).or_default();
+        stream.wait_for(stream.issued);
+    }
+
+    pub(crate) fn wait_device(&mut self) {
+        for stream in self.progress.values_mut() {
+            stream.wait_for(stream.issued);
+        }
+    }
+}
+
+impl Stream {
+    fn wait_for(&mut self, sequence: u64) {
+        self.finished = self.finished.max(sequence);
+        self.waited = self.waited.max(sequence);
+    }
+}
+
+fn unknown_event(event: EventId) -> DeviceError {
+    DeviceError::Other { code: INVALID_HANDLE, text: format!("there is no event {}", event.0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: StreamId = StreamId(1);
+    const SECOND: StreamId = StreamId(2);
+
+    #[test]
+    fn an_event_is_done_at_the_next_sync_of_its_own_stream() {
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        assert_eq!(streams.query_event(event), Ok(true), "recorded nowhere");
+
+        streams.finish(FIRST);
+        streams.record_event(event, FIRST, 0).unwrap();
+        assert_eq!(streams.query_event(event), Ok(false), "the sync came before the record");
+        streams.finish(SECOND);
+        assert_eq!(streams.query_event(event), Ok(false), "the sync was of another stream");
+        streams.finish(FIRST);
+        assert_eq!(streams.query_event(event), Ok(true));
+    }
+
+    #[test]
+    fn waiting_for_an_event_finishes_what_was_before_it_and_no_more() {
+        let mut streams = Streams::default();
+        let [early, middle, late] = [(); 3].map(|()| streams.create_event());
+        for event in [early, middle, late] {
+            streams.record_event(event, FIRST, 0).unwrap();
+        }
+        streams.wait_event(middle).unwrap();
+        let done = [early, middle, late].map(|event| streams.query_event(event).unwrap());
+        assert_eq!(done, [true, true, false]);
+        assert!(streams.is_busy(FIRST));
+        streams.wait_stream(FIRST);
+        assert_eq!(streams.query_event(late), Ok(true));
+    }
+
+    #[test]
+    fn a_new_record_forgets_the_old_one() {
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        streams.record_event(event, FIRST, 0).unwrap();
+        streams.record_event(event, SECOND, 0).unwrap();
+        streams.finish(FIRST);
+        assert_eq!(streams.query_event(event), Ok(false));
+        streams.wait_device();
+        assert_eq!(streams.query_event(event), Ok(true));
+    }
+
+    #[test]
+    fn a_late_event_takes_its_time_unless_somebody_waits() {
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        streams.record_event(event, FIRST, 2).unwrap();
+        streams.finish(FIRST);
+        let answers: Vec<bool> = (0..4).map(|_| streams.query_event(event).unwrap()).collect();
+        assert_eq!(answers, [false, false, true, true]);
+
+        streams.record_event(event, FIRST, 1000).unwrap();
+        streams.finish(FIRST);
+        assert_eq!(streams.query_event(event), Ok(false));
+        streams.wait_stream(FIRST);
+        assert_eq!(streams.query_event(event), Ok(true));
+    }
+
+    #[test]
+    fn an_event_that_is_gone_is_an_error_everywhere() {
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        streams.destroy_event(event).unwrap();
+        assert!(streams.destroy_event(event).is_err());
+        assert!(streams.record_event(event, FIRST, 0).is_err());
+        assert!(streams.query_event(event).is_err());
+        assert!(streams.wait_event(event).is_err());
+        assert!(!streams.is_busy(FIRST), "the failed record was no work");
+        assert_eq!(streams.event_count(), 0);
+    }
+}
