@@ -40,6 +40,7 @@ pub mod generate;
 mod memory;
 pub mod random;
 pub mod script;
+pub mod soak;
 mod streams;
 
 pub use calls::{CallKind, Calls, release_extra_ns};

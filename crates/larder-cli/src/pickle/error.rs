@@ -45,11 +45,17 @@ pub enum PickleErrorKind {
 
 /// Inside the reader an error is one pointer, so that the many small steps that can fail return
 /// their results in registers.
-pub(super) type Failure = Box<PickleError>;
+pub(super) struct Failure(Box<PickleError>);
 
-impl PickleError {
-    pub(super) fn failure(offset_bytes: u64, kind: PickleErrorKind) -> Failure {
-        Box::new(PickleError { offset_bytes, kind })
+impl From<Failure> for PickleError {
+    fn from(failure: Failure) -> PickleError {
+        *failure.0
+    }
+}
+
+impl Failure {
+    pub(super) fn new(offset_bytes: u64, kind: PickleErrorKind) -> Failure {
+        Failure(Box::new(PickleError { offset_bytes, kind }))
     }
 }
 

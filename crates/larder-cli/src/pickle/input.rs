@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read};
 
-use super::error::{Failure, PickleError, PickleErrorKind};
+use super::error::{Failure, PickleErrorKind};
 
 const BUFFER_BYTES: usize = 256 << 10;
 
@@ -41,7 +41,7 @@ impl<R: Read> Input<R> {
     }
 
     fn error(&self, kind: PickleErrorKind) -> Failure {
-        PickleError::failure(self.offset(), kind)
+        Failure::new(self.offset(), kind)
     }
 
     /// Reads the next piece into the buffer, which must be used up. False at the end of the data.

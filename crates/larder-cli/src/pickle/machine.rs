@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use super::error::{Failure, PickleError, PickleErrorKind};
+use super::error::{Failure, PickleErrorKind};
 use super::input::Input;
 use super::memo::Memo;
 use super::objects::{Content, Objects, ShelfError};
@@ -134,7 +134,7 @@ impl<R: Read, S: Sink> Machine<R, S> {
 
     #[cold]
     fn error(&self, kind: PickleErrorKind) -> Failure {
-        PickleError::failure(self.offset_bytes, kind)
+        Failure::new(self.offset_bytes, kind)
     }
 
     #[cold]

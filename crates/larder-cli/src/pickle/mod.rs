@@ -87,5 +87,5 @@ pub fn read<R: Read, S: Sink>(
     limits: Limits,
     sink: S,
 ) -> Result<Pickle<S>, PickleError> {
-    machine::Machine::new(reader, limits, sink).run().map_err(|failure| *failure)
+    machine::Machine::new(reader, limits, sink).run().map_err(PickleError::from)
 }

@@ -39,7 +39,9 @@ impl Data {
             }
             Data::List(items) => {
                 out.extend(b"](");
-                items.iter().for_each(|item| item.write(out));
+                for item in items {
+                    item.write(out);
+                }
                 out.push(b'e');
             }
             Data::Dict(pairs) => {

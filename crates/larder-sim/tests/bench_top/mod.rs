@@ -94,6 +94,11 @@ impl BenchTop {
         self.settle();
     }
 
+    /// Frees them in this order.
+    pub(crate) fn free_all(&self, addrs: &[Addr]) {
+        addrs.iter().for_each(|&addr| self.free(addr));
+    }
+
     pub(crate) fn record(&self, addr: Addr, stream: StreamId) {
         self.allocator.record_stream(addr, stream).expect("a live address");
         self.settle();

@@ -34,8 +34,7 @@ impl Model {
         if self.config.reject_above_fraction && passes_share {
             return Grown::Rejected;
         }
-        let served =
-            if expand { self.expand(want) } else { self.alloc_segment(want, size_bytes) };
+        let served = if expand { self.expand(want) } else { self.alloc_segment(want, size_bytes) };
         served.map_or(Grown::NoRoom, Grown::Served)
     }
 

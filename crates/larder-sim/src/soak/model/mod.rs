@@ -258,7 +258,7 @@ impl Model {
         let (limit_bytes, size_bytes) = (self.split_limit_bytes(), self.block(spot).size_bytes);
         let slack_bytes = self.config.max_non_split_rounding_bytes;
         let allowed = if want.size_bytes < limit_bytes {
-            size_bytes < limit_bytes || limit_bytes == u64::MAX
+            size_bytes < limit_bytes
         } else {
             size_bytes < want.size_bytes.saturating_add(slack_bytes)
         };

@@ -51,23 +51,14 @@ impl Model {
     /// its segment back if there is no page left.
     fn release_pages(&mut self, addr: u64) {
         let (at, block_at) = self.find(addr);
-        let segment = &mut self.segments[at];
-        let spans = segment.pages_inside(block_at);
-        let [first, .., last] = spans.as_slice() else {
-            return self.release_one_page(at, block_at, spans);
-        };
-        let whole = Span::new(first.addr, last.end().0 - first.addr.0);
-        self.unmap(at, block_at, &spans, whole);
-    }
-
-    /// As `release_pages`, where a block has one whole page or none.
-    fn release_one_page(&mut self, at: usize, block_at: usize, spans: Vec<Span>) {
-        if let Some(&span) = spans.first() {
-            self.unmap(at, block_at, &[span], span);
+        let pages = self.segments[at].pages_inside(block_at);
+        if let (Some(first), Some(last)) = (pages.first(), pages.last()) {
+            let whole = Span::new(first.addr, last.end().0 - first.addr.0);
+            self.unmap((at, block_at), &pages, whole);
         }
     }
 
-    fn unmap(&mut self, at: usize, block_at: usize, pages: &[Span], whole: Span) {
+    fn unmap(&mut self, (at, block_at): Spot, pages: &[Span], whole: Span) {
         let searches = self.searches[pool_index(self.segments[at].kind)];
         let segment = &mut self.segments[at];
         self.device.wait_stream(segment.stream).expect(NO_FAULTS);

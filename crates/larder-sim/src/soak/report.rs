@@ -1,0 +1,56 @@
+//! Reports: what a run that found nothing wrong has exercised.
+
+use std::ops::AddAssign;
+
+/// Counts over one run, or over many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Operations carried out.
+    pub steps: u64,
+    /// Allocations asked for.
+    pub mallocs: u64,
+    /// Allocations served without taking memory from the device.
+    pub hits: u64,
+    /// Allocations that ran out of memory.
+    pub out_of_memory: u64,
+    /// Calls that failed because the device did.
+    pub device_errors: u64,
+    /// Blocks freed.
+    pub frees: u64,
+    /// Frees after which the block waited for another stream.
+    pub waits: u64,
+    /// Times that everything cached was given back to ask the device once more.
+    pub retries: u64,
+    /// Allocations that gave memory back to the device without such a retry: by garbage
+    /// collection, or to make room under a split limit.
+    pub partial_releases: u64,
+    /// Settings changed while running.
+    pub changes: u64,
+    /// Steps on which the model agreed to the last statistic.
+    pub model_steps: u64,
+    /// Pages mapped into expandable segments.
+    pub maps: u64,
+    /// Pages taken out of them.
+    pub unmaps: u64,
+    /// Device calls that failed, for whatever reason.
+    pub failed_calls: u64,
+}
+
+impl AddAssign for Report {
+    fn add_assign(&mut self, other: Report) {
+        self.steps += other.steps;
+        self.mallocs += other.mallocs;
+        self.hits += other.hits;
+        self.out_of_memory += other.out_of_memory;
+        self.device_errors += other.device_errors;
+        self.frees += other.frees;
+        self.waits += other.waits;
+        self.retries += other.retries;
+        self.partial_releases += other.partial_releases;
+        self.changes += other.changes;
+        self.model_steps += other.model_steps;
+        self.maps += other.maps;
+        self.unmaps += other.unmaps;
+        self.failed_calls += other.failed_calls;
+    }
+}

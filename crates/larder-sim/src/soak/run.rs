@@ -1,0 +1,381 @@
+//! One run: the allocator, its witness and its model, one step after the other.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use larder_core::types::MIB;
+use larder_core::{Addr, Allocator, Error, StreamId};
+
+use super::model::Model;
+use super::plan::Plan;
+use super::report::Report;
+use super::tally;
+use super::witness::{Outcome, Terms, Witness};
+use crate::script::Op;
+use crate::{FaultPlan, SimDevice, SimOptions};
+
+/// No request can be as large as this.
+const REQUEST_TOO_LARGE_BYTES: u64 = 1 << 60;
+
+/// What a run found wrong, and when.
+#[derive(Debug)]
+pub(super) struct Finding {
+    pub(super) step: usize,
+    pub(super) reason: String,
+}
+
+/// A run under way.
+pub(super) struct Run<'a> {
+    plan: &'a Plan,
+    device: Arc<SimDevice>,
+    allocator: Allocator,
+    model: Option<Model>,
+    witness: Witness,
+    /// Where the allocations of the script are that are live.
+    addresses: HashMap<u64, Addr>,
+    report: Report,
+}
+
+impl<'a> Run<'a> {
+    fn new(plan: &'a Plan) -> Run<'a> {
+        let device = || {
+            let faults = plan.trouble.fault_plan(plan.seed);
+            let memory_bytes = plan.memory_bytes;
+            Arc::new(SimDevice::new(SimOptions { memory_bytes, faults, ..SimOptions::default() }))
+        };
+        let own = device();
+        let allocator = Allocator::new(own.clone(), plan.config(), plan.policy.clone());
+        let model =
+            plan.has_model().then(|| Model::new(device(), plan.config(), plan.judge.clone()));
+        let calls_work = !plan.trouble.has_failing_calls();
+        let witness = Witness::new(Terms {
+            oversize_is_remembered: plan.policy.oversize_is_remembered,
+            calls_work,
+            pages_go: calls_work || !plan.trouble.stubborn,
+        });
+        let (addresses, report) = (HashMap::new(), Report::default());
+        Run { plan, device: own, allocator, model, witness, addresses, report }
+    }
+
+    /// Runs a whole script and its ending. A panic is a finding like any other.
+    pub(super) fn whole(plan: &Plan, ops: &[Op]) -> Result<Report, Finding> {
+        let mut run = Run::new(plan);
+        for (step, &op) in ops.iter().enumerate() {
+            let result = catch_unwind(AssertUnwindSafe(|| run.step(op)));
+            let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+            result.map_err(|reason| Finding { step, reason })?;
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| run.end()));
+        let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
+        result.map_err(|reason| Finding { step: ops.len(), reason })
+    }
+
+    /// Carries out one operation, and checks everything.
+    fn step(&mut self, op: Op) -> Result<(), String> {
+        self.report.steps += 1;
+        let outcome = match op {
+            Op::Alloc { id, size_bytes, stream } => {
+                self.change_settings(id)?;
+                self.malloc(id, size_bytes, StreamId(u64::from(stream)))?
+            }
+            Op::Free { id } => match self.addresses.get(&id) {
+                Some(&addr) => self.free(id, addr)?,
+                None => Outcome::Nothing,
+            },
+            Op::Record { id, stream } => {
+                self.record(id, StreamId(u64::from(stream)))?;
+                Outcome::Nothing
+            }
+            Op::Sync { stream } => {
+                self.sync(StreamId(u64::from(stream)));
+                Outcome::Nothing
+            }
+            Op::Empty => {
+                let emptied = self.allocator.empty_cache();
+                self.tolerate(emptied)?;
+                self.model.iter_mut().for_each(Model::empty_cache);
+                Outcome::Nothing
+            }
+            Op::Fraction { fraction } => {
+                let set = self.allocator.set_memory_fraction(fraction);
+                set.map_err(|error| error.to_string())?;
+                self.model.iter_mut().for_each(|model| model.set_fraction(fraction));
+                Outcome::Nothing
+            }
+            Op::ResetPeak | Op::ResetAccumulated => return self.reset(op),
+            _ => return Err("soak runs have no private pools and no captures".to_owned()),
+        };
+        self.check(outcome)
+    }
+
+    /// Gives the new settings that come before this allocation, if there are some. A text that
+    /// the settings in force rule out must be refused, and change nothing.
+    fn change_settings(&mut self, id: u64) -> Result<(), String> {
+        let change = self.plan.changes.iter().find(|change| change.before_id == id);
+        let Some(change) = change else { return Ok(()) };
+        let before = self.allocator.config();
+        let expected = before.update(&change.settings);
+        let changed = self.allocator.configure(&change.settings);
+        if changed.is_ok() != expected.is_ok() {
+            return Err(format!("'{}' was taken or refused wrongly", change.settings));
+        }
+        if self.allocator.config() != expected.unwrap_or(before) {
+            return Err(format!("'{}' left other settings than it says", change.settings));
+        }
+        if let Some(model) = &mut self.model {
+            // It refuses the same texts; then its settings stay as they are too.
+            let _ = model.configure(&change.settings);
+        }
+        self.report.changes += 1;
+        Ok(())
+    }
+
+    fn malloc(&mut self, id: u64, size_bytes: u64, stream: StreamId) -> Result<Outcome, String> {
+        self.report.mallocs += 1;
+        let result = self.allocator.malloc(size_bytes, stream);
+        let modelled = self.model.as_mut().map(|model| model.malloc(size_bytes, stream));
+        let outcome = match result {
+            Ok(addr) => {
+                self.addresses.insert(id, addr);
+                let usable =
+                    self.allocator.usable_bytes(addr).map_err(|error| error.to_string())?;
+                self.check_strangers(addr, usable)?;
+                Outcome::Allocated { addr, size_bytes: usable, requested_bytes: size_bytes, stream }
+            }
+            Err(Error::OutOfMemory(report)) => {
+                self.report.out_of_memory += 1;
+                let requested = (report.requested_bytes, report.total_bytes);
+                if requested != (size_bytes, self.plan.memory_bytes) {
+                    return Err(format!("the report says {requested:?} for {size_bytes} bytes"));
+                }
+                Outcome::Nothing
+            }
+            Err(error) => {
+                self.tolerate(Err(error))?;
+                Outcome::Nothing
+            }
+        };
+        let found = match outcome {
+            Outcome::Allocated { addr, .. } => Some(addr),
+            _ => None,
+        };
+        match modelled {
+            Some(expected) if expected != found => {
+                let text = |addr: Option<Addr>| {
+                    addr.map_or("out of memory".to_owned(), |addr| addr.to_string())
+                };
+                Err(format!("the placement is {}, should be {}", text(found), text(expected)))
+            }
+            _ => Ok(outcome),
+        }
+    }
+
+    /// Addresses that were never handed out are unknown, and naming one changes nothing.
+    fn check_strangers(&self, addr: Addr, usable_bytes: u64) -> Result<(), String> {
+        let before = (self.allocator.stats(), self.device.total_calls());
+        if usable_bytes > 512 {
+            self.check_unknown(addr.offset(512))?;
+        }
+        self.check_unknown(addr.offset(1))?;
+        if self.allocator.malloc(0, StreamId(0)) != Ok(Addr(0))
+            || self.allocator.free(Addr(0)).is_err()
+        {
+            return Err("an allocation of no bytes is not at address 0".to_owned());
+        }
+        if before != (self.allocator.stats(), self.device.total_calls()) {
+            return Err(format!("naming an unknown address near {addr} changed something"));
+        }
+        Ok(())
+    }
+
+    fn check_unknown(&self, addr: Addr) -> Result<(), String> {
+        let unknown = Err(Error::UnknownAddress(addr));
+        let is_unknown = self.allocator.free(addr) == unknown
+            && self.allocator.record_stream(addr, StreamId(0)) == unknown
+            && self.allocator.usable_bytes(addr) == Err(Error::UnknownAddress(addr));
+        if is_unknown { Ok(()) } else { Err(format!("{addr} is not live, and was taken for it")) }
+    }
+
+    fn free(&mut self, id: u64, addr: Addr) -> Result<Outcome, String> {
+        let before = self.allocator.stats();
+        let freed = self.allocator.free(addr);
+        if freed.is_err() {
+            self.tolerate(freed)?;
+            if before != self.allocator.stats() {
+                return Err("a free that failed changed the statistics".to_owned());
+            }
+            return Ok(Outcome::Nothing);
+        }
+        self.report.frees += 1;
+        let after = self.allocator.stats();
+        if after.active.all.current == before.active.all.current {
+            self.report.waits += 1;
+        }
+        let calls = self.device.total_calls();
+        self.check_unknown(addr)?;
+        if (after, calls) != (self.allocator.stats(), self.device.total_calls()) {
+            return Err("a second free changed something".to_owned());
+        }
+        self.addresses.remove(&id);
+        self.model.iter_mut().for_each(|model| model.free(addr));
+        Ok(Outcome::Freed { addr })
+    }
+
+    fn record(&mut self, id: u64, stream: StreamId) -> Result<(), String> {
+        let Some(&addr) = self.addresses.get(&id) else { return Ok(()) };
+        self.allocator.record_stream(addr, stream).map_err(|error| error.to_string())?;
+        self.model.iter_mut().for_each(|model| model.record_stream(addr, stream));
+        self.witness.record_stream(addr, stream);
+        Ok(())
+    }
+
+    fn sync(&mut self, stream: StreamId) {
+        self.device.sync(stream);
+        self.model.iter_mut().for_each(|model| model.device().sync(stream));
+        self.witness.sync(stream);
+    }
+
+    /// A reset does what it says and nothing else.
+    fn reset(&mut self, op: Op) -> Result<(), String> {
+        if op == Op::ResetPeak {
+            self.allocator.reset_peak_stats();
+            self.model.iter_mut().for_each(Model::reset_peak);
+            self.witness.reset_peak();
+        } else {
+            self.allocator.reset_accumulated_stats();
+            self.model.iter_mut().for_each(Model::reset_accumulated);
+            self.witness.reset_accumulated();
+        }
+        let reset = tally::difference(&self.allocator.stats(), self.witness.seen());
+        reset.map_or(Ok(()), |text| Err(format!("after the reset, {text}")))?;
+        self.check(Outcome::Nothing)
+    }
+
+    /// A call may fail because the device did, where that is part of the plan.
+    fn tolerate(&mut self, result: Result<(), Error>) -> Result<(), String> {
+        match result {
+            Ok(()) => Ok(()),
+            Err(Error::Device { .. }) if self.plan.trouble.has_failing_calls() => {
+                self.report.device_errors += 1;
+                Ok(())
+            }
+            Err(error) => Err(format!("unexpected: {error}")),
+        }
+    }
+
+    /// All that must hold after every step.
+    fn check(&mut self, outcome: Outcome) -> Result<(), String> {
+        self.allocator.check()?;
+        let stats = self.allocator.stats();
+        let seen = *self.witness.seen();
+        let snapshot = self.allocator.snapshot();
+        let limit_bytes = self.allocator.config().max_split_bytes;
+        self.witness.observe(outcome, &snapshot, &stats, limit_bytes, &self.device)?;
+        let retries = stats.num_alloc_retries - seen.num_alloc_retries;
+        self.report.retries += retries;
+        let gave_back = stats.num_device_free > seen.num_device_free;
+        let took = stats.num_device_alloc > seen.num_device_alloc;
+        if let Outcome::Allocated { .. } = outcome {
+            self.report.hits += u64::from(!took);
+            self.report.partial_releases += u64::from(gave_back && retries == 0);
+        }
+        let Some(model) = &self.model else { return Ok(()) };
+        if let Some(difference) = tally::difference(&stats, model.stats()) {
+            return Err(difference);
+        }
+        let calls = |device: &SimDevice| {
+            let calls = device.calls();
+            [calls.alloc, calls.free, calls.reserve, calls.create, calls.map, calls.unmap]
+        };
+        let (found, expected) = (calls(&self.device), calls(model.device()));
+        if found != expected {
+            return Err(format!(
+                "device calls (alloc, free, reserve, create, map, unmap) are {found:?}, should be \
+                 {expected:?}"
+            ));
+        }
+        self.report.model_steps += 1;
+        Ok(())
+    }
+
+    /// The ending: everything goes back to the device, and dropping the allocator harms nothing.
+    fn end(mut self) -> Result<Report, String> {
+        let calls = self.device.calls();
+        self.report.maps = calls.map;
+        self.report.unmaps = calls.unmap;
+        self.report.failed_calls = calls.failed;
+        if !self.plan.abrupt_end {
+            self.give_everything_back()?;
+            // So that something is live when the allocator goes.
+            let addr = self.allocator.malloc(MIB / 2, StreamId(0));
+            self.addresses.extend(addr.ok().map(|addr| (0, addr)));
+        }
+        let spans: Vec<_> = self
+            .allocator
+            .snapshot()
+            .into_iter()
+            .flat_map(|segment| {
+                segment
+                    .blocks
+                    .into_iter()
+                    .filter(|block| block.state == larder_core::heap::State::Live)
+            })
+            .map(|block| block.span)
+            .collect();
+        drop(self.allocator);
+        match spans.into_iter().find(|&span| !self.device.is_accessible(span)) {
+            Some(span) => {
+                Err(format!("dropping the allocator took the live block at {}", span.addr))
+            }
+            None => Ok(self.report),
+        }
+    }
+
+    /// Nothing goes wrong any more, everything is freed and done, the cache is emptied: then the
+    /// device must have all of its memory back.
+    fn give_everything_back(&mut self) -> Result<(), String> {
+        self.device.set_faults(FaultPlan::default());
+        self.device.tenant_give(u64::MAX);
+        let text = |error: Error| error.to_string();
+        self.allocator.set_memory_fraction(1.0).map_err(text)?;
+        let too_large = self.allocator.malloc(REQUEST_TOO_LARGE_BYTES, StreamId(0));
+        if !matches!(too_large, Err(Error::OutOfMemory(_))) {
+            return Err("a request that nothing can hold did not run out of memory".to_owned());
+        }
+        self.model = None;
+        self.addresses.clear();
+        for addr in self.witness.live() {
+            self.allocator.free(addr).map_err(text)?;
+            self.check(Outcome::Freed { addr })?;
+        }
+        for stream in 0..self.plan.script.streams {
+            self.sync(StreamId(u64::from(stream)));
+        }
+        self.allocator.empty_cache().map_err(text)?;
+        self.check(Outcome::Nothing)?;
+        let stats = self.allocator.stats();
+        let left = [stats.active.all, stats.reserved_bytes.all, stats.segment.all];
+        if left.iter().any(|counter| counter.current != 0) {
+            return Err("something is left after everything was given back".to_owned());
+        }
+        let (used_bytes, pages) = (self.device.used_bytes(), self.device.page_count());
+        if (used_bytes, pages) != (0, 0) {
+            return Err(format!(
+                "the device still has {used_bytes} bytes and {pages} pages for us"
+            ));
+        }
+        if self.plan.policy.release_bare_segments && !self.allocator.snapshot().is_empty() {
+            return Err("addresses are still reserved".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// What a panic said.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+    format!("panicked: {}", text.unwrap_or("no words"))
+}

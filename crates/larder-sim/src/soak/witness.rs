@@ -1,0 +1,391 @@
+//! The witness: follows an allocator from the outside, and recounts everything that it claims.
+
+use std::collections::BTreeMap;
+
+use larder_core::Stats;
+use larder_core::heap::snapshot::{BlockState, SegmentState};
+use larder_core::record::stats::ByPool;
+use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
+
+use super::tally::{self, change, change_pool, counters_mut};
+use crate::{SimDevice, UNIT_BYTES};
+
+/// Fails with a sentence unless the condition holds.
+macro_rules! ensure {
+    ($holds:expr, $($words:tt)+) => {
+        if !$holds {
+            return Err(format!($($words)+));
+        }
+    };
+}
+
+/// What a step did to the program's memory, as far as the program can tell.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    Allocated { addr: Addr, size_bytes: u64, requested_bytes: u64, stream: StreamId },
+    Freed { addr: Addr },
+    Nothing,
+}
+
+/// What the witness knows of a block that is live or waits.
+#[derive(Clone, Debug)]
+struct Held {
+    size_bytes: u64,
+    requested_bytes: u64,
+    stream: StreamId,
+    oversize: bool,
+    /// Other streams that use it and have not been heard to be done.
+    uses: Vec<StreamId>,
+}
+
+impl Held {
+    /// Rounding never crosses the limit between small and large.
+    fn kind(&self) -> PoolKind {
+        if self.requested_bytes <= MIB { PoolKind::Small } else { PoolKind::Large }
+    }
+}
+
+/// What the witness relies on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// An oversize allocation is uncounted when it is freed, whatever the limit is by then.
+    pub(super) oversize_is_remembered: bool,
+    /// Device calls fail for want of memory only.
+    pub(super) calls_work: bool,
+    /// Pages never refuse to go.
+    pub(super) pages_go: bool,
+}
+
+/// Follows along.
+#[derive(Debug)]
+pub(super) struct Witness {
+    terms: Terms,
+    live: BTreeMap<Addr, Held>,
+    waiting: BTreeMap<Addr, Held>,
+    /// Its own count of what programs do. Segments and free blocks are not in it.
+    own: Stats,
+    /// The statistics after the last step.
+    seen: Stats,
+    /// The statistics when the sums were last reset.
+    base: Stats,
+}
+
+impl Witness {
+    pub(super) fn new(terms: Terms) -> Witness {
+        let (own, seen, base) = (Stats::default(), Stats::default(), Stats::default());
+        Witness { terms, live: BTreeMap::new(), waiting: BTreeMap::new(), own, seen, base }
+    }
+
+    /// The statistics after the last step.
+    pub(super) fn seen(&self) -> &Stats {
+        &self.seen
+    }
+
+    /// Addresses of all live allocations.
+    pub(super) fn live(&self) -> Vec<Addr> {
+        self.live.keys().copied().collect()
+    }
+
+    /// The program uses a live allocation on a stream.
+    pub(super) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
+        if let Some(held) = self.live.get_mut(&addr)
+            && held.stream != stream
+            && !held.uses.contains(&stream)
+        {
+            held.uses.push(stream);
+        }
+    }
+
+    /// The stream's work is done.
+    pub(super) fn sync(&mut self, stream: StreamId) {
+        for held in self.waiting.values_mut() {
+            held.uses.retain(|&other| other != stream);
+        }
+    }
+
+    /// The peaks were reset.
+    pub(super) fn reset_peak(&mut self) {
+        tally::reset_peak(&mut self.own);
+        tally::reset_peak(&mut self.seen);
+    }
+
+    /// The sums were reset.
+    pub(super) fn reset_accumulated(&mut self) {
+        tally::reset_accumulated(&mut self.own);
+        tally::reset_accumulated(&mut self.seen);
+        self.base = self.seen;
+    }
+
+    /// Checks all that the allocator shows after a step. `limit_bytes` is the split limit.
+    pub(super) fn observe(
+        &mut self,
+        outcome: Outcome,
+        snapshot: &[SegmentState],
+        stats: &Stats,
+        limit_bytes: Option<u64>,
+        device: &SimDevice,
+    ) -> Result<(), String> {
+        check_layout(snapshot)?;
+        if let Outcome::Freed { addr } = outcome {
+            self.freed(addr, limit_bytes)?;
+        }
+        let waited = stats.num_sync_all_streams > self.seen.num_sync_all_streams;
+        self.complete(snapshot, waited)?;
+        // A request is served after everything that was done for it.
+        if let Outcome::Allocated { addr, size_bytes, requested_bytes, stream } = outcome {
+            let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
+            let held = Held { size_bytes, requested_bytes, stream, oversize, uses: Vec::new() };
+            self.allocated(addr, held)?;
+        }
+        self.check_live(snapshot, device)?;
+        self.check_counts(&recount(snapshot), stats)?;
+        self.check_course(stats)?;
+        self.check_device(snapshot, device)?;
+        self.seen = *stats;
+        Ok(())
+    }
+
+    fn allocated(&mut self, addr: Addr, held: Held) -> Result<(), String> {
+        ensure!(held.size_bytes >= held.requested_bytes, "{addr} is smaller than asked for");
+        ensure!(addr.0 % 512 == 0, "{addr} is not a multiple of 512");
+        let span = Span::new(addr, held.size_bytes);
+        for blocks in [&self.live, &self.waiting] {
+            let before = blocks.range(..span.end()).next_back();
+            let overlap = before.filter(|(other, held)| other.offset(held.size_bytes) > addr);
+            if let Some((other, _)) = overlap {
+                return Err(format!("{addr} overlaps the block at {other}, which is in use"));
+            }
+        }
+        let kind = held.kind();
+        change_pool(&mut self.own.allocation, kind, 1);
+        change_pool(&mut self.own.allocated_bytes, kind, held.size_bytes as i64);
+        change_pool(&mut self.own.active, kind, 1);
+        change_pool(&mut self.own.active_bytes, kind, held.size_bytes as i64);
+        change_pool(&mut self.own.requested_bytes, kind, held.requested_bytes as i64);
+        if held.oversize {
+            change(&mut self.own.oversize_allocations, 1);
+        }
+        self.live.insert(addr, held);
+        Ok(())
+    }
+
+    fn freed(&mut self, addr: Addr, limit_bytes: Option<u64>) -> Result<(), String> {
+        let held = self.live.remove(&addr).ok_or_else(|| format!("{addr} was freed, not live"))?;
+        let kind = held.kind();
+        change_pool(&mut self.own.allocation, kind, -1);
+        change_pool(&mut self.own.allocated_bytes, kind, -(held.size_bytes as i64));
+        let oversize = if self.terms.oversize_is_remembered {
+            held.oversize
+        } else {
+            limit_bytes.is_some_and(|limit| held.size_bytes >= limit)
+        };
+        if oversize {
+            change(&mut self.own.oversize_allocations, -1);
+        }
+        if held.uses.is_empty() {
+            self.completed(&held);
+        } else {
+            self.waiting.insert(addr, held);
+        }
+        Ok(())
+    }
+
+    fn completed(&mut self, held: &Held) {
+        let kind = held.kind();
+        change_pool(&mut self.own.active, kind, -1);
+        change_pool(&mut self.own.active_bytes, kind, -(held.size_bytes as i64));
+        change_pool(&mut self.own.requested_bytes, kind, -(held.requested_bytes as i64));
+    }
+
+    /// Blocks that no longer wait were waited for, or all their streams are done.
+    fn complete(&mut self, snapshot: &[SegmentState], waited: bool) -> Result<(), String> {
+        let mut still = BTreeMap::new();
+        for (_, block) in blocks_in(snapshot, larder_core::heap::State::Waiting) {
+            let addr = block.span.addr;
+            let held = self.waiting.remove(&addr);
+            let held = held.ok_or_else(|| format!("{addr} waits for nothing that we know of"))?;
+            ensure!(
+                (block.span.size_bytes, block.requested_bytes)
+                    == (held.size_bytes, held.requested_bytes),
+                "the waiting block at {addr} changed its size"
+            );
+            still.insert(addr, held);
+        }
+        for (addr, held) in std::mem::replace(&mut self.waiting, still) {
+            let may = held.uses.is_empty() || waited || !self.terms.calls_work;
+            ensure!(may, "{addr} no longer waits, though {} is not done", held.uses[0]);
+            self.completed(&held);
+        }
+        Ok(())
+    }
+
+    /// Exactly our live blocks are live, where and as large as we know them, on real memory.
+    fn check_live(&self, snapshot: &[SegmentState], device: &SimDevice) -> Result<(), String> {
+        let mut known = self.live.iter();
+        for (segment, block) in blocks_in(snapshot, larder_core::heap::State::Live) {
+            let addr = block.span.addr;
+            let Some((&known_addr, held)) = known.next() else {
+                return Err(format!("{addr} is live, and nobody asked for it"));
+            };
+            ensure!(addr == known_addr, "the next live block is {addr}, not {known_addr}");
+            ensure!(
+                (block.span.size_bytes, block.requested_bytes)
+                    == (held.size_bytes, held.requested_bytes),
+                "the live block at {addr} changed its size"
+            );
+            ensure!(
+                (segment.stream, segment.kind) == (held.stream, held.kind()),
+                "the live block at {addr} lies in a segment of another stream or kind"
+            );
+            ensure!(device.is_accessible(block.span), "there is no memory behind {addr}");
+        }
+        match known.next() {
+            None => Ok(()),
+            Some((addr, _)) => Err(format!("{addr} is no longer live, and nobody freed it")),
+        }
+    }
+
+    /// All current values are what the snapshot shows; what programs do is counted to the last
+    /// sum and peak.
+    fn check_counts(&self, counted: &Stats, stats: &Stats) -> Result<(), String> {
+        let pairs = families(counted).into_iter().zip(families(stats));
+        for ((name, counted), (_, claimed)) in pairs {
+            let current = |family: &ByPool| {
+                [family.all, family.small_pool, family.large_pool].map(|c| c.current)
+            };
+            let (counted, claimed) = (current(counted), current(claimed));
+            ensure!(claimed == counted, "{name} is {claimed:?} by claim, {counted:?} by count");
+        }
+        let mut expected = *stats;
+        expected.allocation = self.own.allocation;
+        expected.allocated_bytes = self.own.allocated_bytes;
+        expected.active = self.own.active;
+        expected.active_bytes = self.own.active_bytes;
+        expected.requested_bytes = self.own.requested_bytes;
+        expected.oversize_allocations = self.own.oversize_allocations;
+        tally::difference(stats, &expected).map_or(Ok(()), Err)
+    }
+
+    /// Sums and peaks only grow between resets, and sums explain the current values.
+    fn check_course(&self, stats: &Stats) -> Result<(), String> {
+        let (mut now, mut seen, mut base) = (*stats, self.seen, self.base);
+        let counters = counters_mut(&mut now).into_iter().zip(counters_mut(&mut seen));
+        for ((now, seen), base) in counters.zip(counters_mut(&mut base)) {
+            ensure!(now.peak >= seen.peak && now.peak >= now.current, "a peak fell: {now:?}");
+            ensure!(
+                now.allocated >= seen.allocated && now.freed >= seen.freed,
+                "a sum fell: {now:?} after {seen:?}"
+            );
+            ensure!(
+                now.allocated - now.freed == now.current - base.current,
+                "sums do not explain the value: {now:?} from {}",
+                base.current
+            );
+        }
+        let plain = |stats: &Stats| {
+            [
+                stats.num_alloc_retries,
+                stats.num_ooms,
+                stats.num_oom_rejections,
+                stats.num_sync_all_streams,
+                stats.num_device_alloc,
+                stats.num_device_free,
+            ]
+        };
+        let fell = plain(stats).into_iter().zip(plain(&self.seen)).any(|(now, seen)| now < seen);
+        ensure!(!fell, "a plain counter fell: {:?} after {:?}", plain(stats), plain(&self.seen));
+        Ok(())
+    }
+
+    /// The device holds for us what we say we hold of it. Pages that it would not take back may
+    /// come on top.
+    fn check_device(&self, snapshot: &[SegmentState], device: &SimDevice) -> Result<(), String> {
+        let held_bytes: u64 =
+            snapshot.iter().map(|segment| segment.backed_bytes.next_multiple_of(UNIT_BYTES)).sum();
+        let used_bytes = device.used_bytes();
+        let fits =
+            if self.terms.pages_go { used_bytes == held_bytes } else { used_bytes >= held_bytes };
+        ensure!(fits, "the device has given us {used_bytes} bytes, and we hold {held_bytes}");
+        let ranges = snapshot.iter().filter(|segment| segment.expandable).count() as u64;
+        let calls = device.calls();
+        ensure!(
+            calls.reserve - calls.unreserve == ranges,
+            "{} ranges are reserved for {ranges} expandable segments",
+            calls.reserve - calls.unreserve
+        );
+        Ok(())
+    }
+}
+
+/// The blocks in this state, with their segments, in the order of addresses.
+fn blocks_in(
+    snapshot: &[SegmentState],
+    state: larder_core::heap::State,
+) -> impl Iterator<Item = (&SegmentState, &BlockState)> {
+    snapshot
+        .iter()
+        .flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)))
+        .filter(move |(_, block)| block.state == state)
+}
+
+/// Segments do not overlap, and blocks fill them.
+fn check_layout(snapshot: &[SegmentState]) -> Result<(), String> {
+    for pair in snapshot.windows(2) {
+        let (first, second) = (pair[0].span, pair[1].span);
+        ensure!(first.end() <= second.addr, "{first:?} and {second:?} overlap");
+    }
+    for segment in snapshot {
+        let mut reached = segment.span.addr;
+        for block in &segment.blocks {
+            ensure!(block.span.addr == reached, "there is a gap before {:?}", block.span);
+            reached = block.span.end();
+        }
+        ensure!(reached == segment.span.end(), "the blocks of {:?} end early", segment.span);
+    }
+    Ok(())
+}
+
+/// Current values from a walk over all blocks.
+fn recount(snapshot: &[SegmentState]) -> Stats {
+    use larder_core::heap::State;
+    let mut stats = Stats::default();
+    for segment in snapshot {
+        let kind = segment.kind;
+        change_pool(&mut stats.reserved_bytes, kind, segment.backed_bytes as i64);
+        if !segment.expandable {
+            change_pool(&mut stats.segment, kind, 1);
+        }
+        let splits = !segment.expandable && segment.blocks.len() > 1;
+        for block in &segment.blocks {
+            let bytes = block.span.size_bytes as i64;
+            if block.state == State::Live {
+                change_pool(&mut stats.allocation, kind, 1);
+                change_pool(&mut stats.allocated_bytes, kind, bytes);
+            }
+            if matches!(block.state, State::Live | State::Waiting) {
+                change_pool(&mut stats.active, kind, 1);
+                change_pool(&mut stats.active_bytes, kind, bytes);
+                change_pool(&mut stats.requested_bytes, kind, block.requested_bytes as i64);
+            }
+            if block.state == State::Free && splits {
+                change_pool(&mut stats.inactive_split, kind, 1);
+                change_pool(&mut stats.inactive_split_bytes, kind, bytes);
+            }
+        }
+    }
+    stats
+}
+
+fn families(stats: &Stats) -> [(&'static str, &ByPool); 9] {
+    [
+        ("allocation", &stats.allocation),
+        ("segment", &stats.segment),
+        ("active", &stats.active),
+        ("inactive_split", &stats.inactive_split),
+        ("allocated_bytes", &stats.allocated_bytes),
+        ("reserved_bytes", &stats.reserved_bytes),
+        ("active_bytes", &stats.active_bytes),
+        ("inactive_split_bytes", &stats.inactive_split_bytes),
+        ("requested_bytes", &stats.requested_bytes),
+    ]
+}
