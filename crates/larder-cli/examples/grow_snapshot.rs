@@ -114,18 +114,16 @@ impl<W: Write> PickleWriter<W> {
     }
 
     fn key(&mut self, text: &'static str) {
-        match self.texts.get(text) {
-            Some(&number) => match u8::try_from(number) {
-                Ok(number) => self.frame.extend([b'h', number]),
-                Err(_) => {
-                    self.frame.push(b'j');
-                    self.frame.extend(number.to_le_bytes());
-                }
-            },
-            None => {
-                self.texts.insert(text, self.memo_count);
-                self.fresh_text(text);
-            }
+        let Some(&number) = self.texts.get(text) else {
+            self.texts.insert(text, self.memo_count);
+            self.fresh_text(text);
+            return;
+        };
+        if let Ok(number) = u8::try_from(number) {
+            self.frame.extend([b'h', number]);
+        } else {
+            self.frame.push(b'j');
+            self.frame.extend(number.to_le_bytes());
         }
     }
 

@@ -26,6 +26,20 @@ enum Fate {
     Freed,
 }
 
+/// Which of the two sides of a free a trace tells; torch can be told to leave either out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tells {
+    pub(super) requests: bool,
+    pub(super) completions: bool,
+}
+
+impl Tells {
+    pub(super) fn of(trace: &[TraceEntry]) -> Tells {
+        let has = |action| trace.iter().any(|entry| entry.action == action);
+        Tells { requests: has(Action::FreeRequested), completions: has(Action::FreeCompleted) }
+    }
+}
+
 /// Reads the whole trace once. An address that is freed without having been allocated was live
 /// before; so was a block that is live at the end and that no allocation explains. They come in
 /// the order of their addresses.
@@ -35,13 +49,14 @@ pub(super) fn old_blocks(
     trace: &[TraceEntry],
     places: &Places<'_>,
 ) -> Result<Vec<OldBlock>, RecordingError> {
+    let tells = Tells::of(trace);
     let mut old = Vec::new();
     let mut fates: HashMap<u64, Fate> = HashMap::new();
     for (index, entry) in trace.iter().enumerate() {
         let next = match entry.action {
             Action::Alloc => Fate::Live,
-            Action::FreeRequested => Fate::Waiting,
-            Action::FreeCompleted => Fate::Freed,
+            Action::FreeRequested if tells.completions => Fate::Waiting,
+            Action::FreeRequested | Action::FreeCompleted => Fate::Freed,
             _ => continue,
         };
         let addr = Addr(entry.addr);
@@ -58,7 +73,7 @@ pub(super) fn old_blocks(
                 size_bytes: entry.size_bytes,
                 stream: entry.stream,
                 pool_id: places.pool_of(entry),
-                is_waiting: next == Fate::Freed,
+                is_waiting: entry.action == Action::FreeCompleted && tells.requests,
             }),
             _ => {}
         }

@@ -6,7 +6,7 @@ use larder_core::types::Span;
 use larder_sim::script::Op;
 
 use super::places::{DEFAULT_POOL, Places};
-use super::prehistory::{OldBlock, old_blocks};
+use super::prehistory::{OldBlock, Tells, old_blocks};
 use super::{Action, RecordingError, Snapshot, TraceEntry};
 
 /// A trace as a script, and what a replay of it needs to know.
@@ -96,8 +96,7 @@ struct Writer<'a> {
     scope: Option<(u32, u32)>,
     holdings: HashMap<u64, Holding>,
     next_id: u64,
-    /// Whether the recording tells when frees were complete. Torch can be told to leave that out.
-    tells_completion: bool,
+    tells: Tells,
     /// Whether the last entry that counts freed a segment.
     in_segment_frees: bool,
 }
@@ -130,7 +129,7 @@ impl<'a> Writer<'a> {
             scope: None,
             holdings: HashMap::new(),
             next_id: 0,
-            tells_completion: trace.iter().any(|entry| entry.action == Action::FreeCompleted),
+            tells: Tells::of(trace),
             in_segment_frees: false,
         }
     }
@@ -158,7 +157,7 @@ impl<'a> Writer<'a> {
                 let completes_at_once = next.is_some_and(|next| {
                     next.action == Action::FreeCompleted && next.addr == entry.addr
                 });
-                if completes_at_once || !self.tells_completion {
+                if completes_at_once || !self.tells.completions {
                     self.free(entry.addr);
                 } else {
                     self.recording.waited_frees += 1;

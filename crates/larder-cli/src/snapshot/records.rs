@@ -68,7 +68,9 @@ impl Fields {
         match self.0[key] {
             Value::None => format!("has no `{key_name}`"),
             Value::Int(_) => format!("has a negative `{key_name}`"),
-            value => format!("has a {} as `{key_name}`, not {wanted}", value.type_name()),
+            value => {
+                format!("has something of type {} as `{key_name}`, not {wanted}", value.type_name())
+            }
         }
     }
 
@@ -97,6 +99,8 @@ impl Fields {
 /// Everything that was taken over, and what of it is shared.
 pub(super) struct Records {
     pub(super) entries: Vec<TraceEntry>,
+    /// How many of the entries the file itself holds; behind them come copies in another order.
+    pub(super) own_entries: usize,
     pub(super) blocks: Vec<BlockInfo>,
     pub(super) frames: Vec<Frame>,
     frame_numbers: HashMap<Frame, u32>,
@@ -111,6 +115,7 @@ impl Records {
     pub(super) fn new() -> Records {
         Records {
             entries: Vec::new(),
+            own_entries: 0,
             blocks: Vec::new(),
             frames: Vec::new(),
             frame_numbers: HashMap::new(),

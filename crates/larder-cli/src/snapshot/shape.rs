@@ -42,7 +42,7 @@ impl Place<'_> {
                 shape_error(format!("{}: `{key}` is {number}, less than 0", self.name))
             }
             value => shape_error(format!(
-                "{}: `{key}` is a {}, not an integer of 64 bits",
+                "{}: `{key}` is of type {}, not an integer of 64 bits",
                 self.name,
                 value.type_name()
             )),
@@ -53,7 +53,7 @@ impl Place<'_> {
         match self.required(key)? {
             Value::List(id) => Ok(id),
             value => shape_error(format!(
-                "{}: `{key}` is a {}, not a list",
+                "{}: `{key}` is of type {}, not a list",
                 self.name,
                 value.type_name()
             )),
@@ -86,7 +86,7 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
         }
         value => {
             return shape_error(format!(
-                "this is not a memory snapshot: the file holds a {}, not a dict",
+                "this is not a memory snapshot: the file holds something of type {}, not a dict",
                 value.type_name()
             ));
         }
@@ -129,7 +129,7 @@ fn segments(
     for (index, item) in items.iter().enumerate() {
         let name = format!("segments[{index}]");
         let Value::Dict(id) = *item else {
-            return shape_error(format!("{name} is a {}, not a dict", item.type_name()));
+            return shape_error(format!("{name} is of type {}, not a dict", item.type_name()));
         };
         let Some(pairs) = objects.dict(id).items() else {
             return shape_error(format!("{name} is not a segment"));
@@ -201,7 +201,7 @@ fn block_list(
     for (index, item) in items.iter().enumerate() {
         let name = || format!("{}.blocks[{index}]", place.name);
         let Value::Dict(id) = *item else {
-            return shape_error(format!("{} is a {}, not a dict", name(), item.type_name()));
+            return shape_error(format!("{} is of type {}, not a dict", name(), item.type_name()));
         };
         let block = match place.objects.dict(id) {
             Content::Token(token) => match Record::from_token(token) {
@@ -250,12 +250,15 @@ fn device_traces(
     let Some(devices) = objects.list(list).items().map(<[Value]>::to_vec) else {
         return shape_error("`device_traces` is a list of frames".to_owned());
     };
+    records.own_entries = records.entries.len();
     let mut known: HashMap<ListId, Range<usize>> = HashMap::new();
     let mut traces = Vec::with_capacity(devices.len());
     for (device, value) in devices.into_iter().enumerate() {
         let Value::List(list) = value else {
             let type_name = value.type_name();
-            return shape_error(format!("device_traces[{device}] is a {type_name}, not a list"));
+            return shape_error(format!(
+                "device_traces[{device}] is of type {type_name}, not a list"
+            ));
         };
         let range = match known.get(&list) {
             Some(range) => range.clone(),
@@ -292,7 +295,11 @@ fn trace(
         return Ok(first..first + items.len());
     }
     let start = records.entries.len();
-    records.entries.reserve_exact(items.len());
+    // A file could mention one entry in many places, and so make a small file unfold into a large
+    // snapshot. No real one does.
+    if start + items.len() > 2 * records.own_entries {
+        return shape_error("`device_traces` has more entries than the file holds".to_owned());
+    }
     for item in items {
         if let Some(number) = entry_number(objects, *item) {
             records.entries.push(records.entries[number]);
@@ -324,7 +331,7 @@ fn not_an_entry(
             Some(pairs) => records.entry_complaint(objects, &pairs),
             None => "is not an entry of a trace".to_owned(),
         },
-        value => format!("is a {}, not a dict", value.type_name()),
+        value => format!("is of type {}, not a dict", value.type_name()),
     };
     SnapshotError::Shape(format!("device_traces[{device}][{index}] {what}"))
 }

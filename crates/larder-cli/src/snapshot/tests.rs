@@ -173,11 +173,20 @@ fn a_free_that_waits_is_recorded_on_a_stream_of_its_own() {
 }
 
 #[test]
-fn a_recording_without_completions_frees_at_once() {
-    let trace = vec![entry("alloc", 1000, 10, 0), entry("free_requested", 1000, 10, 0)];
-    assert_eq!(script(&recording(vec![], trace).unwrap()), ["alloc 0 10 0", "free 0"]);
-    let trace = vec![entry("alloc", 1000, 10, 0), entry("free_completed", 1000, 10, 0)];
-    assert_eq!(script(&recording(vec![], trace).unwrap()), ["alloc 0 10 0", "free 0"]);
+fn a_recording_of_one_side_of_each_free_frees_at_once() {
+    // Torch can be told to leave either side of a free out of its history.
+    for side in ["free_requested", "free_completed"] {
+        let trace = vec![
+            entry("alloc", 1000, 10, 0),
+            entry(side, 1000, 10, 0),
+            entry("alloc", 1000, 10, 0),
+            entry(side, 2000, 20, 0),
+        ];
+        assert_eq!(
+            script(&recording(vec![], trace).unwrap()),
+            ["alloc 0 20 0", "alloc 1 10 0", "free 1", "alloc 2 10 0", "free 0"]
+        );
+    }
 }
 
 #[test]
@@ -337,11 +346,11 @@ fn what_is_missing_or_wrong_is_named_with_its_place() {
     }
     assert_eq!(
         complaint(&snapshot_data(vec![], vec![bad])),
-        "device_traces[0][0] has a str as `addr`, not an integer of 64 bits"
+        "device_traces[0][0] has something of type str as `addr`, not an integer of 64 bits"
     );
     assert_eq!(
         complaint(&snapshot_data(vec![], vec![Data::Number(1)])),
-        "device_traces[0][0] is a int, not a dict"
+        "device_traces[0][0] is of type int, not a dict"
     );
     let segment = segment(1000, 1000, 0, &[]);
     assert_eq!(
@@ -351,7 +360,7 @@ fn what_is_missing_or_wrong_is_named_with_its_place() {
     assert_eq!(complaint(&Data::Dict(vec![])), "the snapshot has no `segments`");
     assert_eq!(
         complaint(&Data::Number(5)),
-        "this is not a memory snapshot: the file holds a int, not a dict"
+        "this is not a memory snapshot: the file holds something of type int, not a dict"
     );
     assert!(read(b"PK\x03\x04").is_err_and(|error| error.to_string().contains("zip archive")));
 }
@@ -414,4 +423,13 @@ fn a_small_file_cannot_unfold_into_a_large_snapshot() {
     one.write(&mut twice);
     twice.extend(b"2e.");
     assert!(read(&twice).is_err_and(|error| error.to_string().contains("same object")));
+    // Two entries, mentioned four times each.
+    let mut often = b"\x80\x04}(\x8c\x08segments]\x8c\x0ddevice_traces](](".to_vec();
+    for number in [0, 1] {
+        entry("alloc", 1000, 10, 0).write(&mut often);
+        often.extend([b'q', number]);
+    }
+    often.extend(b"h\x01h\0h\x01h\0h\x01h\0eeu.");
+    let error = read(&often).err().unwrap().to_string();
+    assert_eq!(error, "`device_traces` has more entries than the file holds");
 }

@@ -4,6 +4,9 @@
 //! so the smallest block that fits is found with two counts of trailing zeros and a look into one
 //! or two bins. A bin is a sorted row; one that grows long is cut into several rows, so that an
 //! insertion never moves more than a row.
+//!
+//! The entry put in last stays outside the bins until the next one comes. It is very often the
+//! one taken out next: the rest of a block that was just split is split again, or merged back.
 
 use crate::heap::block::BlockId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
@@ -29,11 +32,25 @@ impl Entry {
     fn is_before(&self, size_bytes: u64, addr: Addr) -> bool {
         (self.size_bytes, self.addr) < (size_bytes, addr)
     }
+
+    #[inline]
+    fn is_before_entry(&self, other: &Entry) -> bool {
+        self.is_before(other.size_bytes, other.addr)
+    }
 }
 
 /// Where an entry stands. Good until the next change of the index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spot {
+pub(crate) enum Spot {
+    /// Outside the bins.
+    Recent,
+    /// In a bin.
+    Binned(Place),
+}
+
+/// A place in the bins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
     bin: usize,
     row: usize,
     at: usize,
@@ -49,6 +66,8 @@ enum Bin {
 /// The index. See the module's page.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeIndex {
+    /// The entry put in last, if it is still there.
+    recent: Option<Entry>,
     top: u64,
     words: [u64; WORDS],
     bins: Vec<Bin>,
@@ -80,7 +99,7 @@ fn lower_bound(row: &[Entry], size_bytes: u64, addr: Addr) -> usize {
 impl FreeIndex {
     pub(crate) fn new() -> FreeIndex {
         let bins = (0..WORDS * BINS_PER_WORD).map(|_| Bin::Row(Vec::new())).collect();
-        FreeIndex { top: 0, words: [0; WORDS], bins, len: 0 }
+        FreeIndex { recent: None, top: 0, words: [0; WORDS], bins, len: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -90,18 +109,49 @@ impl FreeIndex {
     /// The smallest block of at least `size_bytes`; of several, the lowest.
     #[inline]
     pub(crate) fn find(&self, size_bytes: u64) -> Option<Spot> {
-        let bin = bin_of(size_bytes);
-        if self.words[bin / BINS_PER_WORD] & (1 << (bin % BINS_PER_WORD)) != 0 {
-            if let Some((row, at)) = self.bins[bin].find(size_bytes, Addr(0)) {
-                return Some(Spot { bin, row, at });
+        let recent = self.recent.filter(|entry| entry.size_bytes >= size_bytes);
+        self.earlier(recent, self.find_binned(size_bytes, Addr(0)))
+    }
+
+    /// The spot behind this one, in order.
+    pub(crate) fn next(&self, spot: Spot) -> Option<Spot> {
+        let here = self.entry(spot);
+        let binned = match spot {
+            Spot::Recent => self.find_binned(here.size_bytes, here.addr),
+            Spot::Binned(place) => self.next_binned(place),
+        };
+        let recent = self.recent.filter(|entry| here.is_before(entry.size_bytes, entry.addr));
+        self.earlier(recent, binned)
+    }
+
+    /// The earlier of the entry outside the bins, if it counts, and a place in them.
+    #[inline]
+    fn earlier(&self, recent: Option<Entry>, binned: Option<Place>) -> Option<Spot> {
+        match (recent, binned) {
+            (None, None) => None,
+            (Some(_), None) => Some(Spot::Recent),
+            (Some(entry), Some(place)) if entry.is_before_entry(self.at(place)) => {
+                Some(Spot::Recent)
             }
+            (_, Some(place)) => Some(Spot::Binned(place)),
+        }
+    }
+
+    /// The first binned entry not before the key.
+    #[inline]
+    fn find_binned(&self, size_bytes: u64, addr: Addr) -> Option<Place> {
+        let bin = bin_of(size_bytes);
+        if self.words[bin / BINS_PER_WORD] & (1 << (bin % BINS_PER_WORD)) != 0
+            && let Some((row, at)) = self.bins[bin].find(size_bytes, addr)
+        {
+            return Some(Place { bin, row, at });
         }
         self.first_behind(bin)
     }
 
     /// The first entry of the first filled bin behind `bin`.
     #[inline]
-    fn first_behind(&self, bin: usize) -> Option<Spot> {
+    fn first_behind(&self, bin: usize) -> Option<Place> {
         let word = bin / BINS_PER_WORD;
         // Shifted twice, because a shift by 64 is not one.
         let rest = self.words[word] & (u64::MAX << (bin % BINS_PER_WORD) << 1);
@@ -116,44 +166,68 @@ impl FreeIndex {
             (word, self.words[word])
         };
         let bin = word * BINS_PER_WORD + bits.trailing_zeros() as usize;
-        Some(Spot { bin, row: 0, at: 0 })
+        Some(Place { bin, row: 0, at: 0 })
+    }
+
+    fn next_binned(&self, place: Place) -> Option<Place> {
+        let bin = &self.bins[place.bin];
+        if place.at + 1 < bin.row(place.row).len() {
+            return Some(Place { at: place.at + 1, ..place });
+        }
+        if place.row + 1 < bin.row_count() {
+            return Some(Place { row: place.row + 1, at: 0, ..place });
+        }
+        self.first_behind(place.bin)
     }
 
     /// The entry at a spot.
     #[inline]
     pub(crate) fn entry(&self, spot: Spot) -> Entry {
-        self.bins[spot.bin].row(spot.row)[spot.at]
+        match spot {
+            Spot::Recent => self.recent.expect("a spot is good until the next change"),
+            Spot::Binned(place) => *self.at(place),
+        }
     }
 
-    /// The spot behind this one, in order.
-    pub(crate) fn next(&self, spot: Spot) -> Option<Spot> {
-        let bin = &self.bins[spot.bin];
-        if spot.at + 1 < bin.row(spot.row).len() {
-            return Some(Spot { at: spot.at + 1, ..spot });
-        }
-        if spot.row + 1 < bin.row_count() {
-            return Some(Spot { row: spot.row + 1, at: 0, ..spot });
-        }
-        self.first_behind(spot.bin)
+    #[inline]
+    fn at(&self, place: Place) -> &Entry {
+        &self.bins[place.bin].row(place.row)[place.at]
     }
 
     #[inline]
     pub(crate) fn insert(&mut self, entry: Entry) {
+        self.len += 1;
+        if let Some(older) = self.recent.replace(entry) {
+            self.bin(older);
+        }
+    }
+
+    /// Puts an entry into its bin.
+    #[inline]
+    fn bin(&mut self, entry: Entry) {
         let bin = bin_of(entry.size_bytes);
         self.bins[bin].insert(entry);
         self.words[bin / BINS_PER_WORD] |= 1 << (bin % BINS_PER_WORD);
         self.top |= 1 << (bin / BINS_PER_WORD);
-        self.len += 1;
     }
 
     /// Takes out the entry at a spot.
     #[inline]
     pub(crate) fn remove_at(&mut self, spot: Spot) {
-        let empty = self.bins[spot.bin].remove_at(spot.row, spot.at);
         self.len -= 1;
+        match spot {
+            Spot::Recent => self.recent = None,
+            Spot::Binned(place) => self.unbin(place),
+        }
+    }
+
+    /// Takes an entry out of its bin.
+    #[inline]
+    fn unbin(&mut self, place: Place) {
+        let empty = self.bins[place.bin].remove_at(place.row, place.at);
         if empty {
-            let word = spot.bin / BINS_PER_WORD;
-            self.words[word] &= !(1 << (spot.bin % BINS_PER_WORD));
+            let word = place.bin / BINS_PER_WORD;
+            self.words[word] &= !(1 << (place.bin % BINS_PER_WORD));
             if self.words[word] == 0 {
                 self.top &= !(1 << word);
             }
@@ -163,11 +237,14 @@ impl FreeIndex {
     /// Takes out the block of this size and address, which must be there.
     #[inline]
     pub(crate) fn remove(&mut self, size_bytes: u64, addr: Addr) {
+        if self.recent.is_some_and(|entry| entry.addr == addr) {
+            return self.remove_at(Spot::Recent);
+        }
         let bin = bin_of(size_bytes);
         let (row, at) = self.bins[bin].find(size_bytes, addr).expect("a free block is indexed");
-        let spot = Spot { bin, row, at };
-        debug_assert_eq!((self.entry(spot).size_bytes, self.entry(spot).addr), (size_bytes, addr));
-        self.remove_at(spot);
+        let place = Place { bin, row, at };
+        debug_assert_eq!((self.at(place).size_bytes, self.at(place).addr), (size_bytes, addr));
+        self.remove_at(Spot::Binned(place));
     }
 
     /// All entries from the smallest of at least `size_bytes` on, in order.
@@ -187,10 +264,13 @@ impl FreeIndex {
 
     /// The size of the largest block.
     pub(crate) fn largest_bytes(&self) -> Option<u64> {
-        let word = self.top.checked_ilog2()? as usize;
-        let bin = word * BINS_PER_WORD + self.words[word].ilog2() as usize;
-        let row = self.bins[bin].row(self.bins[bin].row_count() - 1);
-        row.last().map(|entry| entry.size_bytes)
+        let binned = self.top.checked_ilog2().and_then(|word| {
+            let word = word as usize;
+            let bin = word * BINS_PER_WORD + self.words[word].ilog2() as usize;
+            let row = self.bins[bin].row(self.bins[bin].row_count() - 1);
+            row.last().map(|entry| entry.size_bytes)
+        });
+        binned.max(self.recent.map(|entry| entry.size_bytes))
     }
 }
 

@@ -15,8 +15,10 @@ mod segment;
 pub mod size;
 pub mod snapshot;
 
+pub use block::State;
+
 use crate::config::Config;
-use crate::heap::block::{BlockId, Blocks, State};
+use crate::heap::block::{BlockId, Blocks};
 use crate::heap::free_index::{Entry, Spot};
 use crate::heap::pending::Pending;
 use crate::heap::pool::{LaneId, PoolId, Pools};

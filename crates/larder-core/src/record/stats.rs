@@ -245,7 +245,8 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// Counts a fact.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn record(&mut self, record: Record) {
         match record {
             Record::Alloc { place, requested_bytes, oversize } => {

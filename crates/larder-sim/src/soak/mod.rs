@@ -18,6 +18,7 @@ mod plan;
 mod report;
 mod run;
 mod shrink;
+mod stage;
 mod tally;
 mod witness;
 

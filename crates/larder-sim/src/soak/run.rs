@@ -11,6 +11,7 @@ use larder_core::{Addr, Allocator, Error, StreamId};
 use super::model::Model;
 use super::plan::Plan;
 use super::report::Report;
+use super::stage::{Stage, stage};
 use super::tally;
 use super::witness::{Outcome, Terms, Witness};
 use crate::script::Op;
@@ -317,10 +318,7 @@ impl<'a> Run<'a> {
             .snapshot()
             .into_iter()
             .flat_map(|segment| {
-                segment
-                    .blocks
-                    .into_iter()
-                    .filter(|block| block.state == larder_core::heap::State::Live)
+                segment.blocks.into_iter().filter(|block| stage(block) == Stage::Live)
             })
             .map(|block| block.span)
             .collect();

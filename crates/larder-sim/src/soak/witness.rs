@@ -7,6 +7,7 @@ use larder_core::heap::snapshot::{BlockState, SegmentState};
 use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
+use super::stage::{Stage, stage};
 use super::tally::{self, change, change_pool, counters_mut};
 use crate::{SimDevice, UNIT_BYTES};
 
@@ -200,7 +201,7 @@ impl Witness {
     /// Blocks that no longer wait were waited for, or all their streams are done.
     fn complete(&mut self, snapshot: &[SegmentState], waited: bool) -> Result<(), String> {
         let mut still = BTreeMap::new();
-        for (_, block) in blocks_in(snapshot, larder_core::heap::State::Waiting) {
+        for (_, block) in blocks_in(snapshot, Stage::Waiting) {
             let addr = block.span.addr;
             let held = self.waiting.remove(&addr);
             let held = held.ok_or_else(|| format!("{addr} waits for nothing that we know of"))?;
@@ -222,7 +223,7 @@ impl Witness {
     /// Exactly our live blocks are live, where and as large as we know them, on real memory.
     fn check_live(&self, snapshot: &[SegmentState], device: &SimDevice) -> Result<(), String> {
         let mut known = self.live.iter();
-        for (segment, block) in blocks_in(snapshot, larder_core::heap::State::Live) {
+        for (segment, block) in blocks_in(snapshot, Stage::Live) {
             let addr = block.span.addr;
             let Some((&known_addr, held)) = known.next() else {
                 return Err(format!("{addr} is live, and nobody asked for it"));
@@ -320,12 +321,12 @@ impl Witness {
 /// The blocks in this state, with their segments, in the order of addresses.
 fn blocks_in(
     snapshot: &[SegmentState],
-    state: larder_core::heap::State,
+    wanted: Stage,
 ) -> impl Iterator<Item = (&SegmentState, &BlockState)> {
     snapshot
         .iter()
         .flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)))
-        .filter(move |(_, block)| block.state == state)
+        .filter(move |(_, block)| stage(block) == wanted)
 }
 
 /// Segments do not overlap, and blocks fill them.
@@ -347,7 +348,6 @@ fn check_layout(snapshot: &[SegmentState]) -> Result<(), String> {
 
 /// Current values from a walk over all blocks.
 fn recount(snapshot: &[SegmentState]) -> Stats {
-    use larder_core::heap::State;
     let mut stats = Stats::default();
     for segment in snapshot {
         let kind = segment.kind;
@@ -358,16 +358,17 @@ fn recount(snapshot: &[SegmentState]) -> Stats {
         let splits = !segment.expandable && segment.blocks.len() > 1;
         for block in &segment.blocks {
             let bytes = block.span.size_bytes as i64;
-            if block.state == State::Live {
+            let stage = stage(block);
+            if stage == Stage::Live {
                 change_pool(&mut stats.allocation, kind, 1);
                 change_pool(&mut stats.allocated_bytes, kind, bytes);
             }
-            if matches!(block.state, State::Live | State::Waiting) {
+            if matches!(stage, Stage::Live | Stage::Waiting) {
                 change_pool(&mut stats.active, kind, 1);
                 change_pool(&mut stats.active_bytes, kind, bytes);
                 change_pool(&mut stats.requested_bytes, kind, block.requested_bytes as i64);
             }
-            if block.state == State::Free && splits {
+            if stage == Stage::Free && splits {
                 change_pool(&mut stats.inactive_split, kind, 1);
                 change_pool(&mut stats.inactive_split_bytes, kind, bytes);
             }

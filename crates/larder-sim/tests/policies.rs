@@ -1,0 +1,269 @@
+//! Policies: for each choice in which they differ, one story that ends in two ways.
+
+mod bench_top;
+mod witness;
+
+use std::sync::Arc;
+
+use bench_top::Piece::{Free, Live, Unmapped};
+use bench_top::{BenchTop, MAIN, SIDE};
+use larder_core::types::{GIB, MIB};
+use larder_core::{Allocator, Config, Policy};
+use larder_sim::SimDevice;
+use witness::Witness;
+
+/// PyTorch's policy.
+const TORCH: Policy = Policy::torch_2_11();
+
+/// A policy that gains a field does not compile here until somebody writes its test.
+#[test]
+fn every_field_has_its_test() {
+    let fields = |policy: Policy| {
+        let Policy {
+            name,
+            search_after_recovery,
+            collect_without_cap,
+            collect_ages_releasable_only,
+            split_limit_spares_expandable,
+            split_by_segment_kind,
+            cap_counts_pages,
+            cap_rounds_to_nearest,
+            oversize_is_remembered,
+            make_room_skips_expandable,
+            release_bare_segments,
+            refuse_hopeless,
+        } = policy;
+        let choices = [
+            search_after_recovery,
+            collect_without_cap,
+            collect_ages_releasable_only,
+            split_limit_spares_expandable,
+            split_by_segment_kind,
+            cap_counts_pages,
+            cap_rounds_to_nearest,
+            oversize_is_remembered,
+            make_room_skips_expandable,
+            release_bare_segments,
+            refuse_hopeless,
+        ];
+        (name, choices)
+    };
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 11]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 11]));
+}
+
+#[test]
+fn search_after_recovery_finds_the_block_that_an_event_brought_back() {
+    let story = |policy| {
+        let top = BenchTop::new(20 * MIB, "", policy);
+        let [_live, used] = [(); 2].map(|()| top.malloc(9 * MIB));
+        top.record(used, SIDE);
+        top.free(used);
+        // The segment cannot go back to the device, but after the wait it has 11 MiB free.
+        let served = top.try_malloc(9 * MIB).is_ok();
+        (served, top.stats().num_alloc_retries, top.stats().num_ooms)
+    };
+    assert_eq!(story(TORCH), (false, 1, 1));
+    assert_eq!(story(Policy { search_after_recovery: true, ..TORCH }), (true, 0, 0));
+}
+
+#[test]
+fn search_after_recovery_does_not_help_where_nothing_fits() {
+    let top = BenchTop::new(20 * MIB, "", Policy { search_after_recovery: true, ..TORCH });
+    top.malloc(9 * MIB);
+    top.oom(12 * MIB);
+    assert_eq!((top.stats().num_alloc_retries, top.stats().num_ooms), (1, 1));
+}
+
+#[test]
+fn collect_without_cap_measures_against_the_device() {
+    let story = |policy| {
+        let top = BenchTop::new(200 * MIB, "garbage_collection_threshold:0.25", policy);
+        let idle = top.malloc(60 * MIB);
+        top.free(idle);
+        top.malloc(70 * MIB);
+        (top.stats().num_device_free, top.stats().num_alloc_retries)
+    };
+    assert_eq!(story(TORCH), (0, 0));
+    assert_eq!(story(Policy { collect_without_cap: true, ..TORCH }), (1, 0));
+}
+
+/// Which plain blocks garbage collection gives back while an older expandable block, the whole of
+/// its segment, lies idle too. A device never has memory behind all addresses of a segment unless
+/// it has more than it says, so this one understates itself.
+fn collected_beside_expandable(policy: Policy) -> u64 {
+    let device = SimDevice::default();
+    let witness = Arc::new(Witness::claiming(device, 16 * MIB));
+    let config = Config::parse("expandable_segments:True").unwrap();
+    let allocator = Allocator::new(witness.clone(), config, policy);
+    let malloc = |size| allocator.malloc(size * MIB, MAIN).unwrap();
+    let expandable = malloc(20);
+    allocator.configure("expandable_segments:False,garbage_collection_threshold:0.5").unwrap();
+    let [old, young, live] = [12, 14, 10].map(malloc);
+    let age = |searches| {
+        for _ in 0..searches {
+            allocator.free(live).unwrap();
+            assert_eq!(malloc(10), live);
+        }
+    };
+    allocator.free(expandable).unwrap();
+    age(20);
+    allocator.free(old).unwrap();
+    age(2);
+    allocator.free(young).unwrap();
+    malloc(30);
+    assert_eq!(allocator.check(), Ok(()));
+    witness.device.calls().free
+}
+
+#[test]
+fn collect_ages_releasable_only_leaves_expandable_blocks_out_of_the_average() {
+    let base = Policy { collect_without_cap: true, ..TORCH };
+    // Ages 23, 3 and 1: no plain block reaches the average of 9.
+    assert_eq!(collected_beside_expandable(base.clone()), 0);
+    // Ages 3 and 1: first the old one, then, as it is not enough, the young one.
+    let mended = Policy { collect_ages_releasable_only: true, ..base };
+    assert_eq!(collected_beside_expandable(mended), 2);
+}
+
+#[test]
+fn split_limit_spares_expandable_blocks_that_merged_past_it() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "expandable_segments:True,max_split_size_mb:20", policy);
+        let [wide, _guard] = [40, 20].map(|size| top.malloc(size * MIB));
+        top.free(wide);
+        (top.malloc(10 * MIB) == wide, top.device.used_bytes())
+    };
+    assert_eq!(story(TORCH), (false, 80 * MIB), "the segment grows");
+    let mended = Policy { split_limit_spares_expandable: true, ..TORCH };
+    assert_eq!(story(mended), (true, 60 * MIB));
+}
+
+#[test]
+fn split_by_segment_kind_does_not_cut_plain_segments_into_slivers() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "", policy);
+        let plain = top.malloc(20 * MIB);
+        top.free(plain);
+        top.configure("expandable_segments:True");
+        assert_eq!(top.malloc(20 * MIB - 512), plain);
+        top.segments()
+    };
+    assert_eq!(story(TORCH), [[Live(20 * MIB - 512), Free(512)]]);
+    assert_eq!(story(Policy { split_by_segment_kind: true, ..TORCH }), [[Live(20 * MIB)]]);
+}
+
+#[test]
+fn cap_counts_pages_and_not_the_request() {
+    let story = |policy| {
+        let top = BenchTop::new(100 * MIB, "expandable_segments:True", policy);
+        top.allocator.set_memory_fraction(0.3).unwrap();
+        let served = top.try_malloc(25 * MIB).is_ok();
+        (served, top.device.used_bytes())
+    };
+    assert_eq!(story(TORCH), (true, 40 * MIB), "past the cap of 30 MiB");
+    let mended = Policy { cap_counts_pages: true, ..TORCH };
+    assert_eq!(story(mended), (false, 0));
+}
+
+#[test]
+fn cap_counts_pages_where_the_request_needs_fewer_than_its_segment_would() {
+    let story = |policy| {
+        let settings = "expandable_segments:True,page_size_mb:2";
+        let top = BenchTop::new(100 * MIB, settings, policy);
+        top.allocator.set_memory_fraction(0.1).unwrap();
+        top.try_malloc(4 * MIB).is_ok()
+    };
+    assert!(!story(TORCH), "a segment of 20 MiB would not fit under 10");
+    assert!(story(Policy { cap_counts_pages: true, ..TORCH }), "two pages of 2 MiB do");
+}
+
+#[test]
+fn cap_rounds_to_nearest_byte() {
+    let story = |policy| {
+        let top = BenchTop::new(100 * MIB, "", policy);
+        top.allocator.set_memory_fraction(2.0 / 3.0).unwrap();
+        top.oom(90 * MIB).cap_bytes
+    };
+    // Two thirds of 104,857,600 bytes are 69,905,066 and two thirds of a byte.
+    assert_eq!(story(TORCH), Some(69_905_066));
+    assert_eq!(story(Policy { cap_rounds_to_nearest: true, ..TORCH }), Some(69_905_067));
+}
+
+#[test]
+fn oversize_is_remembered_when_the_limit_changes() {
+    let story = |policy: Policy, before: &str, after: &str| {
+        let top = BenchTop::new(GIB, before, policy);
+        let addr = top.malloc(30 * MIB);
+        top.configure(after);
+        top.free(addr);
+        top.stats().oversize_allocations.current
+    };
+    let mended = Policy { oversize_is_remembered: true, ..TORCH };
+    let (none, limit) = ("", "max_split_size_mb:20");
+    assert_eq!((story(TORCH, none, limit), story(TORCH, limit, none)), (-1, 1));
+    assert_eq!((story(mended.clone(), none, limit), story(mended, limit, none)), (0, 0));
+}
+
+#[test]
+fn make_room_skips_expandable_blocks_on_its_way_to_one_that_makes_room() {
+    let story = |policy| {
+        let top = BenchTop::new(210 * MIB, "expandable_segments:True", policy);
+        let expandable = top.malloc(60 * MIB);
+        top.configure("expandable_segments:False,max_split_size_mb:20");
+        let plain = [80, 40, 26].map(|size| top.malloc(size * MIB));
+        top.free(expandable);
+        top.free_all(&plain);
+        // 4 MiB are left on the device. 80 MiB are too much for the request, yet make room for it.
+        top.malloc(60 * MIB);
+        assert_eq!(top.stats().num_alloc_retries, 0);
+        let sizes: Vec<_> = top.backed().iter().map(|row| row[0]).collect();
+        sizes
+    };
+    let (kept, asked) = (Free(80 * MIB), Live(60 * MIB));
+    assert_eq!(story(TORCH), [Free(60 * MIB), kept, asked], "40 and 26 MiB went");
+    let mended = Policy { make_room_skips_expandable: true, ..TORCH };
+    let row = [Free(60 * MIB), asked, Free(40 * MIB), Free(26 * MIB)];
+    assert_eq!(story(mended), row, "80 MiB went");
+}
+
+#[test]
+fn release_bare_segments_gives_back_addresses_that_a_failure_left() {
+    let story = |policy| {
+        let top = BenchTop::new(100 * MIB, "expandable_segments:True", policy);
+        top.device.tenant_take(90 * MIB);
+        top.oom(20 * MIB);
+        let left = top.segments();
+        top.empty();
+        let calls = top.device.calls();
+        (left, calls.reserve - calls.unreserve, top.segments().len())
+    };
+    let bare = vec![vec![Unmapped(120 * MIB)]];
+    assert_eq!(story(TORCH), (bare.clone(), 1, 1));
+    assert_eq!(story(Policy { release_bare_segments: true, ..TORCH }), (bare, 0, 0));
+}
+
+#[test]
+fn refuse_hopeless_keeps_the_cache() {
+    let story = |policy, fraction, request_bytes| {
+        let top = BenchTop::new(100 * MIB, "", policy);
+        top.allocator.set_memory_fraction(fraction).unwrap();
+        let [cached, used] = [(); 2].map(|()| top.malloc(20 * MIB));
+        top.record(used, SIDE);
+        top.free_all(&[cached, used]);
+        top.oom(request_bytes);
+        let stats = top.stats();
+        (top.device.used_bytes(), stats.num_sync_all_streams, stats.num_ooms)
+    };
+    let mended = Policy { refuse_hopeless: true, ..TORCH };
+    for (fraction, request_bytes) in [(1.0, 100 * MIB + 1), (0.5, 50 * MIB + 1)] {
+        assert_eq!(story(TORCH, fraction, request_bytes), (0, 1, 1));
+        assert_eq!(story(mended.clone(), fraction, request_bytes), (40 * MIB, 0, 1));
+    }
+    // Exactly what the cap allows is worth the trouble.
+    let top = BenchTop::new(100 * MIB, "", mended);
+    top.allocator.set_memory_fraction(0.5).unwrap();
+    let cached = top.malloc(20 * MIB);
+    top.free(cached);
+    top.malloc(50 * MIB);
+}
