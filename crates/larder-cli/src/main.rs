@@ -18,7 +18,7 @@ use larder_cli::report::{json, summary};
 use larder_cli::workload::Workload;
 use larder_cli::{bench, fit};
 use larder_core::config::Config;
-//SOAK use larder_sim::soak;
+use larder_sim::soak;
 
 /// Why a command ended with exit code 1: one sentence for standard error.
 struct Refusal(String);
@@ -147,8 +147,8 @@ fn soak_command(
     let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
     let mut done = 0;
     while end.map_or(done < scripts, |end| Instant::now() < end) {
-        //SOAK soak::run(seed.wrapping_add(done), steps)
-        //SOAK    .map_err(|failure| Refusal(failure.to_string()))?;
+        soak::run(seed.wrapping_add(done), steps)
+            .map_err(|failure| Refusal(failure.to_string()))?;
         done += 1;
         bar.step();
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::config::Config;
-use larder_core::types::{Addr, GIB, StreamId};
+use larder_core::heap::Filter;
+use larder_core::types::{Addr, GIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::Op;
 use larder_sim::{Calls, SimDevice, SimOptions};
@@ -81,39 +82,20 @@ impl Outcome {
     }
 }
 
-/// Why a replay could not go on.
+/// Why a replay could not go on: an error that is not out of memory.
 #[derive(Debug)]
 pub struct ReplayError {
     /// Which operation, from 0.
     pub index: usize,
     /// The operation.
     pub op: Op,
-    /// What is wrong with it.
-    pub reason: Reason,
-}
-
-/// What is wrong with an operation.
-#[derive(Debug)]
-pub enum Reason {
-    /// The allocator refused it, for another reason than out of memory.
-    Refused(Error),
-    /// It is about private pools or graph capture, which the allocator does not have yet.
-    NoPools,
-}
-
-impl From<Error> for Reason {
-    fn from(error: Error) -> Reason {
-        Reason::Refused(error)
-    }
+    /// What the allocator said.
+    pub error: Error,
 }
 
 impl fmt::Display for ReplayError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "operation {} ({}): ", self.index + 1, self.op)?;
-        match &self.reason {
-            Reason::Refused(error) => error.fmt(f),
-            Reason::NoPools => f.write_str("private pools and graph capture cannot be run yet"),
-        }
+        write!(f, "operation {} ({}): {}", self.index + 1, self.op, self.error)
     }
 }
 
@@ -143,7 +125,7 @@ impl Replay {
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
         for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut placed).map_err(|reason| ReplayError { index, op, reason })?;
+            self.step(op, &mut placed).map_err(|error| ReplayError { index, op, error })?;
         }
         let elapsed = start.elapsed();
         Ok(Outcome {
@@ -160,7 +142,7 @@ impl Replay {
     /// Runs until the first allocation that fails; says whether all went well.
     pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut |_, _| ()).map_err(|reason| ReplayError { index, op, reason })?;
+            self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
             if self.ooms > 0 {
                 return Ok(false);
             }
@@ -168,8 +150,9 @@ impl Replay {
         Ok(true)
     }
 
-    fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Reason> {
+    fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Error> {
         let stream_id = |stream: u32| StreamId(u64::from(stream));
+        let pool_id = |pool: u32| PoolId(0, u64::from(pool));
         match op {
             Op::Alloc { id, size_bytes, stream } => {
                 match self.allocator.malloc(size_bytes, stream_id(stream)) {
@@ -182,7 +165,7 @@ impl Replay {
                         self.first_oom.get_or_insert_with(|| report.to_string());
                         placed(id, Addr(0));
                     }
-                    Err(error) => return Err(error.into()),
+                    Err(error) => return Err(error),
                 }
             }
             Op::Free { id } => {
@@ -200,15 +183,20 @@ impl Replay {
             Op::Fraction { fraction } => self.allocator.set_memory_fraction(fraction)?,
             Op::ResetPeak => self.allocator.reset_peak_stats(),
             Op::ResetAccumulated => self.allocator.reset_accumulated_stats(),
-            Op::PoolNew { .. }
-            | Op::PoolBegin { .. }
-            | Op::PoolEnd { .. }
-            | Op::PoolRelease { .. }
-            | Op::PoolEmpty { .. }
-            | Op::PoolUseOnOom { .. }
-            | Op::PoolNoSplit { .. }
-            | Op::CaptureBegin { .. }
-            | Op::CaptureEnd { .. } => return Err(Reason::NoPools),
+            Op::PoolNew { pool } => self.allocator.add_pool_use(pool_id(pool))?,
+            Op::PoolBegin { pool, stream } => {
+                let filter = stream.map_or(Filter::Any, |stream| Filter::Stream(stream_id(stream)));
+                self.allocator.begin_pool(pool_id(pool), filter)?;
+            }
+            Op::PoolEnd { pool } => self.allocator.end_pool(pool_id(pool))?,
+            Op::PoolRelease { pool } => self.allocator.drop_pool_use(pool_id(pool))?,
+            Op::PoolEmpty { pool } => self.allocator.empty_pool(pool_id(pool))?,
+            Op::PoolUseOnOom { pool, on } => {
+                self.allocator.set_pool_use_on_oom(pool_id(pool), on)?;
+            }
+            Op::PoolNoSplit { pool } => self.allocator.set_pool_no_split(pool_id(pool))?,
+            // A capture shows in what an open pool scope does; the stream itself needs no mark.
+            Op::CaptureBegin { .. } | Op::CaptureEnd { .. } => {}
         }
         Ok(())
     }

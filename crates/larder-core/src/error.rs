@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::config::ConfigError;
 use crate::device::{DeviceError, ProcessMemory};
-use crate::types::{Addr, Bytes, DeviceIndex};
+use crate::types::{Addr, Bytes, DeviceIndex, PoolId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
@@ -29,6 +29,40 @@ pub enum Error {
     BadFraction(f64),
     /// The process has no device of this index.
     NoDevice(DeviceIndex),
+    /// A private pool cannot be used in this way.
+    Pool {
+        /// The pool.
+        pool: PoolId,
+        /// What is wrong.
+        problem: PoolProblem,
+    },
+}
+
+/// Why a private pool cannot be used in a certain way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PoolProblem {
+    /// There is no such pool.
+    Unknown,
+    /// Its last use was released; it only waits for its memory to be given back.
+    Released,
+    /// Requests are routed to it already.
+    Open,
+    /// No requests are routed to it.
+    NotOpen,
+    /// (0, 0) names no private pool.
+    NoName,
+}
+
+impl fmt::Display for PoolProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PoolProblem::Unknown => "there is no such pool",
+            PoolProblem::Released => "its last use was released",
+            PoolProblem::Open => "requests are routed to it already",
+            PoolProblem::NotOpen => "no requests are routed to it",
+            PoolProblem::NoName => "(0, 0) names no private pool",
+        })
+    }
 }
 
 impl Error {
@@ -55,6 +89,7 @@ impl fmt::Display for Error {
                 write!(f, "a memory fraction is a number from 0 to 1, not {fraction}")
             }
             Error::NoDevice(index) => write!(f, "there is no {index} in this process"),
+            Error::Pool { pool, problem } => write!(f, "{pool} cannot be used so: {problem}"),
         }
     }
 }

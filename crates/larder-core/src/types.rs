@@ -59,6 +59,22 @@ pub enum PoolKind {
     Large,
 }
 
+/// Names a private pool, as PyTorch does: (0, n) for one that a program made, (n, 0) for one that a
+/// graph capture made. (0, 0) is no private pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PoolId(pub u64, pub u64);
+
+impl PoolId {
+    /// Names no private pool.
+    pub const NONE: PoolId = PoolId(0, 0);
+}
+
+impl fmt::Display for PoolId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pool ({}, {})", self.0, self.1)
+    }
+}
+
 /// Physical memory that a device created and that can be mapped at an address. Opaque to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PageHandle(pub u64);

@@ -6,7 +6,7 @@ use bench_top::Piece::{Free, Live, Unmapped};
 use bench_top::{BenchTop, FAR, MAIN, Piece, SIDE};
 use larder_core::error::Error;
 use larder_core::types::{GIB, MIB, Span};
-use larder_core::{Addr, Allocator};
+use larder_core::{Addr, Allocator, Config, Policy};
 use larder_sim::PLAIN_BASE;
 
 /// A request on an empty cache: its size, and the blocks of the segment that it brings.
@@ -234,7 +234,10 @@ fn a_request_of_1_eib_is_refused_before_anything_is_tried() {
         let stats = top.stats();
         for request_bytes in [1 << 60, u64::MAX] {
             let report = top.oom(request_bytes);
-            assert_eq!((report.requested_bytes, report.tried_bytes), (request_bytes, request_bytes));
+            assert_eq!(
+                (report.requested_bytes, report.tried_bytes),
+                (request_bytes, request_bytes)
+            );
         }
         assert_eq!(top.stats(), stats, "it is not even counted");
         assert_eq!(top.device.calls().alloc, 1);
@@ -360,7 +363,7 @@ fn emptying_the_cache_gives_back_exactly_the_segments_that_are_all_free() {
 fn dropping_the_allocator_gives_the_cache_back_and_leaves_live_memory_alone() {
     BenchTop::under_each_policy(GIB, "", |top| {
         let device = top.device.clone();
-        let allocator = Allocator::new(device.clone(), top.allocator.config(), Default::default());
+        let allocator = Allocator::new(device.clone(), Config::default(), Policy::default());
         let live = allocator.malloc(30 * MIB, MAIN).unwrap();
         let cached = allocator.malloc(40 * MIB, MAIN).unwrap();
         let waiting = allocator.malloc(50 * MIB, MAIN).unwrap();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use bench_top::Piece::{Free, Live, Unmapped, Waiting};
 use bench_top::{BenchTop, FAR, MAIN, SIDE};
 use larder_core::error::Error;
-use larder_core::types::{MIB, Span};
+use larder_core::types::{MIB, PoolKind, Span};
 use larder_core::{Addr, Policy, StreamId};
 use larder_sim::{CallKind, Calls, Fault, FaultPlan};
 
@@ -304,11 +304,12 @@ fn a_page_that_the_device_will_not_take_back_is_offered_again() {
     BenchTop::under_each_policy(100 * MIB, ON, |top| {
         let addr = top.malloc(60 * MIB);
         top.free(addr);
-        failing(top, CallKind::Release, 2);
+        top.device.set_faults(FaultPlan::new(0).fail_from(CallKind::Release, 3, Fault::Other));
         top.allocator.empty_cache().unwrap();
         assert_eq!(top.device.page_count(), 1, "the heap has let go of it");
         assert_eq!(top.allocator.check(), Ok(()));
         assert_eq!(top.stats().reserved_bytes.all.current, 0);
+        top.device.set_faults(FaultPlan::default());
         top.empty();
         assert_eq!(top.device.page_count(), 0);
     });
@@ -333,9 +334,11 @@ fn a_page_that_lingers_does_not_stand_in_the_way_of_a_request() {
 #[test]
 fn an_undoing_that_fails_too_is_done_later() {
     BenchTop::under_each_policy(100 * MIB, ON, |top| {
-        let stubborn = FaultPlan::new(0)
-            .fail_from(CallKind::Access, 1, Fault::Other)
-            .fail_from(CallKind::Unmap, 1, Fault::Other);
+        let stubborn = FaultPlan::new(0).fail_from(CallKind::Access, 1, Fault::Other).fail_from(
+            CallKind::Unmap,
+            1,
+            Fault::Other,
+        );
         top.device.set_faults(stubborn);
         for _ in 0..2 {
             // The second time the pages of the first are still mapped where the new ones belong.
@@ -383,6 +386,28 @@ fn giving_back_stops_at_the_segment_that_fails() {
         top.empty();
         assert_eq!(top.device.used_bytes(), 20 * MIB);
     });
+}
+
+#[test]
+fn large_segments_go_before_small_ones_and_streams_in_their_order() {
+    let order = [(FAR, 2 * MIB), (SIDE, 512), (SIDE, 2 * MIB), (MAIN, 512), (MAIN, 2 * MIB)];
+    for (number, left) in [(1, 5), (2, 4), (3, 3), (4, 2), (5, 1)] {
+        BenchTop::under_each_policy(100 * MIB, "", |top| {
+            for (stream, size_bytes) in order {
+                let addr = top.malloc_on(size_bytes, stream);
+                top.free(addr);
+            }
+            failing(top, CallKind::Free, number);
+            assert!(top.allocator.empty_cache().is_err());
+            // Those that are left are the last of: large on MAIN, SIDE and FAR, small on both.
+            let mut rows: Vec<_> = top.allocator.snapshot();
+            rows.sort_by_key(|row| (row.kind == PoolKind::Small, row.stream));
+            let found: Vec<_> = rows.iter().map(|row| (row.kind, row.stream)).collect();
+            let (large, small) = (PoolKind::Large, PoolKind::Small);
+            let all = [(large, MAIN), (large, SIDE), (large, FAR), (small, MAIN), (small, SIDE)];
+            assert_eq!(found, all[5 - left..]);
+        });
+    }
 }
 
 #[test]

@@ -242,7 +242,11 @@ fn observers_are_told_without_the_lock_held() {
         let report = top.oom(50 * MIB);
         assert_eq!(*told.lock().unwrap(), [(report.clone(), 1), (report, 1)]);
         top.malloc(30 * MIB);
-        assert_eq!(told.lock().unwrap().len(), 2, "a request that was met is none of their business");
+        assert_eq!(
+            told.lock().unwrap().len(),
+            2,
+            "a request that was met is none of their business"
+        );
     });
 }
 

@@ -12,7 +12,7 @@ use larder_core::{Allocator, Config, Policy};
 use larder_sim::SimDevice;
 use witness::Witness;
 
-/// PyTorch's policy.
+/// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
 
 /// A policy that gains a field does not compile here until somebody writes its test.

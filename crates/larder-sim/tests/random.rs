@@ -1,16 +1,140 @@
-use larder_sim::soak;
-#[test]
-fn probe() {
-    let base: u64 = std::env::var("BASE").map_or(0, |t| t.parse().unwrap());
-    let count: u64 = std::env::var("COUNT").map_or(64, |t| t.parse().unwrap());
-    let mut total = soak::Report::default();
-    let mut failed = 0;
-    for seed in base..base + count {
-        match soak::run(seed, 2000) {
+//! Random scripts by the thousand: every policy, with and without faults and expandable segments,
+//! on one to four streams. A failure prints its seed, and `larder soak` repeats it;
+//! `LARDER_SEED=N` runs that seed alone.
+
+use larder_core::Policy;
+use larder_sim::soak::{self, COMBINATIONS, Plan, Report};
+
+const STEPS: usize = 2_000;
+/// A multiple of `COMBINATIONS`, so that a seed's distance from it tells its combination.
+const BASE_SEED: u64 = 20_260_000;
+/// Scripts for each combination of policy, faults, expandable segments and streams.
+const SCRIPTS_PER_COMBINATION: u64 = 32;
+/// A group has the combinations of one policy, faults or none, expandable segments or none.
+const GROUPS: u64 = 8;
+
+const LARDER: u64 = 1;
+const FAULTS: u64 = 2;
+const EXPANDABLE: u64 = 4;
+
+/// Runs all scripts of a group, or of those the one that the environment asks for.
+fn run_group(group: u64) {
+    let asked: Option<u64> =
+        std::env::var("LARDER_SEED").ok().map(|text| text.parse().expect("LARDER_SEED is a seed"));
+    let all = BASE_SEED..BASE_SEED + COMBINATIONS * SCRIPTS_PER_COMBINATION;
+    let seeds: Vec<u64> = asked.map_or_else(|| all.collect(), |seed| vec![seed]);
+    let mut total = Report::default();
+    for seed in seeds.into_iter().filter(|seed| seed % GROUPS == group) {
+        match soak::run(seed, STEPS) {
             Ok(report) => total += report,
-            Err(failure) => { failed += 1; if failed < 6 { println!("{failure}\n") } else { println!("{} {}: {}", failure.seed, failure.plan, failure.prefix_reason) } },
+            Err(failure) => panic!("{failure}"),
         }
     }
-    println!("{failed} failed, {total:?}");
-    assert!(failed == 0);
+    if asked.is_none() {
+        check_exercise(group, &total);
+    }
+}
+
+/// Runs that never got into a tight spot would prove nothing.
+fn check_exercise(group: u64, total: &Report) {
+    let scripts = COMBINATIONS / GROUPS * SCRIPTS_PER_COMBINATION;
+    assert!(total.steps >= scripts * STEPS as u64, "{total:?}");
+    let tight = [total.out_of_memory, total.retries, total.waits];
+    assert!(tight.into_iter().all(|count| count > scripts), "{total:?}");
+    assert!(total.partial_releases > 0, "{total:?}");
+    assert!(total.hits > total.mallocs / 2 && total.changes > scripts / 2, "{total:?}");
+    if group & FAULTS == 0 {
+        assert_eq!(total.model_steps, total.steps, "the model was there at every step");
+        assert_eq!(total.device_errors, 0);
+    } else {
+        assert!(total.device_errors > scripts && total.failed_calls > scripts, "{total:?}");
+        assert!(total.model_steps > 0, "some troubles the model can follow");
+    }
+    if group & EXPANDABLE != 0 {
+        assert!(total.maps > 10 * scripts && total.unmaps > 10 * scripts, "{total:?}");
+    }
+}
+
+#[test]
+fn torch() {
+    run_group(0);
+}
+
+#[test]
+fn larder() {
+    run_group(LARDER);
+}
+
+#[test]
+fn torch_with_faults() {
+    run_group(FAULTS);
+}
+
+#[test]
+fn larder_with_faults() {
+    run_group(LARDER | FAULTS);
+}
+
+#[test]
+fn torch_with_expandable_segments() {
+    run_group(EXPANDABLE);
+}
+
+#[test]
+fn larder_with_expandable_segments() {
+    run_group(LARDER | EXPANDABLE);
+}
+
+#[test]
+fn torch_with_expandable_segments_and_faults() {
+    run_group(EXPANDABLE | FAULTS);
+}
+
+#[test]
+fn larder_with_expandable_segments_and_faults() {
+    run_group(LARDER | EXPANDABLE | FAULTS);
+}
+
+/// A choice of the policy, with the way to flip it.
+type Flip = (&'static str, fn(&mut Policy));
+
+/// Every choice but two that no script shows. The rounding of the cap: sizes are multiples of 512
+/// bytes, so that one byte more or less shows only where the cap is such a multiple itself. And
+/// the ages of expandable blocks: only an unsplit one counts, and for that a segment would have to
+/// be mapped whole, which is larger than the device.
+const FLIPS: [Flip; 9] = [
+    ("search_after_recovery", |policy| policy.search_after_recovery ^= true),
+    ("collect_without_cap", |policy| policy.collect_without_cap ^= true),
+    ("split_limit_spares_expandable", |policy| policy.split_limit_spares_expandable ^= true),
+    ("split_by_segment_kind", |policy| policy.split_by_segment_kind ^= true),
+    ("cap_counts_pages", |policy| policy.cap_counts_pages ^= true),
+    ("oversize_is_remembered", |policy| policy.oversize_is_remembered ^= true),
+    ("make_room_skips_expandable", |policy| policy.make_room_skips_expandable ^= true),
+    ("release_bare_segments", |policy| policy.release_bare_segments ^= true),
+    ("refuse_hopeless", |policy| policy.refuse_hopeless ^= true),
+];
+
+/// The first failure among many seeds when the model decides one thing differently.
+fn failure_when_flipped(flip: fn(&mut Policy)) -> Option<Box<soak::Failure>> {
+    (BASE_SEED..BASE_SEED + 1024).filter(|seed| seed & FAULTS == 0).find_map(|seed| {
+        let mut plan = Plan::new(seed, STEPS);
+        flip(&mut plan.judge);
+        soak::run_plan(&plan, &plan.script()).err()
+    })
+}
+
+#[test]
+fn a_choice_made_differently_is_found_and_shown_in_a_few_operations() {
+    for (name, flip) in FLIPS {
+        let failure = failure_when_flipped(flip).unwrap_or_else(|| panic!("{name} goes unnoticed"));
+        println!("{name}: {} operations, {}", failure.prefix.len(), failure.prefix_reason);
+        assert!(failure.prefix.len() <= 60, "{name}: {failure}");
+        let text = failure.to_string();
+        assert!(text.contains(&format!("larder soak --seed {} --steps {STEPS}", failure.seed)));
+        assert!(text.contains("judged by another policy"), "{text}");
+        // What is shown fails by itself.
+        let mut plan = Plan::new(failure.seed, STEPS);
+        flip(&mut plan.judge);
+        assert!(soak::run_plan(&plan, &failure.prefix).is_err());
+    }
 }

@@ -226,7 +226,7 @@ fn late_events_only_delay() {
         top.device.set_faults(FaultPlan::new(7).late_events(1.0, 3));
         let addr = freed_after_use_on(top, &[SIDE]);
         top.device.sync(SIDE);
-        let mallocs = (1..).find(|_| {
+        let mallocs = (1..10).find(|_| {
             top.malloc(512);
             top.stats().active.large_pool.current == 0
         });

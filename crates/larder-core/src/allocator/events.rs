@@ -43,18 +43,40 @@ impl Shelf {
         block: BlockId,
     ) -> Result<(), Error> {
         let streams = self.heap.uses(block).to_vec();
+        let events = self.record_events(device, &streams)?;
+        self.heap.put_after(block, &events);
+        Ok(())
+    }
+
+    /// Records an event on each of the streams, or on none.
+    fn record_events(
+        &mut self,
+        device: &dyn Device,
+        streams: &[StreamId],
+    ) -> Result<Vec<(StreamId, EventId)>, Error> {
         let mut recorded = Vec::with_capacity(streams.len());
-        for stream in streams {
+        for &stream in streams {
             match self.record_event(device, stream) {
                 Ok(event) => recorded.push((stream, event)),
                 Err(error) => {
                     // An event that is recorded but not awaited does no harm.
-                    recorded.into_iter().for_each(|(_, event)| self.events.give(event));
+                    for (_, event) in recorded {
+                        self.events.give(event);
+                    }
                     return Err(error);
                 }
             }
         }
-        self.heap.put_after(block, &recorded);
+        Ok(recorded)
+    }
+
+    /// Records the events of blocks that were freed while a capture was on, now that none is. Work
+    /// of the capture itself is not waited for: it has not run.
+    fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
+        while let Some((block, streams)) = self.heap.first_deferred() {
+            let events = self.record_events(device, &streams)?;
+            self.heap.undefer(block, &events);
+        }
         Ok(())
     }
 
@@ -71,6 +93,7 @@ impl Shelf {
     /// Frees the blocks whose events are done. Of each stream only the first event that is not
     /// done is asked for: those behind it cannot be done either.
     pub(super) fn poll_events(&mut self, device: &dyn Device) -> Result<(), Error> {
+        self.record_deferred(device)?;
         let mut from = StreamId(0);
         while let Some((stream, event)) = self.heap.awaited_from(from) {
             if device.query_event(event).map_err(Error::device("query an event"))? {
@@ -88,6 +111,7 @@ impl Shelf {
     /// Waits for all events and frees their blocks.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
         self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.record_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;
             self.event_done(stream);

@@ -51,6 +51,12 @@ impl Allocator {
         }
         let mut grown;
         (shelf, grown) = self.grow(shelf, want)?;
+        // Pools that were told to lend to those in need do so.
+        if let Grown::NoRoom = grown
+            && let Some(addr) = shelf.heap.take_lent(want)
+        {
+            return Ok(addr);
+        }
         // Where oversize blocks are not split, one of them may be given back for this request.
         if let Grown::NoRoom = grown {
             let (plan, enough) = shelf.heap.plan_room(want);
@@ -59,14 +65,16 @@ impl Allocator {
                 (shelf, grown) = self.grow(shelf, want)?;
             }
         }
-        // Everything that is awaited is waited for, and everything cached given back.
-        if let Grown::NoRoom = grown {
+        // Everything that is awaited is waited for, and everything cached given back; not while a
+        // capture is on, which a wait would break.
+        if let Grown::NoRoom = grown
+            && !shelf.heap.is_diverted()
+        {
             shelf.wait_for_events(device)?;
             if search_again && let Some(addr) = shelf.heap.take(want) {
                 return Ok(addr);
             }
-            let plan = shelf.heap.plan_release();
-            shelf.release(device, &plan)?;
+            shelf.flush(device)?;
             shelf.heap.recorder_mut().record(Record::Retry);
             (shelf, grown) = self.grow(shelf, want)?;
         }

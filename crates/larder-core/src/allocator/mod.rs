@@ -8,8 +8,10 @@ pub mod fleet;
 mod hooks;
 mod ladder;
 mod pages;
+mod pools;
 
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
@@ -75,10 +77,14 @@ impl Allocator {
             let report = self.report(&shelf, size_bytes, size_bytes);
             return Err(Error::OutOfMemory(Box::new(report)));
         }
-        if !shelf.heap.is_idle() {
-            shelf.poll_events(&*self.device)?;
-        }
-        let want = shelf.heap.want(size_bytes, stream);
+        let want = if shelf.heap.is_diverted() {
+            shelf.heap.want_routed(size_bytes, stream, thread::current().id())
+        } else {
+            if !shelf.heap.is_idle() {
+                shelf.poll_events(&*self.device)?;
+            }
+            shelf.heap.want(size_bytes, stream)
+        };
         match shelf.heap.take(&want) {
             Some(addr) => Ok(addr),
             None => self.climb(shelf, &want),
@@ -98,6 +104,9 @@ impl Allocator {
         if shelf.heap.uses(block).is_empty() {
             shelf.heap.put(block);
             Ok(())
+        } else if shelf.heap.is_diverted() {
+            shelf.heap.put_deferred(block);
+            Ok(())
         } else {
             shelf.free_after_events(&*self.device, block)
         }
@@ -115,12 +124,10 @@ impl Allocator {
         Ok(())
     }
 
-    /// Waits for all events and gives everything cached back to the device.
+    /// Waits for all events and gives everything cached back to the device. While a scope is open
+    /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        shelf.wait_for_events(&*self.device)?;
-        let plan = shelf.heap.plan_release();
-        shelf.release(&*self.device, &plan)
+        self.lock().empty(&*self.device)
     }
 
     /// All statistics.
@@ -232,10 +239,7 @@ impl Drop for Allocator {
         // A lock that a panic poisoned guards a heap that nobody should trust with device calls.
         let Ok(shelf) = self.shelf.get_mut() else { return };
         // Whatever the device refuses now, nobody is left to be told.
-        if shelf.wait_for_events(&*self.device).is_ok() {
-            let plan = shelf.heap.plan_release();
-            let _ = shelf.release(&*self.device, &plan);
-        }
+        let _ = shelf.empty(&*self.device);
         shelf.events.destroy_spare(&*self.device);
     }
 }

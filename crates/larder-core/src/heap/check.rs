@@ -209,8 +209,14 @@ impl Heap {
 
     /// Uses belong to live blocks, events to waiting ones, and each event is awaited once.
     fn check_pending(&self) -> Result<(), String> {
+        let deferred: HashSet<BlockId> = self.pending.deferred().iter().copied().collect();
+        ensure!(deferred.len() == self.pending.deferred().len(), "a block is deferred twice");
         for id in self.pending.used_blocks() {
-            ensure!(self.blocks[id].state == State::Live, "{id:?} has uses but is not live");
+            let live = self.blocks[id].state == State::Live;
+            ensure!(live || deferred.contains(&id), "{id:?} has uses but is not live");
+        }
+        for &id in &deferred {
+            ensure!(self.blocks[id].state == State::Waiting, "{id:?} is deferred, does not wait");
         }
         let mut events_of: HashMap<BlockId, u32> = HashMap::new();
         let mut events = HashSet::new();

@@ -60,7 +60,7 @@ impl Heap {
     /// What to ask of the device for a request that no free block can serve.
     pub(crate) fn plan_growth(&self, want: &Want) -> Growth {
         let size_bytes = self.segment_bytes(want);
-        let expand = self.config.expandable_segments;
+        let expand = want.expandable;
         let pages_are_counted = expand && self.policy.cap_counts_pages;
         if !pages_are_counted && self.exceeds_cap(size_bytes) {
             return Growth::Capped;

@@ -10,18 +10,22 @@ mod free_index;
 pub(crate) mod growth;
 mod pending;
 mod pool;
+mod private;
 pub(crate) mod release;
+mod routing;
 mod segment;
 pub mod size;
 pub mod snapshot;
 
 pub use block::State;
+pub use private::Filter;
 
 use crate::config::Config;
 use crate::heap::block::{BlockId, Blocks};
 use crate::heap::free_index::{Entry, Spot};
 use crate::heap::pending::Pending;
-use crate::heap::pool::{LaneId, PoolId, Pools};
+use crate::heap::pool::{LaneId, PoolIndex, Pools};
+use crate::heap::private::Privates;
 use crate::heap::segment::Segments;
 use crate::policy::Policy;
 use crate::record::{Place, Record, Recorder};
@@ -36,7 +40,9 @@ pub(crate) struct Want {
     pub(crate) size_bytes: u64,
     pub(crate) kind: PoolKind,
     pub(crate) stream: StreamId,
-    pool: PoolId,
+    /// Whether it may be served from an expandable segment, and make one grow.
+    expandable: bool,
+    pool: PoolIndex,
     lane: LaneId,
 }
 
@@ -50,6 +56,7 @@ pub struct Heap {
     blocks: Blocks,
     segments: Segments,
     pools: Pools,
+    privates: Privates,
     pending: Pending,
     recorder: Recorder,
     /// Bytes held of the device, in segments and pages.
@@ -71,6 +78,7 @@ impl Heap {
             blocks: Blocks::new(),
             segments: Segments::new(),
             pools: Pools::new(),
+            privates: Privates::default(),
             pending: Pending::default(),
             recorder: Recorder::default(),
             reserved_bytes: 0,
@@ -144,9 +152,15 @@ impl Heap {
     pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let size_bytes = size::round(requested_bytes, &self.config);
         let kind = size::kind(size_bytes);
-        let pool = PoolId::default_for(kind);
+        let pool = PoolIndex::default_for(kind);
         let lane = self.pools.lane_for(pool, stream);
-        Want { requested_bytes, size_bytes, kind, stream, pool, lane }
+        let expandable = self.config.expandable_segments;
+        Want { requested_bytes, size_bytes, kind, stream, expandable, pool, lane }
+    }
+
+    /// The same request, but to another pool.
+    fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
+        Want { pool, lane: self.pools.lane_for(pool, want.stream), ..*want }
     }
 
     /// Hands out a free block, or none if no free block will do.
@@ -173,7 +187,7 @@ impl Heap {
     /// the growable end of a segment is taken last; or past all of them while the setting is off.
     fn search_expandable(&self, want: &Want, mut spot: Spot) -> Option<Spot> {
         let free = &self.pools.lane(want.lane).free;
-        if !self.config.expandable_segments {
+        if !want.expandable {
             while self.blocks[free.entry(spot).id].expandable {
                 spot = free.next(spot)?;
             }
@@ -225,13 +239,11 @@ impl Heap {
         let (whole_bytes, expandable, was_split) =
             (block.size_bytes, block.expandable, block.is_split());
         let fine = want.kind == PoolKind::Small
-            || if self.policy.split_by_segment_kind {
-                expandable
-            } else {
-                self.config.expandable_segments
-            };
+            || if self.policy.split_by_segment_kind { expandable } else { want.expandable };
         let rest_bytes = whole_bytes - want.size_bytes;
-        if size::should_split(fine, want.size_bytes, rest_bytes, self.split_limit_bytes) {
+        if size::should_split(fine, want.size_bytes, rest_bytes, self.split_limit_bytes)
+            && !self.pools.pool(want.pool).no_split
+        {
             let rest = self.blocks.split(id, want.size_bytes);
             self.shelve(rest);
             if !expandable {
@@ -295,6 +307,9 @@ impl Heap {
         if self.pools.lane(block.lane).stream != stream {
             block.used_elsewhere = true;
             self.pending.add_use(id, stream);
+            if self.privates.has_scope() {
+                self.pending.add_captured_use(id, stream);
+            }
         }
     }
 
@@ -314,7 +329,31 @@ impl Heap {
         self.pending.wait_for(id, events);
     }
 
-    /// Whether no event is awaited.
+    /// Takes back a live block that other streams use, while no event can be recorded.
+    pub(crate) fn put_deferred(&mut self, id: BlockId) {
+        self.request_free(id);
+        self.blocks[id].state = State::Waiting;
+        self.pending.defer(id);
+    }
+
+    /// The block that was deferred first, with the streams it has to wait for.
+    pub(crate) fn first_deferred(&self) -> Option<(BlockId, Vec<StreamId>)> {
+        let id = self.pending.first_deferred()?;
+        Some((id, self.pending.uses_outside_captures(id)))
+    }
+
+    /// A deferred block waits for these events from now on; with none, it is free.
+    pub(crate) fn undefer(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
+        self.pending.undefer(id);
+        self.blocks[id].used_elsewhere = false;
+        if events.is_empty() {
+            self.complete_free(id);
+        } else {
+            self.pending.wait_for(id, events);
+        }
+    }
+
+    /// Whether nothing is awaited.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.pending.is_idle()

@@ -18,6 +18,12 @@ pub(crate) struct Pending {
     queues: BTreeMap<StreamId, VecDeque<(EventId, BlockId)>>,
     /// How many events are in the queues.
     events: usize,
+    /// Waiting blocks for which no event could be recorded yet, because a capture was on. They
+    /// keep their uses.
+    deferred: Vec<BlockId>,
+    /// Of the uses, those that were noted while a capture was on: work of the capture itself,
+    /// which has not run and is not waited for.
+    captured: HashMap<BlockId, Vec<StreamId>>,
 }
 
 impl Pending {
@@ -34,9 +40,43 @@ impl Pending {
         self.uses.get(&block).map_or(&[], Vec::as_slice)
     }
 
+    /// Notes that a use was part of a capture.
+    pub(crate) fn add_captured_use(&mut self, block: BlockId, stream: StreamId) {
+        self.captured.entry(block).or_default().push(stream);
+    }
+
+    /// The block was freed while a capture was on.
+    pub(crate) fn defer(&mut self, block: BlockId) {
+        self.deferred.push(block);
+    }
+
+    /// The block that was deferred first.
+    pub(crate) fn first_deferred(&self) -> Option<BlockId> {
+        self.deferred.first().copied()
+    }
+
+    /// The streams that a deferred block has to wait for: those that used it outside captures.
+    pub(crate) fn uses_outside_captures(&self, block: BlockId) -> Vec<StreamId> {
+        let captured = self.captured.get(&block).map_or(&[][..], Vec::as_slice);
+        self.uses(block).iter().copied().filter(|stream| !captured.contains(stream)).collect()
+    }
+
+    /// The block is no longer deferred, and its uses are forgotten.
+    pub(crate) fn undefer(&mut self, block: BlockId) {
+        self.deferred.retain(|&other| other != block);
+        self.uses.remove(&block);
+        self.captured.remove(&block);
+    }
+
+    /// Deferred blocks, for the check.
+    pub(crate) fn deferred(&self) -> &[BlockId] {
+        &self.deferred
+    }
+
     /// The block was freed, and an event recorded on each stream that used it.
     pub(crate) fn wait_for(&mut self, block: BlockId, events: &[(StreamId, EventId)]) {
         self.uses.remove(&block);
+        self.captured.remove(&block);
         self.waits.insert(block, events.len() as u32);
         for &(stream, event) in events {
             self.queues.entry(stream).or_default().push_back((event, block));
@@ -44,10 +84,10 @@ impl Pending {
         self.events += events.len();
     }
 
-    /// Whether no event is awaited.
+    /// Whether no event is awaited and no block deferred.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.events == 0
+        self.events == 0 && self.deferred.is_empty()
     }
 
     /// The first stream from `from` on that has events, and the one it will have done next.

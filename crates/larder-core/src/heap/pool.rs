@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::heap::block::BlockId;
 use crate::heap::free_index::FreeIndex;
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// Names a lane. Lanes are never removed, so it stays good.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,18 +15,18 @@ pub(crate) struct LaneId(pub(crate) u32);
 
 /// Names a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PoolId(pub(crate) u32);
+pub(crate) struct PoolIndex(pub(crate) u32);
 
-impl PoolId {
-    pub(crate) const SMALL: PoolId = PoolId(0);
-    pub(crate) const LARGE: PoolId = PoolId(1);
+impl PoolIndex {
+    pub(crate) const SMALL: PoolIndex = PoolIndex(0);
+    pub(crate) const LARGE: PoolIndex = PoolIndex(1);
 
     /// The default pool for requests of this kind.
     #[inline]
-    pub(crate) fn default_for(kind: PoolKind) -> PoolId {
+    pub(crate) fn default_for(kind: PoolKind) -> PoolIndex {
         match kind {
-            PoolKind::Small => PoolId::SMALL,
-            PoolKind::Large => PoolId::LARGE,
+            PoolKind::Small => PoolIndex::SMALL,
+            PoolKind::Large => PoolIndex::LARGE,
         }
     }
 }
@@ -34,7 +34,7 @@ impl PoolId {
 /// One pool on one stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
-    pub(crate) pool: PoolId,
+    pub(crate) pool: PoolIndex,
     pub(crate) kind: PoolKind,
     pub(crate) stream: StreamId,
     /// Free blocks, with memory behind them.
@@ -47,6 +47,10 @@ pub(crate) struct Lane {
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
     pub(crate) kind: PoolKind,
+    /// The private pool it is half of; none for the default pools.
+    pub(crate) owner: Option<PoolId>,
+    /// Its blocks are never split.
+    pub(crate) no_split: bool,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
     /// The lane looked up last: a program mostly stays on one stream.
@@ -60,25 +64,50 @@ pub(crate) struct Pool {
 pub(crate) struct Pools {
     pools: Vec<Pool>,
     lanes: Vec<Lane>,
+    /// Pools that were removed.
+    spare: Vec<PoolIndex>,
 }
 
 impl Pools {
     /// The two default pools.
     pub(crate) fn new() -> Pools {
-        let pool = |kind| Pool { kind, lanes: Vec::new(), recent: None, searches: 0 };
-        Pools { pools: vec![pool(PoolKind::Small), pool(PoolKind::Large)], lanes: Vec::new() }
+        let mut pools = Pools { pools: Vec::new(), lanes: Vec::new(), spare: Vec::new() };
+        pools.add(PoolKind::Small, None);
+        pools.add(PoolKind::Large, None);
+        pools
+    }
+
+    /// Adds a pool. The place of one that was removed is used again, with its lanes, all empty.
+    pub(crate) fn add(&mut self, kind: PoolKind, owner: Option<PoolId>) -> PoolIndex {
+        let spare = self.spare.iter().position(|&at| self.pool(at).kind == kind);
+        if let Some(at) = spare.map(|at| self.spare.swap_remove(at)) {
+            let pool = self.pool_mut(at);
+            (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
+            return at;
+        }
+        let (lanes, recent) = (Vec::new(), None);
+        self.pools.push(Pool { kind, owner, no_split: false, lanes, recent, searches: 0 });
+        PoolIndex(u32::try_from(self.pools.len() - 1).expect("few pools"))
+    }
+
+    /// Removes a pool that has no segment left.
+    pub(crate) fn remove(&mut self, id: PoolIndex) {
+        debug_assert!(
+            self.lanes_of(id).all(|lane| lane.free.len() == 0 && lane.unmapped.is_empty())
+        );
+        self.spare.push(id);
     }
 
     /// The lane of a pool on a stream, made on first use.
     #[inline]
-    pub(crate) fn lane_for(&mut self, pool: PoolId, stream: StreamId) -> LaneId {
+    pub(crate) fn lane_for(&mut self, pool: PoolIndex, stream: StreamId) -> LaneId {
         match self.pools[pool.0 as usize].recent {
             Some((recent, lane)) if recent == stream => lane,
             _ => self.look_up_lane(pool, stream),
         }
     }
 
-    fn look_up_lane(&mut self, pool_id: PoolId, stream: StreamId) -> LaneId {
+    fn look_up_lane(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
         let pool = &mut self.pools[pool_id.0 as usize];
         let lane = match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
@@ -110,17 +139,17 @@ impl Pools {
     }
 
     #[inline]
-    pub(crate) fn pool(&self, id: PoolId) -> &Pool {
+    pub(crate) fn pool(&self, id: PoolIndex) -> &Pool {
         &self.pools[id.0 as usize]
     }
 
     #[inline]
-    pub(crate) fn pool_mut(&mut self, id: PoolId) -> &mut Pool {
+    pub(crate) fn pool_mut(&mut self, id: PoolIndex) -> &mut Pool {
         &mut self.pools[id.0 as usize]
     }
 
     /// A pool's lanes in the order of their streams.
-    pub(crate) fn lanes_of(&self, id: PoolId) -> impl Iterator<Item = &Lane> + '_ {
+    pub(crate) fn lanes_of(&self, id: PoolIndex) -> impl Iterator<Item = &Lane> + '_ {
         self.pools[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane))
     }
 
@@ -137,12 +166,12 @@ mod tests {
     #[test]
     fn lanes_are_made_once_and_walked_in_the_order_of_streams() {
         let mut pools = Pools::new();
-        let late = pools.lane_for(PoolId::SMALL, StreamId(9));
-        let early = pools.lane_for(PoolId::SMALL, StreamId(2));
-        let large = pools.lane_for(PoolId::LARGE, StreamId(9));
-        assert_eq!(pools.lane_for(PoolId::SMALL, StreamId(9)), late);
+        let late = pools.lane_for(PoolIndex::SMALL, StreamId(9));
+        let early = pools.lane_for(PoolIndex::SMALL, StreamId(2));
+        let large = pools.lane_for(PoolIndex::LARGE, StreamId(9));
+        assert_eq!(pools.lane_for(PoolIndex::SMALL, StreamId(9)), late);
         assert!(late != early && late != large);
-        let streams: Vec<_> = pools.lanes_of(PoolId::SMALL).map(|lane| lane.stream.0).collect();
+        let streams: Vec<_> = pools.lanes_of(PoolIndex::SMALL).map(|lane| lane.stream.0).collect();
         assert_eq!(streams, [2, 9]);
         assert_eq!(pools.lanes().count(), 3);
     }

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockId, State};
-use crate::heap::pool::PoolId;
+use crate::heap::pool::PoolIndex;
 use crate::heap::segment::SegmentId;
 use crate::record::{Place, Record};
 use crate::types::{PageHandle, Span, StreamId};
@@ -35,11 +35,15 @@ pub(crate) struct UnmapPlan {
 }
 
 impl Heap {
-    /// All that the default pools can give back: large before small, in each pool whole segments
-    /// before pages.
+    /// All that the default pools can give back, large before small.
     pub(crate) fn plan_release(&self) -> Vec<Release> {
+        self.plan_release_of(&[PoolIndex::LARGE, PoolIndex::SMALL])
+    }
+
+    /// All that these pools can give back: in each whole segments before pages.
+    pub(super) fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
         let mut plan = Vec::new();
-        for pool in [PoolId::LARGE, PoolId::SMALL] {
+        for &pool in pools {
             let mut pages = Vec::new();
             for entry in self.pools.lanes_of(pool).flat_map(|lane| lane.free.iter()) {
                 let block = &self.blocks[entry.id];
@@ -52,10 +56,16 @@ impl Heap {
             plan.append(&mut pages);
         }
         if self.policy.release_bare_segments {
-            let bare = self.segments.iter().filter(|&(id, _)| self.is_bare(id));
-            plan.extend(bare.map(|(id, _)| Release::Addresses(id)));
+            plan.extend(self.plan_release_bare(pools));
         }
         plan
+    }
+
+    /// The addresses of these pools' expandable segments that have no page.
+    pub(super) fn plan_release_bare(&self, pools: &[PoolIndex]) -> Vec<Release> {
+        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.segments[id].lane).pool);
+        let segments = self.segments.iter().map(|(id, _)| id);
+        segments.filter(|&id| here(id) && self.is_bare(id)).map(Release::Addresses).collect()
     }
 
     /// What garbage collection gives back: idle segments of the large pool that are older than the
@@ -64,8 +74,8 @@ impl Heap {
         let limit_bytes = self.cap_bytes.unwrap_or(self.device_total_bytes);
         let threshold = self.config.garbage_collection_threshold * limit_bytes as f64;
         let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
-        let searches = self.pools.pool(PoolId::LARGE).searches;
-        let idle = self.pools.lanes_of(PoolId::LARGE).flat_map(|lane| lane.free.iter());
+        let searches = self.pools.pool(PoolIndex::LARGE).searches;
+        let idle = self.pools.lanes_of(PoolIndex::LARGE).flat_map(|lane| lane.free.iter());
         let idle = idle.map(|entry| &self.blocks[entry.id]).filter(|block| !block.is_split());
         let age = |since: u64| searches - since;
         let (mut total_age, mut count) = (0, 0_u64);

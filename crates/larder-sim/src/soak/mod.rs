@@ -31,17 +31,17 @@ use run::Run;
 use shrink::shrink;
 
 /// Runs the plan that belongs to the seed, with a script of so many steps.
-pub fn run(seed: u64, steps: usize) -> Result<Report, Failure> {
+pub fn run(seed: u64, steps: usize) -> Result<Report, Box<Failure>> {
     let plan = Plan::new(seed, steps);
     run_plan(&plan, &plan.script())
 }
 
 /// Runs these operations as the plan says. They need not be the plan's own script.
-pub fn run_plan(plan: &Plan, ops: &[Op]) -> Result<Report, Failure> {
+pub fn run_plan(plan: &Plan, ops: &[Op]) -> Result<Report, Box<Failure>> {
     Run::whole(plan, ops).map_err(|finding| {
         let cut = ops.get(..=finding.step).unwrap_or(ops);
         let (prefix, prefix_reason) = shrink(plan, cut, &finding.reason);
-        Failure {
+        Box::new(Failure {
             seed: plan.seed,
             steps: plan.script.steps,
             plan: plan.to_string(),
@@ -50,6 +50,6 @@ pub fn run_plan(plan: &Plan, ops: &[Op]) -> Result<Report, Failure> {
             reason: finding.reason,
             prefix,
             prefix_reason,
-        }
+        })
     })
 }

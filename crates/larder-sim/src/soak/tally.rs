@@ -1,5 +1,5 @@
-//! Tallies: PyTorch's statistics counted the plain way, one addition at a time, so that nothing
-//! clever stands between a fact and its number.
+//! Tallies: the statistics counted the plain way, one addition at a time, so that nothing clever
+//! stands between a fact and its number.
 
 use larder_core::Stats;
 use larder_core::record::stats::{ByPool, Counter};

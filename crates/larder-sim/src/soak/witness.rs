@@ -148,7 +148,7 @@ impl Witness {
 
     fn allocated(&mut self, addr: Addr, held: Held) -> Result<(), String> {
         ensure!(held.size_bytes >= held.requested_bytes, "{addr} is smaller than asked for");
-        ensure!(addr.0 % 512 == 0, "{addr} is not a multiple of 512");
+        ensure!(addr.0.is_multiple_of(512), "{addr} is not a multiple of 512");
         let span = Span::new(addr, held.size_bytes);
         for blocks in [&self.live, &self.waiting] {
             let before = blocks.range(..span.end()).next_back();
@@ -389,4 +389,90 @@ fn families(stats: &Stats) -> [(&'static str, &ByPool); 9] {
         ("inactive_split_bytes", &stats.inactive_split_bytes),
         ("requested_bytes", &stats.requested_bytes),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use larder_core::{Allocator, Config, Policy};
+
+    use super::*;
+
+    /// An allocator with a small, a large and an oversize block, whose last step is to be observed.
+    struct Scene {
+        device: Arc<SimDevice>,
+        allocator: Allocator,
+        witness: Witness,
+        outcome: Outcome,
+    }
+
+    fn scene() -> Scene {
+        let device = Arc::new(SimDevice::default());
+        let config = Config::parse("max_split_size_mb:20").unwrap();
+        let allocator = Allocator::new(device.clone(), config, Policy::larder());
+        let terms = Terms { oversize_is_remembered: true, calls_work: true, pages_go: true };
+        let mut witness = Witness::new(terms);
+        let mut outcome = Outcome::Nothing;
+        for requested_bytes in [1000, 3 * MIB, 50 * MIB] {
+            observe(&mut witness, outcome, &allocator, &device).unwrap();
+            let addr = allocator.malloc(requested_bytes, StreamId(0)).unwrap();
+            let size_bytes = allocator.usable_bytes(addr).unwrap();
+            outcome = Outcome::Allocated { addr, size_bytes, requested_bytes, stream: StreamId(0) };
+        }
+        Scene { device, allocator, witness, outcome }
+    }
+
+    fn observe(
+        witness: &mut Witness,
+        outcome: Outcome,
+        allocator: &Allocator,
+        device: &SimDevice,
+    ) -> Result<(), String> {
+        let (snapshot, stats) = (allocator.snapshot(), allocator.stats());
+        witness.observe(outcome, &snapshot, &stats, Some(20 * MIB), device)
+    }
+
+    #[test]
+    fn a_false_statistic_is_found_whichever_it_is() {
+        let count = counters_mut(&mut Stats::default()).len();
+        for at in 0..count {
+            let Scene { device, allocator, mut witness, outcome } = scene();
+            let (snapshot, mut stats) = (allocator.snapshot(), allocator.stats());
+            counters_mut(&mut stats)[at].current += 1;
+            let seen = witness.observe(outcome, &snapshot, &stats, Some(20 * MIB), &device);
+            assert!(seen.is_err(), "counter {at} of {count}");
+        }
+    }
+
+    #[test]
+    fn a_block_that_goes_or_comes_by_itself_is_found() {
+        let Scene { device, allocator, mut witness, outcome } = scene();
+        let unasked = observe(&mut witness, Outcome::Nothing, &allocator, &device).unwrap_err();
+        assert!(unasked.contains("nobody asked for it"), "{unasked}");
+
+        let mut again = scene();
+        observe(&mut again.witness, outcome, &again.allocator, &again.device).unwrap();
+        let Outcome::Allocated { addr, .. } = outcome else { unreachable!() };
+        again.allocator.free(addr).unwrap();
+        let gone = observe(&mut again.witness, Outcome::Nothing, &again.allocator, &again.device);
+        let gone = gone.unwrap_err();
+        assert!(gone.contains("nobody freed it"), "{gone}");
+    }
+
+    #[test]
+    fn a_block_that_waits_may_not_become_free_too_early() {
+        let Scene { device, allocator, mut witness, outcome } = scene();
+        observe(&mut witness, outcome, &allocator, &device).unwrap();
+        let Outcome::Allocated { addr, .. } = outcome else { unreachable!() };
+        allocator.record_stream(addr, StreamId(3)).unwrap();
+        witness.record_stream(addr, StreamId(3));
+        allocator.free(addr).unwrap();
+        observe(&mut witness, Outcome::Freed { addr }, &allocator, &device).unwrap();
+        // The device says that the stream is done, but the script has not said so.
+        device.sync(StreamId(3));
+        allocator.malloc(1, StreamId(7)).unwrap();
+        let early = observe(&mut witness, Outcome::Nothing, &allocator, &device).unwrap_err();
+        assert!(early.contains("stream 3 is not done"), "{early}");
+    }
 }

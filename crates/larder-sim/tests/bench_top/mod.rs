@@ -45,7 +45,7 @@ impl BenchTop {
         BenchTop { device, allocator }
     }
 
-    /// Under PyTorch's policy.
+    /// Under the policy that decides as torch does.
     pub(crate) fn torch(memory_bytes: u64, settings: &str) -> BenchTop {
         BenchTop::new(memory_bytes, settings, Policy::torch_2_11())
     }
@@ -96,7 +96,9 @@ impl BenchTop {
 
     /// Frees them in this order.
     pub(crate) fn free_all(&self, addrs: &[Addr]) {
-        addrs.iter().for_each(|&addr| self.free(addr));
+        for &addr in addrs {
+            self.free(addr);
+        }
     }
 
     pub(crate) fn record(&self, addr: Addr, stream: StreamId) {

@@ -210,7 +210,7 @@ impl Model {
     }
 
     /// All free blocks of a pool on a stream (on all streams, if none is named), in the order in
-    /// which PyTorch keeps them: by stream, size, address.
+    /// which they are looked at: by stream, size, address.
     fn free_blocks(&self, kind: PoolKind, stream: Option<StreamId>) -> Vec<Spot> {
         let mut spots = Vec::new();
         for (at, segment) in self.segments.iter().enumerate() {

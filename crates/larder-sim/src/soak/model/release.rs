@@ -19,11 +19,17 @@ impl Model {
                 free.iter().filter(|&&spot| self.is_releasable(spot)).map(addr).collect();
             let is_expandable = |&&(at, _): &&Spot| self.segments[at].is_expandable();
             let paged: Vec<u64> = free.iter().filter(is_expandable).map(addr).collect();
-            whole.into_iter().for_each(|addr| self.release_segment(addr));
-            paged.into_iter().for_each(|addr| self.release_pages(addr));
+            for addr in whole {
+                self.release_segment(addr);
+            }
+            for addr in paged {
+                self.release_pages(addr);
+            }
         }
         if self.policy.release_bare_segments {
-            bare.into_iter().for_each(|span| self.unreserve(span));
+            for span in bare {
+                self.unreserve(span);
+            }
         }
     }
 

@@ -1,0 +1,188 @@
+//! The hot path: once warm, a malloc that hits the cache and its free neither call the device nor
+//! allocate on the host.
+
+mod bench_top;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::hint::black_box;
+
+use bench_top::BenchTop;
+use larder_core::types::{GIB, MIB};
+use larder_core::{Addr, Policy, StreamId};
+
+/// Counts what each thread asks of the host, so that threads do not disturb each other.
+struct Counting;
+
+thread_local! {
+    static REQUESTS: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    // A thread that is going away has no counter any more, and nobody asks for it.
+    let _ = REQUESTS.try_with(|requests| requests.set(requests.get() + 1));
+}
+
+// SAFETY: every call is passed on to the system's allocator as it came, which keeps the contract;
+// counting uses a thread-local that is not allocated and has no destructor.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc_zeroed`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `realloc`; `at` came from the system.
+        unsafe { System.realloc(at, layout, new_size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        count();
+        // SAFETY: the caller keeps the contract of `dealloc`; `at` came from the system.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+/// How often this thread asked its host for memory, or gave some back.
+fn host_requests() -> u64 {
+    REQUESTS.with(Cell::get)
+}
+
+/// Runs a piece of work until it is warm, then shows that it costs neither host nor device.
+fn costs_nothing(name: &str, top: &BenchTop, mut work: impl FnMut(&BenchTop)) {
+    for _ in 0..3 {
+        work(top);
+    }
+    let before = (host_requests(), top.device.total_calls());
+    for _ in 0..100 {
+        work(top);
+    }
+    let after = (host_requests(), top.device.total_calls());
+    assert_eq!(after, before, "host requests and device calls of: {name}");
+    top.settle();
+}
+
+fn each_top(settings: &str, story: impl Fn(&BenchTop)) {
+    for policy in Policy::all() {
+        story(&BenchTop::new(80 * GIB, settings, policy));
+    }
+}
+
+fn malloc(top: &BenchTop, size_bytes: u64) -> Addr {
+    top.allocator.malloc(size_bytes, StreamId(0)).unwrap()
+}
+
+fn free(top: &BenchTop, addr: Addr) {
+    top.allocator.free(addr).unwrap();
+}
+
+const SETTINGS: [&str; 3] =
+    ["", "expandable_segments:True", "max_split_size_mb:200,roundup_power2_divisions:8"];
+
+#[test]
+fn the_counter_counts() {
+    let before = host_requests();
+    drop(black_box(Box::new(1_u64)));
+    assert_eq!(host_requests() - before, 2);
+}
+
+#[test]
+fn a_request_of_the_same_size_again_costs_nothing() {
+    for settings in SETTINGS {
+        for size_bytes in [1, 512, 100_000, MIB, 2 * MIB, 30 * MIB, GIB] {
+            each_top(settings, |top| {
+                costs_nothing("an exact hit", top, |top| free(top, malloc(top, size_bytes)));
+            });
+        }
+    }
+}
+
+#[test]
+fn splitting_and_merging_cost_nothing() {
+    for settings in SETTINGS {
+        for size_bytes in [512, 4096, 2 * MIB, 5 * MIB] {
+            each_top(settings, |top| {
+                let _guard = malloc(top, size_bytes);
+                costs_nothing("split and merge", top, |top| {
+                    let addrs = [(); 3].map(|()| malloc(top, size_bytes));
+                    // The middle one last: it merges with both sides.
+                    for at in [0, 2, 1] {
+                        free(top, addrs[at]);
+                    }
+                });
+            });
+        }
+    }
+}
+
+#[test]
+fn many_sizes_cost_nothing() {
+    for settings in SETTINGS {
+        each_top(settings, |top| {
+            let mut live = vec![Addr(0); 300];
+            costs_nothing("many sizes", top, |top| {
+                for (at, addr) in live.iter_mut().enumerate() {
+                    let step = at as u64;
+                    let size_bytes = if at % 3 == 0 { step * 70_000 + 1 } else { step * 700 + 1 };
+                    *addr = malloc(top, size_bytes);
+                }
+                // Every other one first, so that holes of all sizes are on the shelf at once.
+                live.iter().step_by(2).for_each(|&addr| free(top, addr));
+                live.iter().skip(1).step_by(2).for_each(|&addr| free(top, addr));
+            });
+        });
+    }
+}
+
+// CORE BUG: a bin of the free index that grows past 64 entries and shrinks below 32 again is cut
+// and joined each time, and both allocate on the host.
+#[test]
+fn many_blocks_of_one_size_cost_nothing() {
+    for settings in SETTINGS {
+        each_top(settings, |top| {
+            let mut live = vec![Addr(0); 3000];
+            costs_nothing("many blocks of one size", top, |top| {
+                for addr in &mut live {
+                    *addr = malloc(top, 2048);
+                }
+                live.iter().step_by(2).for_each(|&addr| free(top, addr));
+                live.iter().skip(1).step_by(2).for_each(|&addr| free(top, addr));
+            });
+        });
+    }
+}
+
+#[test]
+fn many_streams_cost_nothing() {
+    each_top("", |top| {
+        costs_nothing("a stream after the other", top, |top| {
+            for stream in 0..20 {
+                let addr = top.allocator.malloc(4096, StreamId(stream)).unwrap();
+                free(top, addr);
+            }
+        });
+    });
+}
+
+#[test]
+fn looking_at_a_block_costs_nothing() {
+    each_top("", |top| {
+        let addr = malloc(top, 4096);
+        costs_nothing("looking", top, |top| {
+            top.allocator.usable_bytes(addr).unwrap();
+            top.allocator.base_allocation(addr).unwrap();
+            assert!(top.allocator.free(addr.offset(512)).is_err());
+        });
+    });
+}
