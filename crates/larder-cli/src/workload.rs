@@ -83,7 +83,7 @@ impl Workload {
         let filled = BufReader::new(&file).read(&mut head).map_err(|error| said(&error))?;
         let script = path.extension().is_some_and(|ending| ending == "ops");
         if !script && is_snapshot(&head[..filled], path) {
-            let length_bytes = file.metadata().map(|facts| facts.len()).unwrap_or(0);
+            let length_bytes = file.metadata().map_or(0, |facts| facts.len());
             let bar = Progress::bytes("reading", length_bytes);
             let snapshot =
                 Snapshot::open(path, |read| bar.set(read)).map_err(|error| said(&error))?;

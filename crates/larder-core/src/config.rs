@@ -40,6 +40,7 @@ pub struct Pinned {
 
 /// All settings. `Config::default()` is PyTorch's default; `parse` and `update` read a text.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a key of its own; any mixture is legal.
 pub struct Config {
     /// `backend`
     pub backend: Backend,

@@ -61,7 +61,9 @@ fn pair_ns(allocator: &Allocator, sizes: Sizes, seed: u64) -> f64 {
 }
 
 fn main() {
-    println!("| free blocks | equal sizes, ns a pair | to 100 | random sizes, ns a pair | to 100 |");
+    println!(
+        "| free blocks | equal sizes, ns a pair | to 100 | random sizes, ns a pair | to 100 |"
+    );
     println!("|---|---|---|---|---|");
     let columns = [Sizes::Equal, Sizes::Random].map(|sizes| {
         let allocators = HOLES.map(|holes| with_holes(holes, sizes));

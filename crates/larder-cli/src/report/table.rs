@@ -15,7 +15,7 @@ impl Table {
 
     /// Adds a line.
     pub fn push<const N: usize>(&mut self, cells: [String; N]) {
-        self.lines.push(cells.to_vec());
+        self.lines.push(Vec::from(cells));
     }
 }
 

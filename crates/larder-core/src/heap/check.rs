@@ -93,7 +93,7 @@ impl Heap {
                 "{block_id:?} does not know whether its segment is expandable"
             );
             ensure!(
-                block.size_bytes > 0 && block.size_bytes % BLOCK_UNIT_BYTES == 0,
+                block.size_bytes > 0 && block.size_bytes.is_multiple_of(BLOCK_UNIT_BYTES),
                 "{block_id:?} has {} bytes",
                 block.size_bytes
             );

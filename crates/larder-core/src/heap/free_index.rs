@@ -279,14 +279,14 @@ impl Bin {
     fn row(&self, row: usize) -> &[Entry] {
         match self {
             Bin::Row(entries) => entries,
-            Bin::Rows(rows) => &rows.rows[row],
+            Bin::Rows(rows) => &rows.list[row],
         }
     }
 
     fn row_count(&self) -> usize {
         match self {
             Bin::Row(_) => 1,
-            Bin::Rows(rows) => rows.rows.len(),
+            Bin::Rows(rows) => rows.list.len(),
         }
     }
 
@@ -330,7 +330,7 @@ impl Bin {
                 rows.remove_at(row, at);
                 // Well below the length at which it was cut, lest the two take turns.
                 if rows.len <= ROW_MAX / 2 {
-                    *self = Bin::Row(rows.rows.concat());
+                    *self = Bin::Row(rows.list.concat());
                 }
                 false
             }
@@ -342,7 +342,7 @@ impl Bin {
 #[derive(Clone, Debug)]
 struct Rows {
     firsts: Vec<(u64, Addr)>,
-    rows: Vec<Vec<Entry>>,
+    list: Vec<Vec<Entry>>,
     len: usize,
     /// Rows that fell empty, kept so that growing again allocates nothing.
     spare: Vec<Vec<Entry>>,
@@ -351,7 +351,7 @@ struct Rows {
 impl Rows {
     fn new(row: Vec<Entry>) -> Rows {
         let first = (row[0].size_bytes, row[0].addr);
-        Rows { firsts: vec![first], len: row.len(), rows: vec![row], spare: Vec::new() }
+        Rows { firsts: vec![first], len: row.len(), list: vec![row], spare: Vec::new() }
     }
 
     /// The row in which a key stands or would stand.
@@ -361,22 +361,22 @@ impl Rows {
 
     fn find(&self, size_bytes: u64, addr: Addr) -> Option<(usize, usize)> {
         let row = self.row_of(size_bytes, addr);
-        let at = lower_bound(&self.rows[row], size_bytes, addr);
-        if at < self.rows[row].len() {
+        let at = lower_bound(&self.list[row], size_bytes, addr);
+        if at < self.list[row].len() {
             Some((row, at))
         } else {
-            (row + 1 < self.rows.len()).then_some((row + 1, 0))
+            (row + 1 < self.list.len()).then_some((row + 1, 0))
         }
     }
 
     fn insert(&mut self, entry: Entry) {
         let mut row = self.row_of(entry.size_bytes, entry.addr);
-        if self.rows[row].len() == ROW_MAX {
+        if self.list[row].len() == ROW_MAX {
             self.cut(row);
             row = self.row_of(entry.size_bytes, entry.addr);
         }
-        let at = lower_bound(&self.rows[row], entry.size_bytes, entry.addr);
-        self.rows[row].insert(at, entry);
+        let at = lower_bound(&self.list[row], entry.size_bytes, entry.addr);
+        self.list[row].insert(at, entry);
         if at == 0 {
             self.firsts[row] = (entry.size_bytes, entry.addr);
         }
@@ -386,18 +386,18 @@ impl Rows {
     /// Moves the upper half of a row into a row of its own.
     fn cut(&mut self, row: usize) {
         let mut upper = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ROW_MAX));
-        upper.extend(self.rows[row].drain(ROW_MAX / 2..));
+        upper.extend(self.list[row].drain(ROW_MAX / 2..));
         self.firsts.insert(row + 1, (upper[0].size_bytes, upper[0].addr));
-        self.rows.insert(row + 1, upper);
+        self.list.insert(row + 1, upper);
     }
 
     fn remove_at(&mut self, row: usize, at: usize) {
-        let entries = &mut self.rows[row];
+        let entries = &mut self.list[row];
         entries.remove(at);
         self.len -= 1;
         if entries.is_empty() {
             self.firsts.remove(row);
-            self.spare.push(self.rows.remove(row));
+            self.spare.push(self.list.remove(row));
         } else if at == 0 {
             self.firsts[row] = (entries[0].size_bytes, entries[0].addr);
         }

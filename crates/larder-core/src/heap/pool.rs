@@ -62,7 +62,7 @@ pub(crate) struct Pool {
 /// All pools and their lanes.
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
-    pools: Vec<Pool>,
+    list: Vec<Pool>,
     lanes: Vec<Lane>,
     /// Pools that were removed.
     spare: Vec<PoolIndex>,
@@ -71,7 +71,7 @@ pub(crate) struct Pools {
 impl Pools {
     /// The two default pools.
     pub(crate) fn new() -> Pools {
-        let mut pools = Pools { pools: Vec::new(), lanes: Vec::new(), spare: Vec::new() };
+        let mut pools = Pools { list: Vec::new(), lanes: Vec::new(), spare: Vec::new() };
         pools.add(PoolKind::Small, None);
         pools.add(PoolKind::Large, None);
         pools
@@ -86,8 +86,8 @@ impl Pools {
             return at;
         }
         let (lanes, recent) = (Vec::new(), None);
-        self.pools.push(Pool { kind, owner, no_split: false, lanes, recent, searches: 0 });
-        PoolIndex(u32::try_from(self.pools.len() - 1).expect("few pools"))
+        self.list.push(Pool { kind, owner, no_split: false, lanes, recent, searches: 0 });
+        PoolIndex(u32::try_from(self.list.len() - 1).expect("few pools"))
     }
 
     /// Removes a pool that has no segment left.
@@ -101,14 +101,14 @@ impl Pools {
     /// The lane of a pool on a stream, made on first use.
     #[inline]
     pub(crate) fn lane_for(&mut self, pool: PoolIndex, stream: StreamId) -> LaneId {
-        match self.pools[pool.0 as usize].recent {
+        match self.list[pool.0 as usize].recent {
             Some((recent, lane)) if recent == stream => lane,
             _ => self.look_up_lane(pool, stream),
         }
     }
 
     fn look_up_lane(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
-        let pool = &mut self.pools[pool_id.0 as usize];
+        let pool = &mut self.list[pool_id.0 as usize];
         let lane = match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
@@ -140,17 +140,17 @@ impl Pools {
 
     #[inline]
     pub(crate) fn pool(&self, id: PoolIndex) -> &Pool {
-        &self.pools[id.0 as usize]
+        &self.list[id.0 as usize]
     }
 
     #[inline]
     pub(crate) fn pool_mut(&mut self, id: PoolIndex) -> &mut Pool {
-        &mut self.pools[id.0 as usize]
+        &mut self.list[id.0 as usize]
     }
 
     /// A pool's lanes in the order of their streams.
     pub(crate) fn lanes_of(&self, id: PoolIndex) -> impl Iterator<Item = &Lane> + '_ {
-        self.pools[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane))
+        self.list[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane))
     }
 
     /// All lanes.

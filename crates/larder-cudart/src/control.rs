@@ -1,0 +1,62 @@
+//! What the program that runs a script asks of the simulated GPU itself.
+//!
+//! Streams go by their handles here too. None of these is a device call.
+
+use crate::border::{Out, Status, driver};
+use crate::gpu::{gpu, stream_id};
+use crate::streams;
+
+/// Calls that reached the device, as `larder replay` counts them.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct CallCounts {
+    /// Plain allocations, those that failed included.
+    pub malloc: u64,
+    /// Plain frees.
+    pub free: u64,
+    /// Pages created.
+    pub create: u64,
+    /// Pages mapped.
+    pub map: u64,
+    /// Pages unmapped.
+    pub unmap: u64,
+}
+
+/// All work issued on the stream so far has finished.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_sim_sync(stream: usize) -> Status {
+    driver(|| {
+        gpu()?.sync(stream_id(stream)?);
+        Ok(())
+    })
+}
+
+/// Begins (1) or ends (0) the stream's graph capture.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_sim_capture(stream: usize, on: i32) -> Status {
+    driver(|| {
+        streams::set_capture(stream_id(stream)?, on != 0);
+        Ok(())
+    })
+}
+
+/// Bytes of the device in use; none where there is no device.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_sim_used() -> u64 {
+    gpu().map_or(0, larder_sim::SimDevice::used_bytes)
+}
+
+/// The calls so far.
+#[unsafe(no_mangle)]
+pub extern "C" fn larder_sim_calls(counts: Out<CallCounts>) -> Status {
+    driver(|| {
+        let calls = gpu()?.calls();
+        counts.put(CallCounts {
+            malloc: calls.alloc,
+            free: calls.free,
+            create: calls.create,
+            map: calls.map,
+            unmap: calls.unmap,
+        })
+    })
+}

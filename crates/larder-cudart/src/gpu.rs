@@ -1,0 +1,86 @@
+//! The one simulated GPU of the process, as the environment describes it.
+
+use std::env;
+use std::fs;
+use std::sync::OnceLock;
+
+use larder_core::types::{Addr, Span, StreamId};
+use larder_sim::{SimDevice, SimOptions};
+
+use crate::border::Status;
+
+/// How far apart the handles of neighbouring streams are.
+pub const STREAM_STRIDE: usize = 16;
+
+/// The device. It is made at the first call, and a description that cannot be read is an error of
+/// every call: a run on another device than the one asked for would prove nothing.
+pub(crate) fn gpu() -> Result<&'static SimDevice, Status> {
+    static GPU: OnceLock<Result<SimDevice, String>> = OnceLock::new();
+    let gpu = GPU.get_or_init(|| {
+        let made = options().map(SimDevice::new);
+        if let Err(sentence) = &made {
+            eprintln!("the simulated GPU cannot be made: {sentence}");
+        }
+        made
+    });
+    gpu.as_ref().map_err(|_| Status::UNKNOWN)
+}
+
+/// The stream that a handle stands for.
+pub(crate) fn stream_id(handle: usize) -> Result<StreamId, Status> {
+    if !handle.is_multiple_of(STREAM_STRIDE) {
+        return Err(Status::INVALID_HANDLE);
+    }
+    Ok(StreamId((handle / STREAM_STRIDE) as u64))
+}
+
+fn options() -> Result<SimOptions, String> {
+    let mut options = SimOptions::default();
+    if let Some(value) = env::var_os("LARDER_SIM_MEMORY") {
+        let value = value.to_string_lossy();
+        options.memory_bytes = value
+            .parse()
+            .map_err(|_| format!("LARDER_SIM_MEMORY must be a number of bytes, not '{value}'"))?;
+    }
+    if let Some(path) = env::var_os("LARDER_SIM_ADDRESSES") {
+        let text = fs::read_to_string(&path)
+            .map_err(|error| format!("LARDER_SIM_ADDRESSES: {}: {error}", path.display()))?;
+        options.recorded_addresses = recorded_addresses(&text)?;
+    }
+    Ok(options)
+}
+
+/// Reads the lines `SIZE ADDRESS`.
+fn recorded_addresses(text: &str) -> Result<Vec<Span>, String> {
+    let span = |line: &str| {
+        let (size, addr) = line.split_once(' ')?;
+        let addr = u64::from_str_radix(addr, 16).ok()?;
+        Some(Span::new(Addr(addr), size.parse().ok()?))
+    };
+    let wrong = |line: &str| format!("an address must be a line 'SIZE ADDRESS', not '{line}'");
+    text.lines().map(|line| span(line).ok_or_else(|| wrong(line))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn handles_are_multiples_and_keep_the_order() {
+        assert_eq!(stream_id(0), Ok(StreamId(0)));
+        assert_eq!(stream_id(3 * STREAM_STRIDE), Ok(StreamId(3)));
+        for strange in [1, 2, STREAM_STRIDE + 1] {
+            assert_eq!(stream_id(strange), Err(Status::INVALID_HANDLE));
+        }
+    }
+
+    #[test]
+    fn addresses_are_read_line_by_line() {
+        let spans = recorded_addresses("2097152 7f20b0000000\n20971520 a00000\n").unwrap();
+        let expected = [(0x7f20_b000_0000, 2_097_152), (0xa0_0000, 20_971_520)];
+        assert_eq!(spans, expected.map(|(addr, size)| Span::new(Addr(addr), size)));
+        for wrong in ["1", "x a", "1 0xa", "1 a b"] {
+            assert!(recorded_addresses(wrong).is_err(), "{wrong} was taken");
+        }
+    }
+}
