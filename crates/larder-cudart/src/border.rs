@@ -10,7 +10,7 @@ use larder_core::device::DeviceError;
 /// What a CUDA function returns. The runtime and the driver agree on every number used here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
-pub struct Status(pub i32);
+pub(crate) struct Status(pub i32);
 
 impl Status {
     pub(crate) const SUCCESS: Status = Status(0);
@@ -80,7 +80,7 @@ pub(crate) fn runtime(act: impl FnOnce() -> Result<(), Status>) -> Status {
 /// Where a caller wants a result, or null. Only a caller in C can make one.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Out<T>(Option<NonNull<T>>);
+pub(crate) struct Out<T>(Option<NonNull<T>>);
 
 impl<T> Out<T> {
     /// Writes the result; null is an error.
@@ -102,7 +102,7 @@ impl<T> Out<T> {
 /// Something that a caller shows us, or null. Only a caller in C can make one.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Shown<T>(Option<NonNull<T>>);
+pub(crate) struct Shown<T>(Option<NonNull<T>>);
 
 impl<T: Copy> Shown<T> {
     /// What it points to; null is an error.

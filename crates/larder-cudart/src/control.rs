@@ -9,7 +9,7 @@ use crate::streams;
 /// Calls that reached the device, as `larder replay` counts them.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub struct CallCounts {
+pub(crate) struct CallCounts {
     /// Plain allocations, those that failed included.
     pub malloc: u64,
     /// Plain frees.
@@ -24,7 +24,7 @@ pub struct CallCounts {
 
 /// All work issued on the stream so far has finished.
 #[unsafe(no_mangle)]
-pub extern "C" fn larder_sim_sync(stream: usize) -> Status {
+extern "C" fn larder_sim_sync(stream: usize) -> Status {
     driver(|| {
         gpu()?.sync(stream_id(stream)?);
         Ok(())
@@ -33,7 +33,7 @@ pub extern "C" fn larder_sim_sync(stream: usize) -> Status {
 
 /// Begins (1) or ends (0) the stream's graph capture.
 #[unsafe(no_mangle)]
-pub extern "C" fn larder_sim_capture(stream: usize, on: i32) -> Status {
+extern "C" fn larder_sim_capture(stream: usize, on: i32) -> Status {
     driver(|| {
         streams::set_capture(stream_id(stream)?, on != 0);
         Ok(())
@@ -42,13 +42,13 @@ pub extern "C" fn larder_sim_capture(stream: usize, on: i32) -> Status {
 
 /// Bytes of the device in use; none where there is no device.
 #[unsafe(no_mangle)]
-pub extern "C" fn larder_sim_used() -> u64 {
+extern "C" fn larder_sim_used() -> u64 {
     gpu().map_or(0, larder_sim::SimDevice::used_bytes)
 }
 
 /// The calls so far.
 #[unsafe(no_mangle)]
-pub extern "C" fn larder_sim_calls(counts: Out<CallCounts>) -> Status {
+extern "C" fn larder_sim_calls(counts: Out<CallCounts>) -> Status {
     driver(|| {
         let calls = gpu()?.calls();
         counts.put(CallCounts {

@@ -10,7 +10,7 @@ use larder_sim::{SimDevice, SimOptions};
 use crate::border::Status;
 
 /// How far apart the handles of neighbouring streams are.
-pub const STREAM_STRIDE: usize = 16;
+pub(crate) const STREAM_STRIDE: usize = 16;
 
 /// The device. It is made at the first call, and a description that cannot be read is an error of
 /// every call: a run on another device than the one asked for would prove nothing.

@@ -11,24 +11,21 @@
 //! - `LARDER_SIM_ADDRESSES`: a file with a line `SIZE ADDRESS` (bytes; hexadecimal, no 0x) for each
 //!   plain allocation of a recorded device, in order.
 //!
-//! A stream's handle is [`STREAM_STRIDE`] times its number, and the default stream's is null. So
+//! A stream's handle is 16 times its number, and the default stream's is null. So
 //! the order of the handles is that of the numbers, and none of them is one of the handles to which
 //! the runtime and PyTorch give a meaning of their own: PyTorch takes an odd one for a stream out
 //! of its own pool.
 //!
-//! Beside CUDA's functions there are those of [`control`], by which the program that runs a script
+//! Beside CUDA's functions there are those of `control.rs`, by which the program that runs a script
 //! plays the part of the device. What the simulated GPU has no model of (bytes and their copies,
 //! sharing between processes, peers, the driver's own pools) answers "not supported".
 //!
 //! A panic ends in the error "unknown" and never reaches the caller's frames.
 
 mod border;
-pub mod control;
+mod control;
 mod driver;
 mod gpu;
 mod properties;
 mod runtime;
 mod streams;
-
-pub use border::Out;
-pub use gpu::STREAM_STRIDE;

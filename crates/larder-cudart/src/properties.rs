@@ -4,7 +4,7 @@
 /// rest of it, which is zero.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct DeviceProperties {
+pub(crate) struct DeviceProperties {
     name: [u8; 256],
     identity: [u8; 28],
     total_memory_bytes: usize,

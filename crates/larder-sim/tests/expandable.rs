@@ -183,6 +183,16 @@ fn of_two_holes_that_cannot_grow_the_smaller_is_taken() {
 }
 
 #[test]
+fn of_two_equally_large_holes_that_cannot_grow_the_lower_is_taken() {
+    BenchTop::under_each_policy(GIB, ON, |top| {
+        let [low, _one, high, _two] = [4, 2, 4, 2].map(|size| top.malloc(size * MIB));
+        top.free_all(&[high, low]);
+        assert_eq!(top.malloc(3 * MIB), low);
+        assert_eq!(top.malloc(3 * MIB), high);
+    });
+}
+
+#[test]
 fn a_segment_without_pages_gives_its_addresses_back() {
     BenchTop::under_each_policy(GIB, ON, |top| {
         let [first, second] = [20, 30].map(|size| top.malloc(size * MIB));

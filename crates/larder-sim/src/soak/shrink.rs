@@ -1,36 +1,37 @@
 //! Shrinking: from a script that fails to a short one that fails.
 
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
 
 use super::plan::Plan;
 use super::run::Run;
 use crate::script::Op;
 
-/// A shorter script is nice to have; a failure that is reported late is not.
-const TIME_MAX: Duration = Duration::from_secs(5);
+/// How many steps may be run to find a shorter script: some seconds. It is a number of steps and
+/// not a time, so that a failure looks the same wherever it is repeated.
+const STEPS_MAX: usize = 200_000;
 
 /// Drops operations, in ever smaller pieces, as long as what is left still fails. Returns what is
 /// left and why it fails.
 pub(super) fn shrink(plan: &Plan, ops: &[Op], reason: &str) -> (Vec<Op>, String) {
-    let deadline = Instant::now() + TIME_MAX;
+    let mut steps = 0;
     let (mut ops, mut reason) = (ops.to_vec(), reason.to_owned());
     let mut piece = (ops.len() / 2).max(1);
     loop {
         let before = ops.len();
         let mut start = 0;
         while start < ops.len() {
-            if Instant::now() > deadline {
+            if steps > STEPS_MAX {
                 return (ops, reason);
             }
             let end = (start + piece).min(ops.len());
             let shorter = without(&ops, start, end);
-            match Run::whole(plan, &shorter) {
-                Err(finding) => {
-                    ops = shorter.get(..=finding.step).unwrap_or(&shorter).to_vec();
-                    reason = finding.reason;
-                }
-                Ok(_) => start = end,
+            if let Err(finding) = Run::whole(plan, &shorter) {
+                steps += finding.step;
+                ops = shorter.get(..=finding.step).unwrap_or(&shorter).to_vec();
+                reason = finding.reason;
+            } else {
+                steps += shorter.len();
+                start = end;
             }
         }
         if piece > 1 {

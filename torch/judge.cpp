@@ -1,0 +1,445 @@
+// Runs op scripts on PyTorch's own caching allocator, which runs on the simulated GPU.
+//
+// It prints what `larder` prints for the same script, byte for byte where the two allocators decide
+// alike. Settings come from PYTORCH_CUDA_ALLOC_CONF, the device's memory from LARDER_SIM_MEMORY.
+//
+// Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up.
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <iostream>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+
+namespace c10::cuda::_internal {
+// Declared in no header that comes with the library.
+C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex));
+} // namespace c10::cuda::_internal
+
+extern "C" {
+struct LarderCallCounts {
+  uint64_t malloc, free, create, map, unmap;
+};
+int larder_sim_sync(cudaStream_t stream);
+int larder_sim_capture(cudaStream_t stream, int on);
+uint64_t larder_sim_used();
+int larder_sim_calls(LarderCallCounts* counts);
+}
+
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+using c10::CachingAllocator::StatType;
+
+constexpr c10::DeviceIndex kDevice = 0;
+
+// A script's mistake, or a file's; what it says is one sentence.
+struct BadInput : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The handle of a numbered stream. PyTorch takes an odd handle for a stream out of its own pool, so
+// the numbers are spread; the order stays.
+cudaStream_t handle(uint64_t stream) {
+  return reinterpret_cast<cudaStream_t>(stream * 16);
+}
+
+c10::MempoolId_t pool_id(uint64_t pool) {
+  return {0, pool};
+}
+
+// One line of a script. The reader of the program `larder` is the strict one; this one trusts the
+// words to be there and to be numbers.
+struct Op {
+  std::string name;
+  std::vector<std::string> words;
+
+  uint64_t number(size_t at) const {
+    return std::stoull(words.at(at));
+  }
+};
+
+std::vector<Op> read_script(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) {
+    throw BadInput(path + ": the file cannot be read");
+  }
+  std::vector<Op> ops;
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream stream(line);
+    Op op;
+    if (!(stream >> op.name) || op.name.front() == '#') {
+      continue;
+    }
+    for (std::string word; stream >> word;) {
+      op.words.push_back(word);
+    }
+    ops.push_back(std::move(op));
+  }
+  return ops;
+}
+
+// An allocator on the device, and the allocations of a script by their IDs.
+class Replay {
+ public:
+  explicit Replay(std::optional<std::string> placements) {
+    if (placements) {
+      placements_.open(*placements);
+      if (!placements_) {
+        throw BadInput(*placements + ": the file cannot be written");
+      }
+      placements_ << std::hex;
+    }
+  }
+
+  void step(const Op& op) {
+    if (op.name == "alloc") {
+      alloc(op.words.at(0), op.number(1), op.number(2));
+    } else if (op.name == "free") {
+      free(op.words.at(0));
+    } else if (op.name == "record") {
+      record(op.words.at(0), op.number(1));
+    } else if (op.name == "sync") {
+      larder_sim_sync(handle(op.number(0)));
+    } else if (op.name == "empty") {
+      allocator::emptyCache();
+    } else if (op.name == "fraction") {
+      allocator::setMemoryFraction(std::stod(op.words.at(0)), kDevice);
+    } else if (op.name == "reset-peak") {
+      allocator::resetPeakStats(kDevice);
+    } else if (op.name == "reset-accumulated") {
+      allocator::resetAccumulatedStats(kDevice);
+    } else if (op.name == "capture-begin") {
+      larder_sim_capture(handle(op.number(0)), 1);
+    } else if (op.name == "capture-end") {
+      larder_sim_capture(handle(op.number(0)), 0);
+    } else {
+      pool_step(op);
+    }
+  }
+
+  uint64_t ooms() const {
+    return ooms_;
+  }
+
+ private:
+  void alloc(const std::string& id, uint64_t size, uint64_t stream) {
+    void* addr = nullptr;
+    try {
+      addr = allocator::raw_alloc_with_stream(size, handle(stream));
+      live_[id] = addr;
+    } catch (const c10::OutOfMemoryError&) {
+      ooms_ += 1;
+    }
+    if (placements_.is_open()) {
+      placements_ << id << ' ' << reinterpret_cast<uintptr_t>(addr) << '\n';
+    }
+  }
+
+  void free(const std::string& id) {
+    auto found = live_.find(id);
+    if (found != live_.end()) {
+      void* addr = found->second;
+      live_.erase(found);
+      allocator::raw_delete(addr);
+    }
+  }
+
+  void record(const std::string& id, uint64_t stream) {
+    auto found = live_.find(id);
+    if (found == live_.end() || found->second == nullptr) {
+      return;
+    }
+    // Recording goes by an owner. This one owns nothing: it lets go before it could free.
+    c10::DataPtr owner(
+        found->second,
+        found->second,
+        allocator::get()->raw_deleter(),
+        c10::Device(c10::DeviceType::CUDA, kDevice));
+    struct LetGo {
+      c10::DataPtr& owner;
+      ~LetGo() {
+        owner.release_context();
+      }
+    } let_go{owner};
+    allocator::recordStream(
+        owner, c10::cuda::getStreamFromExternal(handle(stream), kDevice));
+  }
+
+  void pool_step(const Op& op) {
+    auto id = [&] { return pool_id(op.number(0)); };
+    if (op.name == "pool-new") {
+      allocator::createOrIncrefPool(kDevice, id());
+    } else if (op.name == "pool-begin") {
+      bool every = op.words.at(1) == "*";
+      cudaStream_t only = every ? nullptr : handle(op.number(1));
+      auto filter = [=](cudaStream_t stream) { return every || stream == only; };
+      allocator::beginAllocateToPool(kDevice, id(), filter);
+    } else if (op.name == "pool-end") {
+      allocator::endAllocateToPool(kDevice, id());
+    } else if (op.name == "pool-release") {
+      allocator::releasePool(kDevice, id());
+    } else if (op.name == "pool-empty") {
+      allocator::emptyCache(id());
+    } else if (op.name == "pool-use-on-oom") {
+      allocator::setUseOnOOM(kDevice, id(), op.words.at(1) == "on");
+    } else if (op.name == "pool-no-split") {
+      allocator::setNoSplit(kDevice, id());
+    } else {
+      throw BadInput("there is no operation '" + op.name + "'");
+    }
+  }
+
+  std::unordered_map<std::string, void*> live_;
+  std::ofstream placements_;
+  uint64_t ooms_ = 0;
+};
+
+using Report = std::map<std::string, int64_t>;
+
+void add(Report& report, const std::string& name, const Stat& stat) {
+  report[name + ".allocated"] = stat.allocated;
+  report[name + ".current"] = stat.current;
+  report[name + ".freed"] = stat.freed;
+  report[name + ".peak"] = stat.peak;
+}
+
+void add(Report& report, const std::string& name, const StatArray& stats) {
+  add(report, name + ".all", stats[static_cast<size_t>(StatType::AGGREGATE)]);
+  add(report, name + ".small_pool", stats[static_cast<size_t>(StatType::SMALL_POOL)]);
+  add(report, name + ".large_pool", stats[static_cast<size_t>(StatType::LARGE_POOL)]);
+}
+
+// Every statistic, the allocations that failed, and the device's calls.
+Report report(uint64_t ooms) {
+  Report report;
+  auto stats = allocator::getDeviceStats(kDevice);
+  add(report, "allocation", stats.allocation);
+  add(report, "segment", stats.segment);
+  add(report, "active", stats.active);
+  add(report, "inactive_split", stats.inactive_split);
+  add(report, "allocated_bytes", stats.allocated_bytes);
+  add(report, "reserved_bytes", stats.reserved_bytes);
+  add(report, "active_bytes", stats.active_bytes);
+  add(report, "inactive_split_bytes", stats.inactive_split_bytes);
+  add(report, "requested_bytes", stats.requested_bytes);
+  add(report, "oversize_allocations", stats.oversize_allocations);
+  add(report, "oversize_segments", stats.oversize_segments);
+  report["num_alloc_retries"] = stats.num_alloc_retries;
+  report["num_ooms"] = stats.num_ooms;
+  report["num_sync_all_streams"] = stats.num_sync_all_streams;
+  report["num_device_alloc"] = stats.num_device_alloc;
+  report["num_device_free"] = stats.num_device_free;
+  report["max_split_size"] = stats.max_split_size;
+  LarderCallCounts calls{};
+  larder_sim_calls(&calls);
+  report["ooms"] = static_cast<int64_t>(ooms);
+  report["device.used"] = static_cast<int64_t>(larder_sim_used());
+  report["device.malloc"] = static_cast<int64_t>(calls.malloc);
+  report["device.free"] = static_cast<int64_t>(calls.free);
+  report["device.create"] = static_cast<int64_t>(calls.create);
+  report["device.map"] = static_cast<int64_t>(calls.map);
+  report["device.unmap"] = static_cast<int64_t>(calls.unmap);
+  return report;
+}
+
+void print(const Report& report) {
+  char separator = '{';
+  for (const auto& [key, value] : report) {
+    std::cout << separator << '"' << key << "\":" << value;
+    separator = ',';
+  }
+  std::cout << "}\n";
+}
+
+void replay(const std::string& path, std::optional<std::string> placements) {
+  auto ops = read_script(path);
+  Replay replay(std::move(placements));
+  for (const Op& op : ops) {
+    replay.step(op);
+  }
+  print(report(replay.ooms()));
+}
+
+// One operation with its allocation's place in a table, so that the timed loop looks nothing up.
+struct Step {
+  bool is_alloc;
+  size_t slot;
+  size_t size;
+  uint64_t stream;
+};
+
+struct Steps {
+  std::vector<Step> steps;
+  size_t slots = 0;
+  uint64_t streams = 1;
+};
+
+// The `alloc` and `free` lines of a script; whatever is live at the end is freed, so that the next
+// pass finds what this one found.
+Steps bench_steps(const std::vector<Op>& ops) {
+  Steps result;
+  std::unordered_map<std::string, size_t> live;
+  for (const Op& op : ops) {
+    if (op.name == "alloc") {
+      uint64_t stream = op.number(2);
+      live[op.words[0]] = result.slots;
+      result.steps.push_back({true, result.slots, op.number(1), stream});
+      result.streams = std::max(result.streams, stream + 1);
+      result.slots += 1;
+    } else if (op.name == "free") {
+      if (auto found = live.find(op.words.at(0)); found != live.end()) {
+        result.steps.push_back({false, found->second, 0, 0});
+        live.erase(found);
+      }
+    }
+  }
+  std::vector<size_t> left;
+  for (const auto& [id, slot] : live) {
+    left.push_back(slot);
+  }
+  std::sort(left.begin(), left.end());
+  for (size_t slot : left) {
+    result.steps.push_back({false, slot, 0, 0});
+  }
+  return result;
+}
+
+// One pass over all steps, on streams that start at `first_stream`.
+void pass(const Steps& steps, std::vector<void*>& table, uint64_t first_stream) {
+  auto* allocator = allocator::get();
+  for (const Step& step : steps.steps) {
+    if (step.is_alloc) {
+      auto stream = handle(first_stream + step.stream);
+      table[step.slot] = allocator->raw_alloc_with_stream(step.size, stream);
+    } else {
+      allocator->raw_delete(table[step.slot]);
+    }
+  }
+}
+
+// Where threads meet: none goes on before all have come.
+class Barrier {
+ public:
+  explicit Barrier(size_t count) : left_(count) {}
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_ -= 1;
+    if (left_ == 0) {
+      all_here_.notify_all();
+    } else {
+      all_here_.wait(lock, [this] { return left_ == 0; });
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  size_t left_;
+};
+
+void bench(const std::string& path, uint64_t repeat, uint64_t threads) {
+  auto steps = bench_steps(read_script(path));
+  Barrier ready(threads + 1);
+  std::vector<std::thread> runs;
+  std::vector<std::exception_ptr> failures(threads);
+  for (uint64_t thread = 0; thread < threads; ++thread) {
+    runs.emplace_back([&, thread] {
+      std::vector<void*> table(steps.slots);
+      uint64_t first_stream = thread * steps.streams;
+      bool is_ready = false;
+      try {
+        pass(steps, table, first_stream);
+        is_ready = true;
+        ready.wait();
+        for (uint64_t i = 0; i < repeat; ++i) {
+          pass(steps, table, first_stream);
+        }
+      } catch (...) {
+        failures[thread] = std::current_exception();
+        if (!is_ready) {
+          ready.wait();
+        }
+      }
+    });
+  }
+  ready.wait();
+  auto start = std::chrono::steady_clock::now();
+  for (auto& run : runs) {
+    run.join();
+  }
+  std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+  for (auto& failure : failures) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+  uint64_t ops = steps.steps.size() * repeat * threads;
+  std::cout << "{\"ns_per_op\":" << elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1))
+            << ",\"ops\":" << ops << ",\"threads\":" << threads << "}\n";
+}
+
+// The value behind an option, if the option is there.
+std::optional<std::string> option(const std::vector<std::string>& words, const std::string& name) {
+  auto found = std::find(words.begin(), words.end(), name);
+  if (found == words.end() || found + 1 == words.end()) {
+    return std::nullopt;
+  }
+  return *(found + 1);
+}
+
+int run(const std::vector<std::string>& words) {
+  if (words.size() < 2 || (words[0] != "replay" && words[0] != "bench")) {
+    std::cerr << "usage: judge replay FILE.ops [--placements OUT]\n"
+                 "       judge bench FILE.ops [--repeat N] [--threads T]\n";
+    return 2;
+  }
+  // The allocator asks whether somebody uses the device before it answers for it.
+  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
+  allocator::init(1);
+  if (words[0] == "replay") {
+    replay(words[1], option(words, "--placements"));
+  } else {
+    uint64_t repeat = std::stoull(option(words, "--repeat").value_or("10"));
+    bench(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
+  }
+  std::cout.flush();
+  return 0;
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  try {
+    int code = run(std::vector<std::string>(argv + 1, argv + argc));
+    // The allocator's own end would free block by block on a device that is going away as well.
+    std::_Exit(code);
+  } catch (const c10::Error& error) {
+    std::cerr << "judge: " << error.what_without_backtrace() << '\n';
+    return 3;
+  } catch (const std::exception& error) {
+    std::cerr << "judge: " << error.what() << '\n';
+    return 1;
+  }
+}
