@@ -57,10 +57,23 @@ struct BadInput : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The handle of a numbered stream. PyTorch takes an odd handle for a stream out of its own pool, so
-// the numbers are spread; the order stays.
-cudaStream_t handle(uint64_t stream) {
-  return reinterpret_cast<cudaStream_t>(stream * 16);
+// The allocator refused an operation for another reason than out of memory.
+struct GaveUp : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The handle of a numbered stream. PyTorch wants even ones, and the order to be that of the numbers.
+//
+// It looks at the streams on which events wait in the order of a hash table, and the sums of what was
+// split and merged on the way depend on that order. With these handles it is the order of the numbers
+// for streams 0 to 3, which is the order that we take. Beyond, `shuffle` gives the table others.
+cudaStream_t handle(uint64_t stream, uint64_t shuffle = 0) {
+  constexpr uint64_t kFirst[] = {0, 96, 208, 304};
+  if (stream < 4) {
+    return reinterpret_cast<cudaStream_t>(kFirst[stream]);
+  }
+  uint64_t offset = (stream + shuffle) * shuffle * 0x9e3779b97f4a7c15 >> 58;
+  return reinterpret_cast<cudaStream_t>((stream * 64 + offset) * 16);
 }
 
 c10::MempoolId_t pool_id(uint64_t pool) {
@@ -102,7 +115,7 @@ std::vector<Op> read_script(const std::string& path) {
 // An allocator on the device, and the allocations of a script by their IDs.
 class Replay {
  public:
-  explicit Replay(std::optional<std::string> placements) {
+  Replay(std::optional<std::string> placements, uint64_t shuffle) : shuffle_(shuffle) {
     if (placements) {
       placements_.open(*placements);
       if (!placements_) {
@@ -114,13 +127,13 @@ class Replay {
 
   void step(const Op& op) {
     if (op.name == "alloc") {
-      alloc(op.words.at(0), op.number(1), op.number(2));
+      alloc(op.words.at(0), op.number(1), stream(op.number(2)));
     } else if (op.name == "free") {
       free(op.words.at(0));
     } else if (op.name == "record") {
-      record(op.words.at(0), op.number(1));
+      record(op.words.at(0), stream(op.number(1)));
     } else if (op.name == "sync") {
-      larder_sim_sync(handle(op.number(0)));
+      larder_sim_sync(stream(op.number(0)));
     } else if (op.name == "empty") {
       allocator::emptyCache();
     } else if (op.name == "fraction") {
@@ -130,9 +143,9 @@ class Replay {
     } else if (op.name == "reset-accumulated") {
       allocator::resetAccumulatedStats(kDevice);
     } else if (op.name == "capture-begin") {
-      larder_sim_capture(handle(op.number(0)), 1);
+      larder_sim_capture(stream(op.number(0)), 1);
     } else if (op.name == "capture-end") {
-      larder_sim_capture(handle(op.number(0)), 0);
+      larder_sim_capture(stream(op.number(0)), 0);
     } else {
       pool_step(op);
     }
@@ -143,16 +156,29 @@ class Replay {
   }
 
  private:
-  void alloc(const std::string& id, uint64_t size, uint64_t stream) {
+  cudaStream_t stream(uint64_t number) const {
+    return handle(number, shuffle_);
+  }
+
+  void alloc(const std::string& id, uint64_t size, cudaStream_t stream) {
+    scatter();
     void* addr = nullptr;
     try {
-      addr = allocator::raw_alloc_with_stream(size, handle(stream));
+      addr = allocator::raw_alloc_with_stream(size, stream);
       live_[id] = addr;
     } catch (const c10::OutOfMemoryError&) {
       ooms_ += 1;
     }
     if (placements_.is_open()) {
       placements_ << id << ' ' << reinterpret_cast<uintptr_t>(addr) << '\n';
+    }
+  }
+
+  // Moves the host memory that the allocator gets for its own records. Blocks freed under a graph
+  // capture wait in a hash table by their records' addresses, and are taken out in its order.
+  void scatter() {
+    if (shuffle_ != 0) {
+      litter_.emplace_back(shuffle_ * (litter_.size() + 1) * 0x9e3779b97f4a7c15 >> 55);
     }
   }
 
@@ -165,7 +191,7 @@ class Replay {
     }
   }
 
-  void record(const std::string& id, uint64_t stream) {
+  void record(const std::string& id, cudaStream_t stream) {
     auto found = live_.find(id);
     if (found == live_.end() || found->second == nullptr) {
       return;
@@ -182,8 +208,7 @@ class Replay {
         owner.release_context();
       }
     } let_go{owner};
-    allocator::recordStream(
-        owner, c10::cuda::getStreamFromExternal(handle(stream), kDevice));
+    allocator::recordStream(owner, c10::cuda::getStreamFromExternal(stream, kDevice));
   }
 
   void pool_step(const Op& op) {
@@ -192,8 +217,8 @@ class Replay {
       allocator::createOrIncrefPool(kDevice, id());
     } else if (op.name == "pool-begin") {
       bool every = op.words.at(1) == "*";
-      cudaStream_t only = every ? nullptr : handle(op.number(1));
-      auto filter = [=](cudaStream_t stream) { return every || stream == only; };
+      cudaStream_t only = every ? nullptr : stream(op.number(1));
+      auto filter = [=](cudaStream_t asked) { return every || asked == only; };
       allocator::beginAllocateToPool(kDevice, id(), filter);
     } else if (op.name == "pool-end") {
       allocator::endAllocateToPool(kDevice, id());
@@ -212,6 +237,8 @@ class Replay {
 
   std::unordered_map<std::string, void*> live_;
   std::ofstream placements_;
+  std::vector<std::vector<char>> litter_;
+  uint64_t shuffle_;
   uint64_t ooms_ = 0;
 };
 
@@ -272,11 +299,15 @@ void print(const Report& report) {
   std::cout << "}\n";
 }
 
-void replay(const std::string& path, std::optional<std::string> placements) {
+void replay(const std::string& path, std::optional<std::string> placements, uint64_t shuffle) {
   auto ops = read_script(path);
-  Replay replay(std::move(placements));
-  for (const Op& op : ops) {
-    replay.step(op);
+  Replay replay(std::move(placements), shuffle);
+  for (size_t index = 0; index < ops.size(); ++index) {
+    try {
+      replay.step(ops[index]);
+    } catch (const c10::Error& error) {
+      throw GaveUp("operation " + std::to_string(index + 1) + ": " + error.what_without_backtrace());
+    }
   }
   print(report(replay.ooms()));
 }
@@ -411,7 +442,7 @@ std::optional<std::string> option(const std::vector<std::string>& words, const s
 
 int run(const std::vector<std::string>& words) {
   if (words.size() < 2 || (words[0] != "replay" && words[0] != "bench")) {
-    std::cerr << "usage: judge replay FILE.ops [--placements OUT]\n"
+    std::cerr << "usage: judge replay FILE.ops [--placements OUT] [--shuffle SEED]\n"
                  "       judge bench FILE.ops [--repeat N] [--threads T]\n";
     return 2;
   }
@@ -419,7 +450,8 @@ int run(const std::vector<std::string>& words) {
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
   allocator::init(1);
   if (words[0] == "replay") {
-    replay(words[1], option(words, "--placements"));
+    uint64_t shuffle = std::stoull(option(words, "--shuffle").value_or("0"));
+    replay(words[1], option(words, "--placements"), shuffle);
   } else {
     uint64_t repeat = std::stoull(option(words, "--repeat").value_or("10"));
     bench(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
@@ -435,6 +467,9 @@ int main(int argc, char** argv) {
     int code = run(std::vector<std::string>(argv + 1, argv + argc));
     // The allocator's own end would free block by block on a device that is going away as well.
     std::_Exit(code);
+  } catch (const GaveUp& error) {
+    std::cerr << "judge: " << error.what() << '\n';
+    return 3;
   } catch (const c10::Error& error) {
     std::cerr << "judge: " << error.what_without_backtrace() << '\n';
     return 3;

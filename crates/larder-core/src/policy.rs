@@ -19,10 +19,6 @@ pub struct Policy {
     /// Garbage collection measures against the device's memory where no cap is set. PyTorch's
     /// threshold does nothing without a cap.
     pub collect_without_cap: bool,
-    /// The average age of idle blocks is taken over those that garbage collection can give back.
-    /// PyTorch counts expandable ones in, which it never gives back, so that young or old ones
-    /// shift the average without cause.
-    pub collect_ages_releasable_only: bool,
     /// The split limit is for blocks that a device call gave whole. PyTorch applies it to
     /// expandable segments too, where a merged free block soon passes the limit, is never used
     /// again, and the segment grows without bound.
@@ -36,8 +32,8 @@ pub struct Policy {
     pub cap_counts_pages: bool,
     /// A memory fraction is rounded to the nearest byte; PyTorch 2.11 cuts it off.
     pub cap_rounds_to_nearest: bool,
-    /// An allocation counted as oversize is uncounted when it is freed, whatever the limit is by
-    /// then. PyTorch compares with the current limit, and the count drifts when it is changed.
+    /// An allocation or a segment counted as oversize is uncounted when it goes, whatever the limit
+    /// is by then. PyTorch compares with the current limit, and the counts drift when it changes.
     pub oversize_is_remembered: bool,
     /// Making room for an oversize request gives back the smallest block that makes room.
     /// PyTorch gives back all of a stream's oversize blocks, largest first, when the block that
@@ -59,7 +55,6 @@ impl Policy {
             name: "torch-2.11",
             search_after_recovery: false,
             collect_without_cap: false,
-            collect_ages_releasable_only: false,
             split_limit_spares_expandable: false,
             split_by_segment_kind: false,
             cap_counts_pages: false,
@@ -77,7 +72,6 @@ impl Policy {
             name: "larder",
             search_after_recovery: true,
             collect_without_cap: true,
-            collect_ages_releasable_only: true,
             split_limit_spares_expandable: true,
             split_by_segment_kind: true,
             cap_counts_pages: true,

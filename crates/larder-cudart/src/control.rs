@@ -2,8 +2,10 @@
 //!
 //! Streams go by their handles here too. None of these is a device call.
 
+use larder_core::types::StreamId;
+
 use crate::border::{Out, Status, driver};
-use crate::gpu::{gpu, stream_id};
+use crate::gpu::gpu;
 use crate::streams;
 
 /// Calls that reached the device, as `larder replay` counts them.
@@ -24,18 +26,18 @@ pub(crate) struct CallCounts {
 
 /// All work issued on the stream so far has finished.
 #[unsafe(no_mangle)]
-extern "C" fn larder_sim_sync(stream: usize) -> Status {
+extern "C" fn larder_sim_sync(stream: u64) -> Status {
     driver(|| {
-        gpu()?.sync(stream_id(stream)?);
+        gpu()?.sync(StreamId(stream));
         Ok(())
     })
 }
 
 /// Begins (1) or ends (0) the stream's graph capture.
 #[unsafe(no_mangle)]
-extern "C" fn larder_sim_capture(stream: usize, on: i32) -> Status {
+extern "C" fn larder_sim_capture(stream: u64, on: i32) -> Status {
     driver(|| {
-        streams::set_capture(stream_id(stream)?, on != 0);
+        streams::set_capture(StreamId(stream), on != 0);
         Ok(())
     })
 }

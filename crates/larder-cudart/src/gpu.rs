@@ -4,13 +4,10 @@ use std::env;
 use std::fs;
 use std::sync::OnceLock;
 
-use larder_core::types::{Addr, Span, StreamId};
+use larder_core::types::{Addr, Span};
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::border::Status;
-
-/// How far apart the handles of neighbouring streams are.
-pub(crate) const STREAM_STRIDE: usize = 16;
 
 /// The device. It is made at the first call, and a description that cannot be read is an error of
 /// every call: a run on another device than the one asked for would prove nothing.
@@ -24,14 +21,6 @@ pub(crate) fn gpu() -> Result<&'static SimDevice, Status> {
         made
     });
     gpu.as_ref().map_err(|_| Status::UNKNOWN)
-}
-
-/// The stream that a handle stands for.
-pub(crate) fn stream_id(handle: usize) -> Result<StreamId, Status> {
-    if !handle.is_multiple_of(STREAM_STRIDE) {
-        return Err(Status::INVALID_HANDLE);
-    }
-    Ok(StreamId((handle / STREAM_STRIDE) as u64))
 }
 
 fn options() -> Result<SimOptions, String> {
@@ -64,15 +53,6 @@ fn recorded_addresses(text: &str) -> Result<Vec<Span>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn handles_are_multiples_and_keep_the_order() {
-        assert_eq!(stream_id(0), Ok(StreamId(0)));
-        assert_eq!(stream_id(3 * STREAM_STRIDE), Ok(StreamId(3)));
-        for strange in [1, 2, STREAM_STRIDE + 1] {
-            assert_eq!(stream_id(strange), Err(Status::INVALID_HANDLE));
-        }
-    }
 
     #[test]
     fn addresses_are_read_line_by_line() {

@@ -11,10 +11,8 @@
 //! - `LARDER_SIM_ADDRESSES`: a file with a line `SIZE ADDRESS` (bytes; hexadecimal, no 0x) for each
 //!   plain allocation of a recorded device, in order.
 //!
-//! A stream's handle is 16 times its number, and the default stream's is null. So
-//! the order of the handles is that of the numbers, and none of them is one of the handles to which
-//! the runtime and PyTorch give a meaning of their own: PyTorch takes an odd one for a stream out
-//! of its own pool.
+//! A stream exists as soon as a handle names it, and any handle will do: a program that runs scripts
+//! chooses the handles of its streams itself. Null is the default stream.
 //!
 //! Beside CUDA's functions there are those of `control.rs`, by which the program that runs a script
 //! plays the part of the device. What the simulated GPU has no model of (bytes and their copies,

@@ -10,10 +10,13 @@ use larder_core::device::Device;
 use larder_core::types::{EventId, StreamId};
 
 use crate::border::{Out, Status, runtime};
-use crate::gpu::{STREAM_STRIDE, gpu, stream_id};
+use crate::gpu::gpu;
 
-/// The stream numbers that scripts use are small; streams that a program creates come far above.
-const FIRST_CREATED: usize = 1 << 32;
+/// The handles that scripts choose are small; those of streams that are created come far above.
+const FIRST_CREATED: u64 = 1 << 40;
+
+/// PyTorch takes an odd handle for a stream out of its own pool, as if pointers could not be odd.
+const HANDLE_ALIGNMENT: u64 = 16;
 
 // Streams.
 
@@ -28,26 +31,26 @@ extern "C" fn cudaDeviceGetStreamPriorityRange(least: Out<i32>, greatest: Out<i3
 
 #[unsafe(no_mangle)]
 extern "C" fn cudaStreamCreateWithPriority(
-    stream: Out<usize>,
+    stream: Out<u64>,
     _flags: u32,
     _priority: i32,
 ) -> Status {
-    static CREATED: Mutex<usize> = Mutex::new(FIRST_CREATED);
+    static CREATED: Mutex<u64> = Mutex::new(FIRST_CREATED);
     runtime(|| {
         let mut created = CREATED.lock().unwrap_or_else(PoisonError::into_inner);
-        *created += 1;
-        stream.put(*created * STREAM_STRIDE)
+        *created += HANDLE_ALIGNMENT;
+        stream.put(*created)
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaStreamQuery(stream: usize) -> Status {
-    runtime(|| if gpu()?.is_busy(stream_id(stream)?) { Err(Status::NOT_READY) } else { Ok(()) })
+extern "C" fn cudaStreamQuery(stream: u64) -> Status {
+    runtime(|| if gpu()?.is_busy(StreamId(stream)) { Err(Status::NOT_READY) } else { Ok(()) })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaStreamSynchronize(stream: usize) -> Status {
-    runtime(|| Ok(gpu()?.wait_stream(stream_id(stream)?)?))
+extern "C" fn cudaStreamSynchronize(stream: u64) -> Status {
+    runtime(|| Ok(gpu()?.wait_stream(StreamId(stream))?))
 }
 
 #[unsafe(no_mangle)]
@@ -57,43 +60,43 @@ extern "C" fn cudaDeviceSynchronize() -> Status {
 
 /// Work of one stream that waits for another's is not modelled: it would be done no sooner.
 #[unsafe(no_mangle)]
-extern "C" fn cudaStreamWaitEvent(_stream: usize, _event: usize, _flags: u32) -> Status {
+extern "C" fn cudaStreamWaitEvent(_stream: u64, _event: u64, _flags: u32) -> Status {
     runtime(|| Err(Status::NOT_SUPPORTED))
 }
 
 // Events. The handle of an event is its number, which is never zero.
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventCreateWithFlags(event: Out<usize>, _flags: u32) -> Status {
-    runtime(|| event.put(gpu()?.create_event()?.0 as usize))
+extern "C" fn cudaEventCreateWithFlags(event: Out<u64>, _flags: u32) -> Status {
+    runtime(|| event.put(gpu()?.create_event()?.0))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventDestroy(event: usize) -> Status {
-    runtime(|| Ok(gpu()?.destroy_event(EventId(event as u64))?))
+extern "C" fn cudaEventDestroy(event: u64) -> Status {
+    runtime(|| Ok(gpu()?.destroy_event(EventId(event))?))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventRecord(event: usize, stream: usize) -> Status {
-    runtime(|| Ok(gpu()?.record_event(EventId(event as u64), stream_id(stream)?)?))
+extern "C" fn cudaEventRecord(event: u64, stream: u64) -> Status {
+    runtime(|| Ok(gpu()?.record_event(EventId(event), StreamId(stream))?))
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventQuery(event: usize) -> Status {
+extern "C" fn cudaEventQuery(event: u64) -> Status {
     runtime(|| {
-        let done = gpu()?.query_event(EventId(event as u64))?;
+        let done = gpu()?.query_event(EventId(event))?;
         if done { Ok(()) } else { Err(Status::NOT_READY) }
     })
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventSynchronize(event: usize) -> Status {
-    runtime(|| Ok(gpu()?.wait_event(EventId(event as u64))?))
+extern "C" fn cudaEventSynchronize(event: u64) -> Status {
+    runtime(|| Ok(gpu()?.wait_event(EventId(event))?))
 }
 
 /// Events carry no time.
 #[unsafe(no_mangle)]
-extern "C" fn cudaEventElapsedTime(_elapsed_ms: Out<f32>, _from: usize, _to: usize) -> Status {
+extern "C" fn cudaEventElapsedTime(_elapsed_ms: Out<f32>, _from: u64, _to: u64) -> Status {
     runtime(|| Err(Status::NOT_SUPPORTED))
 }
 
@@ -129,16 +132,16 @@ fn capture_status(capture: Option<u64>) -> i32 {
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn cudaStreamIsCapturing(stream: usize, status: Out<i32>) -> Status {
+extern "C" fn cudaStreamIsCapturing(stream: u64, status: Out<i32>) -> Status {
     runtime(|| {
-        let capture = captures().running.get(&stream_id(stream)?).copied();
+        let capture = captures().running.get(&StreamId(stream)).copied();
         status.put(capture_status(capture))
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn cudaStreamGetCaptureInfo(
-    stream: usize,
+    stream: u64,
     status: Out<i32>,
     number: Out<u64>,
     graph: Out<*const c_void>,
@@ -147,7 +150,7 @@ extern "C" fn cudaStreamGetCaptureInfo(
     end_count: Out<usize>,
 ) -> Status {
     runtime(|| {
-        let capture = captures().running.get(&stream_id(stream)?).copied();
+        let capture = captures().running.get(&StreamId(stream)).copied();
         number.put_if_wanted(capture.unwrap_or(0));
         graph.put_if_wanted(ptr::null());
         ends.put_if_wanted(ptr::null());

@@ -1,16 +1,11 @@
 //! Policies: for each choice in which they differ, one story that ends in two ways.
 
 mod bench_top;
-mod witness;
-
-use std::sync::Arc;
 
 use bench_top::Piece::{Free, Live, Unmapped};
-use bench_top::{BenchTop, MAIN, SIDE};
+use bench_top::{BenchTop, SIDE};
+use larder_core::Policy;
 use larder_core::types::{GIB, MIB};
-use larder_core::{Allocator, Config, Policy};
-use larder_sim::SimDevice;
-use witness::Witness;
 
 /// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
@@ -23,7 +18,6 @@ fn every_field_has_its_test() {
             name,
             search_after_recovery,
             collect_without_cap,
-            collect_ages_releasable_only,
             split_limit_spares_expandable,
             split_by_segment_kind,
             cap_counts_pages,
@@ -36,7 +30,6 @@ fn every_field_has_its_test() {
         let choices = [
             search_after_recovery,
             collect_without_cap,
-            collect_ages_releasable_only,
             split_limit_spares_expandable,
             split_by_segment_kind,
             cap_counts_pages,
@@ -48,8 +41,8 @@ fn every_field_has_its_test() {
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 11]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 11]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 10]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 10]));
 }
 
 #[test]
@@ -86,44 +79,6 @@ fn collect_without_cap_measures_against_the_device() {
     };
     assert_eq!(story(TORCH), (0, 0));
     assert_eq!(story(Policy { collect_without_cap: true, ..TORCH }), (1, 0));
-}
-
-/// Which plain blocks garbage collection gives back while an older expandable block, the whole of
-/// its segment, lies idle too. A device never has memory behind all addresses of a segment unless
-/// it has more than it says, so this one understates itself.
-fn collected_beside_expandable(policy: Policy) -> u64 {
-    let device = SimDevice::default();
-    let witness = Arc::new(Witness::claiming(device, 16 * MIB));
-    let config = Config::parse("expandable_segments:True").unwrap();
-    let allocator = Allocator::new(witness.clone(), config, policy);
-    let malloc = |size| allocator.malloc(size * MIB, MAIN).unwrap();
-    let expandable = malloc(20);
-    allocator.configure("expandable_segments:False,garbage_collection_threshold:0.5").unwrap();
-    let [old, young, live] = [12, 14, 10].map(malloc);
-    let age = |searches| {
-        for _ in 0..searches {
-            allocator.free(live).unwrap();
-            assert_eq!(malloc(10), live);
-        }
-    };
-    allocator.free(expandable).unwrap();
-    age(20);
-    allocator.free(old).unwrap();
-    age(2);
-    allocator.free(young).unwrap();
-    malloc(30);
-    assert_eq!(allocator.check(), Ok(()));
-    witness.device.calls().free
-}
-
-#[test]
-fn collect_ages_releasable_only_leaves_expandable_blocks_out_of_the_average() {
-    let base = Policy { collect_without_cap: true, ..TORCH };
-    // Ages 23, 3 and 1: no plain block reaches the average of 9.
-    assert_eq!(collected_beside_expandable(base.clone()), 0);
-    // Ages 3 and 1: first the old one, then, as it is not enough, the young one.
-    let mended = Policy { collect_ages_releasable_only: true, ..base };
-    assert_eq!(collected_beside_expandable(mended), 2);
 }
 
 #[test]

@@ -56,7 +56,8 @@ pub(crate) struct Place {
     at: usize,
 }
 
-/// One bin. Most hold a handful of blocks; a long one is a list of rows, none of them empty.
+/// One bin. Most hold a handful of blocks. One that was long once stays a list of rows, lest a
+/// program that fills and empties it pay for the change again and again.
 #[derive(Clone, Debug)]
 enum Bin {
     Row(Vec<Entry>),
@@ -328,17 +329,14 @@ impl Bin {
             }
             Bin::Rows(rows) => {
                 rows.remove_at(row, at);
-                // Well below the length at which it was cut, lest the two take turns.
-                if rows.len <= ROW_MAX / 2 {
-                    *self = Bin::Row(rows.list.concat());
-                }
-                false
+                rows.len == 0
             }
         }
     }
 }
 
-/// A long bin: rows of at most `ROW_MAX` entries, in order, and the first key of each.
+/// A long bin: rows of at most `ROW_MAX` entries, in order, and the first key of each. No row is
+/// empty, but for the last one that is left.
 #[derive(Clone, Debug)]
 struct Rows {
     firsts: Vec<(u64, Addr)>,
@@ -395,11 +393,11 @@ impl Rows {
         let entries = &mut self.list[row];
         entries.remove(at);
         self.len -= 1;
-        if entries.is_empty() {
+        if entries.is_empty() && self.list.len() > 1 {
             self.firsts.remove(row);
             self.spare.push(self.list.remove(row));
-        } else if at == 0 {
-            self.firsts[row] = (entries[0].size_bytes, entries[0].addr);
+        } else if let (0, Some(first)) = (at, self.list[row].first()) {
+            self.firsts[row] = (first.size_bytes, first.addr);
         }
     }
 }

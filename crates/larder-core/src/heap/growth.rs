@@ -96,6 +96,7 @@ impl Heap {
         self.reserved_bytes += span.size_bytes;
         let place = place(want, span);
         let oversize = span.size_bytes >= self.split_limit_bytes;
+        self.segments[self.blocks[id].segment].oversize = oversize;
         self.recorder.record(Record::SegmentAlloc { place, oversize });
         self.hand_out(id, want)
     }

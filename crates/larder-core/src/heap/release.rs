@@ -76,18 +76,18 @@ impl Heap {
         let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
         let searches = self.pools.pool(PoolIndex::LARGE).searches;
         let idle = self.pools.lanes_of(PoolIndex::LARGE).flat_map(|lane| lane.free.iter());
-        let idle = idle.map(|entry| &self.blocks[entry.id]).filter(|block| !block.is_split());
+        // An expandable block is never whole as long as its segment has room to grow, so that
+        // leaving them out changes no average.
+        let idle = idle
+            .map(|entry| &self.blocks[entry.id])
+            .filter(|block| !block.is_split() && !block.expandable);
         let age = |since: u64| searches - since;
         let (mut total_age, mut count) = (0, 0_u64);
         let mut left = Vec::new();
         for block in idle {
-            if !block.expandable || !self.policy.collect_ages_releasable_only {
-                total_age += age(block.free_since);
-                count += 1;
-            }
-            if !block.expandable {
-                left.push((block.segment, age(block.free_since), block.size_bytes));
-            }
+            total_age += age(block.free_since);
+            count += 1;
+            left.push((block.segment, age(block.free_since), block.size_bytes));
         }
         let (mut plan, mut found_bytes) = (Vec::new(), 0);
         while found_bytes < target_bytes && count > 0 {
@@ -155,13 +155,17 @@ impl Heap {
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
         let segment = &self.segments[id];
         let (first, span) = (segment.first, segment.span);
+        let oversize = if self.policy.oversize_is_remembered {
+            segment.oversize
+        } else {
+            span.size_bytes >= self.split_limit_bytes
+        };
         let (place, _) = self.facts(first);
         debug_assert_eq!(place.size_bytes, span.size_bytes, "only a whole segment goes back");
         self.unshelve(first);
         self.blocks.remove(first);
         self.segments.remove(id);
         self.reserved_bytes -= span.size_bytes;
-        let oversize = span.size_bytes >= self.split_limit_bytes;
         self.recorder.record(Record::SegmentFree { place, oversize });
     }
 

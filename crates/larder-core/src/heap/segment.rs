@@ -40,6 +40,8 @@ pub(crate) struct Segment {
     /// The block at its lowest address. The lower of two joined blocks stays, so it never changes.
     pub(crate) first: BlockId,
     pub(crate) backing: Backing,
+    /// Counted as oversize when the device gave it.
+    pub(crate) oversize: bool,
     /// For each window, the block that was last handed out with its start in it. Two live blocks
     /// never start in one window: in a large pool they are longer than a window, in a small pool
     /// a window is one unit.
@@ -167,7 +169,8 @@ impl Segments {
             PoolKind::Large => SMALL_MAX_BYTES,
         };
         let window_shift = window_bytes.trailing_zeros();
-        let segment = Segment { span, lane, first, backing, starts: Vec::new(), window_shift };
+        let (oversize, starts) = (false, Vec::new());
+        let segment = Segment { span, lane, first, backing, oversize, starts, window_shift };
         let fixed = !segment.is_expandable();
         let id = if let Some(id) = self.spare.pop() {
             self.slots[id.index()] = Some(segment);

@@ -18,7 +18,6 @@ mod plan;
 mod report;
 mod run;
 mod shrink;
-mod stage;
 mod tally;
 mod witness;
 

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use larder_core::heap::State;
 use larder_core::types::MIB;
 use larder_core::{Addr, Allocator, Error, StreamId};
 
 use super::model::Model;
 use super::plan::Plan;
 use super::report::Report;
-use super::stage::{Stage, stage};
 use super::tally;
 use super::witness::{Outcome, Terms, Witness};
 use crate::script::Op;
@@ -318,7 +318,7 @@ impl<'a> Run<'a> {
             .snapshot()
             .into_iter()
             .flat_map(|segment| {
-                segment.blocks.into_iter().filter(|block| stage(block) == Stage::Live)
+                segment.blocks.into_iter().filter(|block| block.state == State::Live)
             })
             .map(|block| block.span)
             .collect();

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use larder_core::Stats;
+use larder_core::heap::State;
 use larder_core::heap::snapshot::{BlockState, SegmentState};
 use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
-use super::stage::{Stage, stage};
 use super::tally::{self, change, change_pool, counters_mut};
 use crate::{SimDevice, UNIT_BYTES};
 
@@ -201,7 +201,7 @@ impl Witness {
     /// Blocks that no longer wait were waited for, or all their streams are done.
     fn complete(&mut self, snapshot: &[SegmentState], waited: bool) -> Result<(), String> {
         let mut still = BTreeMap::new();
-        for (_, block) in blocks_in(snapshot, Stage::Waiting) {
+        for (_, block) in blocks_in(snapshot, State::Waiting) {
             let addr = block.span.addr;
             let held = self.waiting.remove(&addr);
             let held = held.ok_or_else(|| format!("{addr} waits for nothing that we know of"))?;
@@ -223,7 +223,7 @@ impl Witness {
     /// Exactly our live blocks are live, where and as large as we know them, on real memory.
     fn check_live(&self, snapshot: &[SegmentState], device: &SimDevice) -> Result<(), String> {
         let mut known = self.live.iter();
-        for (segment, block) in blocks_in(snapshot, Stage::Live) {
+        for (segment, block) in blocks_in(snapshot, State::Live) {
             let addr = block.span.addr;
             let Some((&known_addr, held)) = known.next() else {
                 return Err(format!("{addr} is live, and nobody asked for it"));
@@ -321,12 +321,12 @@ impl Witness {
 /// The blocks in this state, with their segments, in the order of addresses.
 fn blocks_in(
     snapshot: &[SegmentState],
-    wanted: Stage,
+    wanted: State,
 ) -> impl Iterator<Item = (&SegmentState, &BlockState)> {
     snapshot
         .iter()
         .flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)))
-        .filter(move |(_, block)| stage(block) == wanted)
+        .filter(move |(_, block)| block.state == wanted)
 }
 
 /// Segments do not overlap, and blocks fill them.
@@ -358,17 +358,16 @@ fn recount(snapshot: &[SegmentState]) -> Stats {
         let splits = !segment.expandable && segment.blocks.len() > 1;
         for block in &segment.blocks {
             let bytes = block.span.size_bytes as i64;
-            let stage = stage(block);
-            if stage == Stage::Live {
+            if block.state == State::Live {
                 change_pool(&mut stats.allocation, kind, 1);
                 change_pool(&mut stats.allocated_bytes, kind, bytes);
             }
-            if matches!(stage, Stage::Live | Stage::Waiting) {
+            if matches!(block.state, State::Live | State::Waiting) {
                 change_pool(&mut stats.active, kind, 1);
                 change_pool(&mut stats.active_bytes, kind, bytes);
                 change_pool(&mut stats.requested_bytes, kind, block.requested_bytes as i64);
             }
-            if stage == Stage::Free && splits {
+            if block.state == State::Free && splits {
                 change_pool(&mut stats.inactive_split, kind, 1);
                 change_pool(&mut stats.inactive_split_bytes, kind, bytes);
             }

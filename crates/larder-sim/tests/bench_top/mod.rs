@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use larder_core::error::{Error, OutOfMemory};
+use larder_core::heap::State;
 use larder_core::{Addr, Allocator, Config, Policy, Stats, StreamId};
 use larder_sim::{SimDevice, SimOptions, UNIT_BYTES};
 
@@ -127,19 +128,17 @@ impl BenchTop {
 
     /// Every segment as the row of its blocks, in the order of addresses.
     pub(crate) fn segments(&self) -> Vec<Vec<Piece>> {
-        let piece = |state: &str, size_bytes| match state {
-            "Live" => Piece::Live(size_bytes),
-            "Free" => Piece::Free(size_bytes),
-            "Waiting" => Piece::Waiting(size_bytes),
-            _ => Piece::Unmapped(size_bytes),
+        let piece = |state: State, size_bytes| match state {
+            State::Live => Piece::Live(size_bytes),
+            State::Free => Piece::Free(size_bytes),
+            State::Waiting => Piece::Waiting(size_bytes),
+            State::Unmapped => Piece::Unmapped(size_bytes),
         };
         let segments = self.allocator.snapshot().into_iter();
         segments
             .map(|segment| {
                 let blocks = segment.blocks.iter();
-                blocks
-                    .map(|block| piece(&format!("{:?}", block.state), block.span.size_bytes))
-                    .collect()
+                blocks.map(|block| piece(block.state, block.span.size_bytes)).collect()
             })
             .collect()
     }

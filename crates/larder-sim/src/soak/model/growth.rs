@@ -46,6 +46,7 @@ impl Model {
         self.stats.num_device_alloc += 1;
         if self.config.max_split_bytes.is_some_and(|max| size_bytes >= max) {
             change(&mut self.stats.oversize_segments, 1);
+            self.segments.last_mut().expect("it was just added").oversize = true;
         }
         Some(self.hand_out((self.segments.len() - 1, 0), want))
     }
@@ -57,6 +58,7 @@ impl Model {
             stream: want.stream,
             kind: want.kind,
             page_bytes,
+            oversize: false,
             pages: BTreeMap::new(),
             blocks: vec![Block::new(span.addr.0, span.size_bytes, state, searches)],
         });

@@ -48,7 +48,9 @@ impl Model {
         self.stats.num_device_free += 1;
         change_pool(&mut self.stats.segment, segment.kind, -1);
         change_pool(&mut self.stats.reserved_bytes, segment.kind, -(size_bytes as i64));
-        if self.config.max_split_bytes.is_some_and(|max| size_bytes >= max) {
+        let above_limit = self.config.max_split_bytes.is_some_and(|max| size_bytes >= max);
+        let remembered = self.policy.oversize_is_remembered;
+        if if remembered { segment.oversize } else { above_limit } {
             change(&mut self.stats.oversize_segments, -1);
         }
     }
@@ -113,15 +115,11 @@ impl Model {
         for spot in self.free_blocks(PoolKind::Large, None) {
             let (segment, block) = (&self.segments[spot.0], self.block(spot));
             let age = searches - block.free_since;
-            if segment.is_split() {
+            if segment.is_split() || segment.is_expandable() {
                 continue;
             }
-            if !segment.is_expandable() {
-                idle.push((block.addr, age, block.size_bytes));
-            }
-            if !segment.is_expandable() || !self.policy.collect_ages_releasable_only {
-                ages.push(age);
-            }
+            idle.push((block.addr, age, block.size_bytes));
+            ages.push(age);
         }
         let mut reclaimed_bytes = 0;
         while reclaimed_bytes < target_bytes && !ages.is_empty() {

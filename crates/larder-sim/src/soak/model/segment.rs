@@ -60,6 +60,8 @@ pub(super) struct Segment {
     pub(super) kind: PoolKind,
     /// The size of its pages, if it is expandable.
     pub(super) page_bytes: Option<u64>,
+    /// It counted as oversize when the device gave it.
+    pub(super) oversize: bool,
     /// The pages that are mapped, by address.
     pub(super) pages: BTreeMap<u64, PageHandle>,
     pub(super) blocks: Vec<Block>,
