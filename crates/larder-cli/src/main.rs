@@ -147,8 +147,14 @@ fn soak_command(
     let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
     let mut done = 0;
     while end.map_or(done < scripts, |end| Instant::now() < end) {
-        soak::run(seed.wrapping_add(done), steps)
-            .map_err(|failure| Refusal(failure.to_string()))?;
+        let seed = seed.wrapping_add(done);
+        let soak =
+            |seed| soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string())).map(drop);
+        soak(seed)?;
+        // A seed without faults is run against the naive model alone; its sibling meets them.
+        if seed & soak::FAULTS_BIT == 0 {
+            soak(seed | soak::FAULTS_BIT)?;
+        }
         done += 1;
         bar.step();
     }

@@ -47,3 +47,8 @@ pub use calls::{CallKind, Calls, release_extra_ns};
 pub use device::{SimDevice, SimOptions, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
+
+/// The README's example, so that it keeps working.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

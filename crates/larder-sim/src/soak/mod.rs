@@ -22,7 +22,7 @@ mod tally;
 mod witness;
 
 pub use failure::Failure;
-pub use plan::{COMBINATIONS, Change, Plan, Trouble};
+pub use plan::{COMBINATIONS, Change, FAULTS_BIT, Plan, Trouble};
 pub use report::Report;
 
 use crate::script::Op;

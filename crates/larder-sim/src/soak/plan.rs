@@ -14,6 +14,9 @@ use crate::{CallKind, Fault, FaultPlan};
 /// remainder by this picks one, so that seeds in a row cover them all.
 pub const COMBINATIONS: u64 = 32;
 
+/// The bit of a seed that says whether faults are injected.
+pub const FAULTS_BIT: u64 = 2;
+
 /// What one run does.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -116,7 +119,7 @@ impl Plan {
         let combination = seed % COMBINATIONS;
         let is_torch = combination & 1 == 0;
         let policy = if is_torch { Policy::torch_2_11() } else { Policy::larder() };
-        let (faulty, expandable) = (combination & 2 != 0, combination & 4 != 0);
+        let (faulty, expandable) = (combination & FAULTS_BIT != 0, combination & 4 != 0);
         let streams = (combination / 8) as u32 + 1;
         let mut random = Random::new(seed);
         let (memory_bytes, script) = script_options(&mut random, streams, steps);
