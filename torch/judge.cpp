@@ -62,11 +62,12 @@ struct GaveUp : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The handle of a numbered stream. PyTorch wants even ones, and the order to be that of the numbers.
+// The handle of a numbered stream: even, as PyTorch wants it, and rising with the number.
 //
-// It looks at the streams on which events wait in the order of a hash table, and the sums of what was
-// split and merged on the way depend on that order. With these handles it is the order of the numbers
-// for streams 0 to 3, which is the order that we take. Beyond, `shuffle` gives the table others.
+// PyTorch looks at the streams on which events wait in the order of a hash table, and the sums of
+// what was split and merged on the way depend on that order. With these handles it is the order of
+// the numbers for streams 0 to 3, which is the order that we take. Beyond those, each `shuffle` has
+// an order of its own.
 cudaStream_t handle(uint64_t stream, uint64_t shuffle = 0) {
   constexpr uint64_t kFirst[] = {0, 96, 208, 304};
   if (stream < 4) {
@@ -306,7 +307,8 @@ void replay(const std::string& path, std::optional<std::string> placements, uint
     try {
       replay.step(ops[index]);
     } catch (const c10::Error& error) {
-      throw GaveUp("operation " + std::to_string(index + 1) + ": " + error.what_without_backtrace());
+      auto place = "operation " + std::to_string(index + 1) + ": ";
+      throw GaveUp(place + error.what_without_backtrace());
     }
   }
   print(report(replay.ooms()));
@@ -427,8 +429,9 @@ void bench(const std::string& path, uint64_t repeat, uint64_t threads) {
     }
   }
   uint64_t ops = steps.steps.size() * repeat * threads;
-  std::cout << "{\"ns_per_op\":" << elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1))
-            << ",\"ops\":" << ops << ",\"threads\":" << threads << "}\n";
+  double ns_per_op = elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1));
+  std::cout << "{\"ns_per_op\":" << ns_per_op << ",\"ops\":" << ops << ",\"threads\":" << threads
+            << "}\n";
 }
 
 // The value behind an option, if the option is there.

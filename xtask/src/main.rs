@@ -4,6 +4,7 @@
 //! green run there. It has no dependencies: it must build first, and fast, on a fresh clone.
 #![forbid(unsafe_code)]
 
+mod parity;
 mod request;
 mod step;
 mod tidy;
@@ -12,6 +13,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use parity::Seeds;
 use request::{Request, Task};
 use step::{Runner, Step};
 
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
 fn perform(task: Task) -> ExitCode {
     let runner = Runner::new(repository_root());
     let steps = match task {
+        Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Test => Step::all(&runner.root, runner.has_nextest()),
         Task::Lint => Step::lints(&runner.root),
         Task::Tidy => vec![Step::tidy()],
@@ -45,6 +48,17 @@ fn perform(task: Task) -> ExitCode {
         Err(failure) => {
             eprintln!("xtask: {failure}");
             ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn compare(runner: &Runner, seeds: Seeds) -> ExitCode {
+    match parity::run(&runner.root, Path::new(&runner.program), seeds) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("xtask: {sentence}");
+            ExitCode::FAILURE
         }
     }
 }

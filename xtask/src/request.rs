@@ -1,14 +1,17 @@
 //! What the command line asks for.
 
+use crate::parity::Seeds;
+
 const USAGE: &str = "\
 The project's own commands.
 
 Usage: cargo xtask <command>
 
 Commands:
-  test   everything that CI checks, in CI's order; the tests come last
-  lint   formatting, clippy and documentation, with warnings denied
-  tidy   the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
+  test     everything that CI checks, in CI's order; the tests come last
+  lint     formatting, clippy and documentation, with warnings denied
+  tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
+  parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
 
 Options:
   -h, --help   print this text, or after a command what the command does
@@ -37,12 +40,30 @@ Usage: cargo xtask tidy
 It reads the files that git tracks and the new ones that git does not ignore.
 ";
 
+const PARITY_HELP: &str = "\
+Runs PyTorch 2.11's own allocator and ours, policy torch-2.11, on the same simulated GPU with the
+same scripts, and compares every statistic, every count of device calls and every placement.
+
+Usage: cargo xtask parity [--seeds N] [--from SEED]
+
+Options:
+  --seeds N     how many random scripts of each flavour, each under all settings; 50 without it
+  --from SEED   the first seed; 1 without it
+
+The recorded programs are compared too. A difference is printed with its seed, its settings and the
+shortest beginning of the script that shows it. Scripts on which the peer gives up or does not agree
+with itself are set aside and counted. It needs python3 with pip, gcc, g++ and, the first time, the
+network: PyTorch's wheel is fetched from the package index and what is needed of it kept under
+target/judge.
+";
+
 /// Something that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Test,
     Lint,
     Tidy,
+    Parity(Seeds),
 }
 
 impl Task {
@@ -51,6 +72,7 @@ impl Task {
             "test" => Some(Self::Test),
             "lint" => Some(Self::Lint),
             "tidy" => Some(Self::Tidy),
+            "parity" => Some(Self::Parity(Seeds { from: 1, count: 50 })),
             _ => None,
         }
     }
@@ -60,7 +82,20 @@ impl Task {
             Self::Test => TEST_HELP,
             Self::Lint => LINT_HELP,
             Self::Tidy => TIDY_HELP,
+            Self::Parity(_) => PARITY_HELP,
         }
+    }
+
+    /// Reads an option of this task and its value; false if the task has no such option.
+    fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
+        let Self::Parity(seeds) = self else { return Ok(false) };
+        let place = match option {
+            "--seeds" => &mut seeds.count,
+            "--from" => &mut seeds.from,
+            _ => return Ok(false),
+        };
+        *place = value.parse().map_err(|_| format!("`{option}` takes a number, not `{value}`"))?;
+        Ok(true)
     }
 }
 
@@ -80,22 +115,27 @@ impl Request {
         if is_help(first) || first == "help" {
             return Ok(Self::Help(USAGE));
         }
-        let Some(task) = Task::named(first) else {
+        let Some(mut task) = Task::named(first) else {
             return Err(format!(
                 "there is no command `{first}`; `cargo xtask --help` lists the commands"
             ));
         };
-        match rest {
-            [] => Ok(Self::Run(task)),
-            [only] if is_help(only) => Ok(Self::Help(task.help())),
-            _ => {
-                let stranger = rest.iter().find(|word| !is_help(word)).unwrap_or(first);
-                Err(format!(
-                    "`{first}` does not take `{stranger}`; \
+        if let [only] = rest
+            && is_help(only)
+        {
+            return Ok(Self::Help(task.help()));
+        }
+        let mut words = rest.iter().filter(|word| !is_help(word));
+        while let Some(word) = words.next() {
+            let value = words.next().map_or("", String::as_str);
+            if !task.set(word, value)? {
+                return Err(format!(
+                    "`{first}` does not take `{word}`; \
                      `cargo xtask {first} --help` says what it does"
-                ))
+                ));
             }
         }
+        Ok(Self::Run(task))
     }
 }
 
@@ -117,6 +157,19 @@ mod tests {
         assert_eq!(parse("test"), Ok(Request::Run(Task::Test)));
         assert_eq!(parse("lint"), Ok(Request::Run(Task::Lint)));
         assert_eq!(parse("tidy"), Ok(Request::Run(Task::Tidy)));
+    }
+
+    #[test]
+    fn parity_takes_its_seeds() {
+        let parity = |from, count| Ok(Request::Run(Task::Parity(Seeds { from, count })));
+        assert_eq!(parse("parity"), parity(1, 50));
+        assert_eq!(parse("parity --from 7"), parity(7, 50));
+        assert_eq!(parse("parity --seeds 2000 --from 3"), parity(3, 2000));
+        assert!(parse("parity --seeds").unwrap_err().contains("`--seeds` takes a number"));
+        assert!(parse("parity --from x").unwrap_err().contains("`x`"));
+        assert!(parse("parity --to 3").unwrap_err().contains("`--to`"));
+        assert!(parse("tidy --seeds 3").unwrap_err().contains("`--seeds`"));
+        assert_eq!(parse("parity --help"), Ok(Request::Help(PARITY_HELP)));
     }
 
     #[test]

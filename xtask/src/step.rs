@@ -104,7 +104,7 @@ impl fmt::Display for Failure {
 /// Runs steps one after the other in the repository.
 pub(crate) struct Runner {
     pub(crate) root: PathBuf,
-    program: OsString,
+    pub(crate) program: OsString,
 }
 
 impl Runner {

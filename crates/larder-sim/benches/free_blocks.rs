@@ -1,7 +1,7 @@
 //! What a malloc and a free cost while many other free blocks lie in the index.
 //!
 //! For each number of holes, twice as many small blocks are allocated and every other one freed,
-//! so that no two holes can merge. Then pairs of malloc and free are timed: with holes of one size
+//! so that hardly any two holes merge. Then pairs of malloc and free are timed: with holes of one size
 //! (the hit is always the lowest of them), and with holes and requests of random sizes.
 //!
 //! All numbers of holes are measured in turn, several rounds, and the median is shown: the
@@ -45,7 +45,8 @@ fn with_holes(holes: usize, sizes: Sizes) -> Allocator {
     for &block in blocks.iter().step_by(2) {
         allocator.free(block).expect("it is live");
     }
-    assert!(allocator.free_block_count() >= holes);
+    // A block may have filled the end of an older segment, and then two holes are neighbours.
+    assert!(allocator.free_block_count() >= holes * 9 / 10);
     allocator
 }
 

@@ -11,10 +11,11 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 8] = [
+const GRAPH: [Edges; 9] = [
     Edges { package: "larder-core", ours: &[], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
+    Edges { package: "larder-cudart", ours: &["larder-core", "larder-sim"], others: true },
     Edges { package: "larder", ours: &["larder-core", "larder-sim", "larder-cuda"], others: true },
     Edges {
         package: "larder-c",

@@ -3,7 +3,8 @@
 //! Sizes fall into bins, 64 to a power of two; a two-level bitmap says which bins hold anything,
 //! so the smallest block that fits is found with two counts of trailing zeros and a look into one
 //! or two bins. A bin is a sorted row; one that grows long is cut into several rows, so that an
-//! insertion never moves more than a row.
+//! insertion never moves more than a row. Rows run from the last in order to the first, because it
+//! is the first that comes and goes: at the end of a row nothing has to move for it.
 //!
 //! The entry put in last stays outside the bins until the next one comes. It is very often the
 //! one taken out next: the rest of a block that was just split is split again, or merged back.
@@ -91,10 +92,16 @@ fn bin_of(size_bytes: u64) -> usize {
     word * BINS_PER_WORD + step
 }
 
-/// The place of the first entry not before the key.
+/// How many entries of a row are not before the key. They stand first in it.
 #[inline]
-fn lower_bound(row: &[Entry], size_bytes: u64, addr: Addr) -> usize {
-    row.partition_point(|entry| entry.is_before(size_bytes, addr))
+fn count_from(row: &[Entry], size_bytes: u64, addr: Addr) -> usize {
+    // Most often it is all of them: the key is small, or looked for in a bin of one size.
+    match row.last() {
+        Some(last) if last.is_before(size_bytes, addr) => {
+            row.partition_point(|entry| !entry.is_before(size_bytes, addr))
+        }
+        _ => row.len(),
+    }
 }
 
 impl FreeIndex {
@@ -167,16 +174,18 @@ impl FreeIndex {
             (word, self.words[word])
         };
         let bin = word * BINS_PER_WORD + bits.trailing_zeros() as usize;
-        Some(Place { bin, row: 0, at: 0 })
+        let row = self.bins[bin].row_count() - 1;
+        Some(Place { bin, row, at: self.bins[bin].row(row).len() - 1 })
     }
 
     fn next_binned(&self, place: Place) -> Option<Place> {
-        let bin = &self.bins[place.bin];
-        if place.at + 1 < bin.row(place.row).len() {
-            return Some(Place { at: place.at + 1, ..place });
+        if place.at > 0 {
+            return Some(Place { at: place.at - 1, ..place });
         }
-        if place.row + 1 < bin.row_count() {
-            return Some(Place { row: place.row + 1, at: 0, ..place });
+        if place.row > 0 {
+            let row = place.row - 1;
+            let at = self.bins[place.bin].row(row).len() - 1;
+            return Some(Place { bin: place.bin, row, at });
         }
         self.first_behind(place.bin)
     }
@@ -268,8 +277,7 @@ impl FreeIndex {
         let binned = self.top.checked_ilog2().and_then(|word| {
             let word = word as usize;
             let bin = word * BINS_PER_WORD + self.words[word].ilog2() as usize;
-            let row = self.bins[bin].row(self.bins[bin].row_count() - 1);
-            row.last().map(|entry| entry.size_bytes)
+            self.bins[bin].row(0).first().map(|entry| entry.size_bytes)
         });
         binned.max(self.recent.map(|entry| entry.size_bytes))
     }
@@ -296,8 +304,8 @@ impl Bin {
     fn find(&self, size_bytes: u64, addr: Addr) -> Option<(usize, usize)> {
         match self {
             Bin::Row(entries) => {
-                let at = lower_bound(entries, size_bytes, addr);
-                (at < entries.len()).then_some((0, at))
+                let at = count_from(entries, size_bytes, addr).checked_sub(1)?;
+                Some((0, at))
             }
             Bin::Rows(rows) => rows.find(size_bytes, addr),
         }
@@ -307,7 +315,7 @@ impl Bin {
     fn insert(&mut self, entry: Entry) {
         match self {
             Bin::Row(entries) if entries.len() < ROW_MAX => {
-                let at = lower_bound(entries, entry.size_bytes, entry.addr);
+                let at = count_from(entries, entry.size_bytes, entry.addr);
                 entries.insert(at, entry);
             }
             Bin::Row(entries) => {
@@ -335,11 +343,11 @@ impl Bin {
     }
 }
 
-/// A long bin: rows of at most `ROW_MAX` entries, in order, and the first key of each. No row is
-/// empty, but for the last one that is left.
+/// A long bin: rows of at most `ROW_MAX` entries, from the last in order to the first, and the key
+/// at the head of each. No row is empty, but for the last one that is left.
 #[derive(Clone, Debug)]
 struct Rows {
-    firsts: Vec<(u64, Addr)>,
+    heads: Vec<(u64, Addr)>,
     list: Vec<Vec<Entry>>,
     len: usize,
     /// Rows that fell empty, kept so that growing again allocates nothing.
@@ -348,23 +356,20 @@ struct Rows {
 
 impl Rows {
     fn new(row: Vec<Entry>) -> Rows {
-        let first = (row[0].size_bytes, row[0].addr);
-        Rows { firsts: vec![first], len: row.len(), list: vec![row], spare: Vec::new() }
+        let head = (row[0].size_bytes, row[0].addr);
+        Rows { heads: vec![head], len: row.len(), list: vec![row], spare: Vec::new() }
     }
 
-    /// The row in which a key stands or would stand.
+    /// The lowest row whose head is not before the key; the first row if there is none.
     fn row_of(&self, size_bytes: u64, addr: Addr) -> usize {
-        self.firsts.partition_point(|&first| first <= (size_bytes, addr)).saturating_sub(1)
+        let before = |&head: &(u64, Addr)| head >= (size_bytes, addr);
+        self.heads.partition_point(before).saturating_sub(1)
     }
 
     fn find(&self, size_bytes: u64, addr: Addr) -> Option<(usize, usize)> {
         let row = self.row_of(size_bytes, addr);
-        let at = lower_bound(&self.list[row], size_bytes, addr);
-        if at < self.list[row].len() {
-            Some((row, at))
-        } else {
-            (row + 1 < self.list.len()).then_some((row + 1, 0))
-        }
+        let at = count_from(&self.list[row], size_bytes, addr).checked_sub(1)?;
+        Some((row, at))
     }
 
     fn insert(&mut self, entry: Entry) {
@@ -373,20 +378,20 @@ impl Rows {
             self.cut(row);
             row = self.row_of(entry.size_bytes, entry.addr);
         }
-        let at = lower_bound(&self.list[row], entry.size_bytes, entry.addr);
+        let at = count_from(&self.list[row], entry.size_bytes, entry.addr);
         self.list[row].insert(at, entry);
         if at == 0 {
-            self.firsts[row] = (entry.size_bytes, entry.addr);
+            self.heads[row] = (entry.size_bytes, entry.addr);
         }
         self.len += 1;
     }
 
-    /// Moves the upper half of a row into a row of its own.
+    /// Moves the lower half of a row into a row of its own.
     fn cut(&mut self, row: usize) {
-        let mut upper = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ROW_MAX));
-        upper.extend(self.list[row].drain(ROW_MAX / 2..));
-        self.firsts.insert(row + 1, (upper[0].size_bytes, upper[0].addr));
-        self.list.insert(row + 1, upper);
+        let mut lower = self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ROW_MAX));
+        lower.extend(self.list[row].drain(ROW_MAX / 2..));
+        self.heads.insert(row + 1, (lower[0].size_bytes, lower[0].addr));
+        self.list.insert(row + 1, lower);
     }
 
     fn remove_at(&mut self, row: usize, at: usize) {
@@ -394,10 +399,10 @@ impl Rows {
         entries.remove(at);
         self.len -= 1;
         if entries.is_empty() && self.list.len() > 1 {
-            self.firsts.remove(row);
+            self.heads.remove(row);
             self.spare.push(self.list.remove(row));
-        } else if let (0, Some(first)) = (at, self.list[row].first()) {
-            self.firsts[row] = (first.size_bytes, first.addr);
+        } else if let (0, Some(head)) = (at, self.list[row].first()) {
+            self.heads[row] = (head.size_bytes, head.addr);
         }
     }
 }

@@ -1,0 +1,247 @@
+//! One script on both allocators: equal, set aside, or different.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::outcome::{Outcome, Parting};
+
+/// How often the peer gets another chance to do what we did, in another order of its hash tables.
+const SHUFFLES: u32 = 40;
+
+/// The programs that take part.
+pub(super) struct Programs {
+    pub(super) judge: PathBuf,
+    pub(super) larder: PathBuf,
+    pub(super) write_ops: PathBuf,
+}
+
+/// One script under one setting on one device.
+pub(super) struct Case<'a> {
+    /// What it is called in reports.
+    pub(super) name: String,
+    /// The script that the peer runs.
+    pub(super) script: &'a Path,
+    /// The recording that ours replays instead of the script, and the addresses in it.
+    pub(super) recording: Option<(&'a Path, &'a Path)>,
+    pub(super) conf: &'static str,
+    pub(super) memory_bytes: u64,
+}
+
+/// What came of a case.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Equal,
+    /// The peer gave up, or does not agree with itself.
+    SetAside,
+    /// What differs, with all that is needed to see it again.
+    Different(String),
+}
+
+/// How a run of the peer ended.
+enum Ending {
+    Done(Outcome),
+    /// It gave up; at which operation, counted from 1, if it says so.
+    GaveUp(Option<usize>),
+}
+
+/// Where one worker runs its cases.
+pub(super) struct Ring<'a> {
+    pub(super) programs: &'a Programs,
+    /// A folder of its own for what the runs write.
+    pub(super) scratch: PathBuf,
+    /// Where scripts are kept that show a difference.
+    pub(super) differences: PathBuf,
+}
+
+impl Ring<'_> {
+    pub(super) fn judge(&self, case: &Case<'_>) -> Result<Verdict, String> {
+        match self.peer(case, 0)? {
+            Ending::Done(peer) => self.compare(case, &peer),
+            Ending::GaveUp(at) => self.survive(case, at),
+        }
+    }
+
+    fn compare(&self, case: &Case<'_>, peer: &Outcome) -> Result<Verdict, String> {
+        let ours = match self.ours(case)? {
+            Ok(ours) => ours,
+            Err(sentence) => return self.difference(case, &sentence).map(Verdict::Different),
+        };
+        let parting = Outcome::parting(peer, &ours);
+        if parting.is_none() {
+            return Ok(Verdict::Equal);
+        }
+        let Some(own) = self.own_partings(case, peer, &ours)? else { return Ok(Verdict::Equal) };
+        let rest = parting.beyond(&own);
+        if rest.is_none() {
+            return Ok(Verdict::SetAside);
+        }
+        self.difference(case, &rest.first()).map(Verdict::Different)
+    }
+
+    /// Where the peer parts from its own first run; none if one of its runs is equal to ours.
+    fn own_partings(
+        &self,
+        case: &Case<'_>,
+        first: &Outcome,
+        ours: &Outcome,
+    ) -> Result<Option<Vec<Parting>>, String> {
+        let mut own = Vec::new();
+        for shuffle in 1..=SHUFFLES {
+            let Ending::Done(again) = self.peer(case, shuffle)? else { continue };
+            if again == *ours {
+                return Ok(None);
+            }
+            own.push(Outcome::parting(first, &again));
+        }
+        Ok(Some(own))
+    }
+
+    /// Where the peer gives up, ours must not; and up to there the two must be equal.
+    fn survive(&self, case: &Case<'_>, at: Option<usize>) -> Result<Verdict, String> {
+        if let Err(sentence) = self.ours(case)? {
+            return self.difference(case, &sentence).map(Verdict::Different);
+        }
+        let (Some(at), None) = (at, case.recording) else { return Ok(Verdict::SetAside) };
+        let script = self.scratch.join("survived.ops");
+        let lines = operations(case.script)?;
+        write_lines(&script, &lines[..at.saturating_sub(1).min(lines.len())])?;
+        let name = format!("{}, before the peer gave up", case.name);
+        let before = Case { name, script: &script, ..*case };
+        match self.peer(&before, 0)? {
+            Ending::Done(peer) => Ok(match self.compare(&before, &peer)? {
+                Verdict::Equal => Verdict::SetAside,
+                other => other,
+            }),
+            // An order of its hash tables in which it gives up still sooner.
+            Ending::GaveUp(_) => Ok(Verdict::SetAside),
+        }
+    }
+
+    fn peer(&self, case: &Case<'_>, shuffle: u32) -> Result<Ending, String> {
+        let placements = self.scratch.join("peer.placements");
+        let mut command = Command::new(&self.programs.judge);
+        command
+            .arg("replay")
+            .arg(case.script)
+            .arg("--placements")
+            .arg(&placements)
+            .args(["--shuffle", &shuffle.to_string()])
+            .env("PYTORCH_CUDA_ALLOC_CONF", case.conf)
+            .env("LARDER_SIM_MEMORY", case.memory_bytes.to_string())
+            .env_remove("LARDER_SIM_ADDRESSES");
+        if let Some((_, addresses)) = case.recording {
+            command.env("LARDER_SIM_ADDRESSES", addresses);
+        }
+        let output = command.output().map_err(|error| format!("the judge: {error}"))?;
+        match output.status.code() {
+            Some(0) => read(&output.stdout, &placements).map(Ending::Done),
+            // An allocator that ends the process has given up too.
+            Some(3) | None => {
+                let said = String::from_utf8_lossy(&output.stderr).into_owned();
+                let at = said.split_once("operation ").and_then(|(_, rest)| {
+                    rest.split(':').next().and_then(|number| number.parse().ok())
+                });
+                Ok(Ending::GaveUp(at))
+            }
+            Some(_) => Err(format!(
+                "the judge cannot run {}: {}",
+                case.name,
+                String::from_utf8_lossy(&output.stderr).trim()
+            )),
+        }
+    }
+
+    /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
+    fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
+        let placements = self.scratch.join("ours.placements");
+        let file = case.recording.map_or(case.script, |(recording, _)| recording);
+        let output = Command::new(&self.programs.larder)
+            .arg("replay")
+            .arg(file)
+            .args(["--policy", "torch-2.11", "--json", "--conf", case.conf])
+            .args(["--memory", &case.memory_bytes.to_string()])
+            .arg("--placements")
+            .arg(&placements)
+            .output()
+            .map_err(|error| format!("larder: {error}"))?;
+        if !output.status.success() {
+            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            return Ok(Err(format!("ours ends with {}: {said}", output.status)));
+        }
+        read(&output.stdout, &placements).map(Ok)
+    }
+
+    /// Reports a difference, with the shortest beginning of the script that shows one.
+    fn difference(&self, case: &Case<'_>, found: &str) -> Result<String, String> {
+        let Case { name, conf, memory_bytes, .. } = case;
+        let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}:");
+        if case.recording.is_some() {
+            return Ok(format!("{heading} {found}"));
+        }
+        let lines = operations(case.script)?;
+        let (length, found) = self.shortest(case, &lines, found)?;
+        let words: Vec<&str> = name.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        let kept = self.differences.join(format!("{}-{memory_bytes}.ops", words.join("-")));
+        write_lines(&kept, &lines[..length])?;
+        let last = lines[..length].last().map_or("", String::as_str);
+        Ok(format!(
+            "{heading} {found}\n    after {length} of {} operations, the last of them `{last}`: {}",
+            lines.len(),
+            kept.display()
+        ))
+    }
+
+    /// The length of the shortest beginning that shows a difference, and which. Sums do not become
+    /// equal again once they have parted, so the place can be found by halving.
+    fn shortest(
+        &self,
+        case: &Case<'_>,
+        lines: &[String],
+        found: &str,
+    ) -> Result<(usize, String), String> {
+        let script = self.scratch.join("beginning.ops");
+        let (mut equal, mut length, mut found) = (0, lines.len(), found.to_owned());
+        while equal + 1 < length {
+            let middle = usize::midpoint(equal, length);
+            write_lines(&script, &lines[..middle])?;
+            let beginning = Case { name: String::new(), script: &script, ..*case };
+            let ending = self.peer(&beginning, 0)?;
+            let ours = self.ours(&beginning)?;
+            let parting = match (&ending, &ours) {
+                (_, Err(sentence)) => Some(sentence.clone()),
+                (Ending::Done(peer), Ok(ours)) => {
+                    let parting = Outcome::parting(peer, ours);
+                    (!parting.is_none()).then(|| parting.first())
+                }
+                (Ending::GaveUp(_), Ok(_)) => None,
+            };
+            match parting {
+                Some(sentence) => (length, found) = (middle, sentence),
+                None => equal = middle,
+            }
+        }
+        Ok((length, found))
+    }
+}
+
+fn read(printed: &[u8], placements: &Path) -> Result<Outcome, String> {
+    let lines = fs::read_to_string(placements)
+        .map_err(|error| format!("{}: {error}", placements.display()))?;
+    let printed = String::from_utf8_lossy(printed);
+    Outcome::read(&printed, &lines).ok_or_else(|| format!("this is no result: {printed}"))
+}
+
+/// The operations of a script. Comments are left out, as the judge counts without them.
+fn operations(script: &Path) -> Result<Vec<String>, String> {
+    let text =
+        fs::read_to_string(script).map_err(|error| format!("{}: {error}", script.display()))?;
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    Ok(lines.map(str::to_owned).collect())
+}
+
+fn write_lines(path: &Path, lines: &[String]) -> Result<(), String> {
+    let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}

@@ -1,0 +1,201 @@
+//! Parity: PyTorch's own allocator and ours on the same simulated GPU, fed with the same scripts.
+//!
+//! Every statistic, every count of device calls and every placement must be equal. Where the peer
+//! gives up, or where its own result depends on the addresses of its records, the script is set
+//! aside; what is steady in it must be equal all the same.
+
+mod contest;
+mod outcome;
+mod peer;
+mod settings;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use contest::{Case, Programs, Ring, Verdict};
+use peer::Peer;
+use settings::{Flavour, RECORDED, memory_sizes};
+
+/// Which scripts to compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seeds {
+    pub(crate) from: u64,
+    pub(crate) count: u64,
+}
+
+/// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
+const RECORDED_MEMORY_BYTES: u64 = 80 << 30;
+
+/// What a worker takes up next.
+enum Job {
+    Seed(u64),
+    File(PathBuf),
+}
+
+/// What came of all cases so far.
+#[derive(Debug, Default)]
+struct Totals {
+    compared: u64,
+    set_aside: u64,
+    different: u64,
+}
+
+/// Builds both sides, runs all scripts and prints the result; true if nothing differs.
+pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || root.join("target"),
+        |path| {
+            // Cargo takes it from where it was called; this program may be somewhere else.
+            std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(path))
+        },
+    );
+    let peer = Peer::new(&target);
+    let programs = build(root, cargo, &target, &peer)?;
+    let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
+    jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
+    let totals = compare_all(&jobs, &programs, peer.folder())?;
+    let Totals { compared, set_aside, different } = totals;
+    println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
+    Ok(different == 0)
+}
+
+fn build(root: &Path, cargo: &Path, target: &Path, peer: &Peer) -> Result<Programs, String> {
+    for arguments in [
+        &["-p", "larder-cudart"][..],
+        &["-p", "larder-cli", "--bin", "larder", "--example", "write_ops"],
+    ] {
+        let mut command = Command::new(cargo);
+        command.args(["build", "--release", "--quiet"]).args(arguments).current_dir(root);
+        peer::run(command.env("CARGO_TARGET_DIR", target))?;
+    }
+    let release = target.join("release");
+    peer.build(root, &release.join("liblarder_cudart.a"))?;
+    Ok(Programs {
+        judge: peer.judge(),
+        larder: release.join("larder"),
+        write_ops: release.join("examples/write_ops"),
+    })
+}
+
+/// The recorded programs that come with the repository, and those beside it where there are some.
+fn recordings(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in [root.join("workloads"), root.join("../shared/traces")] {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        files.extend(entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.to_string_lossy();
+            name.ends_with(".ops") || name.ends_with(".pickle.gz") || name.ends_with(".pickle")
+        }));
+    }
+    files.sort();
+    files
+}
+
+fn compare_all(jobs: &[Job], programs: &Programs, folder: &Path) -> Result<Totals, String> {
+    let differences = folder.join("differences");
+    // Scripts of an earlier run would be taken for findings of this one.
+    let _ = fs::remove_dir_all(&differences);
+    create(&differences)?;
+    let next = AtomicUsize::new(0);
+    let totals = Mutex::new(Totals::default());
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|number| {
+                let scratch = folder.join(format!("worker-{number}"));
+                let ring = Ring { programs, scratch, differences: differences.clone() };
+                let (next, totals) = (&next, &totals);
+                scope.spawn(move || -> Result<(), String> {
+                    create(&ring.scratch)?;
+                    while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let result = match job {
+                            Job::Seed(seed) => compare_seed(&ring, *seed, totals),
+                            Job::File(file) => compare_file(&ring, file, totals),
+                        };
+                        // The others need not go on when one cannot.
+                        result.inspect_err(|_| next.store(jobs.len(), Ordering::Relaxed))?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))
+        })
+    })?;
+    Ok(totals.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// All flavours of a seed's script, under all their settings, on a large and a small device.
+fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<(), String> {
+    let script = ring.scratch.join("script.ops");
+    for flavour in Flavour::ALL {
+        let word = flavour.word();
+        let mut write = Command::new(&ring.programs.write_ops);
+        write.args(["seed", &seed.to_string(), word]).arg(&script);
+        let peak_bytes = peak_bytes(&mut write)?;
+        for memory_bytes in memory_sizes(peak_bytes, seed) {
+            for (number, &conf) in flavour.settings().iter().enumerate() {
+                let name = format!("seed {seed} {word} {number}");
+                let case = Case { name, script: &script, recording: None, conf, memory_bytes };
+                settle(ring.judge(&case)?, totals);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A file: at the addresses of its recording, and at the lowest ones.
+fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<(), String> {
+    let (script, addresses) = (ring.scratch.join("file.ops"), ring.scratch.join("file.addresses"));
+    let mut write = Command::new(&ring.programs.write_ops);
+    write.arg("trace").arg(file).arg(&script).arg(&addresses);
+    let peak_bytes = peak_bytes(&mut write)?;
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let is_recording = fs::metadata(&addresses).is_ok_and(|facts| facts.len() > 0);
+    for (number, conf) in RECORDED.into_iter().enumerate() {
+        let name = format!("{name} {number}");
+        let case = |recording, memory_bytes| {
+            let name = name.clone();
+            Case { name, script: &script, recording, conf, memory_bytes }
+        };
+        if is_recording {
+            let recording = Some((file, addresses.as_path()));
+            settle(ring.judge(&case(recording, RECORDED_MEMORY_BYTES))?, totals);
+        }
+        settle(ring.judge(&case(None, RECORDED_MEMORY_BYTES))?, totals);
+        // The least that holds what is live, and a little more.
+        let tight_bytes = (peak_bytes + peak_bytes / 32).max(2 << 20);
+        settle(ring.judge(&case(None, tight_bytes))?, totals);
+    }
+    Ok(())
+}
+
+/// The most bytes that are live in a script, which its writer prints.
+fn peak_bytes(write: &mut Command) -> Result<u64, String> {
+    let output = write.output().map_err(|error| format!("write_ops: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    printed.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+/// Counts a verdict, and says at once what differs.
+fn settle(verdict: Verdict, totals: &Mutex<Totals>) {
+    let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
+    match verdict {
+        Verdict::Equal => totals.compared += 1,
+        Verdict::SetAside => totals.set_aside += 1,
+        Verdict::Different(report) => {
+            totals.compared += 1;
+            totals.different += 1;
+            println!("{report}");
+        }
+    }
+}
+
+fn create(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
+}

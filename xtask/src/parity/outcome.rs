@@ -1,0 +1,123 @@
+//! What one run of a script came to, and where two runs part.
+
+use std::collections::BTreeSet;
+
+/// The statistics and the placements of one run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    stats: Vec<(String, i64)>,
+    /// A line `ID ADDRESS` for each allocation.
+    placements: Vec<String>,
+}
+
+impl Outcome {
+    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers.
+    pub(super) fn read(printed: &str, placements: &str) -> Option<Self> {
+        let inside = printed.trim().strip_prefix('{')?.strip_suffix('}')?;
+        let entry = |entry: &str| {
+            let (key, value) = entry.split_once(':')?;
+            let key = key.trim().strip_prefix('"')?.strip_suffix('"')?;
+            Some((key.to_owned(), value.trim().parse().ok()?))
+        };
+        let stats = inside.split(',').map(entry).collect::<Option<Vec<_>>>()?;
+        Some(Self { stats, placements: placements.lines().map(str::to_owned).collect() })
+    }
+
+    /// Where two runs part.
+    pub(super) fn parting(peer: &Self, ours: &Self) -> Parting {
+        let lines = peer.placements.len().max(ours.placements.len());
+        let placement = (0..lines).find_map(|at| {
+            let line = |outcome: &Self| outcome.placements.get(at).cloned().unwrap_or_default();
+            let (peer, ours) = (line(peer), line(ours));
+            (peer != ours).then(|| format!("placement {}: peer `{peer}`, ours `{ours}`", at + 1))
+        });
+        let names: BTreeSet<&String> = peer.stats.iter().chain(&ours.stats).map(|s| &s.0).collect();
+        let stats = names.into_iter().filter_map(|name| {
+            let (peer, ours) = (peer.stat(name), ours.stat(name));
+            let text = |value: Option<i64>| value.map_or("none".to_owned(), |v| v.to_string());
+            let sentence = format!("{name}: peer {}, ours {}", text(peer), text(ours));
+            (peer != ours).then(|| (name.clone(), sentence))
+        });
+        Parting { placement, stats: stats.collect() }
+    }
+
+    fn stat(&self, name: &str) -> Option<i64> {
+        self.stats.iter().find(|stat| stat.0 == name).map(|stat| stat.1)
+    }
+}
+
+/// Where two runs part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Parting {
+    /// The first placement that differs, as a sentence.
+    placement: Option<String>,
+    /// Each statistic that differs, with a sentence.
+    stats: Vec<(String, String)>,
+}
+
+impl Parting {
+    pub(super) fn is_none(&self) -> bool {
+        self.placement.is_none() && self.stats.is_empty()
+    }
+
+    /// The first placement or statistic that differs.
+    pub(super) fn first(&self) -> String {
+        let stat = self.stats.first().map(|stat| stat.1.clone());
+        self.placement.clone().or(stat).unwrap_or_default()
+    }
+
+    /// What is left when everything on which the peer parts from itself is left out. Where it
+    /// parts from itself in a placement, everything may follow from that.
+    pub(super) fn beyond(&self, own: &[Self]) -> Self {
+        if own.iter().any(|parting| parting.placement.is_some()) {
+            return Self::default();
+        }
+        let unsteady: BTreeSet<&String> =
+            own.iter().flat_map(|parting| parting.stats.iter().map(|stat| &stat.0)).collect();
+        let stats = self.stats.iter().filter(|stat| !unsteady.contains(&stat.0)).cloned();
+        Self { placement: self.placement.clone(), stats: stats.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(printed: &str, placements: &str) -> Outcome {
+        Outcome::read(printed, placements).unwrap()
+    }
+
+    fn parting(peer: (&str, &str), ours: (&str, &str)) -> Parting {
+        Outcome::parting(&outcome(peer.0, peer.1), &outcome(ours.0, ours.1))
+    }
+
+    #[test]
+    fn only_flat_objects_of_numbers_are_read() {
+        assert_eq!(outcome("{\"a\":1,\"b.c\": -2}\n", "").stat("b.c"), Some(-2));
+        for wrong in ["", "{", "{\"a\":x}", "{a:1}", "[1]"] {
+            assert_eq!(Outcome::read(wrong, ""), None, "{wrong} was taken");
+        }
+    }
+
+    #[test]
+    fn the_first_difference_is_a_placement_if_one_differs() {
+        assert!(parting(("{\"a\":1}", "1 f\n"), ("{\"a\":1}", "1 f\n")).is_none());
+        let both = parting(("{\"a\":1}", "1 f\n2 e\n"), ("{\"a\":2}", "1 f\n2 d\n"));
+        assert_eq!(both.first(), "placement 2: peer `2 e`, ours `2 d`");
+        let stat = parting(("{\"a\":1,\"b\":1}", ""), ("{\"a\":1,\"c\":1}", ""));
+        assert_eq!(stat.first(), "b: peer 1, ours none");
+        let short = parting(("{\"a\":1}", "1 f\n"), ("{\"a\":1}", ""));
+        assert_eq!(short.first(), "placement 1: peer `1 f`, ours ``");
+    }
+
+    #[test]
+    fn what_the_peer_does_now_so_now_otherwise_does_not_count() {
+        let ours = ("{\"a\":1,\"b\":1}", "1 f\n");
+        let found = parting(("{\"a\":2,\"b\":2}", "1 f\n"), ours);
+        let own = parting(("{\"a\":2,\"b\":2}", "1 f\n"), ("{\"a\":3,\"b\":2}", "1 f\n"));
+        assert_eq!(found.beyond(&[own]).first(), "b: peer 2, ours 1");
+        let elsewhere = parting(("{\"a\":2,\"b\":2}", "1 f\n"), ("{\"a\":3,\"b\":2}", "1 e\n"));
+        assert!(found.beyond(&[elsewhere]).is_none());
+        assert_eq!(found.beyond(&[]), found);
+    }
+}

@@ -1,0 +1,176 @@
+//! The peer: PyTorch's allocator out of its wheel, on the simulated GPU, in the program `judge`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The wheels, of which the allocator and the headers are taken. Everything is pinned: the peer is
+/// one version, and its results must not change under us.
+const WHEELS: [&str; 4] = [
+    "torch==2.11.0",
+    "nvidia-cuda-runtime==13.0.96",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvml-dev==13.4.92",
+];
+
+/// The wheels are for this Python and this system, whichever Python fetches them.
+const WHEEL_KIND: [&str; 15] = [
+    "--no-deps",
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=3.11",
+    "--abi=cp311",
+    "--abi=none",
+    "--platform=manylinux_2_28_x86_64",
+    "--platform=manylinux2014_x86_64",
+    "--platform=manylinux_2_17_x86_64",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--retries=1",
+    "--timeout=20",
+    "--quiet",
+    "--dest",
+];
+
+/// Takes out of each wheel in a folder what lies under the given prefixes.
+const UNPACK: &str = "
+import pathlib, sys, zipfile
+wheels, out, *prefixes = sys.argv[1:]
+for wheel in pathlib.Path(wheels).glob('*.whl'):
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith(tuple(prefixes))]
+        archive.extractall(out, names)
+";
+
+const WANTED: [&str; 5] = [
+    "torch/lib/libc10.so",
+    "torch/lib/libc10_cuda.so",
+    "torch/include/c10/",
+    "torch/include/torch/headeronly/",
+    "nvidia/cu13/include/",
+];
+
+/// The folder `judge` under Cargo's target folder, and what is in it.
+pub(super) struct Peer {
+    folder: PathBuf,
+}
+
+impl Peer {
+    pub(super) fn new(target: &Path) -> Self {
+        Self { folder: target.join("judge") }
+    }
+
+    /// Where runs may write.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// The program that runs scripts on the peer.
+    pub(super) fn judge(&self) -> PathBuf {
+        self.folder.join("bin/judge")
+    }
+
+    fn wheel_files(&self) -> PathBuf {
+        self.folder.join("peer")
+    }
+
+    /// Fetches the peer if it is not there, and builds the judge around it.
+    pub(super) fn build(&self, root: &Path, static_library: &Path) -> Result<(), String> {
+        self.fetch()?;
+        let bin = self.folder.join("bin");
+        fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
+        for library in ["libc10.so", "libc10_cuda.so"] {
+            let from = self.wheel_files().join("torch/lib").join(library);
+            fs::copy(&from, bin.join(library))
+                .map_err(|error| format!("{}: {error}", from.display()))?;
+        }
+        let runtime = bin.join("libcudart.so.13");
+        link_runtime(root, static_library, &runtime)?;
+        self.compile_judge(root, &runtime)
+    }
+
+    /// The wheels are large and little of them is needed, so they do not stay.
+    fn fetch(&self) -> Result<(), String> {
+        let complete = self.wheel_files().join("complete");
+        let pinned = WHEELS.join("\n");
+        if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
+            return Ok(());
+        }
+        let wheels = self.folder.join("wheels");
+        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        eprintln!("==> fetching {} (once, about 530 MB)", WHEELS.join(", "));
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).args(WHEELS);
+        let fetched = pip.output();
+        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
+            let reason = match &fetched {
+                Ok(output) => last_line(&output.stderr),
+                Err(error) => error.to_string(),
+            };
+            return Err(format!(
+                "PyTorch's allocator is not in the cache under target/judge, and \
+                 `python3 -m pip download` cannot fetch it: {reason}"
+            ));
+        }
+        let mut unpack = Command::new("python3");
+        unpack.args(["-c", UNPACK]).arg(&wheels).arg(self.wheel_files()).args(WANTED);
+        run(&mut unpack)?;
+        fs::write(&complete, pinned).map_err(|error| format!("{}: {error}", complete.display()))?;
+        // What is left of the wheels costs room and nothing else.
+        let _ = fs::remove_dir_all(&wheels);
+        Ok(())
+    }
+
+    /// The judge's own search path comes before those of PyTorch's libraries, so that a CUDA that
+    /// happens to be installed is not taken.
+    fn compile_judge(&self, root: &Path, runtime: &Path) -> Result<(), String> {
+        let files = self.wheel_files();
+        let bin = self.folder.join("bin");
+        let mut compile = Command::new("g++");
+        compile
+            .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"])
+            .arg("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
+            .arg("-isystem")
+            .arg(files.join("torch/include"))
+            .arg("-isystem")
+            .arg(files.join("nvidia/cu13/include"))
+            .arg(root.join("torch/judge.cpp"))
+            .arg(bin.join("libc10_cuda.so"))
+            .arg(bin.join("libc10.so"))
+            .arg(runtime)
+            .args(["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags", "-o"])
+            .arg(self.judge());
+        run(&mut compile)
+    }
+}
+
+/// All of the archive goes in, because nothing in the library itself calls what it exports.
+fn link_runtime(root: &Path, archive: &Path, runtime: &Path) -> Result<(), String> {
+    let map = root.join("crates/larder-cudart/libcudart.map");
+    let mut link = Command::new("gcc");
+    link.args(["-shared", "-Wl,-soname,libcudart.so.13", "-Wl,--gc-sections"])
+        .arg(format!("-Wl,--version-script={}", map.display()))
+        .arg("-Wl,--whole-archive")
+        .arg(archive)
+        .args(["-Wl,--no-whole-archive", "-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
+        .arg(runtime);
+    run(&mut link)
+}
+
+/// What a program said last, which is mostly why it failed.
+fn last_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    line.trim_start_matches("ERROR: ").to_owned()
+}
+
+/// Runs a command of which nothing but success is wanted.
+pub(super) fn run(command: &mut Command) -> Result<(), String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command.stdin(Stdio::null()).status();
+    match status {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("`{program}` failed: {status}")),
+        Err(error) => Err(format!("`{program}` cannot be started: {error}")),
+    }
+}

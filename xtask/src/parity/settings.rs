@@ -1,0 +1,90 @@
+//! The settings under which the two allocators are compared, and the devices.
+
+/// What a random script is about besides allocating and freeing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flavour {
+    Plain,
+    /// With many caps on the memory, without which garbage is never collected.
+    Capped,
+    /// With private pools, some of them under graph capture.
+    Pooled,
+}
+
+impl Flavour {
+    pub(super) const ALL: [Self; 3] = [Self::Plain, Self::Capped, Self::Pooled];
+
+    /// The word by which the writer of scripts knows it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Capped => "capped",
+            Self::Pooled => "pooled",
+        }
+    }
+
+    /// The settings under which scripts of this flavour run.
+    pub(super) fn settings(self) -> &'static [&'static str] {
+        match self {
+            Self::Plain => &PLAIN,
+            Self::Capped => &CAPPED,
+            Self::Pooled => &POOLED,
+        }
+    }
+}
+
+const PLAIN: [&str; 12] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:40",
+    "roundup_power2_divisions:4",
+    "roundup_power2_divisions:[1:2,64:4,256:8,>:1]",
+    "max_split_size_mb:40,max_non_split_rounding_mb:80",
+    "large_segment_size_mb:40",
+    "expandable_segments:True,max_split_size_mb:40",
+    "expandable_segments:True,large_segment_size_mb:32",
+    "expandable_segments:True,roundup_power2_divisions:8",
+    "per_process_memory_fraction:0.7",
+    "expandable_segments:True,per_process_memory_fraction:0.6",
+];
+
+const CAPPED: [&str; 4] = [
+    "",
+    "garbage_collection_threshold:0.6",
+    "max_split_size_mb:21,garbage_collection_threshold:0.8",
+    "expandable_segments:True,garbage_collection_threshold:0.6",
+];
+
+const POOLED: [&str; 5] = [
+    "",
+    "expandable_segments:True",
+    "max_split_size_mb:40",
+    "large_segment_size_mb:40,roundup_power2_divisions:4",
+    "expandable_segments:True,max_split_size_mb:40,garbage_collection_threshold:0.5",
+];
+
+/// Settings under which recorded programs are replayed.
+pub(super) const RECORDED: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:200"];
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// A device with room to spare, and one that most scripts run out of. The second differs from seed
+/// to seed, from 40 to 95 percent of what is live at most, and neither is a round number of bytes.
+pub(super) fn memory_sizes(peak_bytes: u64, seed: u64) -> [u64; 2] {
+    let percent = 40 + seed.wrapping_mul(37) % 56;
+    [peak_bytes * 4 + GIB, (peak_bytes / 100 * percent).max(2 * MIB)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_device_is_roomy_and_one_is_small() {
+        for seed in 0..200 {
+            let [roomy, small] = memory_sizes(10 * GIB, seed);
+            assert!(roomy > 40 * GIB && (4 * GIB..10 * GIB).contains(&small), "{seed}: {small}");
+        }
+        assert_eq!(memory_sizes(0, 1), [GIB, 2 * MIB]);
+    }
+}
