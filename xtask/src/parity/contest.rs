@@ -32,8 +32,10 @@ pub(super) struct Case<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Equal,
-    /// The peer gave up, or does not agree with itself.
-    SetAside,
+    /// The peer gave up. Up to there the two are equal, and ours goes on.
+    PeerGaveUp,
+    /// The peer does not agree with itself. Where it does, the two are equal.
+    PeerUnsteady,
     /// What differs, with all that is needed to see it again.
     Different(String),
 }
@@ -74,7 +76,7 @@ impl Ring<'_> {
         let Some(own) = self.own_partings(case, peer, &ours)? else { return Ok(Verdict::Equal) };
         let rest = parting.beyond(&own);
         if rest.is_none() {
-            return Ok(Verdict::SetAside);
+            return Ok(Verdict::PeerUnsteady);
         }
         self.difference(case, &rest.first()).map(Verdict::Different)
     }
@@ -102,7 +104,7 @@ impl Ring<'_> {
         if let Err(sentence) = self.ours(case)? {
             return self.difference(case, &sentence).map(Verdict::Different);
         }
-        let (Some(at), None) = (at, case.recording) else { return Ok(Verdict::SetAside) };
+        let (Some(at), None) = (at, case.recording) else { return Ok(Verdict::PeerGaveUp) };
         let script = self.scratch.join("survived.ops");
         let lines = operations(case.script)?;
         write_lines(&script, &lines[..at.saturating_sub(1).min(lines.len())])?;
@@ -110,11 +112,11 @@ impl Ring<'_> {
         let before = Case { name, script: &script, ..*case };
         match self.peer(&before, 0)? {
             Ending::Done(peer) => Ok(match self.compare(&before, &peer)? {
-                Verdict::Equal => Verdict::SetAside,
-                other => other,
+                different @ Verdict::Different(_) => different,
+                _ => Verdict::PeerGaveUp,
             }),
             // An order of its hash tables in which it gives up still sooner.
-            Ending::GaveUp(_) => Ok(Verdict::SetAside),
+            Ending::GaveUp(_) => Ok(Verdict::PeerGaveUp),
         }
     }
 

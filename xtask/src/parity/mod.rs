@@ -40,7 +40,8 @@ enum Job {
 #[derive(Debug, Default)]
 struct Totals {
     compared: u64,
-    set_aside: u64,
+    gave_up: u64,
+    unsteady: u64,
     different: u64,
 }
 
@@ -58,7 +59,9 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
     jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
     let totals = compare_all(&jobs, &programs, peer.folder())?;
-    let Totals { compared, set_aside, different } = totals;
+    let Totals { compared, gave_up, unsteady, different } = totals;
+    println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
+    let set_aside = gave_up + unsteady;
     println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
     Ok(different == 0)
 }
@@ -187,7 +190,8 @@ fn settle(verdict: Verdict, totals: &Mutex<Totals>) {
     let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
     match verdict {
         Verdict::Equal => totals.compared += 1,
-        Verdict::SetAside => totals.set_aside += 1,
+        Verdict::PeerGaveUp => totals.gave_up += 1,
+        Verdict::PeerUnsteady => totals.unsteady += 1,
         Verdict::Different(report) => {
             totals.compared += 1;
             totals.different += 1;

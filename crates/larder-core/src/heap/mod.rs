@@ -316,8 +316,10 @@ impl Heap {
     /// Puts back a live block that no other stream uses.
     #[inline]
     pub(crate) fn put(&mut self, id: BlockId) {
-        self.request_free(id);
-        self.complete_free(id);
+        let (place, requested_bytes) = self.facts(id);
+        let oversize = self.counts_as_oversize(id);
+        self.recorder.record(Record::Free { place, requested_bytes, oversize });
+        self.reclaim(id, place.kind);
     }
 
     /// Takes back a live block that other streams use; it is free once these events are done.
@@ -374,22 +376,33 @@ impl Heap {
         Some(event)
     }
 
-    #[inline]
     fn request_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
-        let oversize = if self.policy.oversize_is_remembered {
-            self.blocks[id].oversize
-        } else {
-            place.size_bytes >= self.split_limit_bytes
-        };
+        let oversize = self.counts_as_oversize(id);
         self.recorder.record(Record::FreeRequested { place, requested_bytes, oversize });
+    }
+
+    fn complete_free(&mut self, id: BlockId) {
+        let (place, requested_bytes) = self.facts(id);
+        self.recorder.record(Record::FreeCompleted { place, requested_bytes });
+        self.reclaim(id, place.kind);
+    }
+
+    /// Whether the block is uncounted as oversize when it is freed.
+    #[inline]
+    fn counts_as_oversize(&self, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        if self.policy.oversize_is_remembered {
+            block.oversize
+        } else {
+            block.size_bytes >= self.split_limit_bytes
+        }
     }
 
     /// Merges the block with its free neighbours and puts the whole into the index.
     #[inline]
-    fn complete_free(&mut self, id: BlockId) {
-        let (place, requested_bytes) = self.facts(id);
-        self.recorder.record(Record::FreeCompleted { place, requested_bytes });
+    fn reclaim(&mut self, id: BlockId, kind: PoolKind) {
+        let requested_bytes = self.blocks[id].requested_bytes;
         let (id, merged_blocks, merged_bytes) = self.merge(id, State::Free);
         self.blocks[id].requested_bytes = requested_bytes;
         self.shelve(id);
@@ -399,7 +412,7 @@ impl Heap {
                 if block.is_split() { (1, block.size_bytes as i64) } else { (0, 0) };
             let (blocks, bytes) = (split - merged_blocks, bytes - merged_bytes as i64);
             if blocks != 0 || bytes != 0 {
-                self.recorder.record(Record::InactiveSplit { kind: place.kind, blocks, bytes });
+                self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
             }
         }
     }

@@ -1,6 +1,7 @@
 //! What happened. The heap states each fact once, as a [`Record`]; whoever counts or remembers
 //! listens to it, and nothing else counts.
 
+mod gauge;
 pub mod stats;
 
 use crate::types::{Addr, PoolKind, StreamId};
@@ -31,6 +32,15 @@ pub enum Record {
         /// The block is at or above the split limit.
         oversize: bool,
     },
+    /// The program gave a block back, and no stream uses it: it is free.
+    Free {
+        /// The block, as it was before it merged.
+        place: Place,
+        /// What the program had asked for.
+        requested_bytes: u64,
+        /// The block counts as oversize.
+        oversize: bool,
+    },
     /// The program gave a block back; some stream may still use it.
     FreeRequested {
         /// The block.
@@ -40,7 +50,7 @@ pub enum Record {
         /// The block counts as oversize.
         oversize: bool,
     },
-    /// The block is free: no stream uses it any more.
+    /// A block that some stream used is free: none uses it any more.
     FreeCompleted {
         /// The block, as it was before it merged.
         place: Place,

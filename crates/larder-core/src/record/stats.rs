@@ -1,7 +1,7 @@
 //! Statistics: PyTorch's counters, kept with as few additions per operation as will do.
 
 use crate::record::Record;
-use crate::types::PoolKind;
+use crate::record::gauge::{Family, Gauge, Twin};
 
 /// One statistic over time. The numbers are signed because PyTorch's are: its count of oversize
 /// allocations can fall below zero when the limit is changed while some are live.
@@ -109,125 +109,13 @@ impl Stats {
     }
 }
 
-/// A counter as it is kept: what is freed follows from the rest, so a decrease is one subtraction.
-/// `freed = allocated + base - current`.
-#[derive(Clone, Copy, Debug, Default)]
-struct Gauge {
-    current: i64,
-    peak: i64,
-    allocated: i64,
-    /// The value when the sums were last reset.
-    base: i64,
-}
-
-impl Gauge {
-    #[inline]
-    fn increase(&mut self, amount: i64) {
-        self.current += amount;
-        self.allocated += amount;
-        self.peak = self.peak.max(self.current);
-    }
-
-    #[inline]
-    fn decrease(&mut self, amount: i64) {
-        self.current -= amount;
-    }
-
-    fn counter(&self) -> Counter {
-        Counter {
-            current: self.current,
-            peak: self.peak,
-            allocated: self.allocated,
-            freed: self.allocated + self.base - self.current,
-        }
-    }
-
-    fn reset_peak(&mut self) {
-        self.peak = self.current;
-    }
-
-    fn reset_accumulated(&mut self) {
-        self.allocated = 0;
-        self.base = self.current;
-    }
-}
-
-/// A statistic per kind of pool. Of the total only the current value and the peak are kept: its
-/// sums are the sums of the two kinds.
-#[derive(Clone, Copy, Debug, Default)]
-struct Family {
-    small: Gauge,
-    large: Gauge,
-    all_current: i64,
-    all_peak: i64,
-}
-
-impl Family {
-    #[inline]
-    fn gauge(&mut self, kind: PoolKind) -> &mut Gauge {
-        match kind {
-            PoolKind::Small => &mut self.small,
-            PoolKind::Large => &mut self.large,
-        }
-    }
-
-    #[inline]
-    fn increase(&mut self, kind: PoolKind, amount: u64) {
-        let amount = amount as i64;
-        self.gauge(kind).increase(amount);
-        self.all_current += amount;
-        self.all_peak = self.all_peak.max(self.all_current);
-    }
-
-    #[inline]
-    fn decrease(&mut self, kind: PoolKind, amount: u64) {
-        let amount = amount as i64;
-        self.gauge(kind).decrease(amount);
-        self.all_current -= amount;
-    }
-
-    #[inline]
-    fn change(&mut self, kind: PoolKind, amount: i64) {
-        if amount >= 0 {
-            self.increase(kind, amount.unsigned_abs());
-        } else {
-            self.decrease(kind, amount.unsigned_abs());
-        }
-    }
-
-    fn by_pool(&self) -> ByPool {
-        let (small_pool, large_pool) = (self.small.counter(), self.large.counter());
-        ByPool {
-            all: Counter {
-                current: self.all_current,
-                peak: self.all_peak,
-                allocated: small_pool.allocated + large_pool.allocated,
-                freed: small_pool.freed + large_pool.freed,
-            },
-            small_pool,
-            large_pool,
-        }
-    }
-
-    fn reset_peak(&mut self) {
-        self.small.reset_peak();
-        self.large.reset_peak();
-        self.all_peak = self.all_current;
-    }
-
-    fn reset_accumulated(&mut self) {
-        self.small.reset_accumulated();
-        self.large.reset_accumulated();
-    }
-}
-
 /// The statistics as they are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Ledger {
-    allocation: Family,
-    allocated_bytes: Family,
-    active: Family,
-    active_bytes: Family,
+    /// `active` and `allocation`.
+    blocks: Twin,
+    /// `active_bytes` and `allocated_bytes`.
+    bytes: Twin,
     requested_bytes: Family,
     inactive_split: Family,
     inactive_split_bytes: Family,
@@ -250,26 +138,20 @@ impl Ledger {
     pub(super) fn record(&mut self, record: Record) {
         match record {
             Record::Alloc { place, requested_bytes, oversize } => {
-                self.allocation.increase(place.kind, 1);
-                self.allocated_bytes.increase(place.kind, place.size_bytes);
-                self.active.increase(place.kind, 1);
-                self.active_bytes.increase(place.kind, place.size_bytes);
+                self.blocks.increase(place.kind, 1);
+                self.bytes.increase(place.kind, place.size_bytes);
                 self.requested_bytes.increase(place.kind, requested_bytes);
                 if oversize {
                     self.oversize_allocations.increase(1);
                 }
             }
-            Record::FreeRequested { place, oversize, .. } => {
-                self.allocation.decrease(place.kind, 1);
-                self.allocated_bytes.decrease(place.kind, place.size_bytes);
+            Record::Free { place, requested_bytes, oversize } => {
+                self.blocks.decrease(place.kind, 1);
+                self.bytes.decrease(place.kind, place.size_bytes);
+                self.requested_bytes.decrease(place.kind, requested_bytes);
                 if oversize {
                     self.oversize_allocations.decrease(1);
                 }
-            }
-            Record::FreeCompleted { place, requested_bytes } => {
-                self.active.decrease(place.kind, 1);
-                self.active_bytes.decrease(place.kind, place.size_bytes);
-                self.requested_bytes.decrease(place.kind, requested_bytes);
             }
             Record::InactiveSplit { kind, blocks, bytes } => {
                 self.inactive_split.change(kind, blocks);
@@ -279,11 +161,23 @@ impl Ledger {
         }
     }
 
-    /// The facts that come with a device call or a failure. Apart, so that the frequent ones stay
+    /// The facts that come with a device call, a wait or a failure. Apart, so that the frequent ones stay
     /// small enough to be inlined where they are stated.
     #[inline(never)]
     fn record_rare(&mut self, record: Record) {
         match record {
+            Record::FreeRequested { place, oversize, .. } => {
+                self.blocks.begin_wait(place.kind, 1);
+                self.bytes.begin_wait(place.kind, place.size_bytes);
+                if oversize {
+                    self.oversize_allocations.decrease(1);
+                }
+            }
+            Record::FreeCompleted { place, requested_bytes } => {
+                self.blocks.end_wait(place.kind, 1);
+                self.bytes.end_wait(place.kind, place.size_bytes);
+                self.requested_bytes.decrease(place.kind, requested_bytes);
+            }
             Record::SegmentAlloc { place, oversize } => {
                 self.segment.increase(place.kind, 1);
                 self.reserved_bytes.increase(place.kind, place.size_bytes);
@@ -312,26 +206,25 @@ impl Ledger {
             Record::SyncAllStreams => self.sync_all_streams += 1,
             Record::OutOfMemory => self.ooms += 1,
             Record::Rejected => self.oom_rejections += 1,
-            Record::Alloc { .. }
-            | Record::FreeRequested { .. }
-            | Record::FreeCompleted { .. }
-            | Record::InactiveSplit { .. } => unreachable!("counted where it is frequent"),
+            Record::Alloc { .. } | Record::Free { .. } | Record::InactiveSplit { .. } => {
+                unreachable!("counted where it is frequent")
+            }
         }
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        self.allocated_bytes.all_current as u64
+        self.bytes.live().all.current as u64
     }
 
     pub(super) fn stats(&self) -> Stats {
         Stats {
-            allocation: self.allocation.by_pool(),
+            allocation: self.blocks.live(),
             segment: self.segment.by_pool(),
-            active: self.active.by_pool(),
+            active: self.blocks.active(),
             inactive_split: self.inactive_split.by_pool(),
-            allocated_bytes: self.allocated_bytes.by_pool(),
+            allocated_bytes: self.bytes.live(),
             reserved_bytes: self.reserved_bytes.by_pool(),
-            active_bytes: self.active_bytes.by_pool(),
+            active_bytes: self.bytes.active(),
             inactive_split_bytes: self.inactive_split_bytes.by_pool(),
             requested_bytes: self.requested_bytes.by_pool(),
             oversize_allocations: self.oversize_allocations.counter(),
@@ -345,12 +238,8 @@ impl Ledger {
         }
     }
 
-    fn families(&mut self) -> [&mut Family; 9] {
+    fn families(&mut self) -> [&mut Family; 5] {
         [
-            &mut self.allocation,
-            &mut self.allocated_bytes,
-            &mut self.active,
-            &mut self.active_bytes,
             &mut self.requested_bytes,
             &mut self.inactive_split,
             &mut self.inactive_split_bytes,
@@ -361,12 +250,16 @@ impl Ledger {
 
     pub(super) fn reset_peak(&mut self) {
         self.families().into_iter().for_each(Family::reset_peak);
+        self.blocks.reset_peak();
+        self.bytes.reset_peak();
         self.oversize_allocations.reset_peak();
         self.oversize_segments.reset_peak();
     }
 
     pub(super) fn reset_accumulated(&mut self) {
         self.families().into_iter().for_each(Family::reset_accumulated);
+        self.blocks.reset_accumulated();
+        self.bytes.reset_accumulated();
         self.oversize_allocations.reset_accumulated();
         self.oversize_segments.reset_accumulated();
         self.alloc_retries = 0;
@@ -382,7 +275,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::record::Place;
-    use crate::types::{Addr, StreamId};
+    use crate::types::{Addr, PoolKind, StreamId};
 
     fn place(kind: PoolKind, size_bytes: u64) -> Place {
         Place { kind, stream: StreamId(0), addr: Addr(0), size_bytes }
@@ -395,8 +288,7 @@ mod tests {
 
     fn free(ledger: &mut Ledger, kind: PoolKind, size_bytes: u64) {
         let (place, requested_bytes) = (place(kind, size_bytes), size_bytes - 1);
-        ledger.record(Record::FreeRequested { place, requested_bytes, oversize: false });
-        ledger.record(Record::FreeCompleted { place, requested_bytes });
+        ledger.record(Record::Free { place, requested_bytes, oversize: false });
     }
 
     #[test]
@@ -412,6 +304,23 @@ mod tests {
         );
         assert_eq!((bytes.all.allocated, bytes.all.freed, bytes.all.current), (4608, 512, 4096));
         assert_eq!(ledger.stats().requested_bytes.all.current, 4095);
+    }
+
+    #[test]
+    fn a_free_in_two_steps_ends_as_one_in_one() {
+        let [mut once, mut twice] = [Ledger::default(), Ledger::default()];
+        for ledger in [&mut once, &mut twice] {
+            alloc(ledger, PoolKind::Small, 512);
+            alloc(ledger, PoolKind::Small, 1024);
+        }
+        free(&mut once, PoolKind::Small, 512);
+        let (place, requested_bytes) = (place(PoolKind::Small, 512), 511);
+        twice.record(Record::FreeRequested { place, requested_bytes, oversize: false });
+        let between = twice.stats();
+        assert_eq!((between.allocation.all.current, between.active.all.current), (1, 2));
+        assert_eq!((between.allocated_bytes.all.freed, between.active_bytes.all.freed), (512, 0));
+        twice.record(Record::FreeCompleted { place, requested_bytes });
+        assert_eq!(once.stats(), twice.stats());
     }
 
     #[test]
