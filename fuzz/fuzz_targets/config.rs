@@ -1,8 +1,12 @@
 //! Any text as settings: never a panic, and what is accepted is accepted again on top of itself.
 #![no_main]
 
-use larder_core::Config;
+use std::sync::Arc;
+
 use larder_core::heap::size;
+use larder_core::types::{GIB, MIB, PoolKind};
+use larder_core::{Allocator, Config, Policy, StreamId};
+use larder_sim::{SimDevice, SimOptions};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -10,6 +14,21 @@ fuzz_target!(|text: &str| {
         Err(error) => assert!(!error.to_string().is_empty()),
         Ok(config) => {
             assert_eq!(config.update(text).as_ref(), Ok(&config));
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let page_bytes = size::page_bytes(kind, &config);
+                assert!(page_bytes > 0 && page_bytes % (2 * MIB) == 0);
+                assert!(size::reserve_bytes(80 * GIB, page_bytes) >= 90 * GIB);
+            }
+            // A request on a small device, so that the settings meet everything that reads them.
+            let options = SimOptions { memory_bytes: 64 * MIB, ..SimOptions::default() };
+            let device = Arc::new(SimDevice::new(options));
+            let allocator = Allocator::new(device, config.clone(), Policy::default());
+            for size_bytes in [700, 3 << 20, 30 << 20] {
+                if let Ok(addr) = allocator.malloc(size_bytes, StreamId(0)) {
+                    allocator.free(addr).expect("it is live");
+                }
+            }
+            allocator.check().expect("every invariant holds");
             for size_bytes in [1, 513, 1 << 20, (1 << 30) + 7, (1 << 50) - 3] {
                 let rounded = size::round(size_bytes, &config);
                 assert!(rounded >= size_bytes && rounded % size::BLOCK_UNIT_BYTES == 0);

@@ -50,7 +50,7 @@ pub(crate) enum Command {
         common: Common,
         #[command(flatten)]
         conf: Conf,
-        /// How often to replay it after one pass that is not timed.
+        /// How often to replay it after one pass that is not timed. A short script wants many.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         repeat: u64,
         /// How many threads replay it at once, each on streams of its own.
@@ -69,7 +69,7 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         scripts: u64,
         /// Go on with new seeds for so many seconds instead.
-        #[arg(long, conflicts_with = "scripts")]
+        #[arg(long, conflicts_with = "scripts", value_parser = clap::value_parser!(u64).range(1..))]
         seconds: Option<u64>,
     },
 }
@@ -111,16 +111,17 @@ fn parse_size(text: &str) -> Result<u64, String> {
     let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
     let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
     let unit_bytes = match unit {
+        "TiB" => 1024 * GIB,
         "GiB" => GIB,
         "MiB" => MIB,
         "KiB" => KIB,
-        "" | "B" => 1,
+        "B" => 1,
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let bytes = number * unit_bytes as f64;
     if bytes < (2 * MIB) as f64 || bytes > (1_u64 << 50) as f64 {
-        return Err(format!("a device has from 2MiB to 1048576GiB of memory, not {text}"));
+        return Err(format!("a device has from 2MiB to 1024TiB of memory, not {text}"));
     }
     Ok(bytes as u64)
 }
@@ -134,7 +135,8 @@ mod tests {
         assert_eq!(parse_size("80GiB"), Ok(80 * GIB));
         assert_eq!(parse_size("400MiB"), Ok(400 * MIB));
         assert_eq!(parse_size("1.5GiB"), Ok(3 * GIB / 2));
-        for bad in ["", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"] {
+        for bad in ["", "80", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"]
+        {
             assert!(parse_size(bad).is_err(), "{bad} was taken");
         }
     }

@@ -117,6 +117,6 @@ pub fn bench(
         Ok::<_, Error>(start.elapsed())
     })?;
     let ops = steps.len() as u64 * repeat * threads;
-    let ns_per_op = elapsed.as_nanos() as f64 / ops.max(1) as f64;
+    let ns_per_op = if ops == 0 { 0.0 } else { elapsed.as_nanos() as f64 / ops as f64 };
     Ok(Measured { ns_per_op, ops, threads })
 }

@@ -1,6 +1,6 @@
 //! Compare: one workload under several settings.
 
-use larder_core::config::{Config, ConfigError};
+use larder_core::Config;
 
 use crate::progress::Progress;
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
@@ -22,11 +22,6 @@ pub struct Row {
     pub conf: String,
     /// What came of it.
     pub outcome: Outcome,
-}
-
-/// Reads all settings before anything runs, so that a bad one costs nothing.
-pub fn read_settings(confs: &[String]) -> Result<Vec<(String, Config)>, ConfigError> {
-    confs.iter().map(|conf| Ok((conf.clone(), Config::parse(conf)?))).collect()
 }
 
 /// Runs the workload once for each of the settings.

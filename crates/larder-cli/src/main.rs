@@ -4,7 +4,7 @@ mod args;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -13,11 +13,13 @@ use args::{Cli, Command, Common};
 use clap::Parser;
 use larder_cli::compare::{self, USUAL_SETTINGS};
 use larder_cli::progress::Progress;
-use larder_cli::replay::{Replay, Setup};
+use larder_cli::replay::{Replay, ReplayError, Setup};
 use larder_cli::report::{json, summary};
 use larder_cli::workload::Workload;
 use larder_cli::{bench, fit};
-use larder_core::config::Config;
+use larder_core::Addr;
+use larder_core::config::{Backend, Config};
+use larder_sim::script::Script;
 use larder_sim::soak;
 
 /// Why a command ended with exit code 1: one sentence for standard error.
@@ -57,13 +59,25 @@ fn run(command: Command) -> Result<(), Refusal> {
 
 /// Settings are read before the file: they are quicker to mend.
 fn set_up(common: &Common, conf: &str) -> Result<Setup, Refusal> {
-    let config = Config::parse(conf).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    let config = read_conf(conf)?;
     Ok(Setup {
         policy: common.policy.clone(),
         config,
         memory_bytes: common.memory,
         addresses: common.addresses,
     })
+}
+
+fn read_conf(conf: &str) -> Result<Config, Refusal> {
+    let config = Config::parse(conf).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    if config.backend == Backend::CudaMallocAsync {
+        return Err(Refusal(
+            "--conf: backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU \
+             does not have"
+                .to_owned(),
+        ));
+    }
+    Ok(config)
 }
 
 fn load(common: &Common) -> Result<Workload, Refusal> {
@@ -79,18 +93,18 @@ fn name(common: &Common) -> String {
 fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let mut lines = placements.map(|path| create(path).map(|file| (path, file))).transpose()?;
-    let mut written = Ok(());
-    let outcome = Replay::new(&workload, &setup).run(&workload.ops, |id, addr| {
-        if let Some((_, file)) = &mut lines
-            && written.is_ok()
-        {
-            written = writeln!(file, "{id} {:x}", addr.0);
-        }
-    })?;
-    if let Some((path, mut file)) = lines {
-        let flushed = written.and_then(|()| file.flush());
-        flushed.map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+    let mut placed = Vec::new();
+    let keeps = placements.is_some();
+    let outcome = Replay::new(&workload, &setup)
+        .run(&workload.ops, |id, addr| {
+            if keeps {
+                placed.push((id, addr));
+            }
+        })
+        .map_err(|error| stopped(common, &workload, &error))?;
+    if let Some(path) = placements {
+        write_placements(path, &placed)
+            .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
     if common.json {
         print(&json::outcome(&outcome))
@@ -99,19 +113,40 @@ fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), 
     }
 }
 
-fn create(path: &Path) -> Result<BufWriter<File>, Refusal> {
-    let file = File::create(path);
-    file.map(BufWriter::new).map_err(|error| Refusal(format!("{}: {error}", path.display())))
+/// Written when the replay is done, so that a replay that stops leaves no half of it.
+fn write_placements(path: &Path, placed: &[(u64, Addr)]) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    for (id, addr) in placed {
+        writeln!(file, "{id} {:x}", addr.0)?;
+    }
+    file.flush()
+}
+
+/// The sentence for a replay that could not go on; a script's line is named.
+fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal {
+    let file = common.file.display();
+    let line = match workload.recording {
+        None => File::open(&common.file)
+            .ok()
+            .and_then(|script| Script::line_of(BufReader::new(script), error.index)),
+        Some(_) => None,
+    };
+    Refusal(match line {
+        Some(line) => format!("{file}: line {line}: {}: {}", error.op, error.error),
+        None => format!("{file}: {error}"),
+    })
 }
 
 fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
     let usual = USUAL_SETTINGS.map(str::to_owned);
     let confs = if confs.is_empty() { &usual } else { confs };
-    let settings =
-        compare::read_settings(confs).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    // All are read before anything runs, so that a bad one costs nothing.
+    let settings = confs.iter().map(|conf| Ok((conf.clone(), read_conf(conf)?)));
+    let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let setup = set_up(common, "")?;
     let workload = load(common)?;
-    let rows = compare::compare(&workload, &setup, settings)?;
+    let rows = compare::compare(&workload, &setup, settings)
+        .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {
         print(&json::rows(&rows))
     } else {
@@ -122,10 +157,10 @@ fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
 fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let fit = fit::fit(&workload, &setup)?;
+    let fit = fit::fit(&workload, &setup).map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &setup, conf, &fit);
     if fit.memory_bytes.is_none() {
-        return Err(Refusal(format!("{}; try a larger --memory", text.trim_end())));
+        return Err(Refusal(format!("{}; --memory gives it more", text.trim_end())));
     }
     if common.json { print(&json::fit(&fit)) } else { print_text(&text) }
 }
@@ -145,7 +180,7 @@ fn soak_command(
 ) -> Result<(), Refusal> {
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
-    let mut done = 0;
+    let (mut done, mut runs) = (0, 0);
     while end.map_or(done < scripts, |end| Instant::now() < end) {
         let seed = seed.wrapping_add(done);
         let soak =
@@ -159,7 +194,7 @@ fn soak_command(
         bar.step();
     }
     bar.finish();
-    print_text(&format!("{done} scripts of {steps} steps from seed {seed}: every check held\n"))
+    print_text(&format!("{runs} scripts of {steps} steps from seed {seed}: every check held\n"))
 }
 
 fn print(value: &impl Display) -> Result<(), Refusal> {

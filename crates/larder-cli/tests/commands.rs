@@ -163,13 +163,72 @@ fn a_bad_script_is_named_by_line_and_nothing_runs() {
 }
 
 #[test]
+fn a_script_that_cannot_go_on_names_its_line_and_leaves_no_placements() {
+    let script = scratch("stop.ops", "alloc 1 100 0\n\n# about to go wrong\npool-end 9\n");
+    let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("stop.placements");
+    let words = ["replay", "--placements", out.to_str().expect("a plain path")];
+    let text = refusal(&words, Some(&script));
+    assert!(text.contains("line 4: pool-end 9: pool (0, 9)"), "{text}");
+    assert!(!out.exists());
+}
+
+/// A pipe is read from its first byte on.
+#[test]
+fn a_pipe_is_as_good_as_a_file() {
+    let cat = |file: &Path| {
+        let piped = format!(
+            "cat '{}' | '{}' replay /dev/stdin --json",
+            file.display(),
+            env!("CARGO_BIN_EXE_larder")
+        );
+        let output = Command::new("sh").args(["-c", &piped]).output().expect("a shell");
+        serde_json::from_str::<Value>(&stdout(&output)).expect("JSON")
+    };
+    let script = scratch("pipe.ops", "alloc 1 1000 0\nalloc 2 1000 0\n");
+    assert_eq!(cat(&script)["allocation.all.allocated"], 2);
+    let recording = cat(&workload("prefetch_streams.pickle.gz"));
+    assert_eq!(recording["allocation.all.allocated"], 17_777);
+}
+
+/// Hundreds of MiB of marks in a file of a MiB or two: refused long before it fills a laptop.
+#[test]
+fn a_small_file_cannot_take_much_memory() {
+    let marks = vec![b'('; 300 << 20];
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &marks).expect("in memory");
+    let bomb = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bomb.pickle.gz");
+    fs::write(&bomb, packed.finish().expect("in memory")).expect("the folder can be written");
+    assert!(refusal(&["replay"], Some(&bomb)).contains("memory"));
+}
+
+#[test]
+fn settings_beyond_any_memory_do_no_harm() {
+    let script = scratch("huge.ops", "alloc 1 5000000 0\nalloc 2 5 0\n");
+    for conf in ["", ",expandable_segments:True"] {
+        let conf = format!("large_segment_size_mb:18446744073709551615{conf}");
+        let stats = json(&["replay", "--json", "--conf", &conf], &script);
+        assert_eq!(stats["ooms"], 1, "the large one needs a whole segment, the small one does not");
+    }
+}
+
+#[test]
+fn a_comparison_without_a_winner_says_so() {
+    let script = scratch("none.ops", "alloc 1 99000000000000 0\n");
+    let text = stdout(&larder(&["compare"], Some(&script)));
+    assert!(text.contains("none of them ran"), "{text}");
+    let script = scratch("same.ops", "alloc 1 1000 0\n");
+    let words = ["compare", "--conf", "", "--conf", "max_split_size_mb:40"];
+    assert!(stdout(&larder(&words, Some(&script))).contains("they all need the same"));
+}
+
+#[test]
 fn a_bad_snapshot_is_one_sentence() {
     let whole = fs::read(workload("prefetch_streams.pickle.gz")).expect("it ships");
     let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cut.pickle.gz");
     fs::write(&cut, &whole[..whole.len() / 2]).expect("the scratch folder can be written");
     assert!(refusal(&["replay"], Some(&cut)).contains("cut.pickle.gz"));
     let words = refusal(&["replay"], Some(&scratch("words.pickle", "this is no pickle")));
-    assert!(words.contains("words.pickle"), "{words}");
+    assert!(words.contains("words.pickle: this is neither a pickle nor gzipped"), "{words}");
     refusal(&["fit"], Some(&scratch("empty.pickle", "")));
     refusal(&["replay"], Some(Path::new("no/such/file.ops")));
     refusal(&["replay"], Some(Path::new(env!("CARGO_TARGET_TMPDIR"))));
@@ -182,6 +241,8 @@ fn bad_settings_are_named() {
     let file = workload("prefetch_streams.pickle.gz");
     let text = refusal(&["replay", "--conf", "expandable_segment:True"], Some(&file));
     assert!(text.contains("expandable_segment'"), "{text}");
+    let text = refusal(&["replay", "--conf", "backend:cudaMallocAsync"], Some(&file));
+    assert!(text.contains("cudaMallocAsync"), "{text}");
     let text = refusal(&["compare", "--conf", "", "--conf", "max_split_size_mb:3"], Some(&file));
     assert!(text.contains("max_split_size_mb"), "{text}");
 }
@@ -190,7 +251,7 @@ fn bad_settings_are_named() {
 fn a_device_that_is_too_small_does_not_fit() {
     let file = workload("prefetch_streams.pickle.gz");
     let text = refusal(&["fit", "--memory", "1GiB"], Some(&file));
-    assert!(text.contains("larger --memory"), "{text}");
+    assert!(text.contains("does not run in 1024.00 MiB"), "{text}");
 }
 
 #[test]

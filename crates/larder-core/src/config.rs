@@ -10,6 +10,8 @@ use crate::types::MIB;
 /// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
 pub const DIVISION_CLASSES: usize = 16;
 
+/// No setting is larger than this. It leaves room to add and to round without overflow.
+const SIZE_MAX_BYTES: u64 = 1 << 59;
 const LARGE_SEGMENT_DEFAULT_MB: u64 = 20;
 /// PyTorch's `kMinLargeAlloc`; a large segment must be larger than this.
 const LARGE_SEGMENT_FLOOR_MB: u64 = 10;
@@ -275,21 +277,24 @@ impl Entry<'_> {
         }
     }
 
-    /// A whole number of MiB of at least `least_mb`, in bytes. What is too large for the address
-    /// space is as good as its end.
+    /// A whole number of MiB of at least `least_mb`, in bytes. What is larger than any memory is as
+    /// good as `SIZE_MAX_BYTES`.
     fn mebibytes_from(&self, least_mb: u64) -> Result<u64, ConfigError> {
         let expected = || self.bad(format!("a whole number of MiB, {least_mb} or more"));
         let mebibytes: u64 = self.value.parse().map_err(|_| expected())?;
         if mebibytes < least_mb {
             return Err(expected());
         }
-        Ok(mebibytes.min(u64::MAX / MIB) * MIB)
+        Ok(mebibytes.min(SIZE_MAX_BYTES / MIB) * MIB)
     }
 
     fn page_bytes(&self) -> Result<u64, ConfigError> {
-        let bytes = self.mebibytes_from(2)?;
-        let even = bytes % (2 * MIB) == 0 && bytes <= 1024 * MIB;
-        if even { Ok(bytes) } else { Err(self.bad("an even number of MiB from 2 to 1024")) }
+        let mebibytes = self.value.parse().ok();
+        let even = mebibytes.filter(|&mebibytes: &u64| {
+            mebibytes.is_multiple_of(2) && (2..=1024).contains(&mebibytes)
+        });
+        let expected = || self.bad("an even number of MiB from 2 to 1024");
+        even.map(|mebibytes| mebibytes * MIB).ok_or_else(expected)
     }
 
     fn register_threads(&self) -> Result<u64, ConfigError> {
@@ -444,6 +449,13 @@ mod tests {
                 "{bad} was taken"
             );
         }
+    }
+
+    #[test]
+    fn sizes_beyond_any_memory_are_cut_off() {
+        let config = parse("large_segment_size_mb:18446744073709551615");
+        assert_eq!(config.large_segment_bytes, SIZE_MAX_BYTES);
+        assert_eq!(config.max_non_split_rounding_bytes, SIZE_MAX_BYTES);
     }
 
     #[test]

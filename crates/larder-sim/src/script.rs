@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::str::SplitWhitespace;
 
 /// One operation of a script. IDs name allocations; streams and pools are small numbers.
@@ -141,6 +141,17 @@ impl fmt::Display for ScriptError {
 
 impl std::error::Error for ScriptError {}
 
+/// No operation needs a line as long as this, not even a comment.
+const LINE_BYTES_MAX: u64 = 4096;
+
+/// A word as a message quotes it: cut short if it is long.
+fn quote(word: &str) -> String {
+    match word.char_indices().nth(40) {
+        None => format!("'{word}'"),
+        Some((at, _)) => format!("'{}…'", &word[..at]),
+    }
+}
+
 /// A script while it is being read: it knows which IDs the lines so far have named.
 #[derive(Debug, Default)]
 pub struct Script {
@@ -151,8 +162,8 @@ pub struct Script {
 /// What became of an ID, with the line on which it did.
 #[derive(Clone, Copy, Debug)]
 enum Life {
-    Allocated(usize),
-    Freed(usize),
+    Allocated { line: usize },
+    Freed { allocated_line: usize, line: usize },
 }
 
 impl Script {
@@ -174,8 +185,12 @@ impl Script {
         let mut line = String::new();
         loop {
             line.clear();
-            match reader.read_line(&mut line) {
+            match Read::take(&mut reader, LINE_BYTES_MAX).read_line(&mut line) {
                 Ok(0) => return Ok(ops),
+                Ok(read) if read as u64 == LINE_BYTES_MAX && !line.ends_with('\n') => {
+                    let text = format!("the line is longer than {LINE_BYTES_MAX} bytes.");
+                    return Err(ScriptError { line: script.line + 1, text });
+                }
                 Ok(_) => ops.extend(script.read_line(&line)?),
                 Err(error) => {
                     let text = format!("the line cannot be read: {error}.");
@@ -185,10 +200,27 @@ impl Script {
         }
     }
 
+    /// The line on which the operation of this number stands, counted from 0, in a script that can
+    /// be read.
+    pub fn line_of(reader: impl BufRead, index: usize) -> Option<usize> {
+        let mut script = Script::new();
+        let mut left = index;
+        for line in reader.lines() {
+            if script.read_line(&line.ok()?).ok()?.is_some() {
+                if left == 0 {
+                    return Some(script.line);
+                }
+                left -= 1;
+            }
+        }
+        None
+    }
+
     /// The operation on the next line; none if it is empty or a comment.
     pub fn read_line(&mut self, line: &str) -> Result<Option<Op>, ScriptError> {
         self.line += 1;
-        let line = line.trim();
+        // Some editors put a mark at the beginning of a text.
+        let line = line.trim_start_matches('\u{feff}').trim();
         if line.is_empty() || line.starts_with('#') {
             return Ok(None);
         }
@@ -200,9 +232,9 @@ impl Script {
     fn check_id(&mut self, op: Op) -> Result<(), String> {
         let (id, is_free) = match op {
             Op::Alloc { id, .. } => {
-                return match self.ids.insert(id, Life::Allocated(self.line)) {
+                return match self.ids.insert(id, Life::Allocated { line: self.line }) {
                     None => Ok(()),
-                    Some(Life::Allocated(line) | Life::Freed(line)) => {
+                    Some(Life::Allocated { line } | Life::Freed { allocated_line: line, .. }) => {
                         Err(format!("ID {id} is not fresh: line {line} names it already."))
                     }
                 };
@@ -213,10 +245,12 @@ impl Script {
         };
         match self.ids.get_mut(&id) {
             None => Err(format!("ID {id} is not allocated on any line before this one.")),
-            Some(Life::Freed(line)) => Err(format!("ID {id} is freed already, on line {line}.")),
+            Some(Life::Freed { line, .. }) => {
+                Err(format!("ID {id} is freed already, on line {line}."))
+            }
             Some(life) => {
-                if is_free {
-                    *life = Life::Freed(self.line);
+                if let (true, &mut Life::Allocated { line }) = (is_free, &mut *life) {
+                    *life = Life::Freed { allocated_line: line, line: self.line };
                 }
                 Ok(())
             }
@@ -256,11 +290,11 @@ fn read_op(line: &str) -> Result<Op, String> {
         "capture-end" => Op::CaptureEnd { stream: words.small_number("STREAM")? },
         "reset-peak" => Op::ResetPeak,
         "reset-accumulated" => Op::ResetAccumulated,
-        _ => return Err(format!("there is no operation '{name}'.")),
+        _ => return Err(format!("there is no operation {}.", quote(name))),
     };
     match words.rest.next() {
         None => Ok(op),
-        Some(word) => Err(format!("'{word}' is one word too many for '{name}'.")),
+        Some(word) => Err(format!("{} is one word too many for '{name}'.", quote(word))),
     }
 }
 
@@ -280,7 +314,9 @@ impl<'a> Words<'a> {
         // Digits only: the standard parser would let a plus sign through.
         let is_digits = word.bytes().all(|byte| byte.is_ascii_digit());
         let number = word.parse().ok().filter(|&number| is_digits && number <= max);
-        number.ok_or_else(|| format!("{what} must be a whole number up to {max}, not '{word}'."))
+        number.ok_or_else(|| {
+            format!("{what} must be a whole number up to {max}, not {}.", quote(word))
+        })
     }
 
     fn small_number(&mut self, what: &str) -> Result<u32, String> {
@@ -299,14 +335,16 @@ impl<'a> Words<'a> {
         match self.next("'on' or 'off'")? {
             "on" => Ok(true),
             "off" => Ok(false),
-            word => Err(format!("a pool's use on out of memory is 'on' or 'off', not '{word}'.")),
+            word => {
+                Err(format!("a pool's use on out of memory is 'on' or 'off', not {}.", quote(word)))
+            }
         }
     }
 
     fn fraction(&mut self) -> Result<f64, String> {
         let word = self.next("F")?;
         let fraction = word.parse().ok().filter(|fraction| (0.0..=1.0).contains(fraction));
-        fraction.ok_or_else(|| format!("F must be a number from 0 to 1, not '{word}'."))
+        fraction.ok_or_else(|| format!("F must be a number from 0 to 1, not {}.", quote(word)))
     }
 }
 
@@ -317,6 +355,23 @@ mod tests {
 
     fn error(text: &str) -> String {
         Script::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn operations_are_found_by_their_number() {
+        let text = "# a comment\nalloc 1 2 3\n\nfree 1\n";
+        assert_eq!(Script::line_of(text.as_bytes(), 0), Some(2));
+        assert_eq!(Script::line_of(text.as_bytes(), 1), Some(4));
+        assert_eq!(Script::line_of(text.as_bytes(), 2), None);
+    }
+
+    #[test]
+    fn long_lines_and_long_words_are_cut_short() {
+        let long = "x".repeat(3000);
+        assert!(error(&long).len() < 120, "{}", error(&long));
+        let endless = format!("alloc 1 2 3\n# {}", "x".repeat(10_000));
+        let refused = Script::read(endless.as_bytes()).unwrap_err();
+        assert_eq!(refused.to_string(), "line 2: the line is longer than 4096 bytes.");
     }
 
     const EVERY_OPERATION: &str = "\
@@ -386,7 +441,7 @@ reset-accumulated
         for word in ["-1", "+1", "1.5", "0x10", "18446744073709551616", "ten", "1_000"] {
             let text = error(&format!("alloc 1 {word} 0"));
             let range = "a whole number up to 18446744073709551615";
-            assert_eq!(text, format!("line 1: BYTES must be {range}, not '{word}'."));
+            assert_eq!(text, format!("line 1: BYTES must be {range}, not {}.", quote(word)));
         }
         assert_eq!(
             error("sync 4294967296"),
@@ -394,7 +449,10 @@ reset-accumulated
         );
         for word in ["-0.1", "1.01", "NaN", "inf", "half"] {
             let text = error(&format!("fraction {word}"));
-            assert_eq!(text, format!("line 1: F must be a number from 0 to 1, not '{word}'."));
+            assert_eq!(
+                text,
+                format!("line 1: F must be a number from 0 to 1, not {}.", quote(word))
+            );
         }
     }
 
@@ -402,7 +460,7 @@ reset-accumulated
     fn ids_are_fresh_when_allocated_and_live_when_named() {
         assert_eq!(
             error("alloc 1 512 0\nfree 1\nalloc 1 512 0"),
-            "line 3: ID 1 is not fresh: line 2 names it already."
+            "line 3: ID 1 is not fresh: line 1 names it already."
         );
         assert_eq!(error("free 9"), "line 1: ID 9 is not allocated on any line before this one.");
         assert_eq!(error("record 9 1\nalloc 9 1 0").split(':').next(), Some("line 1"));

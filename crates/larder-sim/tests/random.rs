@@ -98,10 +98,8 @@ fn larder_with_expandable_segments_and_faults() {
 /// A choice of the policy, with the way to flip it.
 type Flip = (&'static str, fn(&mut Policy));
 
-/// Every choice but two that no script shows. The rounding of the cap: sizes are multiples of 512
-/// bytes, so that one byte more or less shows only where the cap is such a multiple itself. And
-/// the ages of expandable blocks: only an unsplit one counts, and for that a segment would have to
-/// be mapped whole, which is larger than the device.
+/// Every choice but one that no script shows, the rounding of the cap: sizes are multiples of 512
+/// bytes, so that one byte more or less shows only where the cap is such a multiple itself.
 const FLIPS: [Flip; 9] = [
     ("search_after_recovery", |policy| policy.search_after_recovery ^= true),
     ("collect_without_cap", |policy| policy.collect_without_cap ^= true),

@@ -72,7 +72,7 @@ const GIB: u64 = 1 << 30;
 /// to seed, from 40 to 95 percent of what is live at most, and neither is a round number of bytes.
 pub(super) fn memory_sizes(peak_bytes: u64, seed: u64) -> [u64; 2] {
     let percent = 40 + seed.wrapping_mul(37) % 56;
-    [peak_bytes * 4 + GIB, (peak_bytes / 100 * percent).max(2 * MIB)]
+    [peak_bytes * 4 + GIB, (peak_bytes * percent / 100).max(2 * MIB)]
 }
 
 #[cfg(test)]

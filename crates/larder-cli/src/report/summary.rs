@@ -17,13 +17,18 @@ pub fn outcome(
     conf: &str,
     run: &Outcome,
 ) -> String {
+    let conf = conf.trim_matches([',', ' ']);
     let conf = if conf.is_empty() { "default settings" } else { conf };
     let mut text = format!(
-        "{name}: {} operations in {:.1} ms ({:.0} ns each)\n\
+        "{name}: {} in {:.1} ms ({:.0} ns each)\n\
          policy {}, {conf}, on a simulated GPU with {}\n",
-        workload.ops.len(),
+        count(workload.ops.len() as u64, "operation"),
         run.elapsed.as_secs_f64() * 1e3,
-        run.elapsed.as_nanos() as f64 / workload.ops.len().max(1) as f64,
+        if workload.ops.is_empty() {
+            0.0
+        } else {
+            run.elapsed.as_nanos() as f64 / workload.ops.len() as f64
+        },
         setup.policy,
         Bytes(setup.memory_bytes),
     );
@@ -59,17 +64,27 @@ pub fn outcome(
     text
 }
 
+/// A number with its noun.
+fn count(number: u64, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+}
+
 fn recording(facts: &RecordingFacts) -> String {
-    let mut text = format!("recorded by PyTorch: {} trace entries", facts.entries);
+    let mut text = format!("recorded by PyTorch: {} entries of the trace", facts.entries);
     if facts.preexisting_blocks > 0 {
         text.push_str(&format!(
-            "; {} blocks ({}) were live before the recording began and are allocated first",
-            facts.preexisting_blocks,
+            "; {} ({}) live before the recording began, allocated first",
+            count(facts.preexisting_blocks, "block"),
             Bytes(facts.preexisting_bytes)
         ));
     }
     if facts.ooms > 0 {
-        text.push_str(&format!("; the program itself ran out of memory {} times", facts.ooms));
+        let times = count(facts.ooms, "time");
+        text.push_str(&format!("; the program itself ran out of memory {times}"));
+    }
+    if facts.unknown_entries > 0 {
+        let entries = facts.unknown_entries;
+        text.push_str(&format!("; {entries} of an unknown kind, which are not replayed"));
     }
     text.push('\n');
     text
@@ -132,15 +147,27 @@ pub fn rows(name: &str, setup: &Setup, rows: &[Row]) -> String {
             row.outcome.ooms.to_string(),
         ]);
     }
-    let best = rows
-        .iter()
-        .min_by_key(|row| (row.outcome.ooms, row.outcome.stats.reserved_bytes.all.peak))
-        .map_or("", |row| conf_name(&row.conf));
     format!(
-        "{name}: policy {}, simulated GPU with {}\n\n{table}\nleast memory: {best}\n",
+        "{name}: policy {}, simulated GPU with {}\n\n{table}\n{}\n",
         setup.policy,
-        Bytes(setup.memory_bytes)
+        Bytes(setup.memory_bytes),
+        verdict(rows)
     )
+}
+
+/// Which settings need least, if they ran at all.
+fn verdict(rows: &[Row]) -> String {
+    let need = |row: &Row| (row.outcome.ooms, row.outcome.stats.reserved_bytes.all.peak);
+    let Some(least) = rows.iter().map(need).min() else { return String::new() };
+    if least.0 > 0 {
+        return "none of them ran without running out of memory".to_owned();
+    }
+    let best: Vec<&str> =
+        rows.iter().filter(|row| need(row) == least).map(|row| conf_name(&row.conf)).collect();
+    if best.len() == rows.len() && best.len() > 1 {
+        return "they all need the same".to_owned();
+    }
+    format!("least memory: {}", best.join(" and "))
 }
 
 fn conf_name(conf: &str) -> &str {

@@ -67,7 +67,10 @@ impl Fields {
         let key_name = word::WORDS[key];
         match self.0[key] {
             Value::None => format!("has no `{key_name}`"),
-            Value::Int(_) => format!("has a negative `{key_name}`"),
+            Value::Int(number) if number < 0 => format!("has a negative `{key_name}`"),
+            Value::Float(number) if number.fract() == 0.0 && number.abs() >= 2_f64.powi(63) => {
+                format!("has a `{key_name}` that is too large")
+            }
             value => {
                 format!("has something of type {} as `{key_name}`, not {wanted}", value.type_name())
             }
@@ -134,7 +137,9 @@ impl Records {
         pairs: &[(Value, Value)],
     ) -> String {
         let fields = Fields::new(pairs.iter().copied());
-        self.entry(objects, &fields).err().unwrap_or_else(|| "is one of too many".to_owned())
+        self.entry(objects, &fields).err().unwrap_or_else(|| {
+            "was written key by key, as pickle protocol 0 does; use protocol 2 or later".to_owned()
+        })
     }
 
     fn entry(&mut self, objects: &mut Objects, fields: &Fields) -> Result<TraceEntry, String> {
