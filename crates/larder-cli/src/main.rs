@@ -183,8 +183,10 @@ fn soak_command(
     let (mut done, mut runs) = (0, 0);
     while end.map_or(done < scripts, |end| Instant::now() < end) {
         let seed = seed.wrapping_add(done);
-        let soak =
-            |seed| soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string())).map(drop);
+        let mut soak = |seed| {
+            runs += 1;
+            soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string())).map(drop)
+        };
         soak(seed)?;
         // A seed without faults is run against the naive model alone; its sibling meets them.
         if seed & soak::FAULTS_BIT == 0 {
