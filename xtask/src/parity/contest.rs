@@ -162,7 +162,7 @@ impl Ring<'_> {
             .arg("replay")
             .arg(file)
             .args(["--policy", "torch-2.11", "--json", "--conf", case.conf])
-            .args(["--memory", &case.memory_bytes.to_string()])
+            .args(["--memory", &format!("{}B", case.memory_bytes)])
             .arg("--placements")
             .arg(&placements)
             .output()

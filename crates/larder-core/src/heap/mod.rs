@@ -6,6 +6,7 @@
 
 pub(crate) mod block;
 mod check;
+mod cover;
 mod free_index;
 pub(crate) mod growth;
 mod pending;
@@ -42,6 +43,8 @@ pub(crate) struct Want {
     pub(crate) stream: StreamId,
     /// Whether it may be served from an expandable segment, and make one grow.
     expandable: bool,
+    /// Whether a block may be split for it.
+    splits: bool,
     pool: PoolIndex,
     lane: LaneId,
 }
@@ -65,6 +68,8 @@ pub struct Heap {
     split_limit_bytes: u64,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
+    /// Whether it ever was on. Until then no search was counted, and every age is zero.
+    has_collected: bool,
 }
 
 impl Heap {
@@ -84,6 +89,7 @@ impl Heap {
             reserved_bytes: 0,
             split_limit_bytes: u64::MAX,
             collecting: false,
+            has_collected: false,
         };
         heap.set_fraction(heap.config.memory_fraction);
         heap.derive();
@@ -140,6 +146,7 @@ impl Heap {
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
+        self.has_collected |= self.collecting;
     }
 
     /// Whether garbage collection is on.
@@ -155,12 +162,14 @@ impl Heap {
         let pool = PoolIndex::default_for(kind);
         let lane = self.pools.lane_for(pool, stream);
         let expandable = self.config.expandable_segments;
-        Want { requested_bytes, size_bytes, kind, stream, expandable, pool, lane }
+        Want { requested_bytes, size_bytes, kind, stream, expandable, splits: true, pool, lane }
     }
 
     /// The same request, but to another pool.
     fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
-        Want { pool, lane: self.pools.lane_for(pool, want.stream), ..*want }
+        let (lane, splits) =
+            (self.pools.lane_for(pool, want.stream), !self.pools.pool(pool).no_split);
+        Want { pool, lane, splits, ..*want }
     }
 
     /// Hands out a free block, or none if no free block will do.
@@ -241,8 +250,8 @@ impl Heap {
         let fine = want.kind == PoolKind::Small
             || if self.policy.split_by_segment_kind { expandable } else { want.expandable };
         let rest_bytes = whole_bytes - want.size_bytes;
-        if size::should_split(fine, want.size_bytes, rest_bytes, self.split_limit_bytes)
-            && !self.pools.pool(want.pool).no_split
+        if want.splits
+            && size::should_split(fine, want.size_bytes, rest_bytes, self.split_limit_bytes)
         {
             let rest = self.blocks.split(id, want.size_bytes);
             self.shelve(rest);
@@ -272,9 +281,10 @@ impl Heap {
     #[inline]
     fn shelve(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
-        let lane = self.pools.lane(block.lane);
         block.state = State::Free;
-        block.free_since = self.pools.pool(lane.pool).searches;
+        if self.has_collected {
+            block.free_since = self.pools.pool(self.pools.lane(block.lane).pool).searches;
+        }
         let entry = Entry { size_bytes: block.size_bytes, addr: block.addr, id };
         self.pools.lane_mut(block.lane).free.insert(entry);
     }

@@ -39,9 +39,17 @@ impl Heap {
         if self.pools.pool(want.pool).owner.is_some() {
             return None;
         }
+        // PyTorch asks them in the order of a hash set, which follows from the names; ours is the
+        // same.
+        let order = |id: PoolId| {
+            let number = if id.0 == 0 { id.1 } else { id.0 };
+            number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        };
         let lenders = self.privates.iter().filter(|(_, private)| private.use_on_oom);
-        let lenders: Vec<PoolIndex> = lenders.map(|(_, private)| private.pool(want.kind)).collect();
-        lenders.into_iter().find_map(|pool| {
+        let mut lenders: Vec<(u64, PoolIndex)> =
+            lenders.map(|(id, private)| (order(id), private.pool(want.kind))).collect();
+        lenders.sort_unstable();
+        lenders.into_iter().find_map(|(_, pool)| {
             // A lent block must not be one that can grow.
             let want = Want { expandable: false, ..self.want_from(want, pool) };
             self.take(&want)

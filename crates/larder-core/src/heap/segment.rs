@@ -1,10 +1,8 @@
 //! Segments: what a device gave in one piece, fixed or expandable, and the way from an address
 //! to the block that starts there.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
-
 use crate::heap::block::BlockId;
+use crate::heap::cover::CoverMap;
 use crate::heap::pool::LaneId;
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 use crate::types::{Addr, PageHandle, PoolKind, Span};
@@ -17,6 +15,12 @@ impl SegmentId {
     /// Names no segment.
     pub(crate) const NONE: SegmentId = SegmentId(u32::MAX);
 
+    #[cfg(test)]
+    pub(crate) fn from_index(index: u32) -> SegmentId {
+        SegmentId(index)
+    }
+
+    #[inline]
     fn index(self) -> usize {
         self.0 as usize
     }
@@ -135,24 +139,13 @@ impl Segment {
 pub(crate) struct Segments {
     slots: Vec<Option<Segment>>,
     spare: Vec<SegmentId>,
-    granules: HashMap<u64, Cover, BuildHasherDefault<GranuleHasher>>,
+    cover: CoverMap,
     len: usize,
-}
-
-/// Addresses are looked up by granule; every segment is at least that long.
-const GRANULE_SHIFT: u32 = 21;
-
-/// Who lies in a granule. No segment is shorter than a granule, so there are at most two: one
-/// that covers its first byte, and one that starts behind it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Cover {
-    at_start: Option<SegmentId>,
-    inside: Option<SegmentId>,
 }
 
 impl Segments {
     pub(crate) fn new() -> Segments {
-        Segments { slots: Vec::new(), spare: Vec::new(), granules: HashMap::default(), len: 0 }
+        Segments { slots: Vec::new(), spare: Vec::new(), cover: CoverMap::default(), len: 0 }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -189,27 +182,12 @@ impl Segments {
     /// From here on, blocks of the segment may start anywhere in `span`.
     pub(crate) fn cover(&mut self, id: SegmentId, span: Span) {
         self[id].cover(span.end());
-        let start = self[id].span.addr;
-        for granule in span.addr.0 >> GRANULE_SHIFT..=(span.end().0 - 1) >> GRANULE_SHIFT {
-            let cover = self.granules.entry(granule).or_default();
-            if granule << GRANULE_SHIFT >= start.0 {
-                cover.at_start = Some(id);
-            } else {
-                cover.inside = Some(id);
-            }
-        }
+        self.cover.add(id, self[id].span.addr, span);
     }
 
     /// Forgets that the segment has anything in `span`.
     pub(crate) fn uncover(&mut self, id: SegmentId, span: Span) {
-        for granule in span.addr.0 >> GRANULE_SHIFT..=(span.end().0 - 1) >> GRANULE_SHIFT {
-            let Some(cover) = self.granules.get_mut(&granule) else { continue };
-            cover.at_start = cover.at_start.filter(|&other| other != id);
-            cover.inside = cover.inside.filter(|&other| other != id);
-            if cover.at_start.is_none() && cover.inside.is_none() {
-                self.granules.remove(&granule);
-            }
-        }
+        self.cover.remove(id, span);
     }
 
     /// Forgets a segment.
@@ -230,11 +208,9 @@ impl Segments {
     /// checks that it is live and starts at `addr` exactly.
     #[inline]
     pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
-        let cover = self.granules.get(&(addr.0 >> GRANULE_SHIFT))?;
-        let segment = match cover.inside {
-            Some(id) if addr >= self[id].span.addr => &self[id],
-            _ => &self[cover.at_start?],
-        };
+        let (inside, at_start) = self.cover.near(addr);
+        let id = inside.filter(|&id| addr >= self[id].span.addr).or(at_start)?;
+        let segment = &self[id];
         if !segment.span.contains(addr) {
             return None;
         }
@@ -271,28 +247,5 @@ impl std::ops::IndexMut<SegmentId> for Segments {
     #[inline]
     fn index_mut(&mut self, id: SegmentId) -> &mut Segment {
         self.slots[id.index()].as_mut().expect("a segment in use")
-    }
-}
-
-/// Spreads granule numbers, which are dense, with one multiplication. Addresses come from a
-/// device, not from an adversary.
-#[derive(Clone, Copy, Debug, Default)]
-struct GranuleHasher(u64);
-
-impl Hasher for GranuleHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    fn write_u64(&mut self, granule: u64) {
-        let spread = (self.0 ^ granule).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // The table looks at the highest and at the lowest bits; both must depend on all.
-        self.0 = spread ^ (spread >> 32);
     }
 }

@@ -1,0 +1,140 @@
+//! The cover map: from an address to the segment that it may lie in, with one or two loads.
+//!
+//! Addresses are looked up by granules of 2 MiB, in tables of many granules each. A device's
+//! addresses lie close together, so there are few tables, and they are small.
+
+use std::collections::HashMap;
+
+use crate::heap::segment::SegmentId;
+use crate::types::{Addr, Span};
+
+/// The unit of the map. No segment is shorter, so that at most two share a granule: one that
+/// covers its first byte, and one that starts behind it.
+const GRANULE_SHIFT: u32 = 21;
+/// A table covers 2^14 granules: 32 GiB.
+const TABLE_SHIFT: u32 = 14;
+
+/// The segments that cover the first bytes of a run of granules.
+#[derive(Clone, Debug)]
+struct Table {
+    /// Which run.
+    number: u64,
+    segments: Vec<SegmentId>,
+    /// How many of them are there.
+    len: usize,
+}
+
+/// Which segments lie where.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CoverMap {
+    tables: Vec<Table>,
+    /// Segments that start inside a granule, behind its first byte. Devices hardly ever give such
+    /// addresses.
+    inside: HashMap<u64, SegmentId>,
+}
+
+fn granules(span: Span) -> impl Iterator<Item = u64> {
+    span.addr.0 >> GRANULE_SHIFT..=(span.end().0 - 1) >> GRANULE_SHIFT
+}
+
+impl CoverMap {
+    /// The segment, which starts at `start`, covers `span` from now on.
+    pub(crate) fn add(&mut self, id: SegmentId, start: Addr, span: Span) {
+        for granule in granules(span) {
+            if granule << GRANULE_SHIFT >= start.0 {
+                let entry = self.entry(granule);
+                let was_empty = *entry == SegmentId::NONE;
+                *entry = id;
+                if was_empty {
+                    self.table_mut(granule).len += 1;
+                }
+            } else {
+                self.inside.insert(granule, id);
+            }
+        }
+    }
+
+    /// The segment no longer covers `span`.
+    pub(crate) fn remove(&mut self, id: SegmentId, span: Span) {
+        for granule in granules(span) {
+            if self.inside.get(&granule) == Some(&id) {
+                self.inside.remove(&granule);
+            }
+            let entry = self.entry(granule);
+            if *entry == id {
+                *entry = SegmentId::NONE;
+                self.table_mut(granule).len -= 1;
+            }
+        }
+        self.tables.retain(|table| table.len > 0);
+    }
+
+    /// The segments that the address may lie in: one that starts inside its granule, and one that
+    /// covers the granule's first byte.
+    #[inline]
+    pub(crate) fn near(&self, addr: Addr) -> (Option<SegmentId>, Option<SegmentId>) {
+        let granule = addr.0 >> GRANULE_SHIFT;
+        let inside = if self.inside.is_empty() { None } else { self.inside.get(&granule).copied() };
+        let number = granule >> TABLE_SHIFT;
+        let table = self.tables.iter().find(|table| table.number == number);
+        let id = table.map_or(SegmentId::NONE, |table| {
+            table.segments[(granule & ((1 << TABLE_SHIFT) - 1)) as usize]
+        });
+        (inside, (id != SegmentId::NONE).then_some(id))
+    }
+
+    fn table_mut(&mut self, granule: u64) -> &mut Table {
+        let number = granule >> TABLE_SHIFT;
+        let at = self.tables.iter().position(|table| table.number == number);
+        let at = at.unwrap_or_else(|| {
+            let segments = vec![SegmentId::NONE; 1 << TABLE_SHIFT];
+            self.tables.push(Table { number, segments, len: 0 });
+            self.tables.len() - 1
+        });
+        &mut self.tables[at]
+    }
+
+    fn entry(&mut self, granule: u64) -> &mut SegmentId {
+        let at = (granule & ((1 << TABLE_SHIFT) - 1)) as usize;
+        &mut self.table_mut(granule).segments[at]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::MIB;
+
+    fn segment(index: u32) -> SegmentId {
+        SegmentId::from_index(index)
+    }
+
+    #[test]
+    fn an_address_finds_its_segment() {
+        let mut map = CoverMap::default();
+        let far = Addr(1 << 52);
+        map.add(segment(1), Addr(4 * MIB), Span::new(Addr(4 * MIB), 20 * MIB));
+        map.add(segment(2), far, Span::new(far, 2 * MIB));
+        assert_eq!(map.near(Addr(4 * MIB)), (None, Some(segment(1))));
+        assert_eq!(map.near(Addr(24 * MIB - 1)), (None, Some(segment(1))));
+        assert_eq!(map.near(Addr(24 * MIB)), (None, None));
+        assert_eq!(map.near(far.offset(512)), (None, Some(segment(2))));
+        map.remove(segment(1), Span::new(Addr(4 * MIB), 20 * MIB));
+        assert_eq!(map.near(Addr(4 * MIB)), (None, None));
+        assert_eq!(map.tables.len(), 1, "an empty table is dropped");
+    }
+
+    /// Two segments in one granule: the end of one and the beginning of the next.
+    #[test]
+    fn segments_need_not_start_where_granules_do() {
+        let mut map = CoverMap::default();
+        let (first, second) = (Addr(2 * MIB + 512), Addr(5 * MIB + 512));
+        map.add(segment(1), first, Span::new(first, 3 * MIB));
+        map.add(segment(2), second, Span::new(second, 3 * MIB));
+        assert_eq!(map.near(Addr(3 * MIB)), (Some(segment(1)), None));
+        assert_eq!(map.near(Addr(4 * MIB)), (Some(segment(2)), Some(segment(1))));
+        assert_eq!(map.near(Addr(7 * MIB)), (None, Some(segment(2))));
+        map.remove(segment(2), Span::new(second, 3 * MIB));
+        assert_eq!(map.near(Addr(4 * MIB)), (None, Some(segment(1))));
+    }
+}
