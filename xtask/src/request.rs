@@ -22,8 +22,9 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 
 Usage: cargo xtask test
 
-Steps: format, clippy, docs, tidy, release build of the program, doc tests, tests. The tests run
-under cargo-nextest where it is installed, otherwise under cargo test.
+Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
+on 200 seeds, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
+under cargo test.
 ";
 
 const LINT_HELP: &str = "\
