@@ -184,8 +184,16 @@ mod tests {
         for has_nextest in [true, false] {
             let steps = Step::all(Path::new("nowhere"), has_nextest);
             let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-            let expected =
-                ["format", "clippy", "docs", "tidy", "release build", "doc tests", "tests"];
+            let expected = [
+                "format",
+                "clippy",
+                "docs",
+                "tidy",
+                "release build",
+                "parity",
+                "doc tests",
+                "tests",
+            ];
             assert_eq!(names, expected);
         }
     }
