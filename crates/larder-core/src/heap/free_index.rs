@@ -92,6 +92,16 @@ fn bin_of(size_bytes: u64) -> usize {
     word * BINS_PER_WORD + step
 }
 
+/// Takes out one entry of a row. The last one, which comes and goes most, moves no other.
+#[inline]
+fn remove_from(row: &mut Vec<Entry>, at: usize) {
+    if at + 1 == row.len() {
+        row.pop();
+    } else {
+        row.remove(at);
+    }
+}
+
 /// How many entries of a row are not before the key. They stand first in it.
 #[inline]
 fn count_from(row: &[Entry], size_bytes: u64, addr: Addr) -> usize {
@@ -332,7 +342,7 @@ impl Bin {
     fn remove_at(&mut self, row: usize, at: usize) -> bool {
         match self {
             Bin::Row(entries) => {
-                entries.remove(at);
+                remove_from(entries, at);
                 entries.is_empty()
             }
             Bin::Rows(rows) => {
@@ -396,7 +406,7 @@ impl Rows {
 
     fn remove_at(&mut self, row: usize, at: usize) {
         let entries = &mut self.list[row];
-        entries.remove(at);
+        remove_from(entries, at);
         self.len -= 1;
         if entries.is_empty() && self.list.len() > 1 {
             self.heads.remove(row);

@@ -169,7 +169,7 @@ impl Heap {
     fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
         let (lane, splits) =
             (self.pools.lane_for(pool, want.stream), !self.pools.pool(pool).no_split);
-        Want { pool, lane, splits, ..*want }
+        Want { splits, pool, lane, ..*want }
     }
 
     /// Hands out a free block, or none if no free block will do.

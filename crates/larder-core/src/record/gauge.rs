@@ -19,7 +19,10 @@ impl Gauge {
     pub(super) fn increase(&mut self, amount: i64) {
         self.current += amount;
         self.allocated += amount;
-        self.peak = self.peak.max(self.current);
+        // A new peak is rare: a branch that is not taken costs less than a store.
+        if self.current > self.peak {
+            self.peak = self.current;
+        }
     }
 
     #[inline]
@@ -70,7 +73,9 @@ impl Family {
         let amount = amount as i64;
         self.gauge(kind).increase(amount);
         self.all_current += amount;
-        self.all_peak = self.all_peak.max(self.all_current);
+        if self.all_current > self.all_peak {
+            self.all_peak = self.all_current;
+        }
     }
 
     #[inline]
