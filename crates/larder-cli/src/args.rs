@@ -115,13 +115,14 @@ fn parse_size(text: &str) -> Result<u64, String> {
         "GiB" => GIB,
         "MiB" => MIB,
         "KiB" => KIB,
-        "B" => 1,
+        "" | "B" => 1,
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
     let bytes = number * unit_bytes as f64;
     if bytes < (2 * MIB) as f64 || bytes > (1_u64 << 50) as f64 {
-        return Err(format!("a device has from 2MiB to 1024TiB of memory, not {text}"));
+        let unit = if unit.is_empty() { " bytes; give a unit, such as GiB" } else { "" };
+        return Err(format!("a device has from 2MiB to 1024TiB of memory, not {text}{unit}"));
     }
     Ok(bytes as u64)
 }
@@ -135,6 +136,8 @@ mod tests {
         assert_eq!(parse_size("80GiB"), Ok(80 * GIB));
         assert_eq!(parse_size("400MiB"), Ok(400 * MIB));
         assert_eq!(parse_size("1.5GiB"), Ok(3 * GIB / 2));
+        assert_eq!(parse_size("1073741824"), Ok(GIB));
+        assert!(parse_size("80").unwrap_err().contains("give a unit"));
         for bad in ["", "80", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"]
         {
             assert!(parse_size(bad).is_err(), "{bad} was taken");
