@@ -110,6 +110,23 @@ fn blocks_may_outlive_their_pool() {
 }
 
 #[test]
+fn emptying_a_pool_waits_for_its_own_blocks_only() {
+    BenchTop::under_each_policy(GIB, "", |top| {
+        let outside = top.malloc(20 * MIB);
+        let within = inside(top, POOL, || top.malloc(10 * MIB));
+        for block in [outside, within] {
+            top.record(block, SIDE);
+            top.free(block);
+        }
+        assert_eq!(top.device.event_count(), 2);
+        top.allocator.empty_pool(POOL).unwrap();
+        assert_eq!(top.stats().num_sync_all_streams, 1);
+        assert_eq!(top.device.used_bytes(), 20 * MIB, "the pool's memory went back");
+        assert_eq!(top.stats().active.all.current, 1, "the other block still waits");
+    });
+}
+
+#[test]
 fn a_pool_lends_to_requests_that_would_run_out_of_memory() {
     BenchTop::under_each_policy(40 * MIB, "", |top| {
         top.allocator.add_pool_use(POOL).unwrap();

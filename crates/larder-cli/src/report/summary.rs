@@ -94,8 +94,19 @@ fn recording(facts: &RecordingFacts) -> String {
 fn memory(run: &Outcome) -> Table {
     let stats = &run.stats;
     let mut table = Table::new(["memory", "now", "peak", "total allocated", "total freed"]);
-    let mut bytes = |name: &str, counter: &Counter| {
-        let cell = |bytes: i64| Bytes(bytes.max(0) as u64).to_string();
+    let bytes = |bytes: i64| Bytes(bytes.max(0) as u64).to_string();
+    let rows: [(&str, &Counter, &dyn Fn(i64) -> String); 9] = [
+        ("allocated", &stats.allocated_bytes.all, &bytes),
+        ("active", &stats.active_bytes.all, &bytes),
+        ("requested", &stats.requested_bytes.all, &bytes),
+        ("reserved", &stats.reserved_bytes.all, &bytes),
+        ("  large pool", &stats.reserved_bytes.large_pool, &bytes),
+        ("  small pool", &stats.reserved_bytes.small_pool, &bytes),
+        ("inactive split", &stats.inactive_split_bytes.all, &bytes),
+        ("allocations", &stats.allocation.all, &|count| count.to_string()),
+        ("segments", &stats.segment.all, &|count| count.to_string()),
+    ];
+    for (name, counter, cell) in rows {
         table.push([
             name.to_owned(),
             cell(counter.current),
@@ -103,26 +114,7 @@ fn memory(run: &Outcome) -> Table {
             cell(counter.allocated),
             cell(counter.freed),
         ]);
-    };
-    bytes("allocated", &stats.allocated_bytes.all);
-    bytes("active", &stats.active_bytes.all);
-    bytes("requested", &stats.requested_bytes.all);
-    bytes("reserved", &stats.reserved_bytes.all);
-    bytes("  large pool", &stats.reserved_bytes.large_pool);
-    bytes("  small pool", &stats.reserved_bytes.small_pool);
-    bytes("inactive split", &stats.inactive_split_bytes.all);
-    let mut count = |name: &str, counter: &Counter| {
-        let cell = |count: i64| count.to_string();
-        table.push([
-            name.to_owned(),
-            cell(counter.current),
-            cell(counter.peak),
-            cell(counter.allocated),
-            cell(counter.freed),
-        ]);
-    };
-    count("allocations", &stats.allocation.all);
-    count("segments", &stats.segment.all);
+    }
     table
 }
 

@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::error::Error;
 use crate::heap::block::BlockId;
 use crate::record::Record;
-use crate::types::{EventId, StreamId};
+use crate::types::{EventId, PoolId, StreamId};
 
 /// Events that nobody waits for, kept because making one is slow.
 #[derive(Default)]
@@ -97,7 +97,7 @@ impl Shelf {
         let mut from = StreamId(0);
         while let Some((stream, event)) = self.heap.awaited_from(from) {
             if device.query_event(event).map_err(Error::device("query an event"))? {
-                self.event_done(stream);
+                self.event_done(stream, 0);
                 from = stream;
             } else if stream.0 == u64::MAX {
                 break;
@@ -114,13 +114,28 @@ impl Shelf {
         self.record_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;
-            self.event_done(stream);
+            self.event_done(stream, 0);
         }
         Ok(())
     }
 
-    fn event_done(&mut self, stream: StreamId) {
-        if let Some(event) = self.heap.event_done(stream) {
+    /// Waits for the events of one private pool's blocks and frees these.
+    pub(super) fn wait_for_events_of(
+        &mut self,
+        device: &dyn Device,
+        pool: PoolId,
+    ) -> Result<(), Error> {
+        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.record_deferred(device)?;
+        while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
+            device.wait_event(event).map_err(Error::device("wait for an event"))?;
+            self.event_done(stream, at);
+        }
+        Ok(())
+    }
+
+    fn event_done(&mut self, stream: StreamId, at: usize) {
+        if let Some(event) = self.heap.event_done(stream, at) {
             self.events.give(event);
         }
     }

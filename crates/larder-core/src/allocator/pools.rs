@@ -54,8 +54,10 @@ impl Allocator {
     pub fn empty_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.lock();
         if shelf.heap.pool_uses(pool) == Some(0) {
-            // The pool is released, so no event of it can belong to a capture.
-            shelf.wait_for_events(&*self.device)?;
+            // While a capture is on nothing can be waited for; what is free goes all the same.
+            if !shelf.heap.is_diverted() {
+                shelf.wait_for_events_of(&*self.device, pool)?;
+            }
             shelf.empty_private(&*self.device, pool)?;
         }
         Ok(())

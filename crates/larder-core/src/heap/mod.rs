@@ -30,7 +30,7 @@ use crate::heap::private::Privates;
 use crate::heap::segment::Segments;
 use crate::policy::Policy;
 use crate::record::{Place, Record, Recorder};
-use crate::types::{Addr, EventId, PoolKind, Span, StreamId};
+use crate::types::{Addr, EventId, PoolId, PoolKind, Span, StreamId};
 
 /// A request after rounding and routing.
 #[derive(Clone, Copy, Debug)]
@@ -376,10 +376,18 @@ impl Heap {
         self.pending.front_from(from)
     }
 
-    /// The event awaited next on the stream is done; gives it back. A block that waited for
-    /// nothing else becomes free.
-    pub(crate) fn event_done(&mut self, stream: StreamId) -> Option<EventId> {
-        let (event, block) = self.pending.pop(stream)?;
+    /// The first event that a block of this private pool waits for, with its stream and its place
+    /// among the stream's events.
+    pub(crate) fn awaited_of(&self, pool: PoolId) -> Option<(StreamId, usize, EventId)> {
+        let owner =
+            |block: BlockId| self.pools.pool(self.pools.lane(self.blocks[block].lane).pool).owner;
+        self.pending.find(|block| owner(block) == Some(pool))
+    }
+
+    /// The event at this place among those of the stream is done; gives it back. A block that
+    /// waited for nothing else becomes free.
+    pub(crate) fn event_done(&mut self, stream: StreamId, at: usize) -> Option<EventId> {
+        let (event, block) = self.pending.remove(stream, at)?;
         if let Some(block) = block {
             self.complete_free(block);
         }

@@ -96,11 +96,27 @@ impl Pending {
         queue.front().map(|&(event, _)| (stream, event))
     }
 
-    /// The stream's first event is done. Says which, and names the block if that was the last one
-    /// it waited for.
-    pub(crate) fn pop(&mut self, stream: StreamId) -> Option<(EventId, Option<BlockId>)> {
+    /// The first event, over all streams, that belongs to a block of this kind: its stream and its
+    /// place in the stream's queue.
+    pub(crate) fn find(
+        &self,
+        belongs: impl Fn(BlockId) -> bool,
+    ) -> Option<(StreamId, usize, EventId)> {
+        self.queues.iter().find_map(|(&stream, queue)| {
+            let at = queue.iter().position(|&(_, block)| belongs(block))?;
+            Some((stream, at, queue[at].0))
+        })
+    }
+
+    /// The stream's event at this place is done. Says which it is, and names the block if that was
+    /// the last one it waited for.
+    pub(crate) fn remove(
+        &mut self,
+        stream: StreamId,
+        at: usize,
+    ) -> Option<(EventId, Option<BlockId>)> {
         let queue = self.queues.get_mut(&stream)?;
-        let (event, block) = queue.pop_front()?;
+        let (event, block) = queue.remove(at)?;
         if queue.is_empty() {
             self.queues.remove(&stream);
         }
@@ -150,9 +166,9 @@ mod tests {
         pending.wait_for(block, &[(StreamId(1), EventId(10)), (StreamId(2), EventId(11))]);
         assert_eq!(pending.uses(block), []);
         assert_eq!(pending.front_from(StreamId(2)), Some((StreamId(2), EventId(11))));
-        assert_eq!(pending.pop(StreamId(2)), Some((EventId(11), None)));
-        assert_eq!(pending.pop(StreamId(2)), None);
-        assert_eq!(pending.pop(StreamId(1)), Some((EventId(10), Some(block))));
+        assert_eq!(pending.remove(StreamId(2), 0), Some((EventId(11), None)));
+        assert_eq!(pending.remove(StreamId(2), 0), None);
+        assert_eq!(pending.remove(StreamId(1), 0), Some((EventId(10), Some(block))));
         assert!(pending.is_idle());
     }
 }
