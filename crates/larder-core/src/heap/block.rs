@@ -131,7 +131,8 @@ impl Blocks {
 
     /// Joins the block behind `id` to it. The lower block stays, so that a segment's first block
     /// never changes.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A call would spend more on saving registers.
     pub(crate) fn join_next(&mut self, id: BlockId) {
         let gone = self[id].next.expect("a block to join");
         let (size_bytes, next) = (self[gone].size_bytes, self[gone].next);

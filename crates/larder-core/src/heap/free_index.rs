@@ -214,7 +214,8 @@ impl FreeIndex {
         &self.bins[place.bin].row(place.row)[place.at]
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // The usual case is two stores.
     pub(crate) fn insert(&mut self, entry: Entry) {
         self.len += 1;
         if let Some(older) = self.recent.replace(entry) {
@@ -223,7 +224,7 @@ impl FreeIndex {
     }
 
     /// Puts an entry into its bin.
-    #[inline]
+    #[inline(never)]
     fn bin(&mut self, entry: Entry) {
         let bin = bin_of(entry.size_bytes);
         self.bins[bin].insert(entry);
@@ -242,7 +243,7 @@ impl FreeIndex {
     }
 
     /// Takes an entry out of its bin.
-    #[inline]
+    #[inline(never)]
     fn unbin(&mut self, place: Place) {
         let empty = self.bins[place.bin].remove_at(place.row, place.at);
         if empty {
@@ -255,11 +256,18 @@ impl FreeIndex {
     }
 
     /// Takes out the block of this size and address, which must be there.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // The usual case is a comparison and a store.
     pub(crate) fn remove(&mut self, size_bytes: u64, addr: Addr) {
         if self.recent.is_some_and(|entry| entry.addr == addr) {
-            return self.remove_at(Spot::Recent);
+            self.remove_at(Spot::Recent);
+        } else {
+            self.remove_binned(size_bytes, addr);
         }
+    }
+
+    #[inline(never)]
+    fn remove_binned(&mut self, size_bytes: u64, addr: Addr) {
         let bin = bin_of(size_bytes);
         let (row, at) = self.bins[bin].find(size_bytes, addr).expect("a free block is indexed");
         let place = Place { bin, row, at };
