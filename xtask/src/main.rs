@@ -4,7 +4,10 @@
 //! green run there. It has no dependencies: it must build first, and fast, on a fresh clone.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod parity;
+mod peer;
+mod programs;
 mod request;
 mod step;
 mod tidy;
@@ -37,6 +40,7 @@ fn perform(task: Task) -> ExitCode {
     let runner = Runner::new(repository_root());
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
+        Task::Bench(options) => return measure(&runner, options),
         Task::Test => Step::all(&runner.root, runner.has_nextest()),
         Task::Lint => Step::lints(&runner.root),
         Task::Tidy => vec![Step::tidy()],
@@ -56,6 +60,16 @@ fn compare(runner: &Runner, seeds: Seeds) -> ExitCode {
     match parity::run(&runner.root, Path::new(&runner.program), seeds) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("xtask: {sentence}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(runner: &Runner, options: bench::Options) -> ExitCode {
+    match bench::run(&runner.root, Path::new(&runner.program), options) {
+        Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
             eprintln!("xtask: {sentence}");
             ExitCode::FAILURE

@@ -1,5 +1,6 @@
 //! What the command line asks for.
 
+use crate::bench::Options;
 use crate::parity::Seeds;
 
 const USAGE: &str = "\
@@ -12,6 +13,7 @@ Commands:
   lint     formatting, clippy and documentation, with warnings denied
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
+  bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
 
 Options:
   -h, --help   print this text, or after a command what the command does
@@ -58,6 +60,21 @@ network: PyTorch's wheel is fetched from the package index and what is needed of
 target/judge.
 ";
 
+const BENCH_HELP: &str = "\
+Measures PyTorch 2.11's own allocator and ours, both policies, on the same simulated GPU with the
+same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
+
+Usage: cargo xtask bench [--rounds N] [--quick]
+
+Options:
+  --rounds N   how often each measurement is made, of which the median is shown; 7 without it
+  --quick      a look in a few minutes: 3 rounds, short measurements, no large snapshot
+
+It times the scripts and recordings in workloads/, counts instructions where valgrind is installed,
+runs the bench of free blocks, and reads a snapshot of 1 GB that it makes under target/ and removes
+again. Nothing else should run on the machine meanwhile. What it needs is what parity needs.
+";
+
 /// Something that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -65,6 +82,7 @@ pub(crate) enum Task {
     Lint,
     Tidy,
     Parity(Seeds),
+    Bench(Options),
 }
 
 impl Task {
@@ -74,6 +92,7 @@ impl Task {
             "lint" => Some(Self::Lint),
             "tidy" => Some(Self::Tidy),
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50 })),
+            "bench" => Some(Self::Bench(Options::default())),
             _ => None,
         }
     }
@@ -84,20 +103,38 @@ impl Task {
             Self::Lint => LINT_HELP,
             Self::Tidy => TIDY_HELP,
             Self::Parity(_) => PARITY_HELP,
+            Self::Bench(_) => BENCH_HELP,
         }
     }
 
-    /// Reads an option of this task and its value; false if the task has no such option.
-    fn set(&mut self, option: &str, value: &str) -> Result<bool, String> {
-        let Self::Parity(seeds) = self else { return Ok(false) };
-        let place = match option {
-            "--seeds" => &mut seeds.count,
-            "--from" => &mut seeds.from,
+    /// Reads an option of this task, and its value if it takes one; false if the task has no such
+    /// option.
+    fn set<'a>(
+        &mut self,
+        option: &str,
+        rest: &mut impl Iterator<Item = &'a String>,
+    ) -> Result<bool, String> {
+        match (self, option) {
+            (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
+            (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
+            (Self::Bench(options), "--rounds") => {
+                let rounds = number(option, rest)?;
+                options.rounds = Some(rounds).filter(|&rounds| rounds > 0);
+                if options.rounds.is_none() {
+                    return Err("`--rounds` is at least 1".to_owned());
+                }
+            }
+            (Self::Bench(options), "--quick") => options.is_quick = true,
             _ => return Ok(false),
-        };
-        *place = value.parse().map_err(|_| format!("`{option}` takes a number, not `{value}`"))?;
+        }
         Ok(true)
     }
+}
+
+/// The number behind an option.
+fn number<'a>(option: &str, rest: &mut impl Iterator<Item = &'a String>) -> Result<u64, String> {
+    let value = rest.next().map_or("", String::as_str);
+    value.parse().map_err(|_| format!("`{option}` takes a number, not `{value}`"))
 }
 
 /// A command line that was understood.
@@ -128,8 +165,7 @@ impl Request {
         }
         let mut words = rest.iter().filter(|word| !is_help(word));
         while let Some(word) = words.next() {
-            let value = words.next().map_or("", String::as_str);
-            if !task.set(word, value)? {
+            if !task.set(word, &mut words)? {
                 return Err(format!(
                     "`{first}` does not take `{word}`; \
                      `cargo xtask {first} --help` says what it does"
@@ -171,6 +207,20 @@ mod tests {
         assert!(parse("parity --to 3").unwrap_err().contains("`--to`"));
         assert!(parse("tidy --seeds 3").unwrap_err().contains("`--seeds`"));
         assert_eq!(parse("parity --help"), Ok(Request::Help(PARITY_HELP)));
+    }
+
+    #[test]
+    fn bench_takes_its_rounds_and_a_flag() {
+        let bench = |rounds, is_quick| Ok(Request::Run(Task::Bench(Options { rounds, is_quick })));
+        assert_eq!(parse("bench"), bench(None, false));
+        assert_eq!(parse("bench --quick"), bench(None, true));
+        assert_eq!(parse("bench --quick --rounds 9"), bench(Some(9), true));
+        assert_eq!(parse("bench --rounds 2 --quick"), bench(Some(2), true));
+        assert!(parse("bench --rounds").unwrap_err().contains("`--rounds` takes a number"));
+        assert!(parse("bench --rounds 0").unwrap_err().contains("at least 1"));
+        assert!(parse("bench --fast").unwrap_err().contains("`--fast`"));
+        assert!(parse("parity --quick").unwrap_err().contains("`--quick`"));
+        assert_eq!(parse("bench --help"), Ok(Request::Help(BENCH_HELP)));
     }
 
     #[test]

@@ -50,7 +50,8 @@ impl fmt::Display for DeviceIndex {
     }
 }
 
-/// Which of the two kinds of pool a request belongs to, by its rounded size.
+/// Which of the two kinds of pool a request belongs to, by its rounded size. As numbers they are 0
+/// and 1, and index what is kept for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PoolKind {
     /// Requests up to 1 MiB, packed into segments of 2 MiB.

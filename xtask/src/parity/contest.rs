@@ -5,16 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::outcome::{Outcome, Parting};
+use crate::programs::Programs;
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
 const SHUFFLES: u32 = 40;
-
-/// The programs that take part.
-pub(super) struct Programs {
-    pub(super) judge: PathBuf,
-    pub(super) larder: PathBuf,
-    pub(super) write_ops: PathBuf,
-}
 
 /// One script under one setting on one device.
 pub(super) struct Case<'a> {

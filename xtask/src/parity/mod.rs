@@ -6,19 +6,18 @@
 
 mod contest;
 mod outcome;
-mod peer;
 mod settings;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use contest::{Case, Programs, Ring, Verdict};
-use peer::Peer;
+use contest::{Case, Ring, Verdict};
 use settings::{Flavour, RECORDED, memory_sizes};
+
+use crate::programs::{Programs, recordings, target_folder};
 
 /// Which scripts to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,55 +46,16 @@ struct Totals {
 
 /// Builds both sides, runs all scripts and prints the result; true if nothing differs.
 pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || root.join("target"),
-        |path| {
-            // Cargo takes it from where it was called; this program may be somewhere else.
-            std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(path))
-        },
-    );
-    let peer = Peer::new(&target);
-    let programs = build(root, cargo, &target, &peer)?;
+    let target = target_folder(root);
+    let programs = Programs::build(root, cargo, &target)?;
     let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
     jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
-    let totals = compare_all(&jobs, &programs, peer.folder())?;
+    let totals = compare_all(&jobs, &programs, &target.join("judge"))?;
     let Totals { compared, gave_up, unsteady, different } = totals;
     println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
     let set_aside = gave_up + unsteady;
     println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
     Ok(different == 0)
-}
-
-fn build(root: &Path, cargo: &Path, target: &Path, peer: &Peer) -> Result<Programs, String> {
-    for arguments in [
-        &["-p", "larder-cudart"][..],
-        &["-p", "larder-cli", "--bin", "larder", "--example", "write_ops"],
-    ] {
-        let mut command = Command::new(cargo);
-        command.args(["build", "--release", "--quiet"]).args(arguments).current_dir(root);
-        peer::run(command.env("CARGO_TARGET_DIR", target))?;
-    }
-    let release = target.join("release");
-    peer.build(root, &release.join("liblarder_cudart.a"))?;
-    Ok(Programs {
-        judge: peer.judge(),
-        larder: release.join("larder"),
-        write_ops: release.join("examples/write_ops"),
-    })
-}
-
-/// The recorded programs that come with the repository, and those beside it where there are some.
-fn recordings(root: &Path) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for folder in [root.join("workloads"), root.join("../shared/traces")] {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        files.extend(entries.map(|entry| entry.path()).filter(|path| {
-            let name = path.to_string_lossy();
-            name.ends_with(".ops") || name.ends_with(".pickle.gz") || name.ends_with(".pickle")
-        }));
-    }
-    files.sort();
-    files
 }
 
 fn compare_all(jobs: &[Job], programs: &Programs, folder: &Path) -> Result<Totals, String> {
@@ -138,9 +98,7 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
     let script = ring.scratch.join("script.ops");
     for flavour in Flavour::ALL {
         let word = flavour.word();
-        let mut write = Command::new(&ring.programs.write_ops);
-        write.args(["seed", &seed.to_string(), word]).arg(&script);
-        let peak_bytes = peak_bytes(&mut write)?;
+        let peak_bytes = ring.programs.write_seed(seed, word, &script)?;
         for memory_bytes in memory_sizes(peak_bytes, seed) {
             for (number, &conf) in flavour.settings().iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
@@ -155,9 +113,7 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
 /// A file: at the addresses of its recording, and at the lowest ones.
 fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<(), String> {
     let (script, addresses) = (ring.scratch.join("file.ops"), ring.scratch.join("file.addresses"));
-    let mut write = Command::new(&ring.programs.write_ops);
-    write.arg("trace").arg(file).arg(&script).arg(&addresses);
-    let peak_bytes = peak_bytes(&mut write)?;
+    let peak_bytes = ring.programs.write_trace(file, &script, &addresses)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let is_recording = fs::metadata(&addresses).is_ok_and(|facts| facts.len() > 0);
     for (number, conf) in RECORDED.into_iter().enumerate() {
@@ -176,13 +132,6 @@ fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<
         settle(ring.judge(&case(None, tight_bytes))?, totals);
     }
     Ok(())
-}
-
-/// The most bytes that are live in a script, which its writer prints.
-fn peak_bytes(write: &mut Command) -> Result<u64, String> {
-    let output = write.output().map_err(|error| format!("write_ops: {error}"))?;
-    let printed = String::from_utf8_lossy(&output.stdout);
-    printed.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
 }
 
 /// Counts a verdict, and says at once what differs.

@@ -100,7 +100,9 @@ impl Allocator {
             return Ok(());
         }
         let mut shelf = self.lock();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        let Some(block) = shelf.heap.live(addr) else {
+            return Err(Error::UnknownAddress(addr));
+        };
         if shelf.heap.uses(block).is_empty() {
             shelf.heap.put(block);
             Ok(())

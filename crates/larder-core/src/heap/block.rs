@@ -5,7 +5,7 @@ use std::ops::{Index, IndexMut};
 
 use crate::heap::pool::LaneId;
 use crate::heap::segment::SegmentId;
-use crate::types::{Addr, Span};
+use crate::types::{Addr, PoolKind, Span};
 
 /// Names a block in its arena. It never leaves the core; the outside speaks in addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,6 +48,8 @@ pub(crate) struct Block {
     pub(crate) next: Option<BlockId>,
     pub(crate) segment: SegmentId,
     pub(crate) lane: LaneId,
+    /// The kind of the lane's pool; kept here because every record of the block names it.
+    pub(crate) kind: PoolKind,
     pub(crate) state: State,
     /// The segment is expandable; kept here because every search asks for it.
     pub(crate) expandable: bool,
@@ -88,6 +90,7 @@ impl Blocks {
             next: None,
             segment: SegmentId::NONE,
             lane: LaneId(0),
+            kind: PoolKind::Small,
             state: State::Unmapped,
             expandable: false,
             oversize: false,
@@ -111,22 +114,39 @@ impl Blocks {
     /// it, in the same state.
     #[inline]
     pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64) -> BlockId {
+        let rest_id = self.slot();
         let block = &mut self[id];
         debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
-        let rest = Block {
-            addr: block.addr.offset(size_bytes),
-            size_bytes: block.size_bytes - size_bytes,
-            prev: Some(id),
-            ..block.clone()
-        };
+        let rest_bytes = block.size_bytes - size_bytes;
+        let addr = block.addr.offset(size_bytes);
+        let (next, segment, lane, kind) = (block.next, block.segment, block.lane, block.kind);
+        let (requested_bytes, free_since) = (block.requested_bytes, block.free_since);
+        let (state, expandable) = (block.state, block.expandable);
         block.size_bytes = size_bytes;
-        let next = rest.next;
-        let rest = self.add(rest);
-        self[id].next = Some(rest);
+        block.next = Some(rest_id);
+        // Field by field into its place: a block made elsewhere would be copied.
+        let rest = &mut self[rest_id];
+        rest.addr = addr;
+        rest.size_bytes = rest_bytes;
+        rest.requested_bytes = requested_bytes;
+        rest.free_since = free_since;
+        (rest.prev, rest.next) = (Some(id), next);
+        (rest.segment, rest.lane, rest.kind) = (segment, lane, kind);
+        (rest.state, rest.expandable) = (state, expandable);
+        (rest.oversize, rest.used_elsewhere) = (false, false);
         if let Some(next) = next {
-            self[next].prev = Some(rest);
+            self[next].prev = Some(rest_id);
         }
-        rest
+        rest_id
+    }
+
+    /// A slot for a new block, with anything in it.
+    #[inline]
+    fn slot(&mut self) -> BlockId {
+        self.spare.pop().unwrap_or_else(|| {
+            let filler = self.slots[0].clone();
+            self.add(filler)
+        })
     }
 
     /// Joins the block behind `id` to it. The lower block stays, so that a segment's first block

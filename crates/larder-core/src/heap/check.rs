@@ -85,8 +85,8 @@ impl Heap {
             ensure!(block.addr == addr, "{block_id:?} starts at {}, not at {addr}", block.addr);
             ensure!(block.prev == prev, "{block_id:?} is not linked to the block before it");
             ensure!(
-                block.segment == id && block.lane == segment.lane,
-                "{block_id:?} names another segment or lane than its own"
+                block.segment == id && block.lane == segment.lane && block.kind == lane.kind,
+                "{block_id:?} names another segment, lane or kind than its own"
             );
             ensure!(
                 block.expandable == segment.is_expandable(),

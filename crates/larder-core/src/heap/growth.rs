@@ -113,6 +113,7 @@ impl Heap {
             next: None,
             segment: SegmentId::NONE,
             lane: want.lane,
+            kind: want.kind,
             state,
             expandable,
             oversize: false,

@@ -66,6 +66,8 @@ pub struct Heap {
     reserved_bytes: u64,
     /// `config.max_split_bytes`, or the largest number where there is no limit.
     split_limit_bytes: u64,
+    /// Whether no setting asks for more than rounding up to the unit of blocks.
+    rounds_plainly: bool,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
     /// Whether it ever was on. Until then no search was counted, and every age is zero.
@@ -88,6 +90,7 @@ impl Heap {
             recorder: Recorder::default(),
             reserved_bytes: 0,
             split_limit_bytes: u64::MAX,
+            rounds_plainly: true,
             collecting: false,
             has_collected: false,
         };
@@ -144,6 +147,7 @@ impl Heap {
     /// Works out what follows from settings, policy and cap.
     fn derive(&mut self) {
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
+        self.rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
         self.has_collected |= self.collecting;
@@ -157,7 +161,11 @@ impl Heap {
     /// Rounds and routes a request.
     #[inline]
     pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
-        let size_bytes = size::round(requested_bytes, &self.config);
+        let size_bytes = if self.rounds_plainly {
+            size::round_plainly(requested_bytes)
+        } else {
+            size::round(requested_bytes, &self.config)
+        };
         let kind = size::kind(size_bytes);
         let pool = PoolIndex::default_for(kind);
         let lane = self.pools.lane_for(pool, stream);
@@ -478,9 +486,9 @@ impl Heap {
     #[inline]
     fn facts(&self, id: BlockId) -> (Place, u64) {
         let block = &self.blocks[id];
-        let lane = self.pools.lane(block.lane);
-        let (kind, stream) = (lane.kind, lane.stream);
-        let place = Place { kind, stream, addr: block.addr, size_bytes: block.size_bytes };
+        let stream = self.pools.lane(block.lane).stream;
+        let place =
+            Place { kind: block.kind, stream, addr: block.addr, size_bytes: block.size_bytes };
         (place, block.requested_bytes)
     }
 

@@ -16,6 +16,12 @@ pub const SEGMENT_UNIT_BYTES: u64 = 2 * MIB;
 /// A request of this size is refused before anything else is tried.
 pub const REQUEST_LIMIT_BYTES: u64 = 1 << 60;
 
+/// The size of the block that a request gets where no divisions are set.
+#[inline]
+pub fn round_plainly(size_bytes: u64) -> u64 {
+    size_bytes.next_multiple_of(BLOCK_UNIT_BYTES).max(BLOCK_UNIT_BYTES)
+}
+
 /// The size of the block that a request of `size_bytes` gets.
 #[inline]
 pub fn round(size_bytes: u64, config: &Config) -> u64 {
@@ -26,7 +32,7 @@ pub fn round(size_bytes: u64, config: &Config) -> u64 {
     if divisions > 1 && size_bytes > BLOCK_UNIT_BYTES * divisions {
         round_to_division(size_bytes, divisions)
     } else {
-        size_bytes.next_multiple_of(BLOCK_UNIT_BYTES)
+        round_plainly(size_bytes)
     }
 }
 

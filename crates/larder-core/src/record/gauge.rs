@@ -53,8 +53,8 @@ impl Gauge {
 /// sums are the sums of the two kinds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Family {
-    small: Gauge,
-    large: Gauge,
+    /// Small and large.
+    kinds: [Gauge; 2],
     all_current: i64,
     all_peak: i64,
 }
@@ -62,10 +62,7 @@ pub(super) struct Family {
 impl Family {
     #[inline]
     fn gauge(&mut self, kind: PoolKind) -> &mut Gauge {
-        match kind {
-            PoolKind::Small => &mut self.small,
-            PoolKind::Large => &mut self.large,
-        }
+        &mut self.kinds[kind as usize]
     }
 
     #[inline]
@@ -95,11 +92,12 @@ impl Family {
     }
 
     fn peaks(&self) -> Peaks {
-        Peaks { small: self.small.peak, large: self.large.peak, all: self.all_peak }
+        let [small, large] = self.kinds.map(|gauge| gauge.peak);
+        Peaks { small, large, all: self.all_peak }
     }
 
     pub(super) fn by_pool(&self) -> ByPool {
-        let (small_pool, large_pool) = (self.small.counter(), self.large.counter());
+        let [small_pool, large_pool] = self.kinds.map(|gauge| gauge.counter());
         ByPool {
             all: Counter {
                 current: self.all_current,
@@ -113,14 +111,12 @@ impl Family {
     }
 
     pub(super) fn reset_peak(&mut self) {
-        self.small.reset_peak();
-        self.large.reset_peak();
+        self.kinds.iter_mut().for_each(Gauge::reset_peak);
         self.all_peak = self.all_current;
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.small.reset_accumulated();
-        self.large.reset_accumulated();
+        self.kinds.iter_mut().for_each(Gauge::reset_accumulated);
     }
 }
 
@@ -181,13 +177,13 @@ impl Twin {
     /// Something live waits from now on.
     pub(super) fn begin_wait(&mut self, kind: PoolKind, amount: u64) {
         self.settle();
-        self.waiting[usize::from(kind == PoolKind::Large)] += amount as i64;
+        self.waiting[kind as usize] += amount as i64;
     }
 
     /// Something that waited is free.
     pub(super) fn end_wait(&mut self, kind: PoolKind, amount: u64) {
         self.settle();
-        self.waiting[usize::from(kind == PoolKind::Large)] -= amount as i64;
+        self.waiting[kind as usize] -= amount as i64;
         self.run.decrease(kind, amount);
         // The run starts from what is left; what waited until now must not pass for live.
         self.run.reset_peak();

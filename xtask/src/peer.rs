@@ -51,22 +51,17 @@ const WANTED: [&str; 5] = [
 ];
 
 /// The folder `judge` under Cargo's target folder, and what is in it.
-pub(super) struct Peer {
+pub(crate) struct Peer {
     folder: PathBuf,
 }
 
 impl Peer {
-    pub(super) fn new(target: &Path) -> Self {
+    pub(crate) fn new(target: &Path) -> Self {
         Self { folder: target.join("judge") }
     }
 
-    /// Where runs may write.
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// The program that runs scripts on the peer.
-    pub(super) fn judge(&self) -> PathBuf {
+    pub(crate) fn judge(&self) -> PathBuf {
         self.folder.join("bin/judge")
     }
 
@@ -75,7 +70,7 @@ impl Peer {
     }
 
     /// Fetches the peer if it is not there, and builds the judge around it.
-    pub(super) fn build(&self, root: &Path, static_library: &Path) -> Result<(), String> {
+    pub(crate) fn build(&self, root: &Path, static_library: &Path) -> Result<(), String> {
         self.fetch()?;
         let bin = self.folder.join("bin");
         fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
@@ -165,7 +160,7 @@ fn last_line(said: &[u8]) -> String {
 }
 
 /// Runs a command of which nothing but success is wanted.
-pub(super) fn run(command: &mut Command) -> Result<(), String> {
+pub(crate) fn run(command: &mut Command) -> Result<(), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let status = command.stdin(Stdio::null()).status();
     match status {

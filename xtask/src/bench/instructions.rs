@@ -1,0 +1,73 @@
+//! Instructions per operation, which no other program on the machine can disturb.
+
+use std::process::{Command, Stdio};
+
+use super::contestant::{Contestant, Run};
+use super::table::Figures;
+use super::workload::Workload;
+use crate::programs::Programs;
+
+/// About how many operations are counted. The counter is some fifty times slower than the machine.
+const OPS: u64 = 100_000;
+
+/// Whether `valgrind` can be called.
+pub(super) fn can_count() -> bool {
+    let mut command = Command::new("valgrind");
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Counts a script on each contestant with one thread. It is counted with R and with 2R repeats:
+/// in the difference the start, the reading of the script and the first pass are not contained.
+pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
+    let values = Contestant::ALL.map(|contestant| {
+        let run = Run { script: &workload.script, repeat: 1, threads: 1 };
+        let pass_ops = contestant.measure(programs, run)?.ops;
+        let repeat = OPS.div_ceil(pass_ops.max(1));
+        let once = collected(&contestant.command(programs, Run { repeat, ..run }))?;
+        let twice = collected(&contestant.command(programs, Run { repeat: 2 * repeat, ..run }))?;
+        Some(twice.saturating_sub(once) as f64 / (pass_ops * repeat) as f64)
+    });
+    Figures { name: workload.name.clone(), values }
+}
+
+/// Runs a command under callgrind; the instructions of all its threads.
+fn collected(command: &Command) -> Option<u64> {
+    let mut counted = Command::new("valgrind");
+    counted
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => counted.env(name, value),
+            None => counted.env_remove(name),
+        };
+    }
+    let output = counted.output().ok()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let count = total(&said);
+    if count.is_none() || !output.status.success() {
+        eprintln!("    valgrind: {}: {}", output.status, said.lines().last().unwrap_or(""));
+        return None;
+    }
+    count
+}
+
+/// The sum that callgrind says last, after its process number.
+fn total(said: &str) -> Option<u64> {
+    let (_, rest) = said.rsplit_once("Collected :")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_is_found() {
+        let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
+        assert_eq!(total(said), Some(123_456));
+        assert_eq!(total("==7== Events    : Ir\n"), None);
+    }
+}

@@ -1,0 +1,152 @@
+//! Bench: PyTorch's own allocator and ours, measured in turn with the same scripts.
+//!
+//! The figures on the page are those of one run, so that they can be held against each other.
+
+mod chart;
+mod contestant;
+mod free_blocks;
+mod instructions;
+mod machine;
+mod page;
+mod reading;
+mod table;
+mod timing;
+mod workload;
+
+use std::fs;
+use std::path::Path;
+
+use crate::programs::{self, Programs};
+use machine::Machine;
+use page::Results;
+use table::{Figures, Table};
+use timing::Timing;
+use workload::{HOT_BLOCK, PREFETCH, RANDOM_SIZES, VARLEN, Workload};
+
+/// How much to measure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    pub(crate) rounds: Option<u64>,
+    pub(crate) is_quick: bool,
+}
+
+impl Options {
+    fn timing(self) -> Timing {
+        let (target_ns, usual) = if self.is_quick { (5e7, 3) } else { (3e8, 7) };
+        Timing { target_ns, rounds: self.rounds.unwrap_or(usual) }
+    }
+
+    /// The command line that asks for the same.
+    fn command(self) -> String {
+        let mut command = "cargo xtask bench".to_owned();
+        if let Some(rounds) = self.rounds {
+            command.push_str(&format!(" --rounds {rounds}"));
+        }
+        if self.is_quick {
+            command.push_str(" --quick");
+        }
+        command
+    }
+}
+
+/// Builds both sides, measures everything, writes the page and the chart and prints the times.
+pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
+    let target = programs::target_folder(root);
+    eprintln!("==> building both sides");
+    let programs = Programs::build(root, cargo, &target)?;
+    let folder = target.join("bench");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let workloads = workload::collect(root, &programs, &folder)?;
+    let timing = options.timing();
+    // Before the measurements: a build beside them would disturb them.
+    let own_free_blocks = own_free_blocks(root, cargo, &target)?;
+    let (times, spreads) = time_all(&programs, &workloads, timing);
+    let results = Results {
+        machine: Machine::read(),
+        command: options.command(),
+        is_quick: options.is_quick,
+        rounds: timing.rounds,
+        times,
+        spreads,
+        instructions: count_all(&programs, &workloads),
+        own_free_blocks,
+        free_blocks: free_blocks::compare(&programs, &folder, timing)?,
+        replayed: replay_all(&programs, &workloads, timing.rounds)?,
+        large: if options.is_quick {
+            None
+        } else {
+            programs::build(root, cargo, &target, &["-p", "larder-cli", "--example", GROW])?;
+            let grow = target.join("release/examples").join(GROW);
+            Some(reading::replay_large(&programs, &grow, &workloads, &folder)?)
+        },
+    };
+    workload::write(&root.join("docs/benchmarks.md"), &results.page())?;
+    workload::write(&root.join("docs/benchmarks.svg"), &chart::draw(&results.times))?;
+    print!("{}", Table::of_figures("ns per operation", &results.times).plain());
+    Ok(())
+}
+
+/// The example that makes a large snapshot out of a small one.
+const GROW: &str = "grow_snapshot";
+
+fn own_free_blocks(root: &Path, cargo: &Path, target: &Path) -> Result<String, String> {
+    eprintln!("==> cargo bench -p larder-sim --bench free_blocks");
+    free_blocks::own_bench(root, cargo, target)
+}
+
+fn time_all(
+    programs: &Programs,
+    workloads: &[Workload],
+    timing: Timing,
+) -> (Vec<Figures>, Vec<f64>) {
+    let (mut times, mut spreads) = (Vec::new(), Vec::new());
+    for workload in workloads {
+        for &threads in workload.threads() {
+            eprintln!("==> time of {}", workload.row(threads));
+            let (figures, apart) = timing.measure(programs, workload, threads);
+            times.push(figures);
+            spreads.extend(apart);
+        }
+    }
+    (times, spreads)
+}
+
+/// Counting is slow, and four workloads say what there is to say.
+fn count_all(programs: &Programs, workloads: &[Workload]) -> Option<Vec<Figures>> {
+    if !instructions::can_count() {
+        eprintln!("==> valgrind is not installed; no instructions are counted");
+        return None;
+    }
+    let counted = [HOT_BLOCK, RANDOM_SIZES, VARLEN, PREFETCH];
+    let workloads = workloads.iter().filter(|workload| counted.contains(&workload.name.as_str()));
+    let rows = workloads.map(|workload| {
+        eprintln!("==> instructions of {}", workload.name);
+        instructions::count(programs, workload)
+    });
+    Some(rows.collect())
+}
+
+fn replay_all(
+    programs: &Programs,
+    workloads: &[Workload],
+    rounds: u64,
+) -> Result<Vec<reading::Replayed>, String> {
+    let wanted = ["llama_generate", VARLEN];
+    let found = workloads.iter().filter(|workload| wanted.contains(&workload.name.as_str()));
+    reading::replay(programs, &found.collect::<Vec<_>>(), rounds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quick_look_is_short_and_says_so() {
+        let usual = Options::default();
+        assert_eq!((usual.timing().rounds, usual.command().as_str()), (7, "cargo xtask bench"));
+        let quick = Options { rounds: Some(2), is_quick: true };
+        assert_eq!(quick.timing().rounds, 2);
+        assert!(quick.timing().target_ns < usual.timing().target_ns);
+        assert_eq!(quick.command(), "cargo xtask bench --rounds 2 --quick");
+    }
+}

@@ -1,0 +1,162 @@
+//! What is run: scripts, recordings, and a script of random sizes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::programs::{Programs, recordings};
+
+pub(super) const HOT_BLOCK: &str = "hot block";
+pub(super) const RANDOM_SIZES: &str = "random sizes";
+pub(super) const VARLEN: &str = "gpt2_varlen";
+pub(super) const PREFETCH: &str = "prefetch_streams";
+
+/// How many blocks of the random script are live once it is under way.
+const LIVE: u64 = 600;
+/// How often the random script frees one of them and allocates another.
+const TURNS: u64 = 20_000;
+
+/// Something to run.
+pub(super) struct Workload {
+    pub(super) name: String,
+    pub(super) script: PathBuf,
+    /// What the script was written from.
+    pub(super) file: PathBuf,
+}
+
+impl Workload {
+    /// The numbers of threads with which it is measured: two only where the answer is another one.
+    pub(super) fn threads(&self) -> &'static [u64] {
+        match self.name.as_str() {
+            HOT_BLOCK | RANDOM_SIZES | VARLEN => &[1, 2],
+            _ => &[1],
+        }
+    }
+
+    /// What its row is called.
+    pub(super) fn row(&self, threads: u64) -> String {
+        match threads {
+            1 => self.name.clone(),
+            _ => format!("{}, {threads} threads", self.name),
+        }
+    }
+}
+
+/// Writes all scripts. The same program recorded or stored twice is taken once.
+pub(super) fn collect(
+    root: &Path,
+    programs: &Programs,
+    folder: &Path,
+) -> Result<Vec<Workload>, String> {
+    let mut scripts = Vec::new();
+    let mut recorded: Vec<(Workload, Vec<u8>)> = Vec::new();
+    for file in recordings(root) {
+        let stem = stem(&file);
+        let script = folder.join(format!("{}-{stem}.ops", scripts.len() + recorded.len()));
+        programs.write_trace(&file, &script, &folder.join("addresses"))?;
+        if file.extension().is_some_and(|extension| extension == "ops") {
+            scripts.push(Workload { name: stem.replace('_', " "), script, file });
+            continue;
+        }
+        let text = fs::read(&script).map_err(|error| format!("{}: {error}", script.display()))?;
+        if !recorded.iter().any(|(_, other)| *other == text) {
+            recorded.push((Workload { name: stem, script, file }, text));
+        }
+    }
+    let script = folder.join("random_sizes.ops");
+    write(&script, &random_sizes(1))?;
+    scripts.push(Workload { name: RANDOM_SIZES.to_owned(), file: script.clone(), script });
+    scripts.sort_by(|one, other| one.name.cmp(&other.name));
+    recorded.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
+    scripts.extend(recorded.into_iter().map(|(workload, _)| workload));
+    Ok(scripts)
+}
+
+/// A file's name without its endings.
+fn stem(file: &Path) -> String {
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    name.split('.').next().unwrap_or("").to_owned()
+}
+
+pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// A script in which 600 blocks are live and one after the other makes room for a new one.
+fn random_sizes(seed: u64) -> String {
+    let mut random = Random(seed);
+    let mut live: Vec<u64> = (0..LIVE).collect();
+    let mut text: String = (0..LIVE).map(|id| alloc(id, random.size_bytes())).collect();
+    for id in LIVE..LIVE + TURNS {
+        let place = &mut live[random.below(LIVE) as usize];
+        text.push_str(&free(*place));
+        text.push_str(&alloc(id, random.size_bytes()));
+        *place = id;
+    }
+    text
+}
+
+pub(super) fn alloc(id: u64, size_bytes: u64) -> String {
+    format!("alloc {id} {size_bytes} 0\n")
+}
+
+pub(super) fn free(id: u64) -> String {
+    format!("free {id}\n")
+}
+
+/// Numbers that are the same in every run; the generator is `SplitMix64`.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// A number below `end`; the bias of the remainder is nothing beside 64 bits.
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    /// From 256 bytes to 64 MiB, each power of two as likely as the next: most are small, and most
+    /// bytes are in large ones.
+    fn size_bytes(&mut self) -> u64 {
+        let floor = 1 << (8 + self.below(18));
+        floor + self.below(floor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_random_script_keeps_600_blocks_live() {
+        let script = random_sizes(1);
+        assert_eq!(script, random_sizes(1));
+        assert_ne!(script, random_sizes(2));
+        let (mut live, mut small) = (std::collections::HashSet::new(), 0);
+        for (index, line) in script.lines().enumerate() {
+            let words: Vec<&str> = line.split(' ').collect();
+            match words[..] {
+                ["alloc", id, size, "0"] => {
+                    let size: u64 = size.parse().unwrap();
+                    assert!((256..64 << 20).contains(&size));
+                    small += u64::from(size <= 1 << 20);
+                    assert!(live.insert(id));
+                }
+                ["free", id] => assert!(live.remove(id)),
+                _ => panic!("{line}"),
+            }
+            assert!(index < LIVE as usize || live.len() + 1 >= LIVE as usize);
+        }
+        assert_eq!(live.len() as u64, LIVE);
+        assert!((TURNS / 2..TURNS * 9 / 10).contains(&small));
+    }
+
+    #[test]
+    fn a_stem_has_no_endings() {
+        assert_eq!(stem(Path::new("workloads/gpt2_varlen.pickle.gz")), "gpt2_varlen");
+    }
+}

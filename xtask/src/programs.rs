@@ -1,0 +1,93 @@
+//! The programs that run beside each other, PyTorch's allocator and ours, and what they run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::peer::{self, Peer};
+
+/// The programs that take part.
+pub(crate) struct Programs {
+    pub(crate) judge: PathBuf,
+    pub(crate) larder: PathBuf,
+    write_ops: PathBuf,
+}
+
+impl Programs {
+    /// Builds both sides.
+    pub(crate) fn build(root: &Path, cargo: &Path, target: &Path) -> Result<Self, String> {
+        build(root, cargo, target, &["-p", "larder-cudart"])?;
+        let ours = ["-p", "larder-cli", "--bin", "larder", "--example", "write_ops"];
+        build(root, cargo, target, &ours)?;
+        let release = target.join("release");
+        let peer = Peer::new(target);
+        peer.build(root, &release.join("liblarder_cudart.a"))?;
+        Ok(Self {
+            judge: peer.judge(),
+            larder: release.join("larder"),
+            write_ops: release.join("examples/write_ops"),
+        })
+    }
+
+    /// Writes the script that belongs to a seed; the most bytes that are live in it.
+    pub(crate) fn write_seed(&self, seed: u64, flavour: &str, out: &Path) -> Result<u64, String> {
+        let mut write = Command::new(&self.write_ops);
+        peak_bytes(write.args(["seed", &seed.to_string(), flavour]).arg(out))
+    }
+
+    /// Writes what a recorded program did, and the addresses that it got; the most bytes that are
+    /// live in it.
+    pub(crate) fn write_trace(
+        &self,
+        file: &Path,
+        out: &Path,
+        addresses: &Path,
+    ) -> Result<u64, String> {
+        let mut write = Command::new(&self.write_ops);
+        peak_bytes(write.arg("trace").arg(file).arg(out).arg(addresses))
+    }
+}
+
+/// The most bytes that are live in a script, which its writer prints.
+fn peak_bytes(write: &mut Command) -> Result<u64, String> {
+    let output = write.output().map_err(|error| format!("write_ops: {error}"))?;
+    let printed = String::from_utf8_lossy(&output.stdout);
+    printed.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+/// Builds something of the workspace, optimised.
+pub(crate) fn build(
+    root: &Path,
+    cargo: &Path,
+    target: &Path,
+    arguments: &[&str],
+) -> Result<(), String> {
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--quiet"]).args(arguments).current_dir(root);
+    peer::run(command.env("CARGO_TARGET_DIR", target))
+}
+
+/// Where Cargo builds, and where runs may write.
+pub(crate) fn target_folder(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || root.join("target"),
+        |path| {
+            // Cargo takes it from where it was called; this program may be somewhere else.
+            std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(path))
+        },
+    )
+}
+
+/// The recorded programs that come with the repository, and those beside it where there are some.
+pub(crate) fn recordings(root: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for folder in [root.join("workloads"), root.join("../shared/traces")] {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        files.extend(entries.map(|entry| entry.path()).filter(|path| {
+            let name = path.to_string_lossy();
+            name.ends_with(".ops") || name.ends_with(".pickle.gz") || name.ends_with(".pickle")
+        }));
+    }
+    files.sort();
+    files
+}
