@@ -90,12 +90,15 @@ fn recording(facts: &RecordingFacts) -> String {
     text
 }
 
+/// How a value of a statistic is written.
+type Cell<'a> = &'a dyn Fn(i64) -> String;
+
 /// The statistics that people look at first, by the names that `torch.cuda.memory_summary` uses.
 fn memory(run: &Outcome) -> Table {
     let stats = &run.stats;
     let mut table = Table::new(["memory", "now", "peak", "total allocated", "total freed"]);
     let bytes = |bytes: i64| Bytes(bytes.max(0) as u64).to_string();
-    let rows: [(&str, &Counter, &dyn Fn(i64) -> String); 9] = [
+    let rows: [(&str, &Counter, Cell<'_>); 9] = [
         ("allocated", &stats.allocated_bytes.all, &bytes),
         ("active", &stats.active_bytes.all, &bytes),
         ("requested", &stats.requested_bytes.all, &bytes),
