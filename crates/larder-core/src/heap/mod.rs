@@ -1,7 +1,7 @@
 //! The heap: all state of one device's memory, and every change of it. It knows no device, no
 //! lock and no clock.
 //!
-//! A block is taken (`take`) and put back (`put_*`); segments come and go by plan and commit: the
+//! A block is taken (`take`) and put back (`put`); segments come and go by plan and commit: the
 //! heap plans, its owner makes the device calls, the heap commits what came of them.
 
 pub(crate) mod block;

@@ -133,13 +133,13 @@ impl Heap {
         let private = self.privates.get(id)?;
         let pools = [private.small, private.large];
         let bare = self.plan_release_bare(&pools);
-        let lanes = pools.map(|pool| self.segment_count(pool));
-        (lanes.iter().sum::<usize>() == bare.len()).then_some(bare)
+        let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
+        (segments == bare.len()).then_some(bare)
     }
 
     fn segment_count(&self, pool: PoolIndex) -> usize {
-        let lane_of = |lane| self.pools.lane(lane).pool;
-        self.segments.iter().filter(|(_, segment)| lane_of(segment.lane) == pool).count()
+        let pool_of = |lane| self.pools.lane(lane).pool;
+        self.segments.iter().filter(|(_, segment)| pool_of(segment.lane) == pool).count()
     }
 
     /// Forgets a released pool that has no segment left.
