@@ -11,8 +11,9 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 9] = [
-    Edges { package: "larder-core", ours: &[], others: false },
+const GRAPH: [Edges; 10] = [
+    Edges { package: "larder-lock", ours: &[], others: true },
+    Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
     Edges { package: "larder-cudart", ours: &["larder-core", "larder-sim"], others: true },

@@ -1,6 +1,6 @@
 //! The ladder: what a malloc that missed the cache tries, rung by rung, and how it gives up.
 
-use std::sync::MutexGuard;
+use larder_lock::TurnGuard;
 
 use crate::allocator::{Allocator, Shelf};
 use crate::device::{DeviceError, MemoryInfo};
@@ -26,7 +26,7 @@ impl Allocator {
     #[inline(never)]
     pub(super) fn climb<'a>(
         &'a self,
-        mut shelf: MutexGuard<'a, Shelf>,
+        mut shelf: TurnGuard<'a, Shelf>,
         want: &Want,
     ) -> Result<Addr, Error> {
         let device = &*self.device;
@@ -92,9 +92,9 @@ impl Allocator {
     /// settings say so.
     fn grow<'a>(
         &'a self,
-        mut shelf: MutexGuard<'a, Shelf>,
+        mut shelf: TurnGuard<'a, Shelf>,
         want: &Want,
-    ) -> Result<(MutexGuard<'a, Shelf>, Grown), Error> {
+    ) -> Result<(TurnGuard<'a, Shelf>, Grown), Error> {
         let grown = match shelf.heap.plan_growth(want) {
             Growth::Capped => Grown::NoRoom,
             Growth::Rejected => Grown::Rejected,
@@ -159,7 +159,7 @@ impl Allocator {
     /// lock is dropped.
     fn give_up(
         &self,
-        mut shelf: MutexGuard<'_, Shelf>,
+        mut shelf: TurnGuard<'_, Shelf>,
         want: &Want,
         rejected: bool,
     ) -> Result<Addr, Error> {

@@ -10,8 +10,10 @@ mod ladder;
 mod pages;
 mod pools;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::thread;
+
+use larder_lock::{TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
@@ -36,7 +38,7 @@ use pages::Orphan;
 /// with the device: somebody may be using it.
 pub struct Allocator {
     device: Arc<dyn Device>,
-    shelf: Mutex<Shelf>,
+    shelf: TurnLock<Shelf>,
     hooks: Hooks,
 }
 
@@ -47,6 +49,9 @@ struct Shelf {
     orphans: Vec<Orphan>,
 }
 
+/// Why the lock can be had.
+const UNPOISONED: &str = "no thread panicked while it changed the heap";
+
 impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
     /// off on a device that has no virtual memory.
@@ -54,11 +59,11 @@ impl Allocator {
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf { heap, events: EventPool::default(), orphans: Vec::new() };
-        Allocator { device, shelf: Mutex::new(shelf), hooks: Hooks::default() }
+        Allocator { device, shelf: TurnLock::new(shelf), hooks: Hooks::default() }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().expect("no thread panicked while it changed the heap")
+    fn lock(&self) -> TurnGuard<'_, Shelf> {
+        self.shelf.lock().expect(UNPOISONED)
     }
 
     /// Which device this is.
@@ -69,6 +74,14 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        match self.shelf.run(|shelf| shelf.heap.take_plainly(size_bytes, stream)) {
+            Ok(Some(addr)) => Ok(addr),
+            _ => self.malloc_with_care(size_bytes, stream),
+        }
+    }
+
+    #[inline(never)]
+    fn malloc_with_care(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         if size_bytes == 0 {
             return Ok(Addr(0));
         }
@@ -96,6 +109,14 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
+        match self.shelf.run(|shelf| shelf.heap.put_plainly(addr)) {
+            Ok(true) => Ok(()),
+            _ => self.free_with_care(addr),
+        }
+    }
+
+    #[inline(never)]
+    fn free_with_care(&self, addr: Addr) -> Result<(), Error> {
         if addr == Addr(0) {
             return Ok(());
         }

@@ -35,8 +35,9 @@ pub enum State {
     Waiting,
 }
 
-/// A span of addresses in one segment.
+/// A span of addresses in one segment. It fills a cache line, and never lies on two.
 #[derive(Clone, Debug)]
+#[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) addr: Addr,
     pub(crate) size_bytes: u64,
@@ -46,6 +47,11 @@ pub(crate) struct Block {
     pub(crate) free_since: u64,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
+    /// The free blocks before and behind it in its list, while it is in one.
+    pub(crate) shelf_prev: Option<BlockId>,
+    pub(crate) shelf_next: Option<BlockId>,
+    /// Its bin in the index of free blocks, while it is there.
+    pub(crate) bin: u16,
     pub(crate) segment: SegmentId,
     pub(crate) lane: LaneId,
     /// The kind of the lane's pool; kept here because every record of the block names it.
@@ -75,7 +81,9 @@ impl Block {
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     slots: Vec<Block>,
-    spare: Vec<BlockId>,
+    /// The first spare slot; each names the next by `next`.
+    spare: Option<BlockId>,
+    spare_count: usize,
 }
 
 impl Blocks {
@@ -88,6 +96,9 @@ impl Blocks {
             free_since: 0,
             prev: None,
             next: None,
+            shelf_prev: None,
+            shelf_next: None,
+            bin: 0,
             segment: SegmentId::NONE,
             lane: LaneId(0),
             kind: PoolKind::Small,
@@ -96,43 +107,58 @@ impl Blocks {
             oversize: false,
             used_elsewhere: false,
         };
-        Blocks { slots: vec![filler], spare: Vec::new() }
+        Blocks { slots: vec![filler], spare: None, spare_count: 0 }
     }
 
-    #[inline]
     pub(crate) fn add(&mut self, block: Block) -> BlockId {
-        if let Some(id) = self.spare.pop() {
-            self.slots[id.index() as usize] = block;
-            return id;
+        let id = self.slot();
+        self[id] = block;
+        id
+    }
+
+    /// A slot for a new block, with anything in it.
+    #[inline]
+    fn slot(&mut self) -> BlockId {
+        match self.spare {
+            Some(id) => {
+                self.spare = self[id].next;
+                self.spare_count -= 1;
+                id
+            }
+            None => self.grow(),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self) -> BlockId {
+        let block = self.slots[0].clone();
         let index = u32::try_from(self.slots.len()).expect("fewer than 4 billion blocks");
         self.slots.push(block);
         BlockId(NonZeroU32::new(index).expect("slot 0 is taken"))
     }
 
     /// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind
-    /// it, in the same state.
+    /// it, in the same state. The rest remembers that so much was last asked for of the whole.
     #[inline]
-    pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64) -> BlockId {
+    pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64, requested_bytes: u64) -> BlockId {
         let rest_id = self.slot();
         let block = &mut self[id];
         debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
         let rest_bytes = block.size_bytes - size_bytes;
-        let addr = block.addr.offset(size_bytes);
-        let (next, segment, lane, kind) = (block.next, block.segment, block.lane, block.kind);
-        let (requested_bytes, free_since) = (block.requested_bytes, block.free_since);
-        let (state, expandable) = (block.state, block.expandable);
+        let (addr, free_since, next) =
+            (block.addr.offset(size_bytes), block.free_since, block.next);
+        let (segment, lane) = (block.segment, block.lane);
+        let (kind, state, expandable) = (block.kind, block.state, block.expandable);
         block.size_bytes = size_bytes;
         block.next = Some(rest_id);
         // Field by field into its place: a block made elsewhere would be copied.
         let rest = &mut self[rest_id];
-        rest.addr = addr;
-        rest.size_bytes = rest_bytes;
-        rest.requested_bytes = requested_bytes;
-        rest.free_since = free_since;
+        (rest.addr, rest.size_bytes) = (addr, rest_bytes);
+        (rest.requested_bytes, rest.free_since) = (requested_bytes, free_since);
         (rest.prev, rest.next) = (Some(id), next);
-        (rest.segment, rest.lane, rest.kind) = (segment, lane, kind);
-        (rest.state, rest.expandable) = (state, expandable);
+        (rest.segment, rest.lane) = (segment, lane);
+        (rest.kind, rest.state, rest.expandable) = (kind, state, expandable);
         (rest.oversize, rest.used_elsewhere) = (false, false);
         if let Some(next) = next {
             self[next].prev = Some(rest_id);
@@ -140,23 +166,14 @@ impl Blocks {
         rest_id
     }
 
-    /// A slot for a new block, with anything in it.
-    #[inline]
-    fn slot(&mut self) -> BlockId {
-        self.spare.pop().unwrap_or_else(|| {
-            let filler = self.slots[0].clone();
-            self.add(filler)
-        })
-    }
-
-    /// Joins the block behind `id` to it. The lower block stays, so that a segment's first block
-    /// never changes.
+    /// Joins the block `gone`, which lies right behind `id`, to it. The lower block stays, so that a
+    /// segment's first block never changes.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would spend more on saving registers.
-    pub(crate) fn join_next(&mut self, id: BlockId) {
-        let gone = self[id].next.expect("a block to join");
+    pub(crate) fn join(&mut self, id: BlockId, gone: BlockId) {
         let (size_bytes, next) = (self[gone].size_bytes, self[gone].next);
         let block = &mut self[id];
+        debug_assert_eq!(block.next, Some(gone));
         block.size_bytes += size_bytes;
         block.next = next;
         if let Some(next) = next {
@@ -166,17 +183,28 @@ impl Blocks {
     }
 
     /// Forgets a block. Its slot is marked so that nothing mistakes it for a live one.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn remove(&mut self, id: BlockId) {
+        let spare = self.spare;
         let slot = &mut self[id];
         slot.state = State::Unmapped;
         slot.segment = SegmentId::NONE;
-        self.spare.push(id);
+        slot.next = spare;
+        self.spare = Some(id);
+        self.spare_count += 1;
+    }
+
+    /// A free block of no segment.
+    #[cfg(test)]
+    pub(crate) fn add_for_test(&mut self, addr: Addr, size_bytes: u64) -> BlockId {
+        let filler = self.slots[0].clone();
+        self.add(Block { addr, size_bytes, state: State::Free, ..filler })
     }
 
     /// How many blocks there are.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - 1 - self.spare.len()
+        self.slots.len() - 1 - self.spare_count
     }
 }
 
@@ -201,21 +229,20 @@ mod tests {
     use super::*;
 
     fn whole(blocks: &mut Blocks) -> BlockId {
-        let filler = blocks.slots[0].clone();
-        blocks.add(Block { addr: Addr(4096), size_bytes: 4096, state: State::Free, ..filler })
+        blocks.add_for_test(Addr(4096), 4096)
     }
 
     #[test]
     fn a_split_and_its_join_leave_no_trace() {
         let mut blocks = Blocks::new();
         let first = whole(&mut blocks);
-        let rest = blocks.split(first, 1024);
-        let middle = blocks.split(first, 512);
+        let rest = blocks.split(first, 1024, 0);
+        let middle = blocks.split(first, 512, 0);
         assert_eq!(blocks[middle].addr, Addr(4096 + 512));
         assert_eq!(blocks[rest].prev, Some(middle));
         assert_eq!(blocks.len(), 3);
-        blocks.join_next(first);
-        blocks.join_next(first);
+        blocks.join(first, middle);
+        blocks.join(first, rest);
         assert_eq!((blocks[first].size_bytes, blocks[first].is_split()), (4096, false));
         assert_eq!(blocks.len(), 1);
     }
@@ -224,8 +251,8 @@ mod tests {
     fn slots_are_used_again() {
         let mut blocks = Blocks::new();
         let first = whole(&mut blocks);
-        let rest = blocks.split(first, 512);
-        blocks.join_next(first);
-        assert_eq!(blocks.split(first, 1024), rest);
+        let rest = blocks.split(first, 512, 0);
+        blocks.join(first, rest);
+        assert_eq!(blocks.split(first, 1024, 0), rest);
     }
 }

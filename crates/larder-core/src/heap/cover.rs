@@ -69,18 +69,25 @@ impl CoverMap {
         self.tables.retain(|table| table.len > 0);
     }
 
-    /// The segments that the address may lie in: one that starts inside its granule, and one that
-    /// covers the granule's first byte.
+    /// The segment that the address may lie in: one that starts inside its granule and not behind
+    /// it, or else the one that covers the granule's first byte. `start` says where one starts.
     #[inline]
-    pub(crate) fn near(&self, addr: Addr) -> (Option<SegmentId>, Option<SegmentId>) {
+    pub(crate) fn segment_near(
+        &self,
+        addr: Addr,
+        start: impl Fn(SegmentId) -> Addr,
+    ) -> Option<SegmentId> {
         let granule = addr.0 >> GRANULE_SHIFT;
-        let inside = if self.inside.is_empty() { None } else { self.inside.get(&granule).copied() };
+        if !self.inside.is_empty()
+            && let Some(&id) = self.inside.get(&granule)
+            && addr >= start(id)
+        {
+            return Some(id);
+        }
         let number = granule >> TABLE_SHIFT;
-        let table = self.tables.iter().find(|table| table.number == number);
-        let id = table.map_or(SegmentId::NONE, |table| {
-            table.segments[(granule & ((1 << TABLE_SHIFT) - 1)) as usize]
-        });
-        (inside, (id != SegmentId::NONE).then_some(id))
+        let table = self.tables.iter().find(|table| table.number == number)?;
+        let id = table.segments[(granule & ((1 << TABLE_SHIFT) - 1)) as usize];
+        (id != SegmentId::NONE).then_some(id)
     }
 
     fn table_mut(&mut self, granule: u64) -> &mut Table {
@@ -115,12 +122,13 @@ mod tests {
         let far = Addr(1 << 52);
         map.add(segment(1), Addr(4 * MIB), Span::new(Addr(4 * MIB), 20 * MIB));
         map.add(segment(2), far, Span::new(far, 2 * MIB));
-        assert_eq!(map.near(Addr(4 * MIB)), (None, Some(segment(1))));
-        assert_eq!(map.near(Addr(24 * MIB - 1)), (None, Some(segment(1))));
-        assert_eq!(map.near(Addr(24 * MIB)), (None, None));
-        assert_eq!(map.near(far.offset(512)), (None, Some(segment(2))));
+        let near = |map: &CoverMap, addr| map.segment_near(addr, |_| unreachable!());
+        assert_eq!(near(&map, Addr(4 * MIB)), Some(segment(1)));
+        assert_eq!(near(&map, Addr(24 * MIB - 1)), Some(segment(1)));
+        assert_eq!(near(&map, Addr(24 * MIB)), None);
+        assert_eq!(near(&map, far.offset(512)), Some(segment(2)));
         map.remove(segment(1), Span::new(Addr(4 * MIB), 20 * MIB));
-        assert_eq!(map.near(Addr(4 * MIB)), (None, None));
+        assert_eq!(near(&map, Addr(4 * MIB)), None);
         assert_eq!(map.tables.len(), 1, "an empty table is dropped");
     }
 
@@ -131,10 +139,15 @@ mod tests {
         let (first, second) = (Addr(2 * MIB + 512), Addr(5 * MIB + 512));
         map.add(segment(1), first, Span::new(first, 3 * MIB));
         map.add(segment(2), second, Span::new(second, 3 * MIB));
-        assert_eq!(map.near(Addr(3 * MIB)), (Some(segment(1)), None));
-        assert_eq!(map.near(Addr(4 * MIB)), (Some(segment(2)), Some(segment(1))));
-        assert_eq!(map.near(Addr(7 * MIB)), (None, Some(segment(2))));
+        let starts = [Addr(0), first, second];
+        let near = |map: &CoverMap, addr| {
+            map.segment_near(addr, |id| starts[usize::from(id == segment(2)) + 1])
+        };
+        assert_eq!(near(&map, Addr(3 * MIB)), Some(segment(1)));
+        assert_eq!(near(&map, Addr(4 * MIB)), Some(segment(1)));
+        assert_eq!(near(&map, second), Some(segment(2)));
+        assert_eq!(near(&map, Addr(7 * MIB)), Some(segment(2)));
         map.remove(segment(2), Span::new(second, 3 * MIB));
-        assert_eq!(map.near(Addr(4 * MIB)), (None, Some(segment(1))));
+        assert_eq!(near(&map, second), Some(segment(1)));
     }
 }

@@ -111,6 +111,9 @@ impl Heap {
             free_since: 0,
             prev: None,
             next: None,
+            shelf_prev: None,
+            shelf_next: None,
+            bin: 0,
             segment: SegmentId::NONE,
             lane: want.lane,
             kind: want.kind,
@@ -184,7 +187,8 @@ impl Heap {
         let (id, span) = (plan.block, plan.span);
         self.forget(id);
         if span.size_bytes < self.blocks[id].size_bytes {
-            let rest = self.blocks.split(id, span.size_bytes);
+            let requested_bytes = self.blocks[id].requested_bytes;
+            let rest = self.blocks.split(id, span.size_bytes, requested_bytes);
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
         }
@@ -194,7 +198,7 @@ impl Heap {
             segment.set_page(index, Some(page));
         }
         self.segments.cover(segment_id, span);
-        let (id, _, _) = self.merge(id, State::Free);
+        let (id, _) = self.merge(id, State::Free);
         self.shelve(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);

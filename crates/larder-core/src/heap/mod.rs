@@ -14,6 +14,7 @@ mod pool;
 mod private;
 pub(crate) mod release;
 mod routing;
+mod rows;
 mod segment;
 pub mod size;
 pub mod snapshot;
@@ -23,7 +24,7 @@ pub use private::Filter;
 
 use crate::config::Config;
 use crate::heap::block::{BlockId, Blocks};
-use crate::heap::free_index::{Entry, Spot};
+use crate::heap::free_index::Spot;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{LaneId, PoolIndex, Pools};
 use crate::heap::private::Privates;
@@ -72,6 +73,11 @@ pub struct Heap {
     collecting: bool,
     /// Whether it ever was on. Until then no search was counted, and every age is zero.
     has_collected: bool,
+    /// Whether there ever was a split limit. Until then no block is oversize.
+    has_limited: bool,
+    /// Whether requests are rounded plainly and none of the above ever was: what the usual path
+    /// through the heap may take for granted.
+    plain: bool,
 }
 
 impl Heap {
@@ -93,6 +99,8 @@ impl Heap {
             rounds_plainly: true,
             collecting: false,
             has_collected: false,
+            has_limited: false,
+            plain: true,
         };
         heap.set_fraction(heap.config.memory_fraction);
         heap.derive();
@@ -151,6 +159,8 @@ impl Heap {
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
         self.has_collected |= self.collecting;
+        self.has_limited |= self.config.max_split_bytes.is_some();
+        self.plain = self.rounds_plainly && !self.has_collected && !self.has_limited;
     }
 
     /// Whether garbage collection is on.
@@ -158,17 +168,24 @@ impl Heap {
         self.collecting
     }
 
-    /// Rounds and routes a request.
-    #[inline]
+    /// Rounds a request, and routes it to the default pools.
     pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
-        let size_bytes = if self.rounds_plainly {
-            size::round_plainly(requested_bytes)
-        } else {
-            size::round(requested_bytes, &self.config)
-        };
+        let mut want = self.want_plainly(requested_bytes, stream);
+        if !self.rounds_plainly {
+            want.size_bytes = size::round(requested_bytes, &self.config);
+            want.kind = size::kind(want.size_bytes);
+            want.pool = PoolIndex::default_for(want.kind);
+            want.lane = self.pools.default_lane(want.kind, stream);
+        }
+        want
+    }
+
+    #[inline]
+    fn want_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
+        let size_bytes = size::round_plainly(requested_bytes);
         let kind = size::kind(size_bytes);
         let pool = PoolIndex::default_for(kind);
-        let lane = self.pools.lane_for(pool, stream);
+        let lane = self.pools.default_lane(kind, stream);
         let expandable = self.config.expandable_segments;
         Want { requested_bytes, size_bytes, kind, stream, expandable, splits: true, pool, lane }
     }
@@ -180,40 +197,60 @@ impl Heap {
         Want { splits, pool, lane, ..*want }
     }
 
-    /// Hands out a free block, or none if no free block will do.
+    /// Hands out a free block on the usual path. None if there is no such block, or if something
+    /// is on that asks for more care: then `want` and `take` see to it.
     #[inline]
+    pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if !self.plain
+            || self.is_diverted()
+            || !self.is_idle()
+            || !(1..size::REQUEST_LIMIT_BYTES).contains(&requested_bytes)
+        {
+            return None;
+        }
+        let want = self.want_plainly(requested_bytes, stream);
+        self.take_where::<true>(&want)
+    }
+
+    /// Hands out a free block, or none if no free block will do.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
         if self.collecting {
             self.pools.pool_mut(want.pool).searches += 1;
         }
-        let free = &self.pools.lane(want.lane).free;
-        let mut spot = free.find(want.size_bytes)?;
-        let mut entry = free.entry(spot);
-        if self.blocks[entry.id].expandable {
-            spot = self.search_expandable(want, spot)?;
-            entry = self.pools.lane(want.lane).free.entry(spot);
+        self.take_where::<false>(want)
+    }
+
+    /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
+    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+        let free = &mut self.pools.lane_mut(want.lane).free;
+        let mut spot = free.find(&self.blocks, want.size_bytes)?;
+        if self.blocks[spot.id].expandable {
+            spot = self.search_expandable(want.lane, want.expandable, spot)?;
         }
-        if !self.split_limit_allows(want, entry) {
+        if !PLAIN && !self.split_limit_allows(want, spot.id) {
             return None;
         }
-        self.pools.lane_mut(want.lane).free.remove_at(spot);
-        Some(self.hand_out(entry.id, want))
+        self.pools.lane_mut(want.lane).free.remove_at(&mut self.blocks, spot);
+        Some(self.hand_out_where::<PLAIN>(spot.id, want))
     }
 
     /// The search goes on from an expandable block: past those that can still grow a lot, so that
     /// the growable end of a segment is taken last; or past all of them while the setting is off.
-    fn search_expandable(&self, want: &Want, mut spot: Spot) -> Option<Spot> {
-        let free = &self.pools.lane(want.lane).free;
-        if !want.expandable {
-            while self.blocks[free.entry(spot).id].expandable {
-                spot = free.next(spot)?;
+    #[inline(never)]
+    fn search_expandable(&self, lane: LaneId, growing: bool, mut spot: Spot) -> Option<Spot> {
+        let free = &self.pools.lane(lane).free;
+        if !growing {
+            while self.blocks[spot.id].expandable {
+                spot = free.next(&self.blocks, spot)?;
             }
             return Some(spot);
         }
-        let mut room_bytes = self.room_bytes(free.entry(spot).id);
-        while self.blocks[free.entry(spot).id].expandable {
-            let Some(next) = free.next(spot) else { break };
-            let next_room_bytes = self.room_bytes(free.entry(next).id);
+        let mut room_bytes = self.room_bytes(spot.id);
+        while self.blocks[spot.id].expandable {
+            let Some(next) = free.next(&self.blocks, spot) else { break };
+            let next_room_bytes = self.room_bytes(next.id);
             if next_room_bytes >= room_bytes {
                 break;
             }
@@ -232,71 +269,88 @@ impl Heap {
 
     /// Whether the split limit lets this block serve this request: neither is a block above the
     /// limit broken into for a small request, nor is far too much given to a large one.
-    #[inline]
-    fn split_limit_allows(&self, want: &Want, entry: Entry) -> bool {
-        let limit_bytes = self.split_limit_bytes;
+    fn split_limit_allows(&self, want: &Want, id: BlockId) -> bool {
+        let (block, limit_bytes) = (&self.blocks[id], self.split_limit_bytes);
         if limit_bytes == u64::MAX {
             return true;
         }
-        if self.policy.split_limit_spares_expandable && self.blocks[entry.id].expandable {
+        if self.policy.split_limit_spares_expandable && block.expandable {
             return true;
         }
         if want.size_bytes < limit_bytes {
-            entry.size_bytes < limit_bytes
+            block.size_bytes < limit_bytes
         } else {
             let slack_bytes = self.config.max_non_split_rounding_bytes;
-            entry.size_bytes < want.size_bytes.saturating_add(slack_bytes)
+            block.size_bytes < want.size_bytes.saturating_add(slack_bytes)
         }
     }
 
     /// Makes a block that is in no index live, split to size where that is right.
-    #[inline]
     fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
-        let block = &self.blocks[id];
-        let (whole_bytes, expandable, was_split) =
-            (block.size_bytes, block.expandable, block.is_split());
+        self.hand_out_where::<false>(id, want)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn hand_out_where<const PLAIN: bool>(&mut self, id: BlockId, want: &Want) -> Addr {
+        let block = &mut self.blocks[id];
+        let (addr, segment, whole_bytes) = (block.addr, block.segment, block.size_bytes);
+        let (expandable, was_split) = (block.expandable, block.is_split());
         let fine = want.kind == PoolKind::Small
             || if self.policy.split_by_segment_kind { expandable } else { want.expandable };
+        let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
         let rest_bytes = whole_bytes - want.size_bytes;
-        if want.splits
-            && size::should_split(fine, want.size_bytes, rest_bytes, self.split_limit_bytes)
-        {
-            let rest = self.blocks.split(id, want.size_bytes);
-            self.shelve(rest);
-            if !expandable {
-                let (blocks, bytes) =
-                    if was_split { (0, -(want.size_bytes as i64)) } else { (1, rest_bytes as i64) };
-                self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
-            }
-        } else if was_split && !expandable {
-            let bytes = -(whole_bytes as i64);
-            self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks: -1, bytes });
-        }
-        let block = &mut self.blocks[id];
-        block.state = State::Live;
+        let splits =
+            want.splits && size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+        let size_bytes = if splits { want.size_bytes } else { whole_bytes };
+        let oversize = !PLAIN && size_bytes >= limit_bytes;
+        let last_requested_bytes = block.requested_bytes;
         block.requested_bytes = want.requested_bytes;
-        block.oversize = block.size_bytes >= self.split_limit_bytes;
-        let (addr, oversize) = (block.addr, block.oversize);
-        self.segments.note_start(block.segment, addr, id);
-        let place =
-            Place { kind: want.kind, stream: want.stream, addr, size_bytes: block.size_bytes };
+        block.state = State::Live;
+        if !PLAIN {
+            block.oversize = oversize;
+        }
+        if splits {
+            let rest = self.blocks.split(id, size_bytes, last_requested_bytes);
+            self.shelve_where::<PLAIN>(rest);
+        }
+        if !expandable {
+            let kind = want.kind;
+            match (splits, was_split) {
+                (true, false) => {
+                    self.recorder.record(Record::PiecesAdded { kind, blocks: 1, bytes: rest_bytes });
+                }
+                (true, true) => {
+                    self.recorder.record(Record::PiecesTaken { kind, blocks: 0, bytes: size_bytes });
+                }
+                (false, true) => {
+                    self.recorder.record(Record::PiecesTaken { kind, blocks: 1, bytes: size_bytes });
+                }
+                (false, false) => {}
+            }
+        }
+        self.segments.note_start(segment, addr, id);
+        let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
         self.recorder.record(Record::Alloc { place, requested_bytes, oversize });
         addr
     }
 
     /// Puts a block into its lane's index as free. Its age starts anew.
-    // Always inlined: a call would spend more on saving registers than the usual case takes.
+    fn shelve(&mut self, id: BlockId) {
+        self.shelve_where::<false>(id);
+    }
+
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn shelve(&mut self, id: BlockId) {
+    fn shelve_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
+        let lane = block.lane;
         block.state = State::Free;
-        if self.has_collected {
-            block.free_since = self.pools.pool(self.pools.lane(block.lane).pool).searches;
+        if !PLAIN && self.has_collected {
+            block.free_since = self.pools.pool(self.pools.lane(lane).pool).searches;
         }
-        let entry = Entry { size_bytes: block.size_bytes, addr: block.addr, id };
-        self.pools.lane_mut(block.lane).free.insert(entry);
+        self.pools.lane_mut(lane).free.insert(&mut self.blocks, id);
     }
 
     /// Takes a free block out of its lane's index.
@@ -304,8 +358,8 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn unshelve(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        self.pools.lane_mut(block.lane).free.remove(block.size_bytes, block.addr);
+        let lane = self.blocks[id].lane;
+        self.pools.lane_mut(lane).free.remove(&mut self.blocks, id);
     }
 
     /// The live block that starts at `addr`.
@@ -335,13 +389,30 @@ impl Heap {
         }
     }
 
-    /// Puts back a live block that no other stream uses.
+    /// Puts back the live block at an address on the usual path. False, and nothing is done, if
+    /// something asks for more care: then `live`, `uses` and `put` see to it.
     #[inline]
+    pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
+        let Some(id) = self.live(addr) else { return false };
+        let plain = self.plain && !self.blocks[id].used_elsewhere;
+        if plain {
+            self.put_where::<true>(id);
+        }
+        plain
+    }
+
+    /// Puts back a live block that no other stream uses.
     pub(crate) fn put(&mut self, id: BlockId) {
+        self.put_where::<false>(id);
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
-        let oversize = self.counts_as_oversize(id);
+        let oversize = !PLAIN && self.counts_as_oversize(id);
         self.recorder.record(Record::Free { place, requested_bytes, oversize });
-        self.reclaim(id, place.kind);
+        self.reclaim_where::<PLAIN>(id);
     }
 
     /// Takes back a live block that other streams use; it is free once these events are done.
@@ -415,7 +486,7 @@ impl Heap {
     fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         self.recorder.record(Record::FreeCompleted { place, requested_bytes });
-        self.reclaim(id, place.kind);
+        self.reclaim_where::<false>(id);
     }
 
     /// Whether the block is uncounted as oversize when it is freed.
@@ -430,56 +501,66 @@ impl Heap {
     }
 
     /// Merges the block with its free neighbours and puts the whole into the index.
-    #[inline]
-    fn reclaim(&mut self, id: BlockId, kind: PoolKind) {
-        let requested_bytes = self.blocks[id].requested_bytes;
-        let (id, merged_blocks, merged_bytes) = self.merge(id, State::Free);
-        self.blocks[id].requested_bytes = requested_bytes;
-        self.shelve(id);
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn reclaim_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let block = &self.blocks[id];
-        if !block.expandable {
-            let (split, bytes) =
-                if block.is_split() { (1, block.size_bytes as i64) } else { (0, 0) };
-            let (blocks, bytes) = (split - merged_blocks, bytes - merged_bytes as i64);
-            if blocks != 0 || bytes != 0 {
-                self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
-            }
+        let (requested_bytes, own_bytes) = (block.requested_bytes, block.size_bytes);
+        let (kind, expandable) = (block.kind, block.expandable);
+        let (id, merged_blocks) = self.merge(id, State::Free);
+        let block = &mut self.blocks[id];
+        block.requested_bytes = requested_bytes;
+        let (is_split, bytes) = (block.is_split(), block.size_bytes - own_bytes);
+        self.shelve_where::<PLAIN>(id);
+        if expandable {
+            return;
+        }
+        let recorder = &mut self.recorder;
+        if !is_split {
+            // The segment is whole again; what was merged were pieces.
+            recorder.record(Record::PiecesTaken { kind, blocks: merged_blocks, bytes });
+        } else if merged_blocks == 2 {
+            recorder.record(Record::PiecesTaken { kind, blocks: 1, bytes: 0 });
+            recorder.record(Record::PiecesAdded { kind, blocks: 0, bytes: own_bytes });
+        } else {
+            let blocks = 1 - merged_blocks;
+            recorder.record(Record::PiecesAdded { kind, blocks, bytes: own_bytes });
         }
     }
 
     /// Joins a block that is in no index with the neighbours that are in `state`, which are taken
-    /// out of theirs. Returns the joined block, and how many and how much was joined to it.
-    #[inline]
-    fn merge(&mut self, id: BlockId, state: State) -> (BlockId, i64, u64) {
-        let (mut whole, mut count, mut bytes) = (id, 0, 0);
+    /// out of theirs. Returns the joined block, and how many were joined to it.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn merge(&mut self, id: BlockId, state: State) -> (BlockId, u64) {
+        let (mut whole, mut count) = (id, 0);
         let (prev, next) = (self.blocks[id].prev, self.blocks[id].next);
         if let Some(next) = next.filter(|&next| self.blocks[next].state == state) {
-            bytes += self.forget(next);
+            self.forget(next);
             count += 1;
-            self.blocks.join_next(id);
+            self.blocks.join(id, next);
         }
         if let Some(prev) = prev.filter(|&prev| self.blocks[prev].state == state) {
-            bytes += self.forget(prev);
+            self.forget(prev);
             count += 1;
-            self.blocks.join_next(prev);
+            self.blocks.join(prev, id);
             whole = prev;
         }
-        (whole, count, bytes)
+        (whole, count)
     }
 
-    /// Takes a free or unmapped block out of its index and says how large it is.
+    /// Takes a free or unmapped block out of its index.
     // Always inlined: a call would spend more on saving registers than the usual case takes.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn forget(&mut self, id: BlockId) -> u64 {
+    fn forget(&mut self, id: BlockId) {
         let block = &self.blocks[id];
-        let (lane, addr, size_bytes) = (block.lane, block.addr, block.size_bytes);
         if block.state == State::Free {
             self.unshelve(id);
         } else {
+            let (lane, addr) = (block.lane, block.addr);
             self.pools.lane_mut(lane).unmapped.remove(&addr);
         }
-        size_bytes
     }
 
     /// What records say of a block.
@@ -506,11 +587,11 @@ impl Heap {
 
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
-        self.pools.lanes().filter_map(|(_, lane)| lane.free.largest_bytes()).max().unwrap_or(0)
+        self.pools.lanes().filter_map(|(_, lane)| lane.free.largest_bytes(&self.blocks)).max().unwrap_or(0)
     }
 
     /// How many free blocks there are.
     pub fn free_block_count(&self) -> usize {
-        self.pools.lanes().map(|(_, lane)| lane.free.len()).sum()
+        self.pools.lanes().map(|(_, lane)| lane.free.iter(&self.blocks).count()).sum()
     }
 }

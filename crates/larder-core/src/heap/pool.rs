@@ -53,8 +53,6 @@ pub(crate) struct Pool {
     pub(crate) no_split: bool,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
-    /// The lane looked up last: a program mostly stays on one stream.
-    recent: Option<(StreamId, LaneId)>,
     /// How often the pool was searched while garbage collection was on; the clock of ages.
     pub(crate) searches: u64,
 }
@@ -64,6 +62,9 @@ pub(crate) struct Pool {
 pub(crate) struct Pools {
     list: Vec<Pool>,
     lanes: Vec<Lane>,
+    /// The lanes of the default pools that were looked up last: a program mostly stays on one
+    /// stream.
+    recent: [(StreamId, LaneId); 2],
     /// Pools that were removed.
     spare: Vec<PoolIndex>,
 }
@@ -71,9 +72,12 @@ pub(crate) struct Pools {
 impl Pools {
     /// The two default pools.
     pub(crate) fn new() -> Pools {
-        let mut pools = Pools { list: Vec::new(), lanes: Vec::new(), spare: Vec::new() };
-        pools.add(PoolKind::Small, None);
-        pools.add(PoolKind::Large, None);
+        let recent = [(StreamId(0), LaneId(0)); 2];
+        let mut pools = Pools { list: Vec::new(), lanes: Vec::new(), recent, spare: Vec::new() };
+        for (at, kind) in [PoolKind::Small, PoolKind::Large].into_iter().enumerate() {
+            let pool = pools.add(kind, None);
+            pools.recent[at].1 = pools.lane_for(pool, StreamId(0));
+        }
         pools
     }
 
@@ -85,31 +89,36 @@ impl Pools {
             (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
             return at;
         }
-        let (lanes, recent) = (Vec::new(), None);
-        self.list.push(Pool { kind, owner, no_split: false, lanes, recent, searches: 0 });
+        let lanes = Vec::new();
+        self.list.push(Pool { kind, owner, no_split: false, lanes, searches: 0 });
         PoolIndex(u32::try_from(self.list.len() - 1).expect("few pools"))
     }
 
     /// Removes a pool that has no segment left.
     pub(crate) fn remove(&mut self, id: PoolIndex) {
         debug_assert!(
-            self.lanes_of(id).all(|lane| lane.free.len() == 0 && lane.unmapped.is_empty())
+            self.lanes_of(id).all(|lane| lane.free.is_empty() && lane.unmapped.is_empty())
         );
         self.spare.push(id);
     }
 
-    /// The lane of a pool on a stream, made on first use.
+    /// The lane of the default pool of this kind on a stream.
     #[inline]
-    pub(crate) fn lane_for(&mut self, pool: PoolIndex, stream: StreamId) -> LaneId {
-        match self.list[pool.0 as usize].recent {
-            Some((recent, lane)) if recent == stream => lane,
-            _ => self.look_up_lane(pool, stream),
+    pub(crate) fn default_lane(&mut self, kind: PoolKind, stream: StreamId) -> LaneId {
+        let (recent, lane) = self.recent[kind as usize];
+        if recent == stream {
+            return lane;
         }
+        let lane = self.lane_for(PoolIndex::default_for(kind), stream);
+        self.recent[kind as usize] = (stream, lane);
+        lane
     }
 
-    fn look_up_lane(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
+    /// The lane of a pool on a stream, made on first use.
+    #[inline(never)]
+    pub(crate) fn lane_for(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
         let pool = &mut self.list[pool_id.0 as usize];
-        let lane = match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
+        match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
                 let lane = LaneId(u32::try_from(self.lanes.len()).expect("few lanes"));
@@ -123,9 +132,7 @@ impl Pools {
                 });
                 lane
             }
-        };
-        pool.recent = Some((stream, lane));
-        lane
+        }
     }
 
     #[inline]
@@ -172,7 +179,7 @@ mod tests {
         assert_eq!(pools.lane_for(PoolIndex::SMALL, StreamId(9)), late);
         assert!(late != early && late != large);
         let streams: Vec<_> = pools.lanes_of(PoolIndex::SMALL).map(|lane| lane.stream.0).collect();
-        assert_eq!(streams, [2, 9]);
-        assert_eq!(pools.lanes().count(), 3);
+        assert_eq!(streams, [0, 2, 9], "the first stream's lanes are there from the start");
+        assert_eq!(pools.lanes().count(), 5);
     }
 }

@@ -45,10 +45,10 @@ impl Heap {
         let mut plan = Vec::new();
         for &pool in pools {
             let mut pages = Vec::new();
-            for entry in self.pools.lanes_of(pool).flat_map(|lane| lane.free.iter()) {
-                let block = &self.blocks[entry.id];
+            for id in self.free_blocks(pool) {
+                let block = &self.blocks[id];
                 if block.expandable {
-                    pages.push(Release::Pages(entry.id));
+                    pages.push(Release::Pages(id));
                 } else if !block.is_split() {
                     plan.push(Release::Segment(block.segment));
                 }
@@ -59,6 +59,11 @@ impl Heap {
             plan.extend(self.plan_release_bare(pools));
         }
         plan
+    }
+
+    /// A pool's free blocks, stream by stream.
+    fn free_blocks(&self, pool: PoolIndex) -> impl Iterator<Item = BlockId> + '_ {
+        self.pools.lanes_of(pool).flat_map(|lane| lane.free.iter(&self.blocks))
     }
 
     /// The addresses of these pools' expandable segments that have no page.
@@ -75,11 +80,11 @@ impl Heap {
         let threshold = self.config.garbage_collection_threshold * limit_bytes as f64;
         let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
         let searches = self.pools.pool(PoolIndex::LARGE).searches;
-        let idle = self.pools.lanes_of(PoolIndex::LARGE).flat_map(|lane| lane.free.iter());
         // An expandable block is never whole as long as its segment has room to grow, so that
         // leaving them out changes no average.
-        let idle = idle
-            .map(|entry| &self.blocks[entry.id])
+        let idle = self
+            .free_blocks(PoolIndex::LARGE)
+            .map(|id| &self.blocks[id])
             .filter(|block| !block.is_split() && !block.expandable);
         let age = |since: u64| searches - since;
         let (mut total_age, mut count) = (0, 0_u64);
@@ -123,25 +128,25 @@ impl Heap {
             !block.expandable && !block.is_split()
         };
         let one = if self.policy.make_room_skips_expandable {
-            free.iter_from(key_bytes).find(|entry| releasable(entry.id))
+            free.iter_from(&self.blocks, key_bytes).find(|&id| releasable(id))
         } else {
-            free.iter_from(key_bytes).next().filter(|entry| releasable(entry.id))
+            free.iter_from(&self.blocks, key_bytes).next().filter(|&id| releasable(id))
         };
-        if let Some(entry) = one {
-            return (vec![Release::Segment(self.blocks[entry.id].segment)], true);
+        if let Some(id) = one {
+            return (vec![Release::Segment(self.blocks[id].segment)], true);
         }
         let oversize: Vec<_> = free
-            .iter_from(self.split_limit_bytes)
-            .take_while(|entry| entry.size_bytes < key_bytes)
-            .filter(|entry| releasable(entry.id))
+            .iter_from(&self.blocks, self.split_limit_bytes)
+            .take_while(|&id| self.blocks[id].size_bytes < key_bytes)
+            .filter(|&id| releasable(id))
             .collect();
         let (mut plan, mut found_bytes) = (Vec::new(), 0);
-        for entry in oversize.iter().rev() {
+        for &id in oversize.iter().rev() {
             if found_bytes >= key_bytes {
                 break;
             }
-            found_bytes += entry.size_bytes;
-            plan.push(Release::Segment(self.blocks[entry.id].segment));
+            found_bytes += self.blocks[id].size_bytes;
+            plan.push(Release::Segment(self.blocks[id].segment));
         }
         (plan, found_bytes >= key_bytes)
     }
@@ -204,16 +209,18 @@ impl Heap {
         let block = self.blocks[id].span();
         if block.addr < span.addr {
             let head = id;
-            id = self.blocks.split(head, span.addr.0 - block.addr.0);
+            let requested_bytes = self.blocks[head].requested_bytes;
+            id = self.blocks.split(head, span.addr.0 - block.addr.0, requested_bytes);
             self.shelve(head);
         }
         if span.end() < block.end() {
-            let tail = self.blocks.split(id, span.size_bytes);
+            let requested_bytes = self.blocks[id].requested_bytes;
+            let tail = self.blocks.split(id, span.size_bytes, requested_bytes);
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
         self.blocks[id].state = State::Unmapped;
-        let (id, _, _) = self.merge(id, State::Unmapped);
+        let (id, _) = self.merge(id, State::Unmapped);
         let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
         self.reserved_bytes -= span.size_bytes;

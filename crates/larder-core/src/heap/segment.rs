@@ -137,7 +137,8 @@ impl Segment {
 /// All segments, and which of them an address lies in.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    slots: Vec<Option<Segment>>,
+    /// A slot that is not in use has a segment of no bytes.
+    slots: Vec<Segment>,
     spare: Vec<SegmentId>,
     cover: CoverMap,
     len: usize,
@@ -166,10 +167,10 @@ impl Segments {
         let segment = Segment { span, lane, first, backing, oversize, starts, window_shift };
         let fixed = !segment.is_expandable();
         let id = if let Some(id) = self.spare.pop() {
-            self.slots[id.index()] = Some(segment);
+            self[id] = segment;
             id
         } else {
-            self.slots.push(Some(segment));
+            self.slots.push(segment);
             SegmentId(u32::try_from(self.slots.len() - 1).expect("fewer than 4 billion segments"))
         };
         self.len += 1;
@@ -192,10 +193,12 @@ impl Segments {
 
     /// Forgets a segment.
     pub(crate) fn remove(&mut self, id: SegmentId) {
-        let segment = self.slots[id.index()].take().expect("a segment to remove");
-        if !segment.is_expandable() {
-            self.uncover(id, segment.span);
+        if !self[id].is_expandable() {
+            self.uncover(id, self[id].span);
         }
+        let segment = &mut self[id];
+        segment.span = Span::new(Addr(0), 0);
+        (segment.starts, segment.backing) = (Vec::new(), Backing::Fixed);
         self.spare.push(id);
         self.len -= 1;
     }
@@ -208,8 +211,7 @@ impl Segments {
     /// checks that it is live and starts at `addr` exactly.
     #[inline]
     pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
-        let (inside, at_start) = self.cover.near(addr);
-        let id = inside.filter(|&id| addr >= self[id].span.addr).or(at_start)?;
+        let id = self.cover.segment_near(addr, |id| self[id].span.addr)?;
         let segment = &self[id];
         if !segment.span.contains(addr) {
             return None;
@@ -230,7 +232,8 @@ impl Segments {
         self.slots
             .iter()
             .enumerate()
-            .filter_map(|(at, slot)| slot.as_ref().map(|segment| (SegmentId(at as u32), segment)))
+            .map(|(at, segment)| (SegmentId(at as u32), segment))
+            .filter(|(_, segment)| segment.span.size_bytes > 0)
     }
 }
 
@@ -239,13 +242,13 @@ impl std::ops::Index<SegmentId> for Segments {
 
     #[inline]
     fn index(&self, id: SegmentId) -> &Segment {
-        self.slots[id.index()].as_ref().expect("a segment in use")
+        &self.slots[id.index()]
     }
 }
 
 impl std::ops::IndexMut<SegmentId> for Segments {
     #[inline]
     fn index_mut(&mut self, id: SegmentId) -> &mut Segment {
-        self.slots[id.index()].as_mut().expect("a segment in use")
+        &mut self.slots[id.index()]
     }
 }

@@ -1,14 +1,51 @@
 //! Gauges: counters as they are kept, with as few additions per change as will do.
 
+use std::hint;
+
 use crate::record::stats::{ByPool, Counter};
 use crate::types::PoolKind;
 
-/// A counter as it is kept: what is freed follows from the rest, so a decrease is one subtraction.
+/// A value and its peak. What is kept is the peak, and how far below it the value is: then a change
+/// is one subtraction, and its sign says whether there is a new peak.
+#[derive(Clone, Copy, Debug, Default)]
+struct Level {
+    /// How far the value is below the peak. Never negative between two changes.
+    room: i64,
+    peak: i64,
+}
+
+impl Level {
+    fn current(self) -> i64 {
+        self.peak - self.room
+    }
+
+    #[inline]
+    fn increase(&mut self, amount: i64) {
+        self.room -= amount;
+        if self.room < 0 {
+            hint::cold_path();
+            self.reset_peak();
+        }
+    }
+
+    #[inline]
+    fn decrease(&mut self, amount: i64) {
+        self.room += amount;
+    }
+
+    /// The value becomes the peak.
+    #[inline]
+    fn reset_peak(&mut self) {
+        self.peak = self.current();
+        self.room = 0;
+    }
+}
+
+/// A counter as it is kept: what is freed follows from the rest, so a decrease is one addition.
 /// `freed = allocated + base - current`.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Gauge {
-    current: i64,
-    peak: i64,
+    level: Level,
     allocated: i64,
     /// The value when the sums were last reset.
     base: i64,
@@ -17,35 +54,32 @@ pub(super) struct Gauge {
 impl Gauge {
     #[inline]
     pub(super) fn increase(&mut self, amount: i64) {
-        self.current += amount;
+        self.level.increase(amount);
         self.allocated += amount;
-        // A new peak is rare: a branch that is not taken costs less than a store.
-        if self.current > self.peak {
-            self.peak = self.current;
-        }
     }
 
     #[inline]
     pub(super) fn decrease(&mut self, amount: i64) {
-        self.current -= amount;
+        self.level.decrease(amount);
     }
 
     pub(super) fn counter(&self) -> Counter {
+        let current = self.level.current();
         Counter {
-            current: self.current,
-            peak: self.peak,
+            current,
+            peak: self.level.peak,
             allocated: self.allocated,
-            freed: self.allocated + self.base - self.current,
+            freed: self.allocated + self.base - current,
         }
     }
 
     pub(super) fn reset_peak(&mut self) {
-        self.peak = self.current;
+        self.level.reset_peak();
     }
 
     pub(super) fn reset_accumulated(&mut self) {
         self.allocated = 0;
-        self.base = self.current;
+        self.base = self.level.current();
     }
 }
 
@@ -55,8 +89,7 @@ impl Gauge {
 pub(super) struct Family {
     /// Small and large.
     kinds: [Gauge; 2],
-    all_current: i64,
-    all_peak: i64,
+    all: Level,
 }
 
 impl Family {
@@ -65,43 +98,32 @@ impl Family {
         &mut self.kinds[kind as usize]
     }
 
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A call would take longer.
     pub(super) fn increase(&mut self, kind: PoolKind, amount: u64) {
         let amount = amount as i64;
         self.gauge(kind).increase(amount);
-        self.all_current += amount;
-        if self.all_current > self.all_peak {
-            self.all_peak = self.all_current;
-        }
+        self.all.increase(amount);
     }
 
     #[inline]
     pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
         let amount = amount as i64;
         self.gauge(kind).decrease(amount);
-        self.all_current -= amount;
-    }
-
-    #[inline]
-    pub(super) fn change(&mut self, kind: PoolKind, amount: i64) {
-        if amount >= 0 {
-            self.increase(kind, amount.unsigned_abs());
-        } else {
-            self.decrease(kind, amount.unsigned_abs());
-        }
+        self.all.decrease(amount);
     }
 
     fn peaks(&self) -> Peaks {
-        let [small, large] = self.kinds.map(|gauge| gauge.peak);
-        Peaks { small, large, all: self.all_peak }
+        let [small, large] = self.kinds.map(|gauge| gauge.level.peak);
+        Peaks { small, large, all: self.all.peak }
     }
 
     pub(super) fn by_pool(&self) -> ByPool {
         let [small_pool, large_pool] = self.kinds.map(|gauge| gauge.counter());
         ByPool {
             all: Counter {
-                current: self.all_current,
-                peak: self.all_peak,
+                current: self.all.current(),
+                peak: self.all.peak,
                 allocated: small_pool.allocated + large_pool.allocated,
                 freed: small_pool.freed + large_pool.freed,
             },
@@ -112,7 +134,7 @@ impl Family {
 
     pub(super) fn reset_peak(&mut self) {
         self.kinds.iter_mut().for_each(Gauge::reset_peak);
-        self.all_peak = self.all_current;
+        self.all.reset_peak();
     }
 
     pub(super) fn reset_accumulated(&mut self) {

@@ -57,14 +57,23 @@ pub enum Record {
         /// What the program had asked for.
         requested_bytes: u64,
     },
-    /// The free pieces of segments that are partly in use changed by so many and so much.
-    InactiveSplit {
+    /// There are more free pieces of segments that are partly in use.
+    PiecesAdded {
         /// The kind of pool.
         kind: PoolKind,
-        /// More or fewer pieces.
-        blocks: i64,
-        /// More or fewer bytes.
-        bytes: i64,
+        /// How many.
+        blocks: u64,
+        /// How much.
+        bytes: u64,
+    },
+    /// There are fewer of them.
+    PiecesTaken {
+        /// The kind of pool.
+        kind: PoolKind,
+        /// How many.
+        blocks: u64,
+        /// How much.
+        bytes: u64,
     },
     /// The device gave a segment.
     SegmentAlloc {

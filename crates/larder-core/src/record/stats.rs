@@ -153,9 +153,13 @@ impl Ledger {
                     self.oversize_allocations.decrease(1);
                 }
             }
-            Record::InactiveSplit { kind, blocks, bytes } => {
-                self.inactive_split.change(kind, blocks);
-                self.inactive_split_bytes.change(kind, bytes);
+            Record::PiecesAdded { kind, blocks, bytes } => {
+                self.inactive_split.increase(kind, blocks);
+                self.inactive_split_bytes.increase(kind, bytes);
+            }
+            Record::PiecesTaken { kind, blocks, bytes } => {
+                self.inactive_split.decrease(kind, blocks);
+                self.inactive_split_bytes.decrease(kind, bytes);
             }
             _ => self.record_rare(record),
         }
@@ -206,7 +210,10 @@ impl Ledger {
             Record::SyncAllStreams => self.sync_all_streams += 1,
             Record::OutOfMemory => self.ooms += 1,
             Record::Rejected => self.oom_rejections += 1,
-            Record::Alloc { .. } | Record::Free { .. } | Record::InactiveSplit { .. } => {
+            Record::Alloc { .. }
+            | Record::Free { .. }
+            | Record::PiecesAdded { .. }
+            | Record::PiecesTaken { .. } => {
                 unreachable!("counted where it is frequent")
             }
         }

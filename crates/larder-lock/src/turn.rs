@@ -1,0 +1,302 @@
+//! The lock itself.
+
+use std::cell::UnsafeCell;
+use std::fmt;
+use std::hint;
+use std::mem;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{barrier, token};
+
+/// A thread that takes the lock so often in a row gets a turn. Ending one costs microseconds, so
+/// that a turn must be likely to save more.
+const STREAK: u32 = 512;
+/// How long a thread that uses its turn all the time is left alone. Ending a turn costs a tenth
+/// of that.
+const TURN: Duration = Duration::from_micros(25);
+/// A holder that was outside at so many looks in a row is not using its turn.
+const QUIET_LOOKS: u32 = 32;
+/// So often whoever waits for the holder looks again at once; then it gives the processor away
+/// each time; then it sleeps.
+const SPINS: u32 = 2_000;
+const YIELDS_END: u32 = SPINS + 200;
+const NAP: Duration = Duration::from_micros(50);
+/// So many threads can have turns, one after the other, before some of them must have ended.
+const SEATS: usize = 1 << SEAT_BITS;
+const SEAT_BITS: u32 = 6;
+
+/// A mutual exclusion lock that gives turns. See the crate's page.
+///
+/// It is not fair. Taking it twice on one thread is a bug: it panics during a turn, and blocks for
+/// ever outside one.
+pub struct TurnLock<T> {
+    /// Whose turn it is: a thread's token and, in the lowest bits, its seat. Set only by whoever
+    /// holds the gate; unset also by the thread itself while it is inside.
+    turn: AtomicUsize,
+    /// For each seat, whether its thread is inside on its turn. Only that thread writes it: a
+    /// thread that finds its turn ended just as it goes in must not disturb the next one's flag.
+    inside: [AtomicBool; SEATS],
+    /// A thread panicked inside. Nobody gets in any more.
+    poisoned: AtomicBool,
+    /// Held by whoever is inside without a turn, and by whoever changes whose turn it is.
+    gate: Mutex<Gate>,
+    value: UnsafeCell<T>,
+}
+
+/// What decides on turns.
+struct Gate {
+    /// Who came last, and how often in a row before.
+    last: usize,
+    streak: u32,
+    /// The turn that was given last, unless it was ended.
+    given: Option<Given>,
+    seats: Vec<Seat>,
+}
+
+struct Given {
+    seat: usize,
+    began: Instant,
+}
+
+/// Whose seat it is.
+struct Seat {
+    token: usize,
+    life: Weak<()>,
+}
+
+/// A thread panicked while it held the lock; what the lock guards may be half changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Poisoned;
+
+impl fmt::Display for Poisoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a thread panicked while it held the lock")
+    }
+}
+
+impl std::error::Error for Poisoned {}
+
+/// Access to what the lock guards, until it is dropped.
+pub struct TurnGuard<'a, T> {
+    lock: &'a TurnLock<T>,
+    pass: Pass<'a>,
+    /// Whether the thread was unwinding already when it came.
+    was_panicking: bool,
+}
+
+/// By what right a thread is inside.
+enum Pass<'a> {
+    /// It is its turn, from this seat.
+    Turn(usize),
+    /// It holds the gate.
+    Gate { _gate: MutexGuard<'a, Gate> },
+}
+
+// SAFETY: the lock hands out access to the value to one thread at a time; going from one to the
+// next moves the value between threads, so that it must be `Send`.
+unsafe impl<T: Send> Send for TurnLock<T> {}
+// SAFETY: as above; a shared lock gives exclusive access, so that `T` need not be `Sync`.
+unsafe impl<T: Send> Sync for TurnLock<T> {}
+
+impl<T> TurnLock<T> {
+    /// A lock that nobody holds.
+    pub const fn new(value: T) -> TurnLock<T> {
+        let gate = Gate { last: token::NOBODY, streak: 0, given: None, seats: Vec::new() };
+        TurnLock {
+            turn: AtomicUsize::new(token::NOBODY),
+            inside: [const { AtomicBool::new(false) }; SEATS],
+            poisoned: AtomicBool::new(false),
+            gate: Mutex::new(gate),
+            value: UnsafeCell::new(value),
+        }
+    }
+
+    /// Waits until nobody else is inside, and goes in.
+    #[inline]
+    pub fn lock(&self) -> Result<TurnGuard<'_, T>, Poisoned> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        if turn >> SEAT_BITS == token::peek() {
+            let seat = turn % SEATS;
+            assert!(!self.inside[seat].load(Ordering::Relaxed), "the thread has the lock already");
+            self.inside[seat].store(true, Ordering::Relaxed);
+            // Whoever ends the turn writes `turn`, passes the heavy fence, and reads `inside`.
+            // Either that write is seen here, or the store above is seen there.
+            barrier::light();
+            if self.turn.load(Ordering::Relaxed) == turn {
+                return Ok(self.guard(Pass::Turn(seat)));
+            }
+            self.inside[seat].store(false, Ordering::Release);
+        }
+        self.lock_at_the_gate()
+    }
+
+    /// Waits until nobody else is inside, and calls `work` there. As `lock`, but cheaper: during a
+    /// turn, nothing has to be remembered but where to say that it is over.
+    #[inline]
+    pub fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
+        let turn = self.turn.load(Ordering::Relaxed);
+        if turn >> SEAT_BITS == token::peek() {
+            let inside = &self.inside[turn % SEATS];
+            debug_assert!(!inside.load(Ordering::Relaxed), "the thread has the lock already");
+            inside.store(true, Ordering::Relaxed);
+            // As in `lock`.
+            barrier::light();
+            if self.turn.load(Ordering::Relaxed) == turn {
+                let fuse = Fuse { lock: self, inside };
+                // SAFETY: it is this thread's turn, and whoever ends it waits for `inside`.
+                let result = work(unsafe { &mut *self.value.get() });
+                mem::forget(fuse);
+                inside.store(false, Ordering::Release);
+                return Ok(result);
+            }
+            inside.store(false, Ordering::Release);
+        }
+        self.run_at_the_gate(work)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_at_the_gate<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
+        self.lock_at_the_gate().map(|mut guard| work(&mut guard))
+    }
+
+    #[inline]
+    fn guard<'a>(&'a self, pass: Pass<'a>) -> TurnGuard<'a, T> {
+        TurnGuard { lock: self, pass, was_panicking: thread::panicking() }
+    }
+
+    #[inline(never)]
+    fn lock_at_the_gate(&self) -> Result<TurnGuard<'_, T>, Poisoned> {
+        // Poison of the gate says nothing: the gate is whole at every moment.
+        let (mut gate, mut contended) = match self.gate.try_lock() {
+            Ok(gate) => (gate, false),
+            Err(TryLockError::Poisoned(gate)) => (gate.into_inner(), false),
+            Err(TryLockError::WouldBlock) => {
+                (self.gate.lock().unwrap_or_else(PoisonError::into_inner), true)
+            }
+        };
+        if let Some(given) = gate.given.take() {
+            contended |= self.end(&given);
+        }
+        if self.poisoned.load(Ordering::Relaxed) {
+            return Err(Poisoned);
+        }
+        let me = token::own();
+        // Now, so that nothing is allocated when a turn is given.
+        if gate.seats.capacity() == 0 {
+            gate.seats.reserve(SEATS);
+        }
+        gate.streak = if gate.last == me { gate.streak + 1 } else { 0 };
+        gate.last = me;
+        if (contended || gate.streak >= STREAK)
+            && barrier::is_available()
+            && let Some(seat) = gate.seat_of(me)
+        {
+            gate.streak = 0;
+            gate.given = Some(Given { seat, began: Instant::now() });
+            self.inside[seat].store(true, Ordering::Relaxed);
+            self.turn.store(me << SEAT_BITS | seat, Ordering::Relaxed);
+            return Ok(self.guard(Pass::Turn(seat)));
+        }
+        Ok(self.guard(Pass::Gate { _gate: gate }))
+    }
+
+    /// Ends a turn, and waits until its thread is outside. One that keeps using its turn is left
+    /// alone for a moment; says whether that was so.
+    fn end(&self, given: &Given) -> bool {
+        let inside = &self.inside[given.seat];
+        let mut quiet_looks = 0;
+        while quiet_looks < QUIET_LOOKS && given.began.elapsed() < TURN {
+            quiet_looks = if inside.load(Ordering::Relaxed) { 0 } else { quiet_looks + 1 };
+            hint::spin_loop();
+        }
+        self.turn.store(token::NOBODY, Ordering::Relaxed);
+        barrier::heavy();
+        let mut looks = 0;
+        while inside.load(Ordering::Acquire) {
+            match looks {
+                0..SPINS => hint::spin_loop(),
+                SPINS..YIELDS_END => thread::yield_now(),
+                _ => thread::sleep(NAP),
+            }
+            looks = (looks + 1).min(YIELDS_END);
+        }
+        quiet_looks < QUIET_LOOKS
+    }
+
+    /// Lets nobody in any more. Called by whoever is inside.
+    fn poison(&self) {
+        self.poisoned.store(true, Ordering::Relaxed);
+        // So that this thread too comes to the gate, where the poison is seen.
+        self.turn.store(token::NOBODY, Ordering::Relaxed);
+    }
+
+    /// The value, for whoever has the lock to itself.
+    pub fn get_mut(&mut self) -> Result<&mut T, Poisoned> {
+        if *self.poisoned.get_mut() { Err(Poisoned) } else { Ok(self.value.get_mut()) }
+    }
+}
+
+impl Gate {
+    /// The seat of the calling thread: its own, a new one, or that of a thread that has ended.
+    fn seat_of(&mut self, me: usize) -> Option<usize> {
+        if let Some(seat) = self.seats.iter().position(|seat| seat.token == me) {
+            return Some(seat);
+        }
+        let own = Seat { token: me, life: token::life()? };
+        if self.seats.len() < SEATS {
+            self.seats.push(own);
+            return Some(self.seats.len() - 1);
+        }
+        let seat = self.seats.iter().position(|seat| seat.life.strong_count() == 0)?;
+        self.seats[seat] = own;
+        Some(seat)
+    }
+}
+
+/// Goes off if a panic gets past it: poisons the lock, and leaves it.
+struct Fuse<'a, T> {
+    lock: &'a TurnLock<T>,
+    inside: &'a AtomicBool,
+}
+
+impl<T> Drop for Fuse<'_, T> {
+    fn drop(&mut self) {
+        self.lock.poison();
+        self.inside.store(false, Ordering::Release);
+    }
+}
+
+impl<T> Deref for TurnGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: a guard exists only while its thread alone is inside.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for TurnGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: a guard exists only while its thread alone is inside, and it is borrowed.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for TurnGuard<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        if thread::panicking() && !self.was_panicking {
+            self.lock.poison();
+        }
+        if let Pass::Turn(seat) = self.pass {
+            self.lock.inside[seat].store(false, Ordering::Release);
+        }
+    }
+}
