@@ -316,44 +316,52 @@ void replay(const std::string& path, std::optional<std::string> placements, uint
 
 // One operation with its allocation's place in a table, so that the timed loop looks nothing up.
 struct Step {
-  bool is_alloc;
-  size_t slot;
-  size_t size;
-  uint64_t stream;
+  // What to ask for; 0 to free what is in the slot.
+  uint64_t size;
+  uint32_t slot;
+  uint32_t stream;
 };
 
 struct Steps {
   std::vector<Step> steps;
-  size_t slots = 0;
+  uint32_t slots = 0;
   uint64_t streams = 1;
 };
 
 // The `alloc` and `free` lines of a script; whatever is live at the end is freed, so that the next
-// pass finds what this one found.
+// pass finds what this one found. Slots are used again, so that the table stays small.
 Steps bench_steps(const std::vector<Op>& ops) {
   Steps result;
-  std::unordered_map<std::string, size_t> live;
+  std::unordered_map<std::string, uint32_t> live;
+  std::vector<uint32_t> spare;
   for (const Op& op : ops) {
-    if (op.name == "alloc") {
-      uint64_t stream = op.number(2);
-      live[op.words[0]] = result.slots;
-      result.steps.push_back({true, result.slots, op.number(1), stream});
-      result.streams = std::max(result.streams, stream + 1);
-      result.slots += 1;
+    if (op.name == "alloc" && op.number(1) > 0) {
+      auto stream = static_cast<uint32_t>(op.number(2));
+      uint32_t slot = result.slots;
+      if (spare.empty()) {
+        result.slots += 1;
+      } else {
+        slot = spare.back();
+        spare.pop_back();
+      }
+      live[op.words[0]] = slot;
+      result.steps.push_back({op.number(1), slot, stream});
+      result.streams = std::max<uint64_t>(result.streams, stream + 1);
     } else if (op.name == "free") {
       if (auto found = live.find(op.words.at(0)); found != live.end()) {
-        result.steps.push_back({false, found->second, 0, 0});
+        result.steps.push_back({0, found->second, 0});
+        spare.push_back(found->second);
         live.erase(found);
       }
     }
   }
-  std::vector<size_t> left;
+  std::vector<uint32_t> left;
   for (const auto& [id, slot] : live) {
     left.push_back(slot);
   }
   std::sort(left.begin(), left.end());
-  for (size_t slot : left) {
-    result.steps.push_back({false, slot, 0, 0});
+  for (uint32_t slot : left) {
+    result.steps.push_back({0, slot, 0});
   }
   return result;
 }
@@ -362,7 +370,7 @@ Steps bench_steps(const std::vector<Op>& ops) {
 void pass(const Steps& steps, std::vector<void*>& table, uint64_t first_stream) {
   auto* allocator = allocator::get();
   for (const Step& step : steps.steps) {
-    if (step.is_alloc) {
+    if (step.size > 0) {
       auto stream = handle(first_stream + step.stream);
       table[step.slot] = allocator->raw_alloc_with_stream(step.size, stream);
     } else {

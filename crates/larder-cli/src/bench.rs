@@ -25,28 +25,33 @@ pub struct Measured {
 
 /// One operation with its allocation's place in a table, so that the timed loop looks nothing up.
 #[derive(Clone, Copy)]
-enum Step {
-    Alloc { slot: usize, size_bytes: u64, stream: u64 },
-    Free { slot: usize },
+struct Step {
+    /// What to ask for; 0 to free what is in the slot.
+    size_bytes: u64,
+    slot: u32,
+    stream: u32,
 }
 
 /// The `alloc` and `free` lines of a workload; whatever is live at the end is freed, so that the
-/// next pass finds what this one found.
+/// next pass finds what this one found. Slots are used again, so that the table stays small.
 fn steps(ops: &[Op]) -> (Vec<Step>, usize) {
     let mut steps = Vec::with_capacity(ops.len());
-    let mut slots = HashMap::new();
     let mut live = HashMap::new();
+    let (mut spare, mut slots) = (Vec::new(), 0);
     for &op in ops {
         match op {
-            Op::Alloc { id, size_bytes, stream } => {
-                let next = slots.len();
-                let slot = *slots.entry(id).or_insert(next);
+            Op::Alloc { id, size_bytes, stream } if size_bytes > 0 => {
+                let slot = spare.pop().unwrap_or_else(|| {
+                    slots += 1;
+                    slots - 1
+                });
                 live.insert(id, slot);
-                steps.push(Step::Alloc { slot, size_bytes, stream: u64::from(stream) });
+                steps.push(Step { size_bytes, slot, stream });
             }
             Op::Free { id } => {
                 if let Some(slot) = live.remove(&id) {
-                    steps.push(Step::Free { slot });
+                    steps.push(Step { size_bytes: 0, slot, stream: 0 });
+                    spare.push(slot);
                 }
             }
             _ => {}
@@ -54,8 +59,8 @@ fn steps(ops: &[Op]) -> (Vec<Step>, usize) {
     }
     let mut left: Vec<_> = live.into_values().collect();
     left.sort_unstable();
-    steps.extend(left.into_iter().map(|slot| Step::Free { slot }));
-    (steps, slots.len())
+    steps.extend(left.into_iter().map(|slot| Step { size_bytes: 0, slot, stream: 0 }));
+    (steps, slots as usize)
 }
 
 /// One pass over all steps, on streams that start at `first_stream`.
@@ -65,12 +70,12 @@ fn pass(
     table: &mut [Addr],
     first_stream: u64,
 ) -> Result<(), Error> {
-    for &step in steps {
-        match step {
-            Step::Alloc { slot, size_bytes, stream } => {
-                table[slot] = allocator.malloc(size_bytes, StreamId(first_stream + stream))?;
-            }
-            Step::Free { slot } => allocator.free(table[slot])?,
+    for &Step { size_bytes, slot, stream } in steps {
+        let addr = &mut table[slot as usize];
+        if size_bytes > 0 {
+            *addr = allocator.malloc(size_bytes, StreamId(first_stream + u64::from(stream)))?;
+        } else {
+            allocator.free(*addr)?;
         }
     }
     Ok(())

@@ -73,13 +73,17 @@ impl Block {
     /// Whether the block is a piece of its segment and not the whole.
     #[inline]
     pub(crate) fn is_split(&self) -> bool {
-        self.prev.is_some() || self.next.is_some()
+        // With no branch: both are in the same line.
+        self.prev.is_some() | self.next.is_some()
     }
 }
 
 /// The arena. Spare slots form a stack, so that a split and a merge cost no host allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
+    /// Slot 0 is nobody: it is where a block that has no neighbour finds one that is never free, and
+    /// where what is written to such a neighbour ends up. That takes the place of a branch that
+    /// nobody can predict.
     slots: Vec<Block>,
     /// The first spare slot; each names the next by `next`.
     spare: Option<BlockId>,
@@ -88,8 +92,7 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     pub(crate) fn new() -> Blocks {
-        // Slot 0 is never handed out, so that an id has a niche for none.
-        let filler = Block {
+        let nobody = Block {
             addr: Addr(0),
             size_bytes: 0,
             requested_bytes: 0,
@@ -102,12 +105,12 @@ impl Blocks {
             segment: SegmentId::NONE,
             lane: LaneId(0),
             kind: PoolKind::Small,
-            state: State::Unmapped,
+            state: State::Live,
             expandable: false,
             oversize: false,
             used_elsewhere: false,
         };
-        Blocks { slots: vec![filler], spare: None, spare_count: 0 }
+        Blocks { slots: vec![nobody], spare: None, spare_count: 0 }
     }
 
     pub(crate) fn add(&mut self, block: Block) -> BlockId {
@@ -117,7 +120,8 @@ impl Blocks {
     }
 
     /// A slot for a new block, with anything in it.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     fn slot(&mut self) -> BlockId {
         match self.spare {
             Some(id) => {
@@ -140,7 +144,8 @@ impl Blocks {
 
     /// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind
     /// it, in the same state. The rest remembers that so much was last asked for of the whole.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64, requested_bytes: u64) -> BlockId {
         let rest_id = self.slot();
         let block = &mut self[id];
@@ -160,9 +165,7 @@ impl Blocks {
         (rest.segment, rest.lane) = (segment, lane);
         (rest.kind, rest.state, rest.expandable) = (kind, state, expandable);
         (rest.oversize, rest.used_elsewhere) = (false, false);
-        if let Some(next) = next {
-            self[next].prev = Some(rest_id);
-        }
+        self.neighbour_mut(next).prev = Some(rest_id);
         rest_id
     }
 
@@ -176,10 +179,19 @@ impl Blocks {
         debug_assert_eq!(block.next, Some(gone));
         block.size_bytes += size_bytes;
         block.next = next;
-        if let Some(next) = next {
-            self[next].prev = Some(id);
-        }
+        self.neighbour_mut(next).prev = Some(id);
         self.remove(gone);
+    }
+
+    /// The state of a neighbour. Where there is none, it is nobody's.
+    #[inline]
+    pub(crate) fn neighbour_state(&self, id: Option<BlockId>) -> State {
+        self.slots[id.map_or(0, BlockId::index) as usize].state
+    }
+
+    #[inline]
+    fn neighbour_mut(&mut self, id: Option<BlockId>) -> &mut Block {
+        &mut self.slots[id.map_or(0, BlockId::index) as usize]
     }
 
     /// Forgets a block. Its slot is marked so that nothing mistakes it for a live one.

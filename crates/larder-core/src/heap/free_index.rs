@@ -78,42 +78,46 @@ impl FreeIndex {
     #[inline]
     pub(crate) fn find(&self, blocks: &Blocks, size_bytes: u64) -> Option<Spot> {
         let bin = bin_of(size_bytes);
-        let bits = self.words[bin / BINS_PER_WORD] >> (bin % BINS_PER_WORD);
-        if bits & 1 != 0
-            && let Some(id) = self.find_in(blocks, bin, size_bytes)
-        {
-            return Some(Spot { id, bin });
+        let spot = self.first_from(bin, self.words[bin / BINS_PER_WORD] >> (bin % BINS_PER_WORD))?;
+        // Only in the size's own bin can there be blocks that are too small.
+        if blocks[spot.id].size_bytes >= size_bytes {
+            return Some(spot);
         }
-        self.first_behind(bin, bits >> 1)
+        self.find_behind(blocks, spot, size_bytes)
     }
 
-    /// The first block of a bin that is large enough.
-    #[inline]
-    fn find_in(&self, blocks: &Blocks, bin: usize, size_bytes: u64) -> Option<BlockId> {
-        match self.bins[bin] {
-            Bin::Empty => None,
-            Bin::List { first, .. } => {
-                let mut at = Some(first);
-                while let Some(id) = at {
-                    let block = &blocks[id];
-                    if block.size_bytes >= size_bytes {
-                        break;
-                    }
-                    at = block.shelf_next;
+    /// The first block behind this one that is large enough.
+    #[inline(never)]
+    fn find_behind(&self, blocks: &Blocks, spot: Spot, size_bytes: u64) -> Option<Spot> {
+        let Spot { mut id, bin } = spot;
+        if let Bin::Rows(rows) = self.bins[bin] {
+            if let Some(entry) = self.rows[rows as usize].find((size_bytes, Addr(0))) {
+                return Some(Spot { id: entry.id, bin });
+            }
+        } else {
+            while let Some(next) = blocks[id].shelf_next {
+                id = next;
+                if blocks[id].size_bytes >= size_bytes {
+                    return Some(Spot { id, bin });
                 }
-                at
-            }
-            Bin::Rows(rows) => {
-                self.rows[rows as usize].find((size_bytes, Addr(0))).map(|entry| entry.id)
             }
         }
+        self.first_behind(bin)
     }
 
-    /// The first block behind a bin; `bits` are those of the bins behind it in its word.
+    /// The first block behind a bin.
+    fn first_behind(&self, bin: usize) -> Option<Spot> {
+        let bin = bin + 1;
+        let bits = self.words.get(bin / BINS_PER_WORD)? >> (bin % BINS_PER_WORD);
+        self.first_from(bin, bits)
+    }
+
+    /// The first block from a bin on; `bits` are those of this bin and of those behind it in its
+    /// word.
     #[inline]
-    fn first_behind(&self, bin: usize, bits: u64) -> Option<Spot> {
+    fn first_from(&self, bin: usize, bits: u64) -> Option<Spot> {
         if bits != 0 {
-            return self.first_of(bin + 1 + bits.trailing_zeros() as usize);
+            return self.first_of(bin + bits.trailing_zeros() as usize);
         }
         // Shifted twice, because a shift by 64 is not one.
         let words = self.top & (u64::MAX << (bin / BINS_PER_WORD) << 1);
@@ -147,11 +151,12 @@ impl FreeIndex {
         if let Some(id) = next {
             return Some(Spot { id, bin });
         }
-        self.first_behind(bin, self.words[bin / BINS_PER_WORD] >> (bin % BINS_PER_WORD) >> 1)
+        self.first_behind(bin)
     }
 
     /// Puts in a block. Its size and address must not change until it is taken out.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // The usual case is a few stores.
     pub(crate) fn insert(&mut self, blocks: &mut Blocks, id: BlockId) {
         let block = &mut blocks[id];
         let bin = bin_of(block.size_bytes);
@@ -235,9 +240,8 @@ impl FreeIndex {
         self.bins[bin % BINS] = Bin::Empty;
         let word = bin / BINS_PER_WORD % WORDS;
         self.words[word] &= !(1 << (bin % BINS_PER_WORD));
-        if self.words[word] == 0 {
-            self.top &= !(1 << word);
-        }
+        // With no branch: whether a word falls empty is anybody's guess.
+        self.top &= !(u64::from(self.words[word] == 0) << word);
     }
 
     /// Takes a block out of a bin that holds others, or is in rows.

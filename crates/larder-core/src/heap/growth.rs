@@ -185,7 +185,7 @@ impl Heap {
     /// The pages of a plan were mapped. Returns the free block that they are part of now.
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
-        self.forget(id);
+        self.forget(id, State::Unmapped);
         if span.size_bytes < self.blocks[id].size_bytes {
             let requested_bytes = self.blocks[id].requested_bytes;
             let rest = self.blocks.split(id, span.size_bytes, requested_bytes);

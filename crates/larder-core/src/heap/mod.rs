@@ -296,8 +296,9 @@ impl Heap {
         let block = &mut self.blocks[id];
         let (addr, segment, whole_bytes) = (block.addr, block.segment, block.size_bytes);
         let (expandable, was_split) = (block.expandable, block.is_split());
-        let fine = want.kind == PoolKind::Small
-            || if self.policy.split_by_segment_kind { expandable } else { want.expandable };
+        // Of these choices none can be predicted, so that they are made with no branch.
+        let fine = (want.kind == PoolKind::Small)
+            | if self.policy.split_by_segment_kind { expandable } else { want.expandable };
         let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
         let rest_bytes = whole_bytes - want.size_bytes;
         let splits =
@@ -315,19 +316,12 @@ impl Heap {
             self.shelve_where::<PLAIN>(rest);
         }
         if !expandable {
-            let kind = want.kind;
-            match (splits, was_split) {
-                (true, false) => {
-                    self.recorder.record(Record::PiecesAdded { kind, blocks: 1, bytes: rest_bytes });
-                }
-                (true, true) => {
-                    self.recorder.record(Record::PiecesTaken { kind, blocks: 0, bytes: size_bytes });
-                }
-                (false, true) => {
-                    self.recorder.record(Record::PiecesTaken { kind, blocks: 1, bytes: size_bytes });
-                }
-                (false, false) => {}
-            }
+            let (blocks, bytes) = if was_split {
+                (-i64::from(!splits), -(size_bytes as i64))
+            } else {
+                (i64::from(splits), (whole_bytes - size_bytes) as i64)
+            };
+            self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
         }
         self.segments.note_start(segment, addr, id);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
@@ -510,38 +504,39 @@ impl Heap {
         let (id, merged_blocks) = self.merge(id, State::Free);
         let block = &mut self.blocks[id];
         block.requested_bytes = requested_bytes;
-        let (is_split, bytes) = (block.is_split(), block.size_bytes - own_bytes);
+        let (is_split, merged_bytes) = (block.is_split(), block.size_bytes - own_bytes);
         self.shelve_where::<PLAIN>(id);
         if expandable {
             return;
         }
-        let recorder = &mut self.recorder;
-        if !is_split {
-            // The segment is whole again; what was merged were pieces.
-            recorder.record(Record::PiecesTaken { kind, blocks: merged_blocks, bytes });
-        } else if merged_blocks == 2 {
-            recorder.record(Record::PiecesTaken { kind, blocks: 1, bytes: 0 });
-            recorder.record(Record::PiecesAdded { kind, blocks: 0, bytes: own_bytes });
+        let (split, bytes) = if is_split {
+            (1, own_bytes as i64)
         } else {
-            let blocks = 1 - merged_blocks;
-            recorder.record(Record::PiecesAdded { kind, blocks, bytes: own_bytes });
-        }
+            // The segment is whole again; what was merged were pieces.
+            (0, -(merged_bytes as i64))
+        };
+        let blocks = split - merged_blocks;
+        self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
     }
 
     /// Joins a block that is in no index with the neighbours that are in `state`, which are taken
     /// out of theirs. Returns the joined block, and how many were joined to it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn merge(&mut self, id: BlockId, state: State) -> (BlockId, u64) {
+    fn merge(&mut self, id: BlockId, state: State) -> (BlockId, i64) {
         let (mut whole, mut count) = (id, 0);
         let (prev, next) = (self.blocks[id].prev, self.blocks[id].next);
-        if let Some(next) = next.filter(|&next| self.blocks[next].state == state) {
-            self.forget(next);
+        if self.blocks.neighbour_state(next) == state
+            && let Some(next) = next
+        {
+            self.forget(next, state);
             count += 1;
             self.blocks.join(id, next);
         }
-        if let Some(prev) = prev.filter(|&prev| self.blocks[prev].state == state) {
-            self.forget(prev);
+        if self.blocks.neighbour_state(prev) == state
+            && let Some(prev) = prev
+        {
+            self.forget(prev, state);
             count += 1;
             self.blocks.join(prev, id);
             whole = prev;
@@ -549,16 +544,15 @@ impl Heap {
         (whole, count)
     }
 
-    /// Takes a free or unmapped block out of its index.
-    // Always inlined: a call would spend more on saving registers than the usual case takes.
+    /// Takes a free or unmapped block, whichever it is, out of its index.
     #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn forget(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        if block.state == State::Free {
+    #[allow(clippy::inline_always)] // Mostly the state is known.
+    fn forget(&mut self, id: BlockId, state: State) {
+        debug_assert_eq!(self.blocks[id].state, state);
+        if state == State::Free {
             self.unshelve(id);
         } else {
-            let (lane, addr) = (block.lane, block.addr);
+            let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
             self.pools.lane_mut(lane).unmapped.remove(&addr);
         }
     }

@@ -238,7 +238,7 @@ impl Heap {
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
         debug_assert!(self.is_bare(id));
         let first = self.segments[id].first;
-        self.forget(first);
+        self.forget(first, State::Unmapped);
         self.blocks.remove(first);
         self.segments.remove(id);
     }

@@ -91,11 +91,8 @@ pub fn should_split(
     remainder_bytes: u64,
     split_limit_bytes: u64,
 ) -> bool {
-    if fine {
-        remainder_bytes >= BLOCK_UNIT_BYTES
-    } else {
-        rounded_bytes < split_limit_bytes && remainder_bytes > SMALL_MAX_BYTES
-    }
+    let least_bytes = if fine { BLOCK_UNIT_BYTES } else { SMALL_MAX_BYTES + BLOCK_UNIT_BYTES };
+    remainder_bytes >= least_bytes && (fine || rounded_bytes < split_limit_bytes)
 }
 
 #[cfg(test)]

@@ -113,6 +113,16 @@ impl Family {
         self.all.decrease(amount);
     }
 
+    /// Increases or decreases. With no branch on which of the two it is: that is anybody's guess.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn change(&mut self, kind: PoolKind, amount: i64) {
+        let gauge = self.gauge(kind);
+        gauge.level.increase(amount);
+        gauge.allocated += amount.max(0);
+        self.all.increase(amount);
+    }
+
     fn peaks(&self) -> Peaks {
         let [small, large] = self.kinds.map(|gauge| gauge.level.peak);
         Peaks { small, large, all: self.all.peak }

@@ -57,23 +57,14 @@ pub enum Record {
         /// What the program had asked for.
         requested_bytes: u64,
     },
-    /// There are more free pieces of segments that are partly in use.
-    PiecesAdded {
+    /// The free pieces of segments that are partly in use changed by so many and so much.
+    InactiveSplit {
         /// The kind of pool.
         kind: PoolKind,
-        /// How many.
-        blocks: u64,
-        /// How much.
-        bytes: u64,
-    },
-    /// There are fewer of them.
-    PiecesTaken {
-        /// The kind of pool.
-        kind: PoolKind,
-        /// How many.
-        blocks: u64,
-        /// How much.
-        bytes: u64,
+        /// More or fewer pieces.
+        blocks: i64,
+        /// More or fewer bytes.
+        bytes: i64,
     },
     /// The device gave a segment.
     SegmentAlloc {

@@ -153,13 +153,9 @@ impl Ledger {
                     self.oversize_allocations.decrease(1);
                 }
             }
-            Record::PiecesAdded { kind, blocks, bytes } => {
-                self.inactive_split.increase(kind, blocks);
-                self.inactive_split_bytes.increase(kind, bytes);
-            }
-            Record::PiecesTaken { kind, blocks, bytes } => {
-                self.inactive_split.decrease(kind, blocks);
-                self.inactive_split_bytes.decrease(kind, bytes);
+            Record::InactiveSplit { kind, blocks, bytes } => {
+                self.inactive_split.change(kind, blocks);
+                self.inactive_split_bytes.change(kind, bytes);
             }
             _ => self.record_rare(record),
         }
@@ -210,10 +206,7 @@ impl Ledger {
             Record::SyncAllStreams => self.sync_all_streams += 1,
             Record::OutOfMemory => self.ooms += 1,
             Record::Rejected => self.oom_rejections += 1,
-            Record::Alloc { .. }
-            | Record::Free { .. }
-            | Record::PiecesAdded { .. }
-            | Record::PiecesTaken { .. } => {
+            Record::Alloc { .. } | Record::Free { .. } | Record::InactiveSplit { .. } => {
                 unreachable!("counted where it is frequent")
             }
         }
