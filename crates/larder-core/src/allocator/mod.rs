@@ -63,7 +63,9 @@ impl Allocator {
     }
 
     fn lock(&self) -> TurnGuard<'_, Shelf> {
-        self.shelf.lock().expect(UNPOISONED)
+        let mut shelf = self.shelf.lock().expect(UNPOISONED);
+        shelf.heap.settle();
+        shelf
     }
 
     /// Which device this is.
@@ -261,6 +263,7 @@ impl Drop for Allocator {
     fn drop(&mut self) {
         // A lock that a panic poisoned guards a heap that nobody should trust with device calls.
         let Ok(shelf) = self.shelf.get_mut() else { return };
+        shelf.heap.settle();
         // Whatever the device refuses now, nobody is left to be told.
         let _ = shelf.empty(&*self.device);
         shelf.events.destroy_spare(&*self.device);

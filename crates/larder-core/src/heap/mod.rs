@@ -9,6 +9,7 @@ mod check;
 mod cover;
 mod free_index;
 pub(crate) mod growth;
+mod lift;
 mod pending;
 mod pool;
 mod private;
@@ -25,6 +26,7 @@ pub use private::Filter;
 use crate::config::Config;
 use crate::heap::block::{BlockId, Blocks};
 use crate::heap::free_index::Spot;
+use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{LaneId, PoolIndex, Pools};
 use crate::heap::private::Privates;
@@ -63,6 +65,7 @@ pub struct Heap {
     privates: Privates,
     pending: Pending,
     recorder: Recorder,
+    lift: Lift,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
     /// `config.max_split_bytes`, or the largest number where there is no limit.
@@ -94,6 +97,7 @@ impl Heap {
             privates: Privates::default(),
             pending: Pending::default(),
             recorder: Recorder::default(),
+            lift: Lift::NONE,
             reserved_bytes: 0,
             split_limit_bytes: u64::MAX,
             rounds_plainly: true,
@@ -209,6 +213,11 @@ impl Heap {
             return None;
         }
         let want = self.want_plainly(requested_bytes, stream);
+        if self.has_lifted()
+            && let Some(addr) = self.take_lifted(want.lane, want.size_bytes, requested_bytes)
+        {
+            return Some(addr);
+        }
         self.take_where::<true>(&want)
     }
 
@@ -315,13 +324,17 @@ impl Heap {
             let rest = self.blocks.split(id, size_bytes, last_requested_bytes);
             self.shelve_where::<PLAIN>(rest);
         }
-        if !expandable {
-            let (blocks, bytes) = if was_split {
-                (-i64::from(!splits), -(size_bytes as i64))
-            } else {
-                (i64::from(splits), (whole_bytes - size_bytes) as i64)
-            };
-            self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
+        // Pieces of expandable segments are not counted.
+        let (blocks, bytes) = if expandable {
+            (0, 0)
+        } else if was_split {
+            (-i64::from(!splits), -(size_bytes as i64))
+        } else {
+            (i64::from(splits), (whole_bytes - size_bytes) as i64)
+        };
+        self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
+        if PLAIN {
+            self.note_last(id, want.lane, want.size_bytes, (blocks, bytes));
         }
         self.segments.note_start(segment, addr, id);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
@@ -388,11 +401,14 @@ impl Heap {
     #[inline]
     pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
         let Some(id) = self.live(addr) else { return false };
-        let plain = self.plain && !self.blocks[id].used_elsewhere;
-        if plain {
+        let block = &self.blocks[id];
+        if !self.plain || block.used_elsewhere {
+            return false;
+        }
+        if !self.lift(id, block.lane) {
             self.put_where::<true>(id);
         }
-        plain
+        true
     }
 
     /// Puts back a live block that no other stream uses.
@@ -494,29 +510,37 @@ impl Heap {
         }
     }
 
-    /// Merges the block with its free neighbours and puts the whole into the index.
+    /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn reclaim_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let block = &self.blocks[id];
-        let (requested_bytes, own_bytes) = (block.requested_bytes, block.size_bytes);
-        let (kind, expandable) = (block.kind, block.expandable);
-        let (id, merged_blocks) = self.merge(id, State::Free);
-        let block = &mut self.blocks[id];
-        block.requested_bytes = requested_bytes;
-        let (is_split, merged_bytes) = (block.is_split(), block.size_bytes - own_bytes);
-        self.shelve_where::<PLAIN>(id);
+        let (own_bytes, kind, expandable) = (block.size_bytes, block.kind, block.expandable);
+        let (id, merged_blocks) = self.merge_and_shelve::<PLAIN>(id);
         if expandable {
             return;
         }
-        let (split, bytes) = if is_split {
+        let block = &self.blocks[id];
+        let (split, bytes) = if block.is_split() {
             (1, own_bytes as i64)
         } else {
             // The segment is whole again; what was merged were pieces.
-            (0, -(merged_bytes as i64))
+            (0, own_bytes as i64 - block.size_bytes as i64)
         };
         let blocks = split - merged_blocks;
         self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+    }
+
+    /// Merges the block with its free neighbours, and puts the whole into the index. Returns the
+    /// whole, and how many were joined to it.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn merge_and_shelve<const PLAIN: bool>(&mut self, id: BlockId) -> (BlockId, i64) {
+        let requested_bytes = self.blocks[id].requested_bytes;
+        let (id, merged_blocks) = self.merge(id, State::Free);
+        self.blocks[id].requested_bytes = requested_bytes;
+        self.shelve_where::<PLAIN>(id);
+        (id, merged_blocks)
     }
 
     /// Joins a block that is in no index with the neighbours that are in `state`, which are taken
