@@ -15,11 +15,14 @@ use crate::{barrier, token};
 /// A thread that takes the lock so often in a row gets a turn. Ending one costs microseconds, so
 /// that a turn must be likely to save more.
 const STREAK: u32 = 512;
-/// How long a thread that uses its turn all the time is left alone. Ending a turn costs a tenth
-/// of that.
+/// How long a thread that uses its turn all the time is left alone: some hundred operations.
 const TURN: Duration = Duration::from_micros(25);
 /// A holder that was outside at so many looks in a row is not using its turn.
-const QUIET_LOOKS: u32 = 32;
+const QUIET_LOOKS: u32 = 6;
+/// The time between two looks.
+const LOOK: Duration = Duration::from_nanos(400);
+/// So often whoever ended a turn looks whether its thread has noticed by itself.
+const NOTICE_LOOKS: u32 = 64;
 /// So often whoever waits for the holder looks again at once; then it gives the processor away
 /// each time; then it sleeps.
 const SPINS: u32 = 2_000;
@@ -40,6 +43,9 @@ pub struct TurnLock<T> {
     /// For each seat, whether its thread is inside on its turn. Only that thread writes it: a
     /// thread that finds its turn ended just as it goes in must not disturb the next one's flag.
     inside: [AtomicBool; SEATS],
+    /// Who came to the gate last, and so is outside and knows that it has no turn. A turn's own
+    /// thread unsets it when it gets the turn.
+    at_the_gate: AtomicUsize,
     /// A thread panicked inside. Nobody gets in any more.
     poisoned: AtomicBool,
     /// Held by whoever is inside without a turn, and by whoever changes whose turn it is.
@@ -58,6 +64,7 @@ struct Gate {
 }
 
 struct Given {
+    token: usize,
     seat: usize,
     began: Instant,
 }
@@ -109,6 +116,7 @@ impl<T> TurnLock<T> {
         TurnLock {
             turn: AtomicUsize::new(token::NOBODY),
             inside: [const { AtomicBool::new(false) }; SEATS],
+            at_the_gate: AtomicUsize::new(token::NOBODY),
             poisoned: AtomicBool::new(false),
             gate: Mutex::new(gate),
             value: UnsafeCell::new(value),
@@ -171,6 +179,9 @@ impl<T> TurnLock<T> {
 
     #[inline(never)]
     fn lock_at_the_gate(&self) -> Result<TurnGuard<'_, T>, Poisoned> {
+        let me = token::own();
+        // For whoever ended this thread's turn and waits to be sure.
+        self.at_the_gate.store(me, Ordering::Release);
         // Poison of the gate says nothing: the gate is whole at every moment.
         let (mut gate, mut contended) = match self.gate.try_lock() {
             Ok(gate) => (gate, false),
@@ -185,7 +196,6 @@ impl<T> TurnLock<T> {
         if self.poisoned.load(Ordering::Relaxed) {
             return Err(Poisoned);
         }
-        let me = token::own();
         // Now, so that nothing is allocated when a turn is given.
         if gate.seats.capacity() == 0 {
             gate.seats.reserve(SEATS);
@@ -197,7 +207,8 @@ impl<T> TurnLock<T> {
             && let Some(seat) = gate.seat_of(me)
         {
             gate.streak = 0;
-            gate.given = Some(Given { seat, began: Instant::now() });
+            gate.given = Some(Given { token: me, seat, began: Instant::now() });
+            self.at_the_gate.store(token::NOBODY, Ordering::Relaxed);
             self.inside[seat].store(true, Ordering::Relaxed);
             self.turn.store(me << SEAT_BITS | seat, Ordering::Relaxed);
             return Ok(self.guard(Pass::Turn(seat)));
@@ -209,12 +220,28 @@ impl<T> TurnLock<T> {
     /// alone for a moment; says whether that was so.
     fn end(&self, given: &Given) -> bool {
         let inside = &self.inside[given.seat];
-        let mut quiet_looks = 0;
-        while quiet_looks < QUIET_LOOKS && given.began.elapsed() < TURN {
-            quiet_looks = if inside.load(Ordering::Relaxed) { 0 } else { quiet_looks + 1 };
+        let (mut quiet_looks, mut next_look) = (0, Duration::ZERO);
+        loop {
+            let elapsed = given.began.elapsed();
+            if quiet_looks == QUIET_LOOKS || elapsed >= TURN {
+                break;
+            }
+            // Each look takes the flag out of the holder's cache, so that there must be few.
+            if elapsed >= next_look {
+                quiet_looks = if inside.load(Ordering::Relaxed) { 0 } else { quiet_looks + 1 };
+                next_look = elapsed + LOOK;
+            }
             hint::spin_loop();
         }
         self.turn.store(token::NOBODY, Ordering::Relaxed);
+        // A thread that keeps coming back sees that at once and comes to the gate. Else it is made
+        // to see it, which takes longer.
+        for _ in 0..NOTICE_LOOKS {
+            if self.at_the_gate.load(Ordering::Acquire) == given.token {
+                return quiet_looks < QUIET_LOOKS;
+            }
+            hint::spin_loop();
+        }
         barrier::heavy();
         let mut looks = 0;
         while inside.load(Ordering::Acquire) {
