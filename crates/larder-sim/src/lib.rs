@@ -42,6 +42,7 @@ mod device;
 mod faults;
 pub mod generate;
 mod memory;
+mod op;
 pub mod random;
 pub mod script;
 pub mod soak;
