@@ -46,10 +46,10 @@ impl Generator {
         if !self.scopes.is_empty() {
             return false;
         }
-        match self.random.below(8) {
-            0..=2 => self.begin_capture(),
-            3 => self.save(),
-            4 => self.put_back(),
+        match self.random.below(10) {
+            0..=4 => self.begin_capture(),
+            5 => self.save(),
+            6..=7 => self.put_back(),
             _ => false,
         }
     }

@@ -159,10 +159,14 @@ impl Generator {
 
     fn step(&mut self) {
         // What makes a capture a graph comes often.
-        let more = if self.in_graph() { 8.0 } else { 1.0 };
+        let more = match (self.options.graphs, self.in_graph()) {
+            (_, true) => 8.0,
+            (true, false) => 3.0,
+            (false, false) => 1.0,
+        };
         if self.options.pools && self.random.chance(self.options.pool_probability * more) {
             self.pool_step();
-        } else if self.random.chance(self.options.record_probability) {
+        } else if self.random.chance(self.options.record_probability * more.min(4.0)) {
             self.record();
         } else if self.random.chance(self.options.sync_probability) {
             self.sync();
@@ -275,7 +279,10 @@ impl Generator {
         if self.live.is_empty() {
             return self.alloc_or_free();
         }
-        let index = self.random.below(self.live.len() as u64) as usize;
+        // In a graph it is mostly what was captured just now that other streams use.
+        let recent = if self.in_graph() { 6 } else { self.live.len() };
+        let from_end = self.random.below(recent.min(self.live.len()) as u64) as usize;
+        let index = self.live.len() - 1 - from_end;
         let id = self.live[index].id;
         let strays = !self.in_graph() || self.random.chance(0.2);
         let stream = if strays { self.any_stream() } else { self.captured_stream() };
