@@ -228,10 +228,11 @@ fn read(printed: &[u8], placements: &Path) -> Result<Outcome, String> {
     Outcome::read(&printed, &lines).ok_or_else(|| format!("this is no result: {printed}"))
 }
 
-/// The number of the operation that a complaint is about.
+/// The number of the operation that a complaint is about. The peer counts operations, ours says the
+/// line; in a script without comments these are the same.
 fn operation_in(complaint: &str) -> Option<usize> {
-    let (_, rest) = complaint.split_once("operation ")?;
-    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    let found = complaint.split_once("operation ").or_else(|| complaint.split_once("line "));
+    found?.1.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// The operations of a script. Comments are left out, as the judge counts without them.
@@ -255,7 +256,7 @@ mod tests {
     #[test]
     fn both_sides_name_the_operation_that_they_refuse() {
         assert_eq!(operation_in("judge: operation 12: could not find"), Some(12));
-        assert_eq!(operation_in("a.ops: operation 7 (restore 1): pool (0, 1) cannot"), Some(7));
+        assert_eq!(operation_in("larder: a.ops: line 7: restore 1: pool (0, 1) cannot"), Some(7));
         assert_eq!(operation_in("terminate called"), None);
     }
 }

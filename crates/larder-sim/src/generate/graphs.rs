@@ -102,12 +102,16 @@ impl Generator {
     /// Makes sure that no block of the pool is used or awaited by another stream: a layout can be
     /// saved and put back then only.
     fn settle(&mut self, pool: u32) {
-        let used: Vec<Live> =
-            self.live.iter().copied().filter(|live| live.pool == Some(pool) && live.used).collect();
-        for Live { id, size_bytes, .. } in used {
-            self.live.retain(|live| live.id != id);
-            self.live_bytes -= size_bytes;
-            self.ops.push(Op::Free { id });
+        let is_used = |live: &&Live| live.pool == Some(pool) && live.is_used();
+        let used: Vec<Live> = self.live.iter().filter(is_used).copied().collect();
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            used.into_iter().partition(|live| live.used_inside);
+        self.free_these(&outside);
+        let index = self.pools.iter().position(|entry| entry.number == pool);
+        if let (false, Some(index)) = (inside.is_empty(), index) {
+            self.open_scope(index, Route::All);
+            self.free_these(&inside);
+            self.end_routing(index);
         }
         for stream in 0..self.options.streams {
             // The first allocation records the events that a capture put off, the next finds them
@@ -116,11 +120,19 @@ impl Generator {
         }
         for _ in 0..2 {
             self.alloc_on(512, 0);
-            self.burst.order = super::Order::LastFirst;
-            self.free();
+            let newest: Vec<Live> = self.live.back().copied().into_iter().collect();
+            self.free_these(&newest);
             for stream in 0..self.options.streams {
                 self.ops.push(Op::Sync { stream });
             }
+        }
+    }
+
+    fn free_these(&mut self, blocks: &[Live]) {
+        for &Live { id, size_bytes, .. } in blocks {
+            self.live.retain(|live| live.id != id);
+            self.live_bytes -= size_bytes;
+            self.ops.push(Op::Free { id });
         }
     }
 

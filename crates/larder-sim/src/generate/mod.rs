@@ -40,6 +40,11 @@ pub struct GenerateOptions {
     /// Whether, with pools, captures go over several streams that wait for each other, and layouts
     /// of pools are saved and put back.
     pub graphs: bool,
+    /// Whether a block that was used on another stream while a scope was open is freed while one is,
+    /// and with graphs the other way round too. PyTorch keeps what it noted of a captured use, by the
+    /// place of its own record on the host, when such a block is freed otherwise, and holds it
+    /// against whatever is recorded in that place next.
+    pub uses_stay_apart: bool,
     /// Probability of doing something about pools, if there are any.
     pub pool_probability: f64,
     /// Whether all that is still live is freed at the end.
@@ -62,6 +67,7 @@ impl Default for GenerateOptions {
             reset_probability: 0.002,
             pools: false,
             graphs: false,
+            uses_stay_apart: false,
             pool_probability: 0.03,
             free_all_at_end: false,
         }
@@ -96,8 +102,16 @@ struct Live {
     size_bytes: u64,
     /// The pool that it was routed to.
     pool: Option<u32>,
-    /// It was used on some other stream.
-    used: bool,
+    /// It was used on another stream while a scope was open.
+    used_inside: bool,
+    /// It was used on another stream while none was.
+    used_outside: bool,
+}
+
+impl Live {
+    fn is_used(&self) -> bool {
+        self.used_inside || self.used_outside
+    }
 }
 
 /// A stretch of steps with one intention: to fill up, to free, or to hold the level.
@@ -231,29 +245,36 @@ impl Generator {
         let id = self.id_next;
         self.id_next += 1;
         let pool = self.route(stream);
-        self.live.push_back(Live { id, size_bytes, pool, used: false });
+        self.live.push_back(Live { id, size_bytes, pool, used_inside: false, used_outside: false });
         self.live_bytes += size_bytes;
         self.ops.push(Op::Alloc { id, size_bytes, stream });
     }
 
     fn free(&mut self) {
-        let freed = match self.burst.order {
-            Order::LastFirst => self.live.pop_back(),
-            Order::FirstFirst => self.live.pop_front(),
-            Order::Random if self.live.is_empty() => None,
-            Order::Random => {
-                let index = self.random.below(self.live.len() as u64) as usize;
-                self.live.remove(index)
-            }
+        let last = self.live.len().saturating_sub(1);
+        let index = match self.burst.order {
+            Order::LastFirst => last,
+            Order::FirstFirst => 0,
+            Order::Random => self.random.below(last as u64 + 1) as usize,
         };
+        let freed = self.live.get(index).filter(|live| self.may_free(live)).copied();
+        let freed = freed.or_else(|| self.live.iter().find(|live| self.may_free(live)).copied());
         match freed {
             Some(Live { id, size_bytes, .. }) => {
+                self.live.retain(|live| live.id != id);
                 self.live_bytes -= size_bytes;
                 self.ops.push(Op::Free { id });
             }
             // Every step makes an operation, or a script of large blocks might never end.
             None => self.ops.push(Op::ResetPeak),
         }
+    }
+
+    /// Whether the block may be freed here.
+    fn may_free(&self, live: &Live) -> bool {
+        let GenerateOptions { uses_stay_apart, graphs, .. } = self.options;
+        let inside = !self.scopes.is_empty();
+        !uses_stay_apart || if inside { !(graphs && live.used_outside) } else { !live.used_inside }
     }
 
     fn size_bytes(&mut self) -> u64 {
@@ -286,7 +307,19 @@ impl Generator {
         let id = self.live[index].id;
         let strays = !self.in_graph() || self.random.chance(0.2);
         let stream = if strays { self.any_stream() } else { self.captured_stream() };
-        self.live[index].used = true;
+        let inside = !self.scopes.is_empty();
+        let live = &mut self.live[index];
+        if self.options.uses_stay_apart && self.options.graphs {
+            let other_side = if inside { live.used_outside } else { live.used_inside };
+            if other_side {
+                return self.alloc_or_free();
+            }
+        }
+        if inside {
+            live.used_inside = true;
+        } else {
+            live.used_outside = true;
+        }
         self.ops.push(Op::Record { id, stream });
     }
 
