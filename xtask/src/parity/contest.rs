@@ -9,6 +9,9 @@ use crate::programs::Programs;
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
 const SHUFFLES: u32 = 40;
+/// After so many chances it gets no more if it has already parted from itself in everything in which
+/// it parts from us.
+const SHUFFLES_MIN: u32 = 6;
 
 /// One script under one setting on one device.
 pub(super) struct Case<'a> {
@@ -67,7 +70,9 @@ impl Ring<'_> {
         if parting.is_none() {
             return Ok(Verdict::Equal);
         }
-        let Some(own) = self.own_partings(case, peer, &ours)? else { return Ok(Verdict::Equal) };
+        let Some(own) = self.own_partings(case, peer, &ours, &parting)? else {
+            return Ok(Verdict::Equal);
+        };
         let rest = parting.beyond(&own);
         if rest.is_none() {
             return Ok(Verdict::PeerUnsteady);
@@ -81,6 +86,7 @@ impl Ring<'_> {
         case: &Case<'_>,
         first: &Outcome,
         ours: &Outcome,
+        parting: &Parting,
     ) -> Result<Option<Vec<Parting>>, String> {
         let mut own = Vec::new();
         for shuffle in 1..=SHUFFLES {
@@ -89,6 +95,9 @@ impl Ring<'_> {
                 return Ok(None);
             }
             own.push(Outcome::parting(first, &again));
+            if shuffle >= SHUFFLES_MIN && parting.beyond(&own).is_none() {
+                break;
+            }
         }
         Ok(Some(own))
     }

@@ -107,33 +107,27 @@ impl Generator {
         let (inside, outside): (Vec<_>, Vec<_>) =
             used.into_iter().partition(|live| live.used_inside);
         self.free_these(&outside);
+        self.poll();
         let index = self.pools.iter().position(|entry| entry.number == pool);
-        if let (false, Some(index)) = (inside.is_empty(), index) {
+        for few in inside.chunks(super::DEFERRED_MAX as usize) {
+            let Some(index) = index else { break };
             self.open_scope(index, Route::All);
-            self.free_these(&inside);
+            self.free_these(few);
             self.end_routing(index);
+            self.poll();
         }
-        for stream in 0..self.options.streams {
-            // The first allocation records the events that a capture put off, the next finds them
-            // done.
-            self.ops.push(Op::Sync { stream });
-        }
-        for _ in 0..2 {
-            self.alloc_on(512, 0);
-            let newest: Vec<Live> = self.live.back().copied().into_iter().collect();
-            self.free_these(&newest);
-            for stream in 0..self.options.streams {
-                self.ops.push(Op::Sync { stream });
-            }
-        }
+        self.poll();
     }
 
-    fn free_these(&mut self, blocks: &[Live]) {
-        for &Live { id, size_bytes, .. } in blocks {
-            self.live.retain(|live| live.id != id);
-            self.live_bytes -= size_bytes;
-            self.ops.push(Op::Free { id });
+    /// All work is done and the allocator gets to know it: the first allocation records the events
+    /// that a capture put off, or finds those done that were recorded before.
+    fn poll(&mut self) {
+        for stream in 0..self.options.streams {
+            self.ops.push(Op::Sync { stream });
         }
+        self.alloc_on(512, 0);
+        let newest: Vec<Live> = self.live.back().copied().into_iter().collect();
+        self.free_these(&newest);
     }
 
     fn save(&mut self) -> bool {

@@ -43,7 +43,8 @@ pub struct GenerateOptions {
     /// Whether a block that was used on another stream while a scope was open is freed while one is,
     /// and with graphs the other way round too. PyTorch keeps what it noted of a captured use, by the
     /// place of its own record on the host, when such a block is freed otherwise, and holds it
-    /// against whatever is recorded in that place next.
+    /// against whatever is recorded in that place next. Few such blocks wait for the end of a scope at
+    /// a time, because PyTorch takes them back in the order of a hash table.
     pub uses_stay_apart: bool,
     /// Probability of doing something about pools, if there are any.
     pub pool_probability: f64,
@@ -92,9 +93,15 @@ pub struct Generator {
     scopes: Vec<Scope>,
     /// The streams under capture, the one it began on first.
     captured: Vec<u32>,
+    /// Used blocks that were freed while scopes were open, since something was last allocated while
+    /// none was.
+    deferred: u32,
     saved: Vec<Saved>,
     checkpoint_next: u32,
 }
+
+/// How many frees may be put off at a time where uses stay apart.
+const DEFERRED_MAX: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Live {
@@ -150,6 +157,7 @@ impl Generator {
             pool_next: 1,
             scopes: Vec::new(),
             captured: Vec::new(),
+            deferred: 0,
             saved: Vec::new(),
             checkpoint_next: 1,
         }
@@ -242,6 +250,9 @@ impl Generator {
     }
 
     fn alloc_on(&mut self, size_bytes: u64, stream: u32) {
+        if self.scopes.is_empty() {
+            self.deferred = 0;
+        }
         let id = self.id_next;
         self.id_next += 1;
         let pool = self.route(stream);
@@ -260,11 +271,7 @@ impl Generator {
         let freed = self.live.get(index).filter(|live| self.may_free(live)).copied();
         let freed = freed.or_else(|| self.live.iter().find(|live| self.may_free(live)).copied());
         match freed {
-            Some(Live { id, size_bytes, .. }) => {
-                self.live.retain(|live| live.id != id);
-                self.live_bytes -= size_bytes;
-                self.ops.push(Op::Free { id });
-            }
+            Some(live) => self.free_these(&[live]),
             // Every step makes an operation, or a script of large blocks might never end.
             None => self.ops.push(Op::ResetPeak),
         }
@@ -273,8 +280,23 @@ impl Generator {
     /// Whether the block may be freed here.
     fn may_free(&self, live: &Live) -> bool {
         let GenerateOptions { uses_stay_apart, graphs, .. } = self.options;
-        let inside = !self.scopes.is_empty();
-        !uses_stay_apart || if inside { !(graphs && live.used_outside) } else { !live.used_inside }
+        if !uses_stay_apart || !live.is_used() {
+            return true;
+        }
+        if self.scopes.is_empty() {
+            return !live.used_inside;
+        }
+        !(graphs && live.used_outside) && self.deferred < DEFERRED_MAX
+    }
+
+    /// Frees these blocks, wherever they are.
+    fn free_these(&mut self, blocks: &[Live]) {
+        for block in blocks {
+            self.live.retain(|live| live.id != block.id);
+            self.live_bytes -= block.size_bytes;
+            self.deferred += u32::from(block.is_used() && !self.scopes.is_empty());
+            self.ops.push(Op::Free { id: block.id });
+        }
     }
 
     fn size_bytes(&mut self) -> u64 {
