@@ -14,6 +14,7 @@ use pools::{Pool, Scope};
 
 /// What kind of script to make up. Probabilities are per step.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own; any mixture is legal.
 pub struct GenerateOptions {
     /// How many operations. The closing ones, which balance what is still open, come on top.
     pub steps: usize,

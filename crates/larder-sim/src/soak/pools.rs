@@ -130,10 +130,8 @@ impl Run<'_> {
     fn checkpoint(&mut self, name: u32, pool: u32) -> Result<(), String> {
         let saved = self.allocator.checkpoint_pool(pool_id(pool));
         let modelled = self.model.as_mut().map(|model| model.checkpoint(pool));
-        let checkpoint = match self.agree(saved, modelled.as_ref().map(Option::is_some))? {
-            Some(checkpoint) => checkpoint,
-            None => return Ok(()),
-        };
+        let agreed = self.agree(saved, modelled.as_ref().map(Option::is_some))?;
+        let Some(checkpoint) = agreed else { return Ok(()) };
         let segments = self.allocator.pool_snapshot(pool_id(pool)).unwrap_or_default();
         let mut layout = Vec::new();
         for segment in &segments {

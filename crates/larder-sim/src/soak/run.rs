@@ -129,7 +129,7 @@ impl<'a> Run<'a> {
                 Outcome::Nothing
             }
         };
-        self.check(outcome)
+        self.check(&outcome)
     }
 
     /// Gives the new settings that come before this allocation, if there are some. A text that
@@ -286,7 +286,7 @@ impl<'a> Run<'a> {
         }
         let reset = tally::difference(&self.allocator.stats(), self.witness.seen());
         reset.map_or(Ok(()), |text| Err(format!("after the reset, {text}")))?;
-        self.check(Outcome::Nothing)
+        self.check(&Outcome::Nothing)
     }
 
     /// A call may fail because the device did, where that is part of the plan.
@@ -302,7 +302,7 @@ impl<'a> Run<'a> {
     }
 
     /// All that must hold after every step.
-    pub(super) fn check(&mut self, outcome: Outcome) -> Result<(), String> {
+    pub(super) fn check(&mut self, outcome: &Outcome) -> Result<(), String> {
         self.allocator.check()?;
         let stats = self.allocator.stats();
         let seen = *self.witness.seen();
@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
         let config = self.allocator.config();
         self.witness.reuse_in_captures(config.capture_reuse);
         let limit_bytes = config.max_split_bytes;
-        self.witness.observe(&outcome, &snapshot, &stats, limit_bytes, &self.device)?;
+        self.witness.observe(outcome, &snapshot, &stats, limit_bytes, &self.device)?;
         let retries = stats.num_alloc_retries - seen.num_alloc_retries;
         self.report.retries += retries;
         let gave_back = stats.num_device_free > seen.num_device_free;
@@ -384,13 +384,13 @@ impl<'a> Run<'a> {
         self.leave_pools()?;
         for addr in self.witness.live() {
             self.allocator.free(addr).map_err(text)?;
-            self.check(Outcome::Freed { addr })?;
+            self.check(&Outcome::Freed { addr })?;
         }
         for stream in 0..self.plan.script.streams {
             self.sync(StreamId(u64::from(stream)));
         }
         self.allocator.empty_cache().map_err(text)?;
-        self.check(Outcome::Nothing)?;
+        self.check(&Outcome::Nothing)?;
         if let Some(pool) = self.left_pool() {
             return Err(format!("pool {pool} is still there after everything was given back"));
         }

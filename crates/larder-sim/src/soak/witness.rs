@@ -80,6 +80,7 @@ fn kind_of(requested_bytes: u64) -> PoolKind {
 
 /// What the witness relies on.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a promise of its own.
 pub(super) struct Terms {
     /// An oversize allocation is uncounted when it is freed, whatever the limit is by then.
     pub(super) oversize_is_remembered: bool,
