@@ -41,12 +41,18 @@ pub enum CallKind {
     WaitStream,
     /// `wait_device`.
     WaitDevice,
+    /// `capture_of`.
+    CaptureOf,
+    /// `capture_ends`.
+    CaptureEnds,
+    /// `node_dependencies`.
+    NodeDependencies,
     /// `now_ns`. It cannot fail, so faults planned for it never strike.
     Clock,
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 19;
+pub(crate) const KINDS: usize = 22;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -69,6 +75,9 @@ impl CallKind {
         CallKind::WaitEvent,
         CallKind::WaitStream,
         CallKind::WaitDevice,
+        CallKind::CaptureOf,
+        CallKind::CaptureEnds,
+        CallKind::NodeDependencies,
         CallKind::Clock,
     ];
 
@@ -89,7 +98,12 @@ impl CallKind {
             CallKind::Release | CallKind::Access => 33_000,
             CallKind::Map => 1_000,
             CallKind::Unmap => 20_000,
-            CallKind::CreateEvent | CallKind::DestroyEvent | CallKind::Record => 390,
+            CallKind::CreateEvent
+            | CallKind::DestroyEvent
+            | CallKind::Record
+            | CallKind::CaptureOf
+            | CallKind::CaptureEnds
+            | CallKind::NodeDependencies => 390,
             CallKind::MemoryInfo
             | CallKind::Query
             | CallKind::WaitEvent
@@ -148,6 +162,12 @@ pub struct Calls {
     pub wait_stream: u64,
     /// `wait_device`.
     pub wait_device: u64,
+    /// `capture_of`.
+    pub capture_of: u64,
+    /// `capture_ends`.
+    pub capture_ends: u64,
+    /// `node_dependencies`.
+    pub node_dependencies: u64,
     /// `now_ns`.
     pub clock: u64,
     /// Calls of any kind that failed.
@@ -191,6 +211,9 @@ impl Calls {
             CallKind::WaitEvent => &mut self.wait_event,
             CallKind::WaitStream => &mut self.wait_stream,
             CallKind::WaitDevice => &mut self.wait_device,
+            CallKind::CaptureOf => &mut self.capture_of,
+            CallKind::CaptureEnds => &mut self.capture_ends,
+            CallKind::NodeDependencies => &mut self.node_dependencies,
             CallKind::Clock => &mut self.clock,
         }
     }
@@ -208,7 +231,7 @@ mod tests {
             calls.count(kind, false);
         }
         assert_eq!((calls.alloc, calls.create, calls.map, calls.clock), (2, 1, 1, 1));
-        assert_eq!((calls.total(), calls.failed), (38, 19));
+        assert_eq!((calls.total(), calls.failed), (44, 22));
     }
 
     #[test]

@@ -16,12 +16,15 @@
 //!   several places.
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
+//! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
+//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
+//!   on each other as the waits say. Nothing captured ever runs.
 //! - **Time** is a number that every call moves on by what it costs on a real GPU
 //!   ([`CallKind::cost_ns`]) and that [`SimDevice::advance`] moves on at will.
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
-//! What is not modelled: the bytes in the memory; kernels and how long they run; graphs; peers and
+//! What is not modelled: the bytes in the memory; kernels and how long they run; the replay of graphs; peers and
 //! sharing between processes; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
@@ -33,11 +36,13 @@
 
 mod addresses;
 mod calls;
+mod captures;
 pub mod conformance;
 mod device;
 mod faults;
 pub mod generate;
 mod memory;
+mod op;
 pub mod random;
 pub mod script;
 pub mod soak;
