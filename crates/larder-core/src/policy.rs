@@ -46,6 +46,12 @@ pub struct Policy {
     /// A request larger than the device, or than the cap, fails at once. PyTorch first waits for
     /// all work and throws the whole cache away for it.
     pub refuse_hopeless: bool,
+    /// The context in which a segment was made stays with the segment. PyTorch keeps it with a
+    /// block, and loses it when that block is split off or merged.
+    pub segment_context_stays: bool,
+    /// A snapshot of one pool shows all of its memory. PyTorch shows an expandable segment only up
+    /// to its first hole.
+    pub pool_snapshot_is_whole: bool,
 }
 
 impl Policy {
@@ -63,6 +69,8 @@ impl Policy {
             make_room_skips_expandable: false,
             release_bare_segments: false,
             refuse_hopeless: false,
+            segment_context_stays: false,
+            pool_snapshot_is_whole: false,
         }
     }
 
@@ -80,6 +88,8 @@ impl Policy {
             make_room_skips_expandable: true,
             release_bare_segments: true,
             refuse_hopeless: true,
+            segment_context_stays: true,
+            pool_snapshot_is_whole: true,
         }
     }
 

@@ -27,6 +27,8 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
+            segment_context_stays,
+            pool_snapshot_is_whole,
         } = policy;
         let choices = [
             search_after_recovery,
@@ -39,11 +41,13 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
+            segment_context_stays,
+            pool_snapshot_is_whole,
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 10]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 10]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 12]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 12]));
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod events;
 pub mod fleet;
+pub mod history;
 mod hooks;
 mod ladder;
 mod pages;
@@ -17,12 +18,13 @@ use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
 use crate::error::{Error, OutOfMemory};
 use crate::heap::Heap;
-use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::snapshot::SegmentState;
 use crate::policy::Policy;
+use crate::record::event::Level;
 use crate::record::stats::Stats;
 use crate::types::{Addr, DeviceIndex, Span, StreamId};
 use events::EventPool;
+use history::{Clock, Watch};
 use hooks::Hooks;
 use pages::Orphan;
 
@@ -38,6 +40,7 @@ pub struct Allocator {
     device: Arc<dyn Device>,
     shelf: Mutex<Shelf>,
     hooks: Hooks,
+    watch: Watch,
 }
 
 /// What the lock guards: the heap, and what device calls left over.
@@ -45,6 +48,8 @@ struct Shelf {
     heap: Heap,
     events: EventPool,
     orphans: Vec<Orphan>,
+    /// The clock of the history, if it is not the device's.
+    clock: Option<Clock>,
 }
 
 impl Allocator {
@@ -53,8 +58,9 @@ impl Allocator {
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
-        let shelf = Shelf { heap, events: EventPool::default(), orphans: Vec::new() };
-        Allocator { device, shelf: Mutex::new(shelf), hooks: Hooks::default() }
+        let shelf = Shelf { heap, events: EventPool::default(), orphans: Vec::new(), clock: None };
+        let (shelf, hooks, watch) = (Mutex::new(shelf), Hooks::default(), Watch::default());
+        Allocator { device, shelf, hooks, watch }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelf> {
@@ -69,14 +75,20 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        if size_bytes == 0 {
-            return Ok(Addr(0));
+        if self.watch.is_unusual_size(size_bytes) {
+            return self.malloc_unusual(size_bytes, stream);
         }
-        let mut shelf = self.lock();
-        if size_bytes >= REQUEST_LIMIT_BYTES {
-            let report = self.report(&shelf, size_bytes, size_bytes);
-            return Err(Error::OutOfMemory(Box::new(report)));
-        }
+        self.serve(self.lock(), size_bytes, stream)
+    }
+
+    /// Serves a request of any size that a device may have.
+    #[inline]
+    fn serve<'a>(
+        &'a self,
+        mut shelf: MutexGuard<'a, Shelf>,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<Addr, Error> {
         let want = if shelf.heap.is_diverted() {
             shelf.heap.want_routed(size_bytes, stream, thread::current().id())
         } else {
@@ -96,10 +108,14 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        if addr == Addr(0) {
-            return Ok(());
+        if self.watch.is_unusual_addr(addr) {
+            return self.free_unusual(addr);
         }
-        let mut shelf = self.lock();
+        self.take_back(self.lock(), addr)
+    }
+
+    #[inline]
+    fn take_back(&self, mut shelf: MutexGuard<'_, Shelf>, addr: Addr) -> Result<(), Error> {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
@@ -129,7 +145,9 @@ impl Allocator {
     /// Waits for all events and gives everything cached back to the device. While a scope is open
     /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
-        self.lock().empty(&*self.device)
+        let result = self.enter(Level::All).empty(&*self.device);
+        self.leave();
+        result
     }
 
     /// All statistics.

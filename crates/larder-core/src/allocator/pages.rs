@@ -76,6 +76,7 @@ impl Shelf {
                 Release::Segment(id) => {
                     let span = self.heap.segment_span(id);
                     device.free(span.addr).map_err(Error::device("free memory"))?;
+                    self.tick(device);
                     self.heap.commit_release(id);
                 }
                 Release::Pages(block) => {
@@ -108,6 +109,7 @@ impl Shelf {
             }
             self.drop_page(device, Orphan { page, mapped: None });
         }
+        self.tick(device);
         self.heap.commit_unmap(plan, plan.pages.len());
         Ok(())
     }

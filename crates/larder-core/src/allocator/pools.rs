@@ -4,6 +4,7 @@ use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::Filter;
+use crate::record::event::Level;
 use crate::types::PoolId;
 
 /// Names the pool in an error about it.
@@ -52,19 +53,28 @@ impl Allocator {
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
     pub fn empty_pool(&self, pool: PoolId) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        if shelf.heap.pool_uses(pool) == Some(0) {
-            // While a capture is on nothing can be waited for; what is free goes all the same.
-            if !shelf.heap.is_diverted() {
-                shelf.wait_for_events_of(&*self.device, pool)?;
-            }
-            shelf.empty_private(&*self.device, pool)?;
-        }
-        Ok(())
+        let mut shelf = self.enter(Level::All);
+        let result = if shelf.heap.pool_uses(pool) == Some(0) {
+            shelf.empty_released(&*self.device, pool)
+        } else {
+            Ok(())
+        };
+        drop(shelf);
+        self.leave();
+        result
     }
 }
 
 impl Shelf {
+    /// Waits for the blocks of a pool that nobody uses, and empties it. While a capture is on
+    /// nothing can be waited for; what is free goes all the same.
+    fn empty_released(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
+        if !self.heap.is_diverted() {
+            self.wait_for_events_of(device, pool)?;
+        }
+        self.empty_private(device, pool)
+    }
+
     /// Empties the default pools, unless a scope is open, and all pools that nobody uses.
     pub(super) fn empty(&mut self, device: &dyn Device) -> Result<(), Error> {
         if !self.heap.is_diverted() {

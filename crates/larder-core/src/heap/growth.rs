@@ -97,7 +97,7 @@ impl Heap {
         let place = place(want, span);
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
-        self.recorder.record(Record::SegmentAlloc { place, oversize });
+        self.record_of(id, Record::SegmentAlloc { place, oversize });
         self.hand_out(id, want)
     }
 
@@ -183,8 +183,11 @@ impl Heap {
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
         self.forget(id);
+        // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
+        let requested_bytes = self.blocks[id].requested_bytes;
         if span.size_bytes < self.blocks[id].size_bytes {
             let rest = self.blocks.split(id, span.size_bytes);
+            self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
         }
@@ -194,13 +197,15 @@ impl Heap {
             segment.set_page(index, Some(page));
         }
         self.segments.cover(segment_id, span);
+        self.merge_contexts(id, State::Free);
         let (id, _, _) = self.merge(id, State::Free);
+        self.blocks[id].requested_bytes = requested_bytes;
         self.shelve(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
         let (kind, stream) = (lane.kind, lane.stream);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
-        self.recorder.record(Record::SegmentMap { place });
+        self.record_of(id, Record::SegmentMap { place });
         id
     }
 

@@ -14,9 +14,11 @@ mod pool;
 mod private;
 pub(crate) mod release;
 mod routing;
+pub mod run;
 mod segment;
 pub mod size;
 pub mod snapshot;
+mod telling;
 
 pub use block::State;
 pub use private::Filter;
@@ -281,7 +283,7 @@ impl Heap {
         let place =
             Place { kind: want.kind, stream: want.stream, addr, size_bytes: block.size_bytes };
         let requested_bytes = want.requested_bytes;
-        self.recorder.record(Record::Alloc { place, requested_bytes, oversize });
+        self.record_of(id, Record::Alloc { place, requested_bytes, oversize });
         addr
     }
 
@@ -340,7 +342,7 @@ impl Heap {
     pub(crate) fn put(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = self.counts_as_oversize(id);
-        self.recorder.record(Record::Free { place, requested_bytes, oversize });
+        self.record_of(id, Record::Free { place, requested_bytes, oversize });
         self.reclaim(id, place.kind);
     }
 
@@ -409,12 +411,12 @@ impl Heap {
     fn request_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = self.counts_as_oversize(id);
-        self.recorder.record(Record::FreeRequested { place, requested_bytes, oversize });
+        self.record_of(id, Record::FreeRequested { place, requested_bytes, oversize });
     }
 
     fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
-        self.recorder.record(Record::FreeCompleted { place, requested_bytes });
+        self.record_of(id, Record::FreeCompleted { place, requested_bytes });
         self.reclaim(id, place.kind);
     }
 
