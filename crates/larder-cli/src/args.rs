@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 use larder_cli::workload::Addresses;
 use larder_core::Policy;
+use larder_core::record::event::{Action, Level};
 use larder_core::types::{GIB, KIB, MIB};
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
@@ -27,6 +28,8 @@ pub(crate) enum Command {
         /// Write a line `ID ADDRESS` for each allocation, 0 for out of memory.
         #[arg(long, value_name = "OUT")]
         placements: Option<PathBuf>,
+        #[command(flatten)]
+        history: History,
     },
     /// Run it under several settings, side by side.
     Compare {
@@ -95,6 +98,27 @@ pub(crate) struct Common {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What is remembered of a run, and written down as lines.
+#[derive(Args, Debug)]
+pub(crate) struct History {
+    /// Write a line for each entry of the history, and for each segment and block at the end. The
+    /// context of an event is the number of the operation.
+    #[arg(long, value_name = "OUT")]
+    pub(crate) history: Option<PathBuf>,
+    /// For what contexts are gathered: never, state, alloc, all.
+    #[arg(long, default_value = "never", requires = "history", value_name = "LEVEL",
+          value_parser = |name: &str| name.parse::<Level>())]
+    pub(crate) level: Level,
+    /// How many entries are kept.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true, requires = "history",
+          value_name = "N")]
+    pub(crate) max_entries: usize,
+    /// Actions that are not remembered.
+    #[arg(long, requires = "history", value_name = "ACTION,…", value_delimiter = ',',
+          value_parser = |name: &str| name.parse::<Action>())]
+    pub(crate) skip: Vec<Action>,
 }
 
 /// The settings of one run.

@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod compare;
 pub mod fit;
+pub mod listing;
 pub mod pickle;
 pub mod progress;
 pub mod replay;

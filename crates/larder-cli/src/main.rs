@@ -9,9 +9,10 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use args::{Cli, Command, Common};
+use args::{Cli, Command, Common, History};
 use clap::Parser;
 use larder_cli::compare::{self, USUAL_SETTINGS};
+use larder_cli::listing::Wishes;
 use larder_cli::progress::Progress;
 use larder_cli::replay::{Replay, ReplayError, Setup};
 use larder_cli::report::{json, summary};
@@ -43,8 +44,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Refusal> {
     match command {
-        Command::Replay { common, conf, placements } => {
-            replay(&common, &conf.conf, placements.as_deref())
+        Command::Replay { common, conf, placements, history } => {
+            replay(&common, &conf.conf, placements.as_deref(), &history)
         }
         Command::Compare { common, confs } => compare(&common, &confs),
         Command::Fit { common, conf } => fit_command(&common, &conf.conf),
@@ -90,12 +91,23 @@ fn name(common: &Common) -> String {
     name.to_string_lossy().into_owned()
 }
 
-fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), Refusal> {
+fn replay(
+    common: &Common,
+    conf: &str,
+    placements: Option<&Path>,
+    history: &History,
+) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
     let mut placed = Vec::new();
     let keeps = placements.is_some();
-    let outcome = Replay::new(&workload, &setup)
+    let mut replay = Replay::new(&workload, &setup);
+    if history.history.is_some() {
+        let skip = history.skip.iter().copied().collect();
+        let (level, max_entries) = (history.level, history.max_entries);
+        replay.list(&Wishes { level, max_entries, skip })?;
+    }
+    let outcome = replay
         .run(&workload.ops, |id, addr| {
             if keeps {
                 placed.push((id, addr));
@@ -104,6 +116,10 @@ fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), 
         .map_err(|error| stopped(common, &workload, &error))?;
     if let Some(path) = placements {
         write_placements(path, &placed)
+            .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+    }
+    if let (Some(path), Some(listing)) = (&history.history, &outcome.listing) {
+        std::fs::write(path, listing)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
     if common.json {

@@ -12,6 +12,7 @@ use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::Op;
 use larder_sim::{Calls, SimDevice, SimOptions};
 
+use crate::listing::{self, Listing};
 use crate::workload::{Addresses, Workload};
 
 /// What a workload runs on.
@@ -72,6 +73,8 @@ pub struct Outcome {
     pub first_oom: Option<String>,
     /// How long the operations took.
     pub elapsed: Duration,
+    /// What the allocator remembers, as lines, if that was asked for.
+    pub listing: Option<String>,
 }
 
 impl Outcome {
@@ -108,13 +111,26 @@ pub struct Replay {
     live: HashMap<u64, Addr>,
     ooms: u64,
     first_oom: Option<String>,
+    listing: Option<Listing>,
 }
 
 impl Replay {
     /// A fresh device and allocator for a workload.
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
-        Replay { device, allocator, live: HashMap::new(), ooms: 0, first_oom: None }
+        let (live, ooms, first_oom, listing) = (HashMap::new(), 0, None, None);
+        Replay { device, allocator, live, ooms, first_oom, listing }
+    }
+
+    /// Lists what the allocator remembers; the outcome has it.
+    pub fn list(&mut self, wishes: &listing::Wishes) -> Result<(), Error> {
+        self.listing = Some(Listing::begin(&self.allocator, wishes)?);
+        Ok(())
+    }
+
+    /// The allocator that the operations are run on.
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
     }
 
     /// Runs all operations. `placed` hears of each allocation, with address 0 if it failed.
@@ -125,10 +141,15 @@ impl Replay {
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
         for (index, &op) in ops.iter().enumerate() {
+            if let Some(listing) = &self.listing {
+                listing.before(&self.allocator, index as u64 + 1);
+            }
             self.step(op, &mut placed).map_err(|error| ReplayError { index, op, error })?;
         }
         let elapsed = start.elapsed();
+        let listing = self.listing.take().map(|listing| listing.finish(&self.allocator));
         Ok(Outcome {
+            listing,
             stats: self.allocator.stats(),
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),

@@ -8,11 +8,13 @@ pub(super) struct Outcome {
     stats: Vec<(String, i64)>,
     /// A line `ID ADDRESS` for each allocation.
     placements: Vec<String>,
+    /// A line for each entry of the history, and for what is there at the end.
+    history: Vec<String>,
 }
 
 impl Outcome {
     /// Reads what a run printed and what it wrote; none if that is no flat object of numbers.
-    pub(super) fn read(printed: &str, placements: &str) -> Option<Self> {
+    pub(super) fn read(printed: &str, placements: &str, history: &str) -> Option<Self> {
         let inside = printed.trim().strip_prefix('{')?.strip_suffix('}')?;
         let entry = |entry: &str| {
             let (key, value) = entry.split_once(':')?;
@@ -20,17 +22,14 @@ impl Outcome {
             Some((key.to_owned(), value.trim().parse().ok()?))
         };
         let stats = inside.split(',').map(entry).collect::<Option<Vec<_>>>()?;
-        Some(Self { stats, placements: placements.lines().map(str::to_owned).collect() })
+        let lines = |text: &str| text.lines().map(str::to_owned).collect();
+        Some(Self { stats, placements: lines(placements), history: lines(history) })
     }
 
     /// Where two runs part.
     pub(super) fn parting(peer: &Self, ours: &Self) -> Parting {
-        let lines = peer.placements.len().max(ours.placements.len());
-        let placement = (0..lines).find_map(|at| {
-            let line = |outcome: &Self| outcome.placements.get(at).cloned().unwrap_or_default();
-            let (peer, ours) = (line(peer), line(ours));
-            (peer != ours).then(|| format!("placement {}: peer `{peer}`, ours `{ours}`", at + 1))
-        });
+        let placement = first_difference("placement", &peer.placements, &ours.placements);
+        let history = first_difference("history line", &peer.history, &ours.history);
         let names: BTreeSet<&String> = peer.stats.iter().chain(&ours.stats).map(|s| &s.0).collect();
         let stats = names.into_iter().filter_map(|name| {
             let (peer, ours) = (peer.stat(name), ours.stat(name));
@@ -38,12 +37,21 @@ impl Outcome {
             let sentence = format!("{name}: peer {}, ours {}", text(peer), text(ours));
             (peer != ours).then(|| (name.clone(), sentence))
         });
-        Parting { placement, stats: stats.collect() }
+        Parting { placement, stats: stats.collect(), history }
     }
 
     fn stat(&self, name: &str) -> Option<i64> {
         self.stats.iter().find(|stat| stat.0 == name).map(|stat| stat.1)
     }
+}
+
+/// The first line that is not the same, as a sentence.
+fn first_difference(what: &str, peer: &[String], ours: &[String]) -> Option<String> {
+    (0..peer.len().max(ours.len())).find_map(|at| {
+        let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
+        let (peer, ours) = (line(peer), line(ours));
+        (peer != ours).then(|| format!("{what} {}: peer `{peer}`, ours `{ours}`", at + 1))
+    })
 }
 
 /// Where two runs part.
@@ -53,17 +61,19 @@ pub(super) struct Parting {
     placement: Option<String>,
     /// Each statistic that differs, with a sentence.
     stats: Vec<(String, String)>,
+    /// The first line of the history that differs, as a sentence.
+    history: Option<String>,
 }
 
 impl Parting {
     pub(super) fn is_none(&self) -> bool {
-        self.placement.is_none() && self.stats.is_empty()
+        self.placement.is_none() && self.stats.is_empty() && self.history.is_none()
     }
 
-    /// The first placement or statistic that differs.
+    /// The first placement, statistic or line of the history that differs.
     pub(super) fn first(&self) -> String {
         let stat = self.stats.first().map(|stat| stat.1.clone());
-        self.placement.clone().or(stat).unwrap_or_default()
+        self.placement.clone().or(stat).or(self.history.clone()).unwrap_or_default()
     }
 
     /// What is left when everything on which the peer parts from itself is left out. Where it
@@ -77,7 +87,10 @@ impl Parting {
             .flat_map(|parting| parting.stats.iter().map(|stat| cause(&stat.0)))
             .collect();
         let stats = self.stats.iter().filter(|stat| !unsteady.contains(cause(&stat.0))).cloned();
-        Self { placement: self.placement.clone(), stats: stats.collect() }
+        // A history that comes now in this order, now in that, is no measure.
+        let is_steady = own.iter().all(|parting| parting.history.is_none());
+        let history = self.history.clone().filter(|_| is_steady);
+        Self { placement: self.placement.clone(), stats: stats.collect(), history }
     }
 }
 
@@ -94,7 +107,7 @@ mod tests {
     use super::*;
 
     fn outcome(printed: &str, placements: &str) -> Outcome {
-        Outcome::read(printed, placements).unwrap()
+        Outcome::read(printed, placements, "").unwrap()
     }
 
     fn parting(peer: (&str, &str), ours: (&str, &str)) -> Parting {
@@ -105,7 +118,7 @@ mod tests {
     fn only_flat_objects_of_numbers_are_read() {
         assert_eq!(outcome("{\"a\":1,\"b.c\": -2}\n", "").stat("b.c"), Some(-2));
         for wrong in ["", "{", "{\"a\":x}", "{a:1}", "[1]"] {
-            assert_eq!(Outcome::read(wrong, ""), None, "{wrong} was taken");
+            assert_eq!(Outcome::read(wrong, "", ""), None, "{wrong} was taken");
         }
     }
 
@@ -129,6 +142,16 @@ mod tests {
         let elsewhere = parting(("{\"a\":2,\"b\":2}", "1 f\n"), ("{\"a\":3,\"b\":2}", "1 e\n"));
         assert!(found.beyond(&[elsewhere]).is_none());
         assert_eq!(found.beyond(&[]), found);
+    }
+
+    #[test]
+    fn the_history_counts_where_the_peer_is_steady_in_it() {
+        let run = |history: &str| Outcome::read("{\"a\":1}", "", history).unwrap();
+        let parting = |peer, ours| Outcome::parting(&run(peer), &run(ours));
+        let found = parting("alloc 1\nfree 1\n", "alloc 1\nfree 2\n");
+        assert_eq!(found.first(), "history line 2: peer `free 1`, ours `free 2`");
+        assert_eq!(found.beyond(&[parting("a\n", "a\n")]), found);
+        assert!(found.beyond(&[parting("a\n", "b\n")]).is_none());
     }
 
     #[test]
