@@ -70,7 +70,8 @@ impl Ring<'_> {
         if parting.is_none() {
             return Ok(Verdict::Equal);
         }
-        let Some(own) = self.own_partings(case, peer, &ours)? else { return Ok(Verdict::Equal) };
+        let own = self.own_partings(case, peer, &ours, &parting)?;
+        let Some(own) = own else { return Ok(Verdict::Equal) };
         let rest = parting.beyond(&own);
         if rest.is_none() {
             return Ok(Verdict::PeerUnsteady);
@@ -84,6 +85,7 @@ impl Ring<'_> {
         case: &Case<'_>,
         first: &Outcome,
         ours: &Outcome,
+        parting: &Parting,
     ) -> Result<Option<Vec<Parting>>, String> {
         let mut own = Vec::new();
         for shuffle in 1..=SHUFFLES {
@@ -92,6 +94,11 @@ impl Ring<'_> {
                 return Ok(None);
             }
             own.push(Outcome::parting(first, &again));
+            // Which of its own orders the peer would need is of no interest once it is seen to have
+            // several.
+            if parting.is_history_alone() && parting.beyond(&own).is_none() {
+                break;
+            }
         }
         Ok(Some(own))
     }

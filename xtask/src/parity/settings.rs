@@ -77,7 +77,7 @@ impl Remembering {
     /// Mostly everything, with contexts of each level in turn; now and then nothing at all, only
     /// the newest entries, or not all actions.
     pub(super) fn of(seed: u64, setting: u64) -> Option<Self> {
-        let turn = seed.wrapping_mul(5).wrapping_add(setting);
+        let turn = seed.wrapping_mul(3).wrapping_add(setting);
         let level = ["all", "alloc", "state", "never"].get((turn % 5) as usize)?;
         let max_entries = turn.is_multiple_of(7).then_some(turn % 90 + 1);
         let skip = if turn % 11 == 3 { "alloc,segment_free,snapshot" } else { "" };
