@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use larder_cli::convert::Format;
 use larder_cli::workload::Addresses;
 use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
@@ -60,6 +61,20 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
         threads: u64,
     },
+    /// Write a snapshot, or what a script leads to, as another kind of file.
+    Snapshot {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        /// The file to write. Its name says the format: .pickle, .json, .ops, .perfetto.json, .tape,
+        /// each but the last also with .gz.
+        #[arg(short, long, value_name = "OUT")]
+        output: PathBuf,
+        /// The format, where the name does not say it: pickle, json, ops, perfetto, tape.
+        #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
+        to: Option<Format>,
+    },
     /// Run a random script under injected faults, and check every invariant after each step.
     Soak {
         /// The seed that everything follows from.
@@ -80,7 +95,8 @@ pub(crate) enum Command {
 /// What most commands take.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// An op script (.ops), or a torch memory snapshot (.pickle, .pickle.gz).
+    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
+    /// or a tape (.tape).
     pub(crate) file: PathBuf,
     /// Who decides: larder, or torch-2.11 exactly as PyTorch 2.11 does.
     #[arg(long, default_value = "larder", value_parser = |name: &str| name.parse::<Policy>())]

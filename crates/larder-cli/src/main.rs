@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use args::{Cli, Command, Common, History};
 use clap::Parser;
 use larder_cli::compare::{self, USUAL_SETTINGS};
+use larder_cli::convert::{Format, convert};
 use larder_cli::listing::Wishes;
 use larder_cli::progress::Progress;
 use larder_cli::replay::{Replay, ReplayError, Setup};
@@ -51,6 +52,9 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Fit { common, conf } => fit_command(&common, &conf.conf),
         Command::Bench { common, conf, repeat, threads } => {
             bench_command(&common, &conf.conf, repeat, threads)
+        }
+        Command::Snapshot { common, conf, output, to } => {
+            snapshot_command(&common, &conf.conf, &output, to)
         }
         Command::Soak { seed, steps, scripts, seconds } => {
             soak_command(seed, steps as usize, scripts, seconds)
@@ -186,6 +190,27 @@ fn bench_command(common: &Common, conf: &str, repeat: u64, threads: u64) -> Resu
     let workload = load(common)?;
     let measured = bench::bench(&workload, &setup, repeat, threads)?;
     print(&json::measured(&measured))
+}
+
+fn snapshot_command(
+    common: &Common,
+    conf: &str,
+    output: &Path,
+    to: Option<Format>,
+) -> Result<(), Refusal> {
+    let setup = set_up(common, conf)?;
+    let Some(format) = to.or_else(|| Format::of_path(output)) else {
+        return Err(Refusal(format!(
+            "{}: the name does not say the format; --to does",
+            output.display()
+        )));
+    };
+    let converted = convert(&common.file, output, format, common.device, &setup)?;
+    if converted.unkept_values > 0 {
+        let (file, count) = (common.file.display(), converted.unkept_values);
+        eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+    }
+    Ok(())
 }
 
 fn soak_command(

@@ -160,6 +160,14 @@ impl Replay {
         })
     }
 
+    /// Runs all operations and gives the allocator, with all that it remembers.
+    pub fn run_on(mut self, ops: &[Op]) -> Result<Allocator, ReplayError> {
+        for (index, &op) in ops.iter().enumerate() {
+            self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
+        }
+        Ok(self.allocator)
+    }
+
     /// Runs until the first allocation that fails; says whether all went well.
     pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {

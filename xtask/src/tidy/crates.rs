@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 9] = [
+const GRAPH: [Edges; 10] = [
     Edges { package: "larder-core", ours: &[], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
@@ -22,7 +22,12 @@ const GRAPH: [Edges; 9] = [
         ours: &["larder-core", "larder-sim", "larder-cuda"],
         others: true,
     },
-    Edges { package: "larder-cli", ours: &["larder-core", "larder-sim", "larder"], others: true },
+    Edges { package: "larder-tape", ours: &["larder-core"], others: true },
+    Edges {
+        package: "larder-cli",
+        ours: &["larder-core", "larder-sim", "larder-tape", "larder"],
+        others: true,
+    },
     Edges {
         package: "larder-fuzz",
         ours: &["larder-core", "larder-sim", "larder", "larder-cli"],

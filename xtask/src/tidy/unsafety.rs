@@ -6,8 +6,8 @@ use super::Finding;
 use super::source::{self, Token};
 use super::tree::{File, Tree};
 
-/// The crates whose subject is foreign memory; all others forbid unsafe code.
-const EXEMPT: [&str; 3] = ["larder-cuda", "larder-cudart", "larder-c"];
+/// The crates whose subject is memory that is not only theirs; all others forbid unsafe code.
+const EXEMPT: [&str; 4] = ["larder-cuda", "larder-cudart", "larder-c", "larder-tape"];
 
 /// How far above an unsafe block the note on its soundness may begin.
 const NOTE_LINES_MAX: usize = 5;
