@@ -66,6 +66,16 @@ impl Peer {
         self.folder.join("bin/judge")
     }
 
+    /// PyTorch's own viewer of memory snapshots.
+    pub(crate) fn viewer(&self) -> PathBuf {
+        self.wheel_files().join("torch/cuda/_memory_viz.py")
+    }
+
+    /// The folder of it all, in which runs may write.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     fn wheel_files(&self) -> PathBuf {
         self.folder.join("peer")
     }

@@ -2,10 +2,16 @@
 
 mod bench_top;
 
+use std::sync::Arc;
+
 use bench_top::Piece::{Free, Live, Unmapped};
 use bench_top::{BenchTop, SIDE};
 use larder_core::Policy;
-use larder_core::types::{GIB, MIB};
+use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
+use larder_core::heap::Filter;
+use larder_core::record::context::{Context, Stack};
+use larder_core::record::event::Level;
+use larder_core::types::{GIB, MIB, PoolId};
 
 /// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
@@ -226,4 +232,49 @@ fn refuse_hopeless_keeps_the_cache() {
     let cached = top.malloc(20 * MIB);
     top.free(cached);
     top.malloc(50 * MIB);
+}
+
+#[test]
+fn segment_context_stays_although_blocks_split_and_merge() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "", policy);
+        let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(Stack::default())) };
+        let options = HistoryOptions {
+            level: Level::State,
+            context_hook: Some(Arc::new(hook)),
+            ..HistoryOptions::default()
+        };
+        top.allocator.record_history(options).unwrap();
+        let has_context =
+            || top.allocator.take_snapshot(SnapshotOptions::default()).runs[0].context.is_some();
+        let block = top.malloc(3 * MIB);
+        let split = has_context();
+        top.free(block);
+        (split, has_context())
+    };
+    assert_eq!(story(TORCH), (false, false));
+    assert_eq!(story(Policy { segment_context_stays: true, ..TORCH }), (true, true));
+}
+
+#[test]
+fn pool_snapshot_is_whole_beyond_the_first_hole() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "expandable_segments:True", policy);
+        let pool = PoolId(0, 1);
+        top.allocator.begin_pool(pool, Filter::Any).unwrap();
+        let [first, second] = [(); 2].map(|()| top.malloc(40 * MIB));
+        top.allocator.end_pool(pool).unwrap();
+        top.free(first);
+        for _ in 0..top.allocator.pool_uses(pool).unwrap() {
+            top.allocator.drop_pool_use(pool).unwrap();
+        }
+        top.allocator.empty_pool(pool).unwrap();
+        let options = SnapshotOptions { pool: Some(pool), traces: false };
+        let runs = top.allocator.take_snapshot(options).runs;
+        let all = top.allocator.take_snapshot(SnapshotOptions::default()).runs;
+        assert_eq!((all.len(), all[0].addr), (1, second));
+        runs.len()
+    };
+    assert_eq!(story(TORCH), 0);
+    assert_eq!(story(Policy { pool_snapshot_is_whole: true, ..TORCH }), 1);
 }

@@ -8,6 +8,7 @@
 mod contest;
 mod outcome;
 mod settings;
+mod viewer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ use std::thread;
 use contest::{Case, Ring, Verdict};
 use settings::{Flavour, RECORDED, Remembering, memory_sizes};
 
+use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
 
 /// Which scripts to compare.
@@ -53,6 +55,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
     let totals = compare_all(&jobs, &programs, &target.join("judge"))?;
     let Totals { compared, gave_up, unsteady, different } = totals;
+    println!("{}", viewer::check(&programs, &Peer::new(&target), root)?);
     println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
     let set_aside = gave_up + unsteady;
     println!("{compared} scripts compared, {set_aside} set aside, {different} differences");

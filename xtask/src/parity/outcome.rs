@@ -30,11 +30,13 @@ impl Outcome {
     pub(super) fn parting(peer: &Self, ours: &Self) -> Parting {
         let placement = first_difference("placement", &peer.placements, &ours.placements);
         let history = first_difference("history line", &peer.history, &ours.history);
-        let unordered = first_difference(
-            "history line, blocks that became free together in any order,",
-            &peer.unordered_history(),
-            &ours.unordered_history(),
-        );
+        let unordered = history.as_ref().and_then(|_| {
+            first_difference(
+                "history line, blocks that became free together in any order,",
+                &peer.unordered_history(),
+                &ours.unordered_history(),
+            )
+        });
         let names: BTreeSet<&String> = peer.stats.iter().chain(&ours.stats).map(|s| &s.0).collect();
         let stats = names.into_iter().filter_map(|name| {
             let (peer, ours) = (peer.stat(name), ours.stat(name));
