@@ -60,6 +60,9 @@ pub(crate) enum Command {
         /// How many threads replay it at once, each on streams of its own.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
         threads: u64,
+        /// Remember so many entries of its history meanwhile, without call stacks.
+        #[arg(long, value_name = "N")]
+        history: Option<usize>,
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
     Snapshot {

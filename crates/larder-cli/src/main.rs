@@ -50,8 +50,8 @@ fn run(command: Command) -> Result<(), Refusal> {
         }
         Command::Compare { common, confs } => compare(&common, &confs),
         Command::Fit { common, conf } => fit_command(&common, &conf.conf),
-        Command::Bench { common, conf, repeat, threads } => {
-            bench_command(&common, &conf.conf, repeat, threads)
+        Command::Bench { common, conf, repeat, threads, history } => {
+            bench_command(&common, &conf.conf, (repeat, threads), history)
         }
         Command::Snapshot { common, conf, output, to } => {
             snapshot_command(&common, &conf.conf, &output, to)
@@ -185,10 +185,15 @@ fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
     if common.json { print(&json::fit(&fit)) } else { print_text(&text) }
 }
 
-fn bench_command(common: &Common, conf: &str, repeat: u64, threads: u64) -> Result<(), Refusal> {
+fn bench_command(
+    common: &Common,
+    conf: &str,
+    (repeat, threads): (u64, u64),
+    history: Option<usize>,
+) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let measured = bench::bench(&workload, &setup, repeat, threads)?;
+    let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
     print(&json::measured(&measured))
 }
 

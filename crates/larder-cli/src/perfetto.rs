@@ -162,7 +162,9 @@ impl Slices {
         let frames: Vec<String> = entry.stack.map_or(Vec::new(), |stack| {
             let frames = snapshot.stack(stack);
             frames
-                .map(|frame| format!("{} {}:{}", text(frame.name), text(frame.filename), frame.line))
+                .map(|frame| {
+                    format!("{} {}:{}", text(frame.name), text(frame.filename), frame.line)
+                })
                 .collect()
         });
         events.push(&json!({

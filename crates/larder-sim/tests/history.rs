@@ -371,8 +371,7 @@ fn threads_record_at_once_and_every_event_is_there() {
     let trace = everything(&allocator).trace;
     for thread in 0..4 {
         let remark = format!("thread {thread}");
-        let own: Vec<_> =
-            trace.iter().filter(|entry| *entry.user_metadata == *remark).collect();
+        let own: Vec<_> = trace.iter().filter(|entry| *entry.user_metadata == *remark).collect();
         assert!(own.iter().all(|entry| entry.stream == StreamId(thread)));
         let allocs = own.iter().filter(|entry| entry.action == Action::Alloc);
         assert!(allocs.map(|entry| entry.size_bytes).eq(1..=200));

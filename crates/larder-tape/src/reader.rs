@@ -121,9 +121,7 @@ impl Tape {
             if record.number() != number as u32 {
                 return Err(TapeError::BadRecord { number, problem: "is out of order" });
             }
-            reading
-                .take(&record)
-                .map_err(|problem| TapeError::BadRecord { number, problem })?;
+            reading.take(&record).map_err(|problem| TapeError::BadRecord { number, problem })?;
         }
         Ok(reading.tape)
     }

@@ -27,8 +27,8 @@ use std::io::Read;
 pub use error::{PickleError, PickleErrorKind};
 pub(crate) use interner::Interner;
 pub use objects::{Content, Objects, Texts};
-pub use writer::{Open, Writer};
 pub use value::{BytesId, DictId, ListId, TextId, TupleId, Value};
+pub use writer::{Open, Writer};
 
 /// How much a pickle may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

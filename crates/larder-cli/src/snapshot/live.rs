@@ -13,9 +13,9 @@ use larder_core::record::history::{Stage, TraceEntry};
 use larder_core::types::PoolKind;
 use serde_json::{Map, Value, json};
 
+use super::Snapshot;
 use super::build::{Builder, NewEntry};
 use super::entry::{Action, BlockInfo, BlockState, SegmentInfo, StackId};
-use super::Snapshot;
 
 /// How the times of a history are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,7 +86,10 @@ impl Snapshot {
         }
         let mut more = Map::new();
         let config = devices.first().map(|device| &device.config);
-        more.insert("allocator_settings".to_owned(), settings(config.unwrap_or(&Config::default())));
+        more.insert(
+            "allocator_settings".to_owned(),
+            settings(config.unwrap_or(&Config::default())),
+        );
         more.insert("external_annotations".to_owned(), annotations.into());
         builder.more = Some(more);
         builder.finish()

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use super::entry::{Action, BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
-use super::word::{self, KEY_COUNT};
 use super::tree::{Trees, text_of};
+use super::word::{self, KEY_COUNT};
 use crate::pickle::{Content, Interner, ListId, Objects, Sink, TextId, Value};
 
 /// What a dictionary or a list of the pickle has become.
@@ -155,9 +155,7 @@ impl Records {
         if fields.1 & !known == 0 {
             return None;
         }
-        let is_known = |key: Value| {
-            matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0)
-        };
+        let is_known = |key: Value| matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0);
         let pairs = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let rest: Vec<_> = pairs.filter(|&(key, _)| !is_known(key)).collect();
         let mut trees = std::mem::take(&mut self.trees);

@@ -66,9 +66,7 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
     let Pickle { root, mut objects, sink: mut records } = pickle;
     let (segments, traces, allocator_conf, more) = match root {
         // What torch.cuda.memory_snapshot() returns: the segments alone.
-        Value::List(list) => {
-            (segments(&mut objects, &mut records, list)?, Vec::new(), None, None)
-        }
+        Value::List(list) => (segments(&mut objects, &mut records, list)?, Vec::new(), None, None),
         Value::Dict(id) => {
             let Some(pairs) = objects.dict(id).items() else {
                 return shape_error("this is one record of a snapshot, not a snapshot".to_owned());

@@ -82,9 +82,7 @@ impl Trees {
                 },
             },
             Value::Dict(id) => match objects.dict(id) {
-                Content::Items(pairs) => {
-                    Json::Object(self.map(objects, records, pairs, depth))
-                }
+                Content::Items(pairs) => Json::Object(self.map(objects, records, pairs, depth)),
                 Content::Token(token) => match Record::from_token(token) {
                     Record::Frame(number) => frame_tree(objects, records, number),
                     _ => self.leave_out(),
@@ -93,13 +91,7 @@ impl Trees {
         }
     }
 
-    fn list(
-        &mut self,
-        objects: &Objects,
-        records: &Records,
-        items: &[Value],
-        depth: u32,
-    ) -> Json {
+    fn list(&mut self, objects: &Objects, records: &Records, items: &[Value], depth: u32) -> Json {
         items.iter().map(|&item| self.value(objects, records, item, depth + 1)).collect()
     }
 
