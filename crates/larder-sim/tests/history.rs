@@ -10,7 +10,7 @@ use larder_core::record::event::{Action, Actions, Level};
 use larder_core::record::history::Stage;
 use larder_core::record::note;
 use larder_core::types::{Addr, MIB, PoolId, StreamId};
-use larder_core::{Allocator, Config, Error, Policy};
+use larder_core::{Allocator, Config, DeviceIndex, Error, Fleet, Policy};
 use larder_sim::{SimDevice, SimOptions};
 
 const MAIN: StreamId = StreamId(0);
@@ -378,4 +378,20 @@ fn threads_record_at_once_and_every_event_is_there() {
     }
     assert!(trace.is_sorted_by_key(|entry| entry.time_ns));
     allocator.check().unwrap();
+}
+
+#[test]
+fn a_fleet_remembers_on_every_device() {
+    let allocators = (0..2).map(|index| {
+        let device = SimDevice::new(SimOptions { index, ..SimOptions::default() });
+        Allocator::new(Arc::new(device), Config::default(), Policy::default())
+    });
+    let fleet = Fleet::new(allocators.collect());
+    fleet.record_history(&HistoryOptions::default()).unwrap();
+    let _block = fleet.malloc(DeviceIndex(1), 100, MAIN).unwrap();
+    let shots = fleet.take_snapshots(SnapshotOptions::default());
+    let lengths: Vec<_> = shots.iter().map(|shot| (shot.device.0, shot.trace.len())).collect();
+    assert_eq!(lengths, [(0, 0), (1, 2)]);
+    fleet.stop_history();
+    assert!(fleet.allocators().iter().all(|allocator| !allocator.is_recording()));
 }

@@ -1,6 +1,8 @@
 //! Telling: each record goes to the statistics and, while somebody listens, on to the history,
 //! with what the heap alone knows of it: stream, pool, and whose context belongs to it.
 
+use std::collections::HashMap;
+
 use crate::heap::Heap;
 use crate::heap::block::{BlockId, State};
 use crate::heap::{Want, pool::LaneId};
@@ -184,6 +186,32 @@ impl Heap {
         {
             history.own(owner);
         }
+    }
+
+    /// Contexts are kept for blocks and segments that are there, and counted right.
+    pub(super) fn check_contexts(&self) -> Result<(), String> {
+        let Some(history) = self.recorder.history() else { return Ok(()) };
+        history.check()?;
+        let mut places = HashMap::new();
+        for (_, segment) in self.segments.iter() {
+            let mut at = Some(segment.first);
+            while let Some(id) = at {
+                places.insert(self.blocks[id].addr.0, self.blocks[id].state);
+                at = self.blocks[id].next;
+            }
+        }
+        for owner in history.owners() {
+            let is_there = match owner {
+                Owner::Block(addr) => {
+                    matches!(places.get(&addr), Some(State::Live | State::Waiting))
+                }
+                Owner::Segment(addr) => places.contains_key(&addr),
+            };
+            if !is_there {
+                return Err(format!("a context is kept for {owner:?}, which is not there"));
+            }
+        }
+        Ok(())
     }
 
     /// A segment's addresses went back, and with them what was known of it.

@@ -402,6 +402,22 @@ impl History {
         self.ring.iter().map(entry).collect()
     }
 
+    /// Whose contexts are kept.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> + '_ {
+        self.owners.keys().copied()
+    }
+
+    /// Checks that everything kept has as many uses as there are names of it; for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let scene = &self.scene.0;
+        let contexts = self.ring.iter().filter_map(|entry| entry.context);
+        let contexts = contexts.chain(self.owners.values().copied()).chain(scene.context);
+        self.contexts.check(contexts)?;
+        let recent = self.recent_note.as_ref().map(|(_, note)| *note);
+        let notes = self.ring.iter().filter_map(|entry| entry.note);
+        self.notes.check(notes.chain(scene.note).chain(recent))
+    }
+
     /// Whether any context is kept, or waits to be dropped.
     pub(crate) fn has_contexts(&self) -> bool {
         self.contexts.len() > 0

@@ -124,6 +124,19 @@ impl<T: ?Sized> Keep<T> {
         self.slots[id.index()].thing.as_ref().expect("a name holds a use")
     }
 
+    /// Checks that each thing has as many uses as it is named here.
+    pub(crate) fn check(&self, names: impl Iterator<Item = KeptId>) -> Result<(), String> {
+        let mut uses = vec![0; self.slots.len()];
+        names.for_each(|id| uses[id.index()] += 1);
+        match (0..uses.len()).find(|&at| uses[at] != self.slots[at].uses) {
+            None => Ok(()),
+            Some(at) => Err(format!(
+                "a kept thing has {} uses and is named {} times",
+                self.slots[at].uses, uses[at]
+            )),
+        }
+    }
+
     /// How many things are kept.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.spare.len()
