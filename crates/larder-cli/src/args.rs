@@ -124,8 +124,8 @@ pub(crate) struct Common {
 pub(crate) struct History {
     /// Write a line for each entry of the history, and for each segment and block at the end. The
     /// context of an event is the number of the operation.
-    #[arg(long, value_name = "OUT")]
-    pub(crate) history: Option<PathBuf>,
+    #[arg(id = "history", long = "history", value_name = "OUT")]
+    pub(crate) out: Option<PathBuf>,
     /// For what contexts are gathered: never, state, alloc, all.
     #[arg(long, default_value = "never", requires = "history", value_name = "LEVEL",
           value_parser = |name: &str| name.parse::<Level>())]

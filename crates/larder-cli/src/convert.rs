@@ -128,12 +128,11 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
         }
         None => None,
     };
-    match &recorder {
-        Some(recorder) => recorder.listen(replay.allocator()),
-        None => {
-            let recording = replay.allocator().record_history(HistoryOptions::default());
-            recording.map_err(|error| error.to_string())?;
-        }
+    if let Some(recorder) = &recorder {
+        recorder.listen(replay.allocator());
+    } else {
+        let recording = replay.allocator().record_history(HistoryOptions::default());
+        recording.map_err(|error| error.to_string())?;
     }
     let allocator = replay.run_on(&workload.ops).map_err(|error| error.to_string())?;
     if let Some(recorder) = recorder {

@@ -130,7 +130,9 @@ impl Listing {
         let mut text = String::new();
         let all = allocator.take_snapshot(SnapshotOptions::default());
         let Snapshot { runs, trace, annotations, config, .. } = &all;
-        trace.iter().for_each(|entry| entry_line(&mut text, entry));
+        for entry in trace {
+            entry_line(&mut text, entry);
+        }
         for annotation in annotations {
             let stage = if annotation.stage == Stage::Start { "START" } else { "END" };
             text.push_str(&format!("annotation {stage} {}\n", annotation.name));

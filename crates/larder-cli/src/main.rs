@@ -106,7 +106,7 @@ fn replay(
     let mut placed = Vec::new();
     let keeps = placements.is_some();
     let mut replay = Replay::new(&workload, &setup);
-    if history.history.is_some() {
+    if history.out.is_some() {
         let skip = history.skip.iter().copied().collect();
         let (level, max_entries) = (history.level, history.max_entries);
         replay.list(&Wishes { level, max_entries, skip })?;
@@ -122,7 +122,7 @@ fn replay(
         write_placements(path, &placed)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
-    if let (Some(path), Some(listing)) = (&history.history, &outcome.listing) {
+    if let (Some(path), Some(listing)) = (&history.out, &outcome.listing) {
         std::fs::write(path, listing)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }

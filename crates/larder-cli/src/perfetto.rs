@@ -47,14 +47,14 @@ impl<W: Write> Events<W> {
     }
 }
 
-/// How much memory there is of each sort at one point of a trace.
+/// How many bytes there are of each sort at one point of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Level {
     /// Asked for, in live blocks.
-    allocated_bytes: i64,
+    allocated: i64,
     /// Asked for, in blocks that are live or awaited.
-    active_bytes: i64,
-    reserved_bytes: i64,
+    active: i64,
+    reserved: i64,
 }
 
 impl Level {
@@ -62,13 +62,13 @@ impl Level {
         let bytes = entry.size_bytes as i64;
         match entry.action {
             Action::Alloc => {
-                self.allocated_bytes += bytes;
-                self.active_bytes += bytes;
+                self.allocated += bytes;
+                self.active += bytes;
             }
-            Action::FreeRequested => self.allocated_bytes -= bytes,
-            Action::FreeCompleted => self.active_bytes -= bytes,
-            Action::SegmentAlloc | Action::SegmentMap => self.reserved_bytes += bytes,
-            Action::SegmentFree | Action::SegmentUnmap => self.reserved_bytes -= bytes,
+            Action::FreeRequested => self.allocated -= bytes,
+            Action::FreeCompleted => self.active -= bytes,
+            Action::SegmentAlloc | Action::SegmentMap => self.reserved += bytes,
+            Action::SegmentFree | Action::SegmentUnmap => self.reserved -= bytes,
             Action::Snapshot | Action::OutOfMemory | Action::Other => return false,
         }
         true
@@ -78,15 +78,15 @@ impl Level {
     fn before(snapshot: &Snapshot, device: u32, entries: &[TraceEntry]) -> Level {
         let mut end = Level::default();
         for segment in snapshot.segments.iter().filter(|segment| segment.device == device) {
-            end.reserved_bytes += segment.size_bytes as i64;
+            end.reserved += segment.size_bytes as i64;
             for block in &segment.blocks {
                 let bytes = block.requested_bytes as i64;
                 match block.state {
                     BlockState::Allocated => {
-                        end.allocated_bytes += bytes;
-                        end.active_bytes += bytes;
+                        end.allocated += bytes;
+                        end.active += bytes;
                     }
-                    BlockState::PendingFree => end.active_bytes += bytes,
+                    BlockState::PendingFree => end.active += bytes,
                     BlockState::Inactive => {}
                 }
             }
@@ -96,9 +96,9 @@ impl Level {
             change.follow(entry);
         }
         Level {
-            allocated_bytes: (end.allocated_bytes - change.allocated_bytes).max(0),
-            active_bytes: (end.active_bytes - change.active_bytes).max(0),
-            reserved_bytes: (end.reserved_bytes - change.reserved_bytes).max(0),
+            allocated: (end.allocated - change.allocated).max(0),
+            active: (end.active - change.active).max(0),
+            reserved: (end.reserved - change.reserved).max(0),
         }
     }
 }
@@ -128,9 +128,9 @@ fn trace<W: Write>(snapshot: &Snapshot, device: u32, events: &mut Events<W>) -> 
             events.push(&json!({
                 "ph": "C", "name": "memory", "pid": device, "ts": entry.time_us,
                 "args": {
-                    "allocated": level.allocated_bytes,
-                    "awaited": level.active_bytes - level.allocated_bytes,
-                    "reserved": level.reserved_bytes,
+                    "allocated": level.allocated,
+                    "awaited": level.active - level.allocated,
+                    "reserved": level.reserved,
                 },
             }))?;
         }

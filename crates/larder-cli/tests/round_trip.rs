@@ -30,7 +30,7 @@ fn whole(bytes: &[u8]) -> Pickle<KeepAll> {
     }
 }
 
-fn items<'a, T>(content: Content<'a, T>) -> &'a [T] {
+fn items<T>(content: Content<'_, T>) -> &[T] {
     content.items().expect("nothing was taken over")
 }
 

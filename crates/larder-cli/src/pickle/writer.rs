@@ -174,7 +174,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let integers = [0, 255, 256, 65535, 65536, -1, i64::from(i32::MIN), 1 << 31, 1 << 40];
-        let integers = integers.into_iter().chain([i64::MAX, i64::MIN, -(1 << 47), 0x8000_0000_00]);
+        let integers =
+            integers.into_iter().chain([i64::MAX, i64::MIN, -(1 << 47), 0x0080_0000_0000]);
         let integers: Vec<i64> = integers.collect();
         let mut writer = Writer::new(Vec::new()).unwrap();
         let mut list = writer.begin_list().unwrap();
@@ -217,7 +218,6 @@ mod tests {
         }
         writer.end_dict(&dict).unwrap();
         let bytes = writer.finish().unwrap();
-        assert_eq!(bytes.iter().filter(|&&byte| byte == opcode::MARK).count(), 3);
         let pickle = read(&bytes[..], Limits::default(), KeepAll).unwrap();
         let Value::Dict(root) = pickle.root else { panic!("a dictionary was written") };
         assert_eq!(pickle.objects.dict(root).items().unwrap().len(), 2500);

@@ -15,7 +15,7 @@ use crate::heap::run::Run;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::record::context::{Context, ContextHook};
 use crate::record::event::{Actions, Event, Level};
-use crate::record::history::{Annotation, Scene, Stage, TraceEntry, Wishes};
+use crate::record::history::{Annotation, History, Scene, Stage, TraceEntry, Wishes};
 use crate::record::note;
 use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
 
@@ -160,7 +160,7 @@ impl Shelf {
 
     /// What is to be kept of the call while the lock is dropped in its middle.
     pub(super) fn suspend(&mut self) -> Option<Scene> {
-        self.heap.recorder_mut().listener().map(|history| history.suspend())
+        self.heap.recorder_mut().listener().map(History::suspend)
     }
 }
 
@@ -201,10 +201,7 @@ impl Allocator {
 
     /// Changes the history, notes what malloc and free have to know of it, and drops the contexts
     /// that nobody names any more.
-    fn change_history<T>(
-        &self,
-        change: impl FnOnce(&mut crate::record::history::History) -> T,
-    ) -> T {
+    fn change_history<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
         let device = self.device_index();
         let mut shelf = self.lock();
         let (result, level, keeps_contexts, dropped) =
@@ -284,7 +281,7 @@ impl Allocator {
 
     /// Whether what happens is remembered.
     pub fn is_recording(&self) -> bool {
-        self.lock().heap.recorder().history().is_some_and(|history| history.is_recording())
+        self.lock().heap.recorder().history().is_some_and(History::is_recording)
     }
 
     /// Registers a tracker that is told of every event from now on, for as long as the allocator
@@ -311,8 +308,8 @@ impl Allocator {
         let mut shelf = self.enter(Level::All);
         let history = shelf.heap.recorder().history();
         let traces = history.filter(|_| options.traces);
-        let trace = traces.map_or(Vec::new(), |history| history.entries());
-        let annotations = history.map_or(Vec::new(), |history| history.annotations());
+        let trace = traces.map_or(Vec::new(), History::entries);
+        let annotations = history.map_or(Vec::new(), History::annotations);
         let runs = shelf.heap.runs(pool);
         let active_bytes = runs.iter().map(Run::active_bytes).sum();
         shelf.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
@@ -329,6 +326,6 @@ impl Allocator {
 
     /// How many different contexts are kept, for blocks and entries.
     pub fn context_count(&self) -> usize {
-        self.lock().heap.recorder().history().map_or(0, |history| history.context_count())
+        self.lock().heap.recorder().history().map_or(0, History::context_count)
     }
 }

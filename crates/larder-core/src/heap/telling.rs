@@ -156,12 +156,14 @@ impl Heap {
         }
         let block = &self.blocks[id];
         let merges = |other: &BlockId| self.blocks[*other].state == state;
-        let lost_own = block.prev.filter(merges).is_some().then_some(id);
+        let lost_own = block.prev.as_ref().is_some_and(merges).then_some(id);
         let lost_next = block.next.filter(merges);
         let lost: Vec<Owner> =
             lost_own.into_iter().chain(lost_next).map(|id| self.segment_owner(id)).collect();
         if let Some(history) = self.recorder.listener() {
-            lost.into_iter().for_each(|owner| history.disown(owner));
+            for owner in lost {
+                history.disown(owner);
+            }
         }
     }
 

@@ -93,7 +93,7 @@ fn frames_of_text(text: &str) -> Vec<Frame> {
             let mut parts = place.rsplitn(3, ':');
             let (_, line, file) = (parts.next(), parts.next(), parts.next());
             if let (Some(frame), Some(line), Some(file)) = (frames.last_mut(), line, file) {
-                frame.filename = file.to_owned();
+                file.clone_into(&mut frame.filename);
                 frame.line = line.parse().unwrap_or(0);
             }
         } else if let Some((_, name)) = line.split_once(": ") {

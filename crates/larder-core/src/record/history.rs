@@ -195,7 +195,7 @@ impl History {
     ) {
         let context = context.map(|context| {
             let fingerprint = context.fingerprint();
-            self.contexts.add(context, fingerprint, |one, other| one.is_same(other))
+            self.contexts.add(context, fingerprint, Context::is_same)
         });
         let note = note.map(|note| self.note(note));
         self.resume(Scene { time_ns, context, note });
