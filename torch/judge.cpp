@@ -31,6 +31,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "history.hpp"
+
 namespace c10::cuda::_internal {
 // Declared in no header that comes with the library.
 C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex));
@@ -121,7 +123,11 @@ std::vector<Op> read_script(const std::string& path) {
 // An allocator on the device, and the allocations of a script by their IDs.
 class Replay {
  public:
-  Replay(std::optional<std::string> placements, uint64_t shuffle) : shuffle_(shuffle) {
+  Replay(
+      std::optional<std::string> placements,
+      uint64_t shuffle,
+      std::optional<history::Listing>& listing)
+      : shuffle_(shuffle), listing_(listing) {
     if (placements) {
       placements_.open(*placements);
       if (!placements_) {
@@ -164,8 +170,12 @@ class Replay {
   }
 
  private:
-  cudaStream_t stream(uint64_t number) const {
-    return handle(number, shuffle_);
+  cudaStream_t stream(uint64_t number) {
+    auto found = handle(number, shuffle_);
+    if (listing_) {
+      listing_->know(found, number);
+    }
+    return found;
   }
 
   void alloc(const std::string& id, uint64_t size, cudaStream_t stream) {
@@ -315,6 +325,7 @@ class Replay {
   std::ofstream placements_;
   std::vector<std::vector<char>> litter_;
   uint64_t shuffle_;
+  std::optional<history::Listing>& listing_;
   uint64_t ooms_ = 0;
 };
 
@@ -375,18 +386,29 @@ void print(const Report& report) {
   std::cout << "}\n";
 }
 
-void replay(const std::string& path, std::optional<std::string> placements, uint64_t shuffle) {
+void replay(
+    const std::string& path,
+    std::optional<std::string> placements,
+    uint64_t shuffle,
+    std::optional<history::Listing> listing) {
   auto ops = read_script(path);
-  Replay replay(std::move(placements), shuffle);
+  Replay replay(std::move(placements), shuffle, listing);
   for (size_t index = 0; index < ops.size(); ++index) {
     try {
+      if (listing) {
+        listing->before(index + 1);
+      }
       replay.step(ops[index]);
     } catch (const c10::Error& error) {
       auto place = "operation " + std::to_string(index + 1) + ": ";
       throw GaveUp(place + error.what_without_backtrace());
     }
   }
-  print(report(replay.ooms()));
+  auto counted = report(replay.ooms());
+  if (listing) {
+    listing->finish();
+  }
+  print(counted);
 }
 
 // One operation with its allocation's place in a table, so that the timed loop looks nothing up.
@@ -526,10 +548,30 @@ std::optional<std::string> option(const std::vector<std::string>& words, const s
   return *(found + 1);
 }
 
+// The listing of the history, if one is asked for.
+std::optional<history::Listing> listing(const std::vector<std::string>& words) {
+  auto path = option(words, "--history");
+  if (!path) {
+    return std::nullopt;
+  }
+  history::Wishes wishes;
+  wishes.level = history::level_of(option(words, "--level").value_or("never"));
+  if (auto max = option(words, "--max-entries")) {
+    wishes.max_entries = std::stoull(*max);
+  }
+  std::istringstream skip(option(words, "--skip").value_or(""));
+  for (std::string action; std::getline(skip, action, ',');) {
+    wishes.skip.push_back(action);
+  }
+  return std::optional<history::Listing>(std::in_place, *path, wishes);
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.size() < 2 || (words[0] != "replay" && words[0] != "bench")) {
     std::cerr << "usage: judge replay FILE.ops [--placements OUT] [--shuffle SEED]\n"
-                 "       judge bench FILE.ops [--repeat N] [--threads T]\n";
+                 "                             [--history OUT] [--level never|state|alloc|all]\n"
+                 "                             [--max-entries N] [--skip ACTION,…]\n"
+                 "       judge bench FILE.ops [--repeat N] [--threads T] [--history N]\n";
     return 2;
   }
   // The allocator asks whether somebody uses the device before it answers for it.
@@ -537,9 +579,13 @@ int run(const std::vector<std::string>& words) {
   allocator::init(1);
   if (words[0] == "replay") {
     uint64_t shuffle = std::stoull(option(words, "--shuffle").value_or("0"));
-    replay(words[1], option(words, "--placements"), shuffle);
+    replay(words[1], option(words, "--placements"), shuffle, listing(words));
   } else {
     uint64_t repeat = std::stoull(option(words, "--repeat").value_or("10"));
+    if (auto entries = option(words, "--history")) {
+      auto never = c10::CachingDeviceAllocator::RecordContext::NEVER;
+      allocator::recordHistory(true, nullptr, std::stoull(*entries), never, true, {});
+    }
     bench(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
   }
   std::cout.flush();

@@ -42,11 +42,12 @@ for wheel in pathlib.Path(wheels).glob('*.whl'):
         archive.extractall(out, names)
 ";
 
-const WANTED: [&str; 5] = [
+const WANTED: [&str; 6] = [
     "torch/lib/libc10.so",
     "torch/lib/libc10_cuda.so",
     "torch/include/c10/",
     "torch/include/torch/headeronly/",
+    "torch/cuda/_memory_viz.py",
     "nvidia/cu13/include/",
 ];
 
@@ -63,6 +64,16 @@ impl Peer {
     /// The program that runs scripts on the peer.
     pub(crate) fn judge(&self) -> PathBuf {
         self.folder.join("bin/judge")
+    }
+
+    /// PyTorch's own viewer of memory snapshots.
+    pub(crate) fn viewer(&self) -> PathBuf {
+        self.wheel_files().join("torch/cuda/_memory_viz.py")
+    }
+
+    /// The folder of it all, in which runs may write.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     fn wheel_files(&self) -> PathBuf {
@@ -87,7 +98,7 @@ impl Peer {
     /// The wheels are large and little of them is needed, so they do not stay.
     fn fetch(&self) -> Result<(), String> {
         let complete = self.wheel_files().join("complete");
-        let pinned = WHEELS.join("\n");
+        let pinned = [&WHEELS[..], &WANTED[..]].concat().join("\n");
         if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
             return Ok(());
         }

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use larder_cli::convert::Format;
 use larder_cli::workload::Addresses;
 use larder_core::Policy;
+use larder_core::record::event::{Action, Level};
 use larder_core::types::{GIB, KIB, MIB};
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
@@ -27,6 +29,8 @@ pub(crate) enum Command {
         /// Write a line `ID ADDRESS` for each allocation, 0 for out of memory.
         #[arg(long, value_name = "OUT")]
         placements: Option<PathBuf>,
+        #[command(flatten)]
+        history: History,
     },
     /// Run it under several settings, side by side.
     Compare {
@@ -56,6 +60,23 @@ pub(crate) enum Command {
         /// How many threads replay it at once, each on streams of its own.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1024))]
         threads: u64,
+        /// Remember so many entries of its history meanwhile, without call stacks.
+        #[arg(long, value_name = "N")]
+        history: Option<usize>,
+    },
+    /// Write a snapshot, or what a script leads to, as another kind of file.
+    Snapshot {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        /// The file to write. Its name says the format: .pickle, .json, .ops, .perfetto.json, .tape,
+        /// each but the last also with .gz.
+        #[arg(short, long, value_name = "OUT")]
+        output: PathBuf,
+        /// The format, where the name does not say it: pickle, json, ops, perfetto, tape.
+        #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
+        to: Option<Format>,
     },
     /// Run a random script under injected faults, and check every invariant after each step.
     Soak {
@@ -77,7 +98,8 @@ pub(crate) enum Command {
 /// What most commands take.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// An op script (.ops), or a torch memory snapshot (.pickle, .pickle.gz).
+    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
+    /// or a tape (.tape).
     pub(crate) file: PathBuf,
     /// Who decides: larder, or torch-2.11 exactly as PyTorch 2.11 does.
     #[arg(long, default_value = "larder", value_parser = |name: &str| name.parse::<Policy>())]
@@ -95,6 +117,27 @@ pub(crate) struct Common {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What is remembered of a run, and written down as lines.
+#[derive(Args, Debug)]
+pub(crate) struct History {
+    /// Write a line for each entry of the history, and for each segment and block at the end. The
+    /// context of an event is the number of the operation.
+    #[arg(id = "history", long = "history", value_name = "OUT")]
+    pub(crate) out: Option<PathBuf>,
+    /// For what contexts are gathered: never, state, alloc, all.
+    #[arg(long, default_value = "never", requires = "history", value_name = "LEVEL",
+          value_parser = |name: &str| name.parse::<Level>())]
+    pub(crate) level: Level,
+    /// How many entries are kept.
+    #[arg(long, default_value_t = usize::MAX, hide_default_value = true, requires = "history",
+          value_name = "N")]
+    pub(crate) max_entries: usize,
+    /// Actions that are not remembered.
+    #[arg(long, requires = "history", value_name = "ACTION,…", value_delimiter = ',',
+          value_parser = |name: &str| name.parse::<Action>())]
+    pub(crate) skip: Vec<Action>,
 }
 
 /// The settings of one run.

@@ -4,7 +4,11 @@
 
 pub mod bench;
 pub mod compare;
+pub mod convert;
+pub mod file;
 pub mod fit;
+pub mod listing;
+pub mod perfetto;
 pub mod pickle;
 pub mod progress;
 pub mod replay;

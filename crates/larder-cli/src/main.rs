@@ -9,9 +9,11 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use args::{Cli, Command, Common};
+use args::{Cli, Command, Common, History};
 use clap::Parser;
 use larder_cli::compare::{self, USUAL_SETTINGS};
+use larder_cli::convert::{Format, convert};
+use larder_cli::listing::Wishes;
 use larder_cli::progress::Progress;
 use larder_cli::replay::{Replay, ReplayError, Setup};
 use larder_cli::report::{json, summary};
@@ -43,13 +45,16 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Refusal> {
     match command {
-        Command::Replay { common, conf, placements } => {
-            replay(&common, &conf.conf, placements.as_deref())
+        Command::Replay { common, conf, placements, history } => {
+            replay(&common, &conf.conf, placements.as_deref(), &history)
         }
         Command::Compare { common, confs } => compare(&common, &confs),
         Command::Fit { common, conf } => fit_command(&common, &conf.conf),
-        Command::Bench { common, conf, repeat, threads } => {
-            bench_command(&common, &conf.conf, repeat, threads)
+        Command::Bench { common, conf, repeat, threads, history } => {
+            bench_command(&common, &conf.conf, (repeat, threads), history)
+        }
+        Command::Snapshot { common, conf, output, to } => {
+            snapshot_command(&common, &conf.conf, &output, to)
         }
         Command::Soak { seed, steps, scripts, seconds } => {
             soak_command(seed, steps as usize, scripts, seconds)
@@ -90,12 +95,23 @@ fn name(common: &Common) -> String {
     name.to_string_lossy().into_owned()
 }
 
-fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), Refusal> {
+fn replay(
+    common: &Common,
+    conf: &str,
+    placements: Option<&Path>,
+    history: &History,
+) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
     let mut placed = Vec::new();
     let keeps = placements.is_some();
-    let outcome = Replay::new(&workload, &setup)
+    let mut replay = Replay::new(&workload, &setup);
+    if history.out.is_some() {
+        let skip = history.skip.iter().copied().collect();
+        let (level, max_entries) = (history.level, history.max_entries);
+        replay.list(&Wishes { level, max_entries, skip })?;
+    }
+    let outcome = replay
         .run(&workload.ops, |id, addr| {
             if keeps {
                 placed.push((id, addr));
@@ -104,6 +120,10 @@ fn replay(common: &Common, conf: &str, placements: Option<&Path>) -> Result<(), 
         .map_err(|error| stopped(common, &workload, &error))?;
     if let Some(path) = placements {
         write_placements(path, &placed)
+            .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+    }
+    if let (Some(path), Some(listing)) = (&history.out, &outcome.listing) {
+        std::fs::write(path, listing)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
     if common.json {
@@ -165,11 +185,37 @@ fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
     if common.json { print(&json::fit(&fit)) } else { print_text(&text) }
 }
 
-fn bench_command(common: &Common, conf: &str, repeat: u64, threads: u64) -> Result<(), Refusal> {
+fn bench_command(
+    common: &Common,
+    conf: &str,
+    (repeat, threads): (u64, u64),
+    history: Option<usize>,
+) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let measured = bench::bench(&workload, &setup, repeat, threads)?;
+    let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
     print(&json::measured(&measured))
+}
+
+fn snapshot_command(
+    common: &Common,
+    conf: &str,
+    output: &Path,
+    to: Option<Format>,
+) -> Result<(), Refusal> {
+    let setup = set_up(common, conf)?;
+    let Some(format) = to.or_else(|| Format::of_path(output)) else {
+        return Err(Refusal(format!(
+            "{}: the name does not say the format; --to does",
+            output.display()
+        )));
+    };
+    let converted = convert(&common.file, output, format, common.device, &setup)?;
+    if converted.unkept_values > 0 {
+        let (file, count) = (common.file.display(), converted.unkept_values);
+        eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+    }
+    Ok(())
 }
 
 fn soak_command(

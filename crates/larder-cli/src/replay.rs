@@ -14,6 +14,7 @@ use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions};
 
+use crate::listing::{self, Listing};
 use crate::workload::{Addresses, Workload};
 
 /// What a workload runs on.
@@ -74,6 +75,8 @@ pub struct Outcome {
     pub first_oom: Option<String>,
     /// How long the operations took.
     pub elapsed: Duration,
+    /// What the allocator remembers, as lines, if that was asked for.
+    pub listing: Option<String>,
 }
 
 impl Outcome {
@@ -112,6 +115,7 @@ pub struct Replay {
     checkpoints: HashMap<u32, (Checkpoint, HashMap<Addr, u64>)>,
     ooms: u64,
     first_oom: Option<String>,
+    listing: Option<Listing>,
 }
 
 impl Replay {
@@ -119,7 +123,19 @@ impl Replay {
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
         let (live, checkpoints) = (HashMap::new(), HashMap::new());
-        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None }
+        let (ooms, first_oom, listing) = (0, None, None);
+        Replay { device, allocator, live, checkpoints, ooms, first_oom, listing }
+    }
+
+    /// Lists what the allocator remembers; the outcome has it.
+    pub fn list(&mut self, wishes: &listing::Wishes) -> Result<(), Error> {
+        self.listing = Some(Listing::begin(&self.allocator, wishes)?);
+        Ok(())
+    }
+
+    /// The allocator that the operations are run on.
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
     }
 
     /// Runs all operations. `placed` hears of each allocation, with address 0 if it failed.
@@ -130,10 +146,15 @@ impl Replay {
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
         for (index, &op) in ops.iter().enumerate() {
+            if let Some(listing) = &self.listing {
+                listing.before(&self.allocator, index as u64 + 1);
+            }
             self.step(op, &mut placed).map_err(|error| ReplayError { index, op, error })?;
         }
         let elapsed = start.elapsed();
+        let listing = self.listing.take().map(|listing| listing.finish(&self.allocator));
         Ok(Outcome {
+            listing,
             stats: self.allocator.stats(),
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),
@@ -142,6 +163,14 @@ impl Replay {
             first_oom: self.first_oom,
             elapsed,
         })
+    }
+
+    /// Runs all operations and gives the allocator, with all that it remembers.
+    pub fn run_on(mut self, ops: &[Op]) -> Result<Allocator, ReplayError> {
+        for (index, &op) in ops.iter().enumerate() {
+            self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
+        }
+        Ok(self.allocator)
     }
 
     /// Runs until the first allocation that fails; says whether all went well.

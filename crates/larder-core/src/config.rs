@@ -73,6 +73,8 @@ pub struct Config {
     /// `page_size_mb` (ours): size of the pages that back large expandable segments. None is the
     /// size of a large segment, as in PyTorch.
     pub page_bytes: Option<u64>,
+    /// The text that was read last, as it was given.
+    pub text: String,
 }
 
 impl Default for Config {
@@ -96,6 +98,7 @@ impl Default for Config {
                 reserve_segment_bytes: 0,
             },
             page_bytes: None,
+            text: String::new(),
         }
     }
 }
@@ -179,9 +182,11 @@ impl Config {
     /// blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
     /// their defaults unless the text sets them; all others keep what they were.
     pub fn update(&self, text: &str) -> Result<Config, ConfigError> {
+        let given = text;
         let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
         let entries = entries(&text)?;
         let mut config = self.clone();
+        given.clone_into(&mut config.text);
         let defaults = Config::default();
         config.max_split_bytes = defaults.max_split_bytes;
         config.roundup_divisions = defaults.roundup_divisions;

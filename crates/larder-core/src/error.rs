@@ -29,6 +29,8 @@ pub enum Error {
     BadFraction(f64),
     /// The process has no device of this index.
     NoDevice(DeviceIndex),
+    /// A history is to remember contexts, and nothing gathers them.
+    NoContextHook,
     /// A private pool cannot be used in this way.
     Pool {
         /// The pool.
@@ -110,6 +112,9 @@ impl fmt::Display for Error {
                 write!(f, "a memory fraction is a number from 0 to 1, not {fraction}")
             }
             Error::NoDevice(index) => write!(f, "there is no {index} in this process"),
+            Error::NoContextHook => {
+                write!(f, "contexts are asked for, and there is no hook that gathers them")
+            }
             Error::Pool { pool, problem } => write!(f, "{pool} cannot be used so: {problem}"),
         }
     }

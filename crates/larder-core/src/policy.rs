@@ -53,6 +53,12 @@ pub struct Policy {
     /// Blocks whose free was put off by a capture come back when its scope is closed, as since
     /// PyTorch 2.12. In PyTorch 2.11 they wait for the next malloc outside of all scopes.
     pub reclaim_at_scope_end: bool,
+    /// The context in which a segment was made stays with the segment. PyTorch keeps it with a
+    /// block, and loses it when that block is split off or merged.
+    pub segment_context_stays: bool,
+    /// A snapshot of one pool shows all of its memory. PyTorch shows an expandable segment only up
+    /// to its first hole.
+    pub pool_snapshot_is_whole: bool,
 }
 
 impl Policy {
@@ -72,6 +78,8 @@ impl Policy {
             refuse_hopeless: false,
             capture_is_by_stream: false,
             reclaim_at_scope_end: false,
+            segment_context_stays: false,
+            pool_snapshot_is_whole: false,
         }
     }
 
@@ -91,6 +99,8 @@ impl Policy {
             refuse_hopeless: true,
             capture_is_by_stream: true,
             reclaim_at_scope_end: true,
+            segment_context_stays: true,
+            pool_snapshot_is_whole: true,
         }
     }
 

@@ -2,10 +2,15 @@
 
 mod bench_top;
 
+use std::sync::Arc;
+
 use bench_top::Piece::{Free, Live, Unmapped};
 use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::Policy;
+use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::Filter;
+use larder_core::record::context::{Context, Stack};
+use larder_core::record::event::Level;
 use larder_core::types::{GIB, MIB, PoolId};
 
 /// The policy to which one choice at a time is added.
@@ -30,6 +35,8 @@ fn the_two_policies_differ_in_every_choice() {
             refuse_hopeless,
             capture_is_by_stream,
             reclaim_at_scope_end,
+            segment_context_stays,
+            pool_snapshot_is_whole,
         } = policy;
         let choices = [
             search_after_recovery,
@@ -44,11 +51,13 @@ fn the_two_policies_differ_in_every_choice() {
             refuse_hopeless,
             capture_is_by_stream,
             reclaim_at_scope_end,
+            segment_context_stays,
+            pool_snapshot_is_whole,
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 12]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 12]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 14]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 14]));
 }
 
 #[test]
@@ -281,4 +290,49 @@ fn reclaim_at_scope_end_brings_back_what_a_capture_put_off() {
     };
     assert_eq!(story(TORCH), (1, 0), "it comes back with the next malloc");
     assert_eq!(story(Policy { reclaim_at_scope_end: true, ..TORCH }), (0, 0));
+}
+
+#[test]
+fn segment_context_stays_although_blocks_split_and_merge() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "", policy);
+        let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(Stack::default())) };
+        let options = HistoryOptions {
+            level: Level::State,
+            context_hook: Some(Arc::new(hook)),
+            ..HistoryOptions::default()
+        };
+        top.allocator.record_history(options).unwrap();
+        let has_context =
+            || top.allocator.take_snapshot(SnapshotOptions::default()).runs[0].context.is_some();
+        let block = top.malloc(3 * MIB);
+        let split = has_context();
+        top.free(block);
+        (split, has_context())
+    };
+    assert_eq!(story(TORCH), (false, false));
+    assert_eq!(story(Policy { segment_context_stays: true, ..TORCH }), (true, true));
+}
+
+#[test]
+fn pool_snapshot_is_whole_beyond_the_first_hole() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "expandable_segments:True", policy);
+        let pool = PoolId(0, 1);
+        top.allocator.begin_pool(pool, Filter::Any).unwrap();
+        let [first, second] = [(); 2].map(|()| top.malloc(40 * MIB));
+        top.allocator.end_pool(pool).unwrap();
+        top.free(first);
+        for _ in 0..top.allocator.pool_uses(pool).unwrap() {
+            top.allocator.drop_pool_use(pool).unwrap();
+        }
+        top.allocator.empty_pool(pool).unwrap();
+        let options = SnapshotOptions { pool: Some(pool), traces: false };
+        let runs = top.allocator.take_snapshot(options).runs;
+        let all = top.allocator.take_snapshot(SnapshotOptions::default()).runs;
+        assert_eq!((all.len(), all[0].addr), (1, second));
+        runs.len()
+    };
+    assert_eq!(story(TORCH), 0);
+    assert_eq!(story(Policy { pool_snapshot_is_whole: true, ..TORCH }), 1);
 }

@@ -38,6 +38,9 @@ impl Contestant {
         command.arg("bench").arg(run.script);
         command.args(["--repeat", &run.repeat.to_string()]);
         command.args(["--threads", &run.threads.to_string()]);
+        if let Some(entries) = run.history {
+            command.args(["--history", &entries.to_string()]);
+        }
         if self != Self::PyTorch {
             command.args(["--policy", self.title()]);
         }
@@ -79,6 +82,8 @@ pub(super) struct Run<'a> {
     pub(super) script: &'a Path,
     pub(super) repeat: u64,
     pub(super) threads: u64,
+    /// How many entries of a history are kept, without call stacks; none where it is off.
+    pub(super) history: Option<u64>,
 }
 
 /// What a measurement gave.

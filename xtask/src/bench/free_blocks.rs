@@ -92,7 +92,7 @@ fn difference(
     without: &Path,
     timing: Timing,
 ) -> [Option<f64>; 3] {
-    let run = |script| Run { script, repeat: 1, threads: 1 };
+    let run = |script| Run { script, repeat: 1, threads: 1, history: None };
     let repeats = Contestant::ALL
         .map(|one| [with, without].map(|script| timing.calibrate(programs, one, run(script))));
     let mut shortest_ns = [[f64::INFINITY; 2]; 3];

@@ -21,7 +21,7 @@ pub(super) fn can_count() -> bool {
 /// in the difference the start, the reading of the script and the first pass are not contained.
 pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
     let values = Contestant::ALL.map(|contestant| {
-        let run = Run { script: &workload.script, repeat: 1, threads: 1 };
+        let run = Run { script: &workload.script, repeat: 1, threads: 1, history: None };
         let pass_ops = contestant.measure(programs, run)?.ops;
         let repeat = OPS.div_ceil(pass_ops.max(1));
         let once = collected(&contestant.command(programs, Run { repeat, ..run }))?;

@@ -5,6 +5,7 @@
 mod chart;
 mod contestant;
 mod free_blocks;
+mod history;
 mod instructions;
 mod machine;
 mod page;
@@ -71,6 +72,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
         instructions: count_all(&programs, &workloads),
         own_free_blocks,
         free_blocks: free_blocks::compare(&programs, &folder, timing)?,
+        history: history::compare(&programs, &workloads, timing),
         replayed: replay_all(&programs, &workloads, timing.rounds)?,
         large: if options.is_quick {
             None

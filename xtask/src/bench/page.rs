@@ -1,6 +1,7 @@
 //! The page of figures, written whole.
 
 use super::free_blocks::PAIRS;
+use super::history::ENTRIES;
 use super::machine::Machine;
 use super::reading::{Large, Replayed};
 use super::table::{Figures, Table, digits};
@@ -23,6 +24,8 @@ pub(super) struct Results {
     /// The table that the crate's own bench prints.
     pub(super) own_free_blocks: String,
     pub(super) free_blocks: Vec<Figures>,
+    /// Off, on, and what an event adds.
+    pub(super) history: Vec<Figures>,
     pub(super) replayed: Vec<Replayed>,
     pub(super) large: Option<Large>,
 }
@@ -35,6 +38,7 @@ impl Results {
             self.times(),
             self.instructions(),
             self.free_blocks(),
+            self.history(),
             self.reading(),
         ]
         .join("\n")
@@ -129,6 +133,19 @@ impl Results {
         );
         let all = wrap("", &all);
         format!("## Many free blocks\n\n{text}\n{own}\n{all}\n{table}")
+    }
+
+    fn history(&self) -> String {
+        let table = Table::of_figures("workload", &self.history).markdown();
+        let text = format!(
+            "What it costs to remember what happens, without call stacks, in a ring of {} entries. \
+             The rows `off` and `on` are nanoseconds per operation; `an event` is the difference \
+             for each of the three events of a malloc and its free. The time of an event is read \
+             from the processor's own counter, on both sides.",
+            thousands(ENTRIES)
+        );
+        let text = wrap("", &text);
+        format!("## History\n\n{text}\n{table}")
     }
 
     fn reading(&self) -> String {
@@ -227,7 +244,8 @@ mod tests {
             spreads: vec![0.1, 0.5],
             instructions: Some(vec![row.clone()]),
             own_free_blocks: "| free blocks |\n|---|\n| 100 |\n".to_owned(),
-            free_blocks: vec![row],
+            free_blocks: vec![row.clone()],
+            history: vec![Figures { name: "hot block, an event".to_owned(), ..row }],
             replayed: vec![Replayed {
                 name: "one".to_owned(),
                 operations: 1_234_567,
@@ -246,6 +264,7 @@ mod tests {
             "30% apart",
             "| hot block | 2.0 | 1.0 | no figure | 2.00 | - |",
             "| 100 |",
+            "| hot block, an event | 2.0 | 1.0 | no figure | 2.00 | - |",
             "| one | 1,234,567 | 35.2 | 120 |",
             "was not read in this run",
         ] {

@@ -62,7 +62,17 @@ impl Timing {
         workload: &Workload,
         threads: u64,
     ) -> (Figures, Vec<f64>) {
-        let run = Run { script: &workload.script, repeat: 1, threads };
+        let run = Run { script: &workload.script, repeat: 1, threads, history: None };
+        self.measure_run(programs, run, workload.row(threads))
+    }
+
+    /// The same for one run under a name.
+    pub(super) fn measure_run(
+        self,
+        programs: &Programs,
+        run: Run<'_>,
+        name: String,
+    ) -> (Figures, Vec<f64>) {
         let repeats = Contestant::ALL.map(|one| self.calibrate(programs, one, run));
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..self.rounds {
@@ -73,7 +83,6 @@ impl Timing {
             }
         }
         let spreads = times.iter().filter_map(|times| spread(times)).collect();
-        let name = workload.row(threads);
         (Figures { name, values: times.map(|times| median(&times)) }, spreads)
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::outcome::{Outcome, Parting};
+use super::settings::Remembering;
 use crate::programs::Programs;
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
@@ -23,6 +24,8 @@ pub(super) struct Case<'a> {
     pub(super) recording: Option<(&'a Path, &'a Path)>,
     pub(super) conf: &'static str,
     pub(super) memory_bytes: u64,
+    /// What both remember of it; nothing where the history is off.
+    pub(super) remembering: Option<Remembering>,
 }
 
 /// What came of a case.
@@ -95,7 +98,10 @@ impl Ring<'_> {
                 return Ok(None);
             }
             own.push(Outcome::parting(first, &again));
-            if shuffle >= SHUFFLES_MIN && parting.beyond(&own).is_none() {
+            // Which of its own orders the peer would need is of no interest once it is seen to have
+            // several.
+            let enough = shuffle >= SHUFFLES_MIN || parting.is_history_alone();
+            if enough && parting.beyond(&own).is_none() {
                 break;
             }
         }
@@ -128,6 +134,7 @@ impl Ring<'_> {
 
     fn peer(&self, case: &Case<'_>, shuffle: u32) -> Result<Ending, String> {
         let placements = self.scratch.join("peer.placements");
+        let history = self.scratch.join("peer.history");
         let mut command = Command::new(&self.programs.judge);
         command
             .arg("replay")
@@ -138,12 +145,13 @@ impl Ring<'_> {
             .env("PYTORCH_CUDA_ALLOC_CONF", case.conf)
             .env("LARDER_SIM_MEMORY", case.memory_bytes.to_string())
             .env_remove("LARDER_SIM_ADDRESSES");
+        ask_for_history(&mut command, case, &history);
         if let Some((_, addresses)) = case.recording {
             command.env("LARDER_SIM_ADDRESSES", addresses);
         }
         let output = command.output().map_err(|error| format!("the judge: {error}"))?;
         match output.status.code() {
-            Some(0) => read(&output.stdout, &placements).map(Ending::Done),
+            Some(0) => read(&output.stdout, &placements, &history).map(Ending::Done),
             // An allocator that ends the process has given up too.
             Some(3) | None => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -160,9 +168,11 @@ impl Ring<'_> {
     /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
     fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
         let placements = self.scratch.join("ours.placements");
+        let history = self.scratch.join("ours.history");
         let file = case.recording.map_or(case.script, |(recording, _)| recording);
-        let output = Command::new(&self.programs.larder)
-            .arg("replay")
+        let mut command = Command::new(&self.programs.larder);
+        ask_for_history(command.arg("replay"), case, &history);
+        let output = command
             .arg(file)
             .args(["--policy", "torch-2.11", "--json", "--conf", case.conf])
             .args(["--memory", &format!("{}B", case.memory_bytes)])
@@ -174,13 +184,17 @@ impl Ring<'_> {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Ok(Err(format!("ours ends with {}: {said}", output.status)));
         }
-        read(&output.stdout, &placements).map(Ok)
+        read(&output.stdout, &placements, &history).map(Ok)
     }
 
     /// Reports a difference, with the shortest beginning of the script that shows one.
     fn difference(&self, case: &Case<'_>, found: &str) -> Result<String, String> {
         let Case { name, conf, memory_bytes, .. } = case;
-        let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}:");
+        let remembering = match case.remembering {
+            Some(remembering) => format!(", history {}", remembering.options().join(" ")),
+            None => String::new(),
+        };
+        let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}{remembering}:");
         if case.recording.is_some() {
             return Ok(format!("{heading} {found}"));
         }
@@ -230,11 +244,21 @@ impl Ring<'_> {
     }
 }
 
-fn read(printed: &[u8], placements: &Path) -> Result<Outcome, String> {
+/// The options that make either side write its history; an old one must not be taken for it.
+fn ask_for_history(command: &mut Command, case: &Case<'_>, out: &Path) {
+    let _ = fs::remove_file(out);
+    if let Some(remembering) = case.remembering {
+        command.arg("--history").arg(out).args(remembering.options());
+    }
+}
+
+fn read(printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
     let lines = fs::read_to_string(placements)
         .map_err(|error| format!("{}: {error}", placements.display()))?;
+    // Where no history was asked for there is none, on either side.
+    let history = fs::read_to_string(history).unwrap_or_default();
     let printed = String::from_utf8_lossy(printed);
-    Outcome::read(&printed, &lines).ok_or_else(|| format!("this is no result: {printed}"))
+    Outcome::read(&printed, &lines, &history).ok_or_else(|| format!("this is no result: {printed}"))
 }
 
 /// The number of the operation that a complaint is about. The peer counts operations, ours says the

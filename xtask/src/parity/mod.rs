@@ -1,12 +1,14 @@
 //! Parity: PyTorch's own allocator and ours on the same simulated GPU, fed with the same scripts.
 //!
-//! Every statistic, every count of device calls and every placement must be equal. Where the peer
+//! Every statistic, every count of device calls, every placement, and every entry of the history and
+//! block of the final snapshot but for times must be equal. Where the peer
 //! gives up, or where its own result depends on the addresses of its records, the script is set
 //! aside; what is steady in it must be equal all the same.
 
 mod contest;
 mod outcome;
 mod settings;
+mod viewer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,8 +17,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use contest::{Case, Ring, Verdict};
-use settings::{Flavour, RECORDED, memory_sizes};
+use settings::{Flavour, RECORDED, Remembering, memory_sizes};
 
+use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
 
 /// Which scripts to compare.
@@ -52,6 +55,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
     let totals = compare_all(&jobs, &programs, &target.join("judge"))?;
     let Totals { compared, gave_up, unsteady, different } = totals;
+    println!("{}", viewer::check(&programs, &Peer::new(&target), root)?);
     println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
     let set_aside = gave_up + unsteady;
     println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
@@ -102,7 +106,10 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
         for memory_bytes in memory_sizes(peak_bytes, seed) {
             for (number, &conf) in flavour.settings().iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
-                let case = Case { name, script: &script, recording: None, conf, memory_bytes };
+                let remembering = Remembering::of(seed, number as u64);
+                let recording = None;
+                let case =
+                    Case { name, script: &script, recording, conf, memory_bytes, remembering };
                 settle(ring.judge(&case)?, totals);
             }
         }
@@ -120,7 +127,8 @@ fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<
         let name = format!("{name} {number}");
         let case = |recording, memory_bytes| {
             let name = name.clone();
-            Case { name, script: &script, recording, conf, memory_bytes }
+            let remembering = Remembering::of(0, number as u64);
+            Case { name, script: &script, recording, conf, memory_bytes, remembering }
         };
         if is_recording {
             let recording = Some((file, addresses.as_path()));

@@ -8,11 +8,13 @@ pub(super) struct Outcome {
     stats: Vec<(String, i64)>,
     /// A line `ID ADDRESS` for each allocation.
     placements: Vec<String>,
+    /// A line for each entry of the history, and for what is there at the end.
+    history: Vec<String>,
 }
 
 impl Outcome {
     /// Reads what a run printed and what it wrote; none if that is no flat object of numbers.
-    pub(super) fn read(printed: &str, placements: &str) -> Option<Self> {
+    pub(super) fn read(printed: &str, placements: &str, history: &str) -> Option<Self> {
         let inside = printed.trim().strip_prefix('{')?.strip_suffix('}')?;
         let entry = |entry: &str| {
             let (key, value) = entry.split_once(':')?;
@@ -20,16 +22,20 @@ impl Outcome {
             Some((key.to_owned(), value.trim().parse().ok()?))
         };
         let stats = inside.split(',').map(entry).collect::<Option<Vec<_>>>()?;
-        Some(Self { stats, placements: placements.lines().map(str::to_owned).collect() })
+        let lines = |text: &str| text.lines().map(str::to_owned).collect();
+        Some(Self { stats, placements: lines(placements), history: lines(history) })
     }
 
     /// Where two runs part.
     pub(super) fn parting(peer: &Self, ours: &Self) -> Parting {
-        let lines = peer.placements.len().max(ours.placements.len());
-        let placement = (0..lines).find_map(|at| {
-            let line = |outcome: &Self| outcome.placements.get(at).cloned().unwrap_or_default();
-            let (peer, ours) = (line(peer), line(ours));
-            (peer != ours).then(|| format!("placement {}: peer `{peer}`, ours `{ours}`", at + 1))
+        let placement = first_difference("placement", &peer.placements, &ours.placements);
+        let history = first_difference("history line", &peer.history, &ours.history);
+        let unordered = history.as_ref().and_then(|_| {
+            first_difference(
+                "history line, blocks that became free together in any order,",
+                &peer.unordered_history(),
+                &ours.unordered_history(),
+            )
         });
         let names: BTreeSet<&String> = peer.stats.iter().chain(&ours.stats).map(|s| &s.0).collect();
         let stats = names.into_iter().filter_map(|name| {
@@ -38,12 +44,49 @@ impl Outcome {
             let sentence = format!("{name}: peer {}, ours {}", text(peer), text(ours));
             (peer != ours).then(|| (name.clone(), sentence))
         });
-        Parting { placement, stats: stats.collect() }
+        Parting { placement, stats: stats.collect(), history, unordered }
+    }
+
+    /// The history with blocks that became free one right after the other in the order of their
+    /// lines, and without what follows from their order: which of several merged blocks' sizes is
+    /// remembered, and what trackers saw one after the other.
+    fn unordered_history(&self) -> Vec<String> {
+        let mut lines: Vec<String> = Vec::with_capacity(self.history.len());
+        let mut run = 0;
+        for line in &self.history {
+            let words: Vec<&str> = line.split(' ').collect();
+            let line = match words[..] {
+                ["block", addr, size, _, "inactive", _] => format!("block {addr} {size} inactive"),
+                ["segment", .., _] => words[..words.len() - 1].join(" "),
+                ["tracked", count, _] => format!("tracked {count}"),
+                _ => line.clone(),
+            };
+            if line.starts_with("free_completed ") {
+                run += 1;
+            } else {
+                let len = lines.len();
+                lines[len - run..].sort();
+                run = 0;
+            }
+            lines.push(line);
+        }
+        let len = lines.len();
+        lines[len - run..].sort();
+        lines
     }
 
     fn stat(&self, name: &str) -> Option<i64> {
         self.stats.iter().find(|stat| stat.0 == name).map(|stat| stat.1)
     }
+}
+
+/// The first line that is not the same, as a sentence.
+fn first_difference(what: &str, peer: &[String], ours: &[String]) -> Option<String> {
+    (0..peer.len().max(ours.len())).find_map(|at| {
+        let line = |lines: &[String]| lines.get(at).cloned().unwrap_or_default();
+        let (peer, ours) = (line(peer), line(ours));
+        (peer != ours).then(|| format!("{what} {}: peer `{peer}`, ours `{ours}`", at + 1))
+    })
 }
 
 /// Where two runs part.
@@ -53,17 +96,26 @@ pub(super) struct Parting {
     placement: Option<String>,
     /// Each statistic that differs, with a sentence.
     stats: Vec<(String, String)>,
+    /// The first line of the history that differs, as a sentence.
+    history: Option<String>,
+    /// The same, where the order in which blocks become free together does not count.
+    unordered: Option<String>,
 }
 
 impl Parting {
     pub(super) fn is_none(&self) -> bool {
+        self.placement.is_none() && self.stats.is_empty() && self.history.is_none()
+    }
+
+    /// Whether nothing differs but lines of the history.
+    pub(super) fn is_history_alone(&self) -> bool {
         self.placement.is_none() && self.stats.is_empty()
     }
 
-    /// The first placement or statistic that differs.
+    /// The first placement, statistic or line of the history that differs.
     pub(super) fn first(&self) -> String {
         let stat = self.stats.first().map(|stat| stat.1.clone());
-        self.placement.clone().or(stat).unwrap_or_default()
+        self.placement.clone().or(stat).or(self.history.clone()).unwrap_or_default()
     }
 
     /// What is left when everything on which the peer parts from itself is left out. Where it
@@ -77,7 +129,15 @@ impl Parting {
             .flat_map(|parting| parting.stats.iter().map(|stat| cause(&stat.0)))
             .collect();
         let stats = self.stats.iter().filter(|stat| !unsteady.contains(cause(&stat.0))).cloned();
-        Self { placement: self.placement.clone(), stats: stats.collect() }
+        // A history that comes now in this order, now in that, is no measure.
+        let is_steady = own.iter().all(|parting| parting.history.is_none());
+        let is_steady_unordered = own.iter().all(|parting| parting.unordered.is_none());
+        let history = if is_steady {
+            self.history.clone()
+        } else {
+            self.unordered.clone().filter(|_| is_steady_unordered)
+        };
+        Self { placement: self.placement.clone(), stats: stats.collect(), history, unordered: None }
     }
 }
 
@@ -94,7 +154,7 @@ mod tests {
     use super::*;
 
     fn outcome(printed: &str, placements: &str) -> Outcome {
-        Outcome::read(printed, placements).unwrap()
+        Outcome::read(printed, placements, "").unwrap()
     }
 
     fn parting(peer: (&str, &str), ours: (&str, &str)) -> Parting {
@@ -105,7 +165,7 @@ mod tests {
     fn only_flat_objects_of_numbers_are_read() {
         assert_eq!(outcome("{\"a\":1,\"b.c\": -2}\n", "").stat("b.c"), Some(-2));
         for wrong in ["", "{", "{\"a\":x}", "{a:1}", "[1]"] {
-            assert_eq!(Outcome::read(wrong, ""), None, "{wrong} was taken");
+            assert_eq!(Outcome::read(wrong, "", ""), None, "{wrong} was taken");
         }
     }
 
@@ -128,7 +188,35 @@ mod tests {
         assert_eq!(found.beyond(&[own]).first(), "b: peer 2, ours 1");
         let elsewhere = parting(("{\"a\":2,\"b\":2}", "1 f\n"), ("{\"a\":3,\"b\":2}", "1 e\n"));
         assert!(found.beyond(&[elsewhere]).is_none());
-        assert_eq!(found.beyond(&[]), found);
+        assert_eq!(found.beyond(&[]).first(), found.first());
+    }
+
+    #[test]
+    fn the_history_counts_where_the_peer_is_steady_in_it() {
+        let run = |history: &str| Outcome::read("{\"a\":1}", "", history).unwrap();
+        let parting = |peer, ours| Outcome::parting(&run(peer), &run(ours));
+        let found = parting("alloc 1\nfree 1\n", "alloc 1\nfree 2\n");
+        assert_eq!(found.first(), "history line 2: peer `free 1`, ours `free 2`");
+        let steady = parting("a\n", "a\n");
+        assert_eq!(found.beyond(&[steady]).first(), found.first());
+        assert!(found.beyond(&[parting("a\n", "b\n")]).is_none());
+    }
+
+    #[test]
+    fn the_order_in_which_blocks_become_free_counts_where_it_is_steady() {
+        let run = |history: &str| Outcome::read("{\"a\":1}", "", history).unwrap();
+        let parting = |peer, ours| Outcome::parting(&run(peer), &run(ours));
+        let [one, other] = [
+            "free_completed 1 8\nfree_completed 2 8\nalloc 1 8\nblock 9 512 1 inactive -\n",
+            "free_completed 2 8\nfree_completed 1 8\nalloc 1 8\nblock 9 512 2 inactive -\n",
+        ];
+        let found = parting(one, other);
+        assert!(found.is_history_alone() && !found.is_none());
+        assert!(!found.beyond(&[]).is_none(), "the peer was not seen to do it otherwise");
+        assert!(found.beyond(&[parting(one, other)]).is_none());
+        let more = "free_completed 2 8\nfree_completed 1 8\nalloc 3 8\nblock 9 512 2 inactive -\n";
+        let rest = parting(one, more).beyond(&[parting(one, other)]);
+        assert!(rest.first().contains("peer `alloc 1 8`, ours `alloc 3 8`"), "{}", rest.first());
     }
 
     #[test]

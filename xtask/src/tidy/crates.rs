@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 10] = [
+const GRAPH: [Edges; 11] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -23,7 +23,12 @@ const GRAPH: [Edges; 10] = [
         ours: &["larder-core", "larder-sim", "larder-cuda"],
         others: true,
     },
-    Edges { package: "larder-cli", ours: &["larder-core", "larder-sim", "larder"], others: true },
+    Edges { package: "larder-tape", ours: &["larder-core"], others: true },
+    Edges {
+        package: "larder-cli",
+        ours: &["larder-core", "larder-sim", "larder-tape", "larder"],
+        others: true,
+    },
     Edges {
         package: "larder-fuzz",
         ours: &["larder-core", "larder-sim", "larder", "larder-cli"],

@@ -6,8 +6,10 @@ use super::Finding;
 use super::source::{self, Token};
 use super::tree::{File, Tree};
 
-/// The crates whose subject is foreign memory, and the lock; all others forbid unsafe code.
-const EXEMPT: [&str; 4] = ["larder-lock", "larder-cuda", "larder-cudart", "larder-c"];
+/// The crates whose subject is memory that is not only theirs, and the lock; all others forbid unsafe
+/// code.
+const EXEMPT: [&str; 5] =
+    ["larder-lock", "larder-cuda", "larder-cudart", "larder-c", "larder-tape"];
 
 /// How far above an unsafe block the note on its soundness may begin.
 const NOTE_LINES_MAX: usize = 5;

@@ -1,6 +1,6 @@
-//! A reader of pickles that hold plain data, as torch's memory snapshots do.
+//! A reader and a writer of pickles that hold plain data, as torch's memory snapshots do.
 //!
-//! It reads protocols 2 to 5 (and of 0 and 1 what is easy) from any [`Read`] in one pass. Objects
+//! The reader takes protocols 2 to 5 (and of 0 and 1 what is easy) from any [`Read`] in one pass. Objects
 //! that the pickle shares stay shared: they are one object with one id. Nothing in a file is
 //! trusted: opcodes that import or call something are refused, no length makes it allocate ahead
 //! of the bytes that arrive, depth costs no host stack, and each byte of a file can cost no more
@@ -17,6 +17,7 @@ mod memo;
 mod objects;
 mod opcode;
 mod value;
+mod writer;
 
 #[cfg(test)]
 mod tests;
@@ -27,6 +28,7 @@ pub use error::{PickleError, PickleErrorKind};
 pub(crate) use interner::Interner;
 pub use objects::{Content, Objects, Texts};
 pub use value::{BytesId, DictId, ListId, TextId, TupleId, Value};
+pub use writer::{Open, Writer};
 
 /// How much a pickle may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

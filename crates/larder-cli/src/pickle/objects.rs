@@ -44,7 +44,7 @@ struct Shelf<T> {
 
 /// Why a container could not be changed.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ShelfError {
+pub(crate) enum ShelfError {
     /// A sink has replaced it.
     Replaced,
     /// There are more than 2³² containers.
@@ -120,6 +120,20 @@ impl<T: Copy> Shelf<T> {
 pub struct Texts(Interner<u8>);
 
 impl Texts {
+    /// No texts but these, which get the ids 0, 1, 2, ….
+    pub(crate) fn new(vocabulary: &[&str]) -> Texts {
+        let mut texts = Interner::new();
+        for word in vocabulary {
+            let _ = texts.intern(word.as_bytes());
+        }
+        Texts(texts)
+    }
+
+    /// The id of a text, which is kept if it is not known. None if there are 2³² texts.
+    pub(crate) fn intern(&mut self, text: &str) -> Option<TextId> {
+        self.0.intern(text.as_bytes()).map(TextId)
+    }
+
     /// The text of this id.
     pub fn get(&self, id: TextId) -> &str {
         // Only valid text is ever interned.
@@ -239,7 +253,7 @@ impl Objects {
     }
 
     /// Bytes that are not valid text are replaced, as in names of files on old disks.
-    pub(super) fn intern_text(&mut self, bytes: &[u8]) -> Result<TextId, ShelfError> {
+    pub(crate) fn intern_text(&mut self, bytes: &[u8]) -> Result<TextId, ShelfError> {
         if bytes.is_empty() {
             return Ok(self.empty_text);
         }

@@ -70,7 +70,7 @@ fn count(number: u64, noun: &str) -> String {
 }
 
 fn recording(facts: &RecordingFacts) -> String {
-    let mut text = format!("recorded by PyTorch: {} entries of the trace", facts.entries);
+    let mut text = format!("recorded: {} entries of the trace", facts.entries);
     if facts.preexisting_blocks > 0 {
         text.push_str(&format!(
             "; {} ({}) live before the recording began, allocated first",

@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU32;
 
+use serde_json::{Map, Value};
+
 use crate::pickle::TextId;
 
 /// What an entry of the trace says happened.
@@ -52,7 +54,7 @@ pub struct TraceEntry {
     pub stream: u64,
     /// When, in microseconds since 1970; 0 if the snapshot does not say.
     pub time_us: u64,
-    /// The call stack, if it was recorded.
+    /// The call stack, if it was recorded; it may have no frames.
     pub stack: Option<StackId>,
     /// The remarks on it.
     pub note: NoteId,
@@ -60,6 +62,11 @@ pub struct TraceEntry {
     pub pool: Option<PoolKey>,
     /// What happened.
     pub action: Action,
+    /// Whether the snapshot says when.
+    pub has_time: bool,
+    /// Whether the snapshot says more of it than the fields here; see
+    /// [`Snapshot::more_of_entry`](super::Snapshot::more_of_entry).
+    pub has_more: bool,
 }
 
 /// What the program said about the time of an entry.
@@ -80,6 +87,8 @@ pub struct Frame {
     pub filename: TextId,
     /// The line in the file.
     pub line: u32,
+    /// What else the snapshot says of it, as the text of a JSON object.
+    pub more: Option<TextId>,
 }
 
 /// What a block of a segment was at the end.
@@ -102,14 +111,16 @@ pub struct BlockInfo {
     pub size_bytes: u64,
     /// How many bytes the program asked for; stale for a free block, 0 if the snapshot is old.
     pub requested_bytes: u64,
-    /// The call stack of the allocation, if it was recorded.
+    /// The call stack of the allocation, if it was recorded; it may have no frames.
     pub stack: Option<StackId>,
     /// What it was.
     pub state: BlockState,
+    /// What else the snapshot says of it, as the text of a JSON object.
+    pub more: Option<TextId>,
 }
 
 /// A segment at the end, with its blocks.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SegmentInfo {
     /// The device.
     pub device: u32,
@@ -125,8 +136,12 @@ pub struct SegmentInfo {
     pub is_small: bool,
     /// Whether it is a mapped part of an expandable segment.
     pub is_expandable: bool,
+    /// The call stack of its allocation, if it was recorded; it may have no frames.
+    pub stack: Option<StackId>,
     /// All blocks, by address.
     pub blocks: Vec<BlockInfo>,
+    /// What else the snapshot says of it.
+    pub more: Map<String, Value>,
 }
 
 #[cfg(test)]

@@ -3,19 +3,27 @@
 //! [`Snapshot::open`] reads what `torch.cuda.memory._dump_snapshot()` wrote, gzipped or not.
 //! [`Recording::from_snapshot`] turns the trace of one device into an op script.
 
+mod build;
+mod emit;
 mod entry;
 mod error;
+mod json;
+mod live;
 mod places;
 mod prehistory;
 mod recording;
 mod records;
 mod shape;
 mod source;
+mod tape;
+mod torch;
+mod tree;
 mod word;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
@@ -25,7 +33,10 @@ pub use entry::{
     Action, BlockInfo, BlockState, Frame, Note, NoteId, PoolKey, SegmentInfo, StackId, TraceEntry,
 };
 pub use error::{RecordingError, SnapshotError};
+pub use live::Epoch;
 pub use recording::Recording;
+
+use serde_json::{Map, Value};
 
 use crate::pickle::{self, Interner, Limits, TextId, Texts};
 
@@ -35,7 +46,13 @@ pub struct Snapshot {
     pub segments: Vec<SegmentInfo>,
     /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
     pub allocator_conf: Option<String>,
+    /// What else the snapshot says, the settings and annotations among it. None if it is a list of
+    /// segments and nothing else.
+    pub more: Option<Map<String, Value>>,
+    /// How many values there were of a kind that is not kept.
+    pub unkept_values: u64,
     entries: Vec<TraceEntry>,
+    entries_more: HashMap<u32, TextId>,
     traces: Vec<Range<usize>>,
     frames: Vec<Frame>,
     stacks: Interner<u32>,
@@ -92,6 +109,14 @@ impl Snapshot {
     /// The two numbers of a pool id.
     pub fn pool_id(&self, key: PoolKey) -> (u64, u64) {
         self.pools[key.0.get() as usize - 1]
+    }
+
+    /// What else the snapshot says of the entry at this place of a device's trace, as the text of a
+    /// JSON object.
+    pub fn more_of_entry(&self, device: u32, index: usize) -> Option<&str> {
+        let range = self.traces.get(device as usize)?;
+        let number = u32::try_from(range.start + index).ok()?;
+        self.entries_more.get(&number).map(|&text| self.text(text))
     }
 
     /// The text of a frame or remark.

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
-use super::entry::{BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
+use super::entry::{Action, BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
+use super::tree::{Trees, text_of};
 use super::word::{self, KEY_COUNT};
 use crate::pickle::{Content, Interner, ListId, Objects, Sink, TextId, Value};
 
@@ -47,20 +48,27 @@ impl Record {
     }
 }
 
-/// The values of a dictionary under the keys that records have.
-pub(super) struct Fields([Value; KEY_COUNT]);
+/// The values of a dictionary under the keys that records have, and which other keys there are.
+pub(super) struct Fields([Value; KEY_COUNT], u32);
+
+/// The bit for keys that no record has.
+const STRANGE: u32 = 1 << KEY_COUNT;
 
 impl Fields {
     fn new(pairs: impl Iterator<Item = (Value, Value)>) -> Fields {
         let mut fields = [Value::None; KEY_COUNT];
+        let mut keys = 0;
         for (key, value) in pairs {
             if let Value::Text(TextId(number)) = key
                 && let Some(field) = fields.get_mut(number as usize)
             {
                 *field = value;
+                keys |= 1 << number;
+            } else {
+                keys |= STRANGE;
             }
         }
-        Fields(fields)
+        Fields(fields, keys)
     }
 
     fn complaint(&self, key: usize, wanted: &str) -> String {
@@ -112,6 +120,10 @@ pub(super) struct Records {
     note_numbers: HashMap<Note, NoteId>,
     pub(super) pools: Vec<(u64, u64)>,
     pool_numbers: HashMap<(u64, u64), PoolKey>,
+    /// What else is said of an entry, by its number, as the text of a JSON object.
+    pub(super) more: HashMap<u32, TextId>,
+    /// What could not be kept.
+    pub(super) trees: Trees,
 }
 
 impl Records {
@@ -127,7 +139,29 @@ impl Records {
             note_numbers: HashMap::new(),
             pools: Vec::new(),
             pool_numbers: HashMap::new(),
+            more: HashMap::new(),
+            trees: Trees::default(),
         }
+    }
+
+    /// What a dictionary says besides the keys of its kind, as the text of a JSON object.
+    fn more(
+        &mut self,
+        objects: &mut Objects,
+        fields: &Fields,
+        known: u32,
+        pairs: &[Value],
+    ) -> Option<TextId> {
+        if fields.1 & !known == 0 {
+            return None;
+        }
+        let is_known = |key: Value| matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0);
+        let pairs = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
+        let rest: Vec<_> = pairs.filter(|&(key, _)| !is_known(key)).collect();
+        let mut trees = std::mem::take(&mut self.trees);
+        let object = trees.object(objects, self, &rest);
+        self.trees = trees;
+        objects.intern_text(text_of(object).as_bytes()).ok()
     }
 
     /// What is wrong with a dictionary that should be an entry of a trace.
@@ -142,7 +176,11 @@ impl Records {
         })
     }
 
-    fn entry(&mut self, objects: &mut Objects, fields: &Fields) -> Result<TraceEntry, String> {
+    pub(super) fn entry(
+        &mut self,
+        objects: &mut Objects,
+        fields: &Fields,
+    ) -> Result<TraceEntry, String> {
         let action = word::action(fields.text(word::ACTION)?);
         let addr = match fields.0[word::DEVICE_FREE] {
             Value::None => fields.unsigned(word::ADDR)?,
@@ -171,6 +209,8 @@ impl Records {
             note: self.note(fields),
             pool: pool.map(|pool| self.pool(pool)),
             action,
+            has_time: fields.unsigned(word::TIME_US).is_ok(),
+            has_more: false,
         })
     }
 
@@ -181,28 +221,40 @@ impl Records {
             requested_bytes: fields.unsigned(word::REQUESTED_SIZE).unwrap_or(0),
             stack: self.stack(objects, fields.0[word::FRAMES]),
             state: word::state(fields.text(word::STATE).ok()?)?,
+            more: None,
         })
     }
 
-    fn frame(&mut self, fields: &Fields) -> Option<u32> {
+    fn frame(&mut self, fields: &Fields, more: Option<TextId>) -> Option<u32> {
         let frame = Frame {
             name: fields.text(word::NAME).ok()?,
             filename: fields.text(word::FILENAME).ok()?,
             line: fields.unsigned(word::LINE).ok()?.try_into().unwrap_or(u32::MAX),
+            more,
         };
+        Some(self.add_frame(frame))
+    }
+
+    pub(super) fn add_frame(&mut self, frame: Frame) -> u32 {
         let number = *self.frame_numbers.entry(frame).or_insert(self.frames.len() as u32);
         if number as usize == self.frames.len() {
             self.frames.push(frame);
         }
-        Some(number)
+        number
+    }
+
+    /// The call stack of these frames.
+    pub(super) fn add_stack(&mut self, frames: &[u32]) -> Option<StackId> {
+        let number = self.stacks.intern(frames)?;
+        NonZeroU32::new(number + 1).map(StackId)
     }
 
     /// The call stack behind a list of frames. The list is replaced, so that it is walked once
     /// however many entries share it.
-    fn stack(&mut self, objects: &mut Objects, value: Value) -> Option<StackId> {
+    pub(super) fn stack(&mut self, objects: &mut Objects, value: Value) -> Option<StackId> {
         let Value::List(list) = value else { return None };
         let number = match objects.list(list) {
-            Content::Items([]) => return None,
+            Content::Items([]) => return self.add_stack(&[]),
             Content::Token(token) => match Record::from_token(token) {
                 Record::Stack(number) => number,
                 _ => None,
@@ -238,6 +290,10 @@ impl Records {
             compile_context: fields.optional_text(word::COMPILE_CONTEXT),
             user_metadata: fields.optional_text(word::USER_METADATA),
         };
+        self.add_note(note)
+    }
+
+    pub(super) fn add_note(&mut self, note: Note) -> NoteId {
         // Neighbours nearly always have the same remarks.
         if let Some(last) = self.entries.last()
             && self.notes[last.note.0 as usize] == note
@@ -251,7 +307,7 @@ impl Records {
         id
     }
 
-    fn pool(&mut self, pool_id: (u64, u64)) -> PoolKey {
+    pub(super) fn pool(&mut self, pool_id: (u64, u64)) -> PoolKey {
         if let Some(&key) = self.pool_numbers.get(&pool_id) {
             return key;
         }
@@ -288,17 +344,26 @@ impl Sink for Records {
     fn dict_filled(&mut self, objects: &mut Objects, pairs: &[Value]) -> Option<u32> {
         let fields = Fields::new(pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])));
         if fields.0[word::ACTION] != Value::None {
-            let token = Record::Entry(self.entries.len() as u32).token()?;
-            let entry = self.entry(objects, &fields).ok()?;
+            let number = self.entries.len() as u32;
+            let token = Record::Entry(number).token()?;
+            let mut entry = self.entry(objects, &fields).ok()?;
+            // The name of an action that is not known is kept with what else there is.
+            let known = word::ENTRY_KEYS & !u32::from(entry.action == Action::Other);
+            if let Some(more) = self.more(objects, &fields, known, pairs) {
+                entry.has_more = true;
+                self.more.insert(number, more);
+            }
             self.entries.push(entry);
             Some(token)
         } else if fields.0[word::STATE] != Value::None {
             let token = Record::Block(self.blocks.len() as u32).token()?;
-            let block = self.block(objects, &fields)?;
+            let mut block = self.block(objects, &fields)?;
+            block.more = self.more(objects, &fields, word::BLOCK_KEYS, pairs);
             self.blocks.push(block);
             Some(token)
         } else if fields.0[word::LINE] != Value::None {
-            Record::Frame(self.frame(&fields)?).token()
+            let more = self.more(objects, &fields, word::FRAME_KEYS, pairs);
+            Record::Frame(self.frame(&fields, more)?).token()
         } else {
             None
         }
@@ -312,7 +377,8 @@ impl Sink for Records {
             + self.notes.capacity() * size_of::<Note>()
             + self.note_numbers.capacity() * 24
             + self.pools.capacity() * 16
-            + self.pool_numbers.capacity() * 24) as u64
+            + self.pool_numbers.capacity() * 24
+            + self.more.capacity() * 12) as u64
             + self.stacks.memory_bytes()
     }
 }

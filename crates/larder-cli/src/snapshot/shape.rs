@@ -64,25 +64,27 @@ impl Place<'_> {
 /// The snapshot behind the root of a pickle.
 pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotError> {
     let Pickle { root, mut objects, sink: mut records } = pickle;
-    let (segments, traces, allocator_conf) = match root {
+    let (segments, traces, allocator_conf, more) = match root {
         // What torch.cuda.memory_snapshot() returns: the segments alone.
-        Value::List(list) => (segments(&objects, &records, list)?, Vec::new(), None),
+        Value::List(list) => (segments(&mut objects, &mut records, list)?, Vec::new(), None, None),
         Value::Dict(id) => {
             let Some(pairs) = objects.dict(id).items() else {
                 return shape_error("this is one record of a snapshot, not a snapshot".to_owned());
             };
             let top = Place { objects: &objects, pairs, name: "the snapshot".to_owned() };
-            let segments = segments(&objects, &records, top.list("segments")?)?;
+            let segment_list = top.list("segments")?;
             let traces = match lookup(&objects, pairs, "device_traces") {
                 None => None,
                 Some(_) => Some(top.list("device_traces")?),
             };
             let allocator_conf = allocator_conf(&objects, pairs);
+            let more = others(&objects, &mut records, pairs, &["segments", "device_traces"]);
+            let segments = segments(&mut objects, &mut records, segment_list)?;
             let traces = match traces {
                 None => Vec::new(),
                 Some(list) => device_traces(&mut objects, &mut records, list)?,
             };
-            (segments, traces, allocator_conf)
+            (segments, traces, allocator_conf, Some(more))
         }
         value => {
             return shape_error(format!(
@@ -94,6 +96,9 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
     Ok(Snapshot {
         segments,
         allocator_conf,
+        more,
+        unkept_values: records.trees.unkept,
+        entries_more: records.more,
         entries: records.entries,
         traces,
         frames: records.frames,
@@ -113,12 +118,28 @@ fn allocator_conf(objects: &Objects, pairs: Pairs<'_>) -> Option<String> {
     }
 }
 
-fn segments(
+/// What a dictionary has besides these keys.
+fn others(
     objects: &Objects,
-    records: &Records,
+    records: &mut Records,
+    pairs: Pairs<'_>,
+    known: &[&str],
+) -> serde_json::Map<String, serde_json::Value> {
+    let is_known =
+        |key: Value| matches!(key, Value::Text(text) if known.contains(&objects.text(text)));
+    let rest: Vec<_> = pairs.iter().copied().filter(|&(key, _)| !is_known(key)).collect();
+    let mut trees = std::mem::take(&mut records.trees);
+    let object = trees.object(objects, records, &rest);
+    records.trees = trees;
+    object
+}
+
+fn segments(
+    objects: &mut Objects,
+    records: &mut Records,
     list: ListId,
 ) -> Result<Vec<SegmentInfo>, SnapshotError> {
-    let Some(items) = objects.list(list).items() else {
+    let Some(items) = objects.list(list).items().map(<[Value]>::to_vec) else {
         return shape_error("`segments` is a list of frames".to_owned());
     };
     // A file could mention one dictionary or one list of blocks a million times, and so make a
@@ -131,21 +152,38 @@ fn segments(
         let Value::Dict(id) = *item else {
             return shape_error(format!("{name} is of type {}, not a dict", item.type_name()));
         };
-        let Some(pairs) = objects.dict(id).items() else {
+        let Some(pairs) = objects.dict(id).items().map(<[_]>::to_vec) else {
             return shape_error(format!("{name} is not a segment"));
         };
         if !dicts_seen.insert(id) {
             return shape_error(format!("{name} is the same object as an earlier segment"));
         }
-        let place = Place { objects, pairs, name };
+        let place = Place { objects, pairs: &pairs, name };
         let blocks = place.list("blocks")?;
         if !lists_seen.insert(blocks) {
             return shape_error(format!("{} shares its blocks with another one", place.name));
         }
-        segments.push(segment(&place, records, blocks)?);
+        let mut segment = segment(&place, records, blocks)?;
+        let frames = lookup(objects, &pairs, "frames").unwrap_or(Value::None);
+        segment.more = others(objects, records, &pairs, &SEGMENT_KEYS);
+        segment.stack = records.stack(objects, frames);
+        segments.push(segment);
     }
     Ok(segments)
 }
+
+/// The keys of a segment that have a field of their own.
+const SEGMENT_KEYS: [&str; 9] = [
+    "device",
+    "address",
+    "total_size",
+    "stream",
+    "segment_pool_id",
+    "segment_type",
+    "is_expandable",
+    "frames",
+    "blocks",
+];
 
 fn segment(
     place: &Place<'_>,
@@ -183,7 +221,9 @@ fn segment(
         pool_id,
         is_small: matches!(segment_type, Some(Value::Text(text)) if objects.text(text) == "small"),
         is_expandable: is_expandable == Some(Value::Bool(true)),
+        stack: None,
         blocks: block_list(place, records, blocks, addr)?,
+        more: serde_json::Map::new(),
     })
 }
 
@@ -238,7 +278,8 @@ fn old_block(place: &Place<'_>, addr: u64) -> Result<BlockInfo, SnapshotError> {
         (Some(_), BlockState::Allocated) => place.unsigned("requested_size")?,
         _ => 0,
     };
-    Ok(BlockInfo { addr, size_bytes: place.unsigned("size")?, requested_bytes, stack: None, state })
+    let size_bytes = place.unsigned("size")?;
+    Ok(BlockInfo { addr, size_bytes, requested_bytes, stack: None, state, more: None })
 }
 
 /// For each device, which of the entries are its trace.
@@ -302,6 +343,9 @@ fn trace(
     }
     for item in items {
         if let Some(number) = entry_number(objects, *item) {
+            if let Some(&more) = records.more.get(&(number as u32)) {
+                records.more.insert(records.entries.len() as u32, more);
+            }
             records.entries.push(records.entries[number]);
         }
     }

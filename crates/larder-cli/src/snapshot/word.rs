@@ -53,6 +53,12 @@ pub(super) const ADDRESS: usize = 13;
 pub(super) const REQUESTED_SIZE: usize = 14;
 pub(super) const STATE: usize = 15;
 
+/// The keys of an entry, of a block and of a frame, each a bit at the place of its word.
+pub(super) const ENTRY_KEYS: u32 = (1 << (POOL_ID + 1)) - 1;
+pub(super) const BLOCK_KEYS: u32 =
+    1 << ADDRESS | 1 << SIZE | 1 << REQUESTED_SIZE | 1 << STATE | 1 << FRAMES;
+pub(super) const FRAME_KEYS: u32 = 1 << NAME | 1 << FILENAME | 1 << LINE;
+
 /// How many of the words are keys of records.
 pub(super) const KEY_COUNT: usize = 16;
 
@@ -77,6 +83,18 @@ pub(super) fn action(text: TextId) -> Action {
     index.and_then(|index| ACTIONS.get(index)).copied().unwrap_or(Action::Other)
 }
 
+/// The action of this name, which need not be one of the words.
+pub(super) fn action_named(name: &str) -> Action {
+    let at = WORDS.iter().position(|&word| word == name);
+    at.map_or(Action::Other, |at| action(TextId(at as u32)))
+}
+
+/// The name of an action, if it is a known one.
+pub(super) fn action_name(action: Action) -> Option<&'static str> {
+    let at = ACTIONS.iter().position(|&known| known == action)?;
+    Some(WORDS[KEY_COUNT + at])
+}
+
 /// The state of this name.
 pub(super) fn state(text: TextId) -> Option<BlockState> {
     let index = (text.0 as usize).checked_sub(KEY_COUNT + ACTIONS.len())?;
@@ -97,6 +115,8 @@ mod tests {
         assert_eq!(action(number("oom")), Action::OutOfMemory);
         assert_eq!(action(number("size")), Action::Other);
         assert_eq!(action(number("inactive")), Action::Other);
+        assert_eq!(action_name(Action::OutOfMemory), Some("oom"));
+        assert_eq!(action_name(Action::Other), None);
         assert_eq!(state(number("active_allocated")), Some(BlockState::Allocated));
         assert_eq!(state(number("inactive")), Some(BlockState::Inactive));
         assert_eq!(state(number("oom")), None);

@@ -1,6 +1,7 @@
 //! The fleet: the allocators of all devices of a process, behind one door.
 
 use crate::allocator::Allocator;
+use crate::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
 use crate::error::Error;
 use crate::types::{Addr, DeviceIndex, StreamId};
 
@@ -48,6 +49,21 @@ impl Fleet {
             }
         }
         Err(Error::UnknownAddress(addr))
+    }
+
+    /// Remembers what happens on every device from now on.
+    pub fn record_history(&self, options: &HistoryOptions) -> Result<(), Error> {
+        self.allocators.iter().try_for_each(|allocator| allocator.record_history(options.clone()))
+    }
+
+    /// Remembers nothing from now on, and forgets what was remembered.
+    pub fn stop_history(&self) {
+        self.allocators.iter().for_each(Allocator::stop_history);
+    }
+
+    /// A snapshot of each device.
+    pub fn take_snapshots(&self, options: SnapshotOptions) -> Vec<Snapshot> {
+        self.allocators.iter().map(|allocator| allocator.take_snapshot(options)).collect()
     }
 
     /// Empties the caches of all devices. Every device is emptied; the first error is returned.

@@ -33,9 +33,10 @@ impl Allocator {
         // Callbacks may free blocks.
         let callbacks = self.hooks.miss_callbacks();
         if !callbacks.is_empty() {
+            let scene = shelf.suspend();
             drop(shelf);
             let freed = callbacks.iter().fold(false, |freed, callback| callback() | freed);
-            shelf = self.lock();
+            shelf = self.lock_again(scene);
             if freed && let Some(addr) = shelf.heap.take(want) {
                 return Ok(addr);
             }
@@ -106,12 +107,15 @@ impl Allocator {
                     Some((_, source)) => source.alloc(size_bytes, want.stream),
                 };
                 let given = if shelf.heap.config().release_lock_on_device_alloc {
+                    let scene = shelf.suspend();
                     drop(shelf);
                     let given = ask();
-                    shelf = self.lock();
+                    shelf = self.lock_again(scene);
                     given
                 } else {
-                    ask()
+                    let given = ask();
+                    shelf.tick(&*self.device);
+                    given
                 };
                 match given {
                     Ok(addr) => {
@@ -152,7 +156,9 @@ impl Allocator {
                     if counted && shelf.heap.exceeds_cap(plan.span.size_bytes) {
                         return Ok(Grown::NoRoom);
                     }
-                    match shelf.map_pages(device, &plan)? {
+                    let mapped = shelf.map_pages(device, &plan)?;
+                    shelf.tick(device);
+                    match mapped {
                         Some(pages) => from = Some(shelf.heap.commit_map(&plan, &pages)),
                         None => return Ok(Grown::NoRoom),
                     }
@@ -172,8 +178,12 @@ impl Allocator {
         let tried_bytes = shelf.heap.segment_bytes(want);
         let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
         report.rejected = rejected;
-        let record = if rejected { Record::Rejected } else { Record::OutOfMemory };
-        shelf.heap.recorder_mut().record(record);
+        shelf.tick(&*self.device);
+        if rejected {
+            shelf.heap.recorder_mut().record(Record::Rejected);
+        } else {
+            shelf.heap.record_out_of_memory(want, report.free_bytes);
+        }
         drop(shelf);
         self.hooks.tell_out_of_memory(&report);
         Err(Error::OutOfMemory(Box::new(report)))

@@ -7,6 +7,7 @@ mod capture;
 mod checkpoint;
 mod events;
 pub mod fleet;
+pub mod history;
 mod hooks;
 mod ladder;
 pub mod mem_pool;
@@ -25,11 +26,13 @@ use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::snapshot::SegmentState;
 use crate::policy::Policy;
+use crate::record::event::Level;
 use crate::record::stats::Stats;
 use crate::source::SegmentSource;
 use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
 use capture::Walks;
 use events::EventPool;
+use history::{Clock, Watch};
 use hooks::Hooks;
 use pages::Orphan;
 
@@ -45,6 +48,7 @@ pub struct Allocator {
     device: Arc<dyn Device>,
     shelf: TurnLock<Shelf>,
     hooks: Hooks,
+    watch: Watch,
 }
 
 /// What the lock guards: the heap, and what device calls left over.
@@ -57,6 +61,8 @@ struct Shelf {
     walks: Walks,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
+    /// The clock of the history, if it is not the device's.
+    clock: Option<Clock>,
 }
 
 /// Why the lock can be had.
@@ -75,8 +81,10 @@ impl Allocator {
             sources: HashMap::new(),
             walks: Walks::default(),
             pools_named: (0, 0),
+            clock: None,
         };
-        Allocator { device, shelf: TurnLock::new(shelf), hooks: Hooks::default() }
+        let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
+        Allocator { device, shelf, hooks, watch }
     }
 
     fn lock(&self) -> TurnGuard<'_, Shelf> {
@@ -104,7 +112,18 @@ impl Allocator {
         if size_bytes == 0 {
             return Ok(Addr(0));
         }
-        let mut shelf = self.lock();
+        let shelf = self.enter(Level::State);
+        let result = self.serve(shelf, size_bytes, stream);
+        self.leave();
+        result
+    }
+
+    fn serve<'a>(
+        &'a self,
+        mut shelf: TurnGuard<'a, Shelf>,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<Addr, Error> {
         if size_bytes >= REQUEST_LIMIT_BYTES {
             let report = self.report(&shelf, size_bytes, size_bytes);
             return Err(Error::OutOfMemory(Box::new(report)));
@@ -139,7 +158,13 @@ impl Allocator {
         if addr == Addr(0) {
             return Ok(());
         }
-        let mut shelf = self.lock();
+        let shelf = self.enter(Level::All);
+        let result = self.take_back(shelf, addr);
+        self.leave();
+        result
+    }
+
+    fn take_back(&self, mut shelf: TurnGuard<'_, Shelf>, addr: Addr) -> Result<(), Error> {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
@@ -169,7 +194,9 @@ impl Allocator {
     /// Waits for all events and gives everything cached back to the device. While a capture is on
     /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
-        self.lock().empty(&*self.device)
+        let result = self.enter(Level::All).empty(&*self.device);
+        self.leave();
+        result
     }
 
     /// All statistics.

@@ -76,6 +76,7 @@ impl Shelf {
             match step {
                 Release::Segment(id) => {
                     self.free_segment(device, id).map_err(Error::device("free memory"))?;
+                    self.tick(device);
                     self.heap.commit_release(id);
                 }
                 Release::Pages(block) => {
@@ -121,6 +122,7 @@ impl Shelf {
             }
             self.drop_page(device, Orphan { page, mapped: None });
         }
+        self.tick(device);
         self.heap.commit_unmap(plan, plan.pages.len());
         Ok(())
     }

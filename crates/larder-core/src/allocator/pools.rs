@@ -7,6 +7,7 @@ use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::snapshot::{PoolStats, SegmentState};
 use crate::heap::{Filter, Want};
+use crate::record::event::Level;
 use crate::source::SegmentSource;
 use crate::types::{PoolId, Span, StreamId};
 
@@ -107,19 +108,28 @@ impl Allocator {
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
     pub fn empty_pool(&self, pool: PoolId) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        if shelf.heap.pool_uses(pool) == Some(0) {
-            // While a capture is on nothing can be waited for; what is free goes all the same.
-            if !shelf.is_any_captured(&*self.device)? {
-                shelf.wait_for_events_of(&*self.device, pool)?;
-            }
-            shelf.empty_private(&*self.device, pool)?;
-        }
-        Ok(())
+        let mut shelf = self.enter(Level::All);
+        let result = if shelf.heap.pool_uses(pool) == Some(0) {
+            shelf.empty_released(&*self.device, pool)
+        } else {
+            Ok(())
+        };
+        drop(shelf);
+        self.leave();
+        result
     }
 }
 
 impl Shelf {
+    /// Waits for the blocks of a pool that nobody uses, and empties it. While a capture is on
+    /// nothing can be waited for; what is free goes all the same.
+    fn empty_released(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
+        if !self.is_any_captured(device)? {
+            self.wait_for_events_of(device, pool)?;
+        }
+        self.empty_private(device, pool)
+    }
+
     /// Gives out a name that no pool has.
     fn name(&mut self, next: impl Fn(&mut (u64, u64)) -> PoolId) -> PoolId {
         loop {

@@ -57,6 +57,7 @@ impl Heap {
         );
         self.check_lanes(&census)?;
         self.check_pending()?;
+        self.check_contexts()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
         ensure!(
             reserved as u64 == self.reserved_bytes,

@@ -255,7 +255,7 @@ impl Heap {
         block.oversize = size_bytes >= self.split_limit_bytes;
         let oversize = block.oversize;
         let (place, requested_bytes) = self.facts(id);
-        self.recorder.record(Record::Alloc { place, requested_bytes, oversize });
+        self.record_of(id, Record::Alloc { place, requested_bytes, oversize });
     }
 
     /// The live blocks of a private pool, in the order of their addresses.

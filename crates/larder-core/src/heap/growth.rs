@@ -98,7 +98,7 @@ impl Heap {
         let place = place(want, span);
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
-        self.recorder.record(Record::SegmentAlloc { place, oversize });
+        self.record_of(id, Record::SegmentAlloc { place, oversize });
         self.hand_out(id, want)
     }
 
@@ -187,9 +187,10 @@ impl Heap {
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
         self.forget(id, State::Unmapped);
+        // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
+        let requested_bytes = self.blocks[id].requested_bytes;
         if span.size_bytes < self.blocks[id].size_bytes {
-            let requested_bytes = self.blocks[id].requested_bytes;
-            let rest = self.blocks.split(id, span.size_bytes, requested_bytes);
+            let rest = self.blocks.split(id, span.size_bytes, 0);
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
         }
@@ -199,14 +200,16 @@ impl Heap {
             segment.set_page(index, Some(page));
         }
         self.segments.cover(segment_id, span);
+        self.merge_contexts(id, State::Free);
         let (id, _) = self.merge(id, State::Free);
+        self.blocks[id].requested_bytes = requested_bytes;
         self.shelve(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
         let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
         self.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
-        self.recorder.record(Record::SegmentMap { place });
+        self.record_of(id, Record::SegmentMap { place });
         id
     }
 

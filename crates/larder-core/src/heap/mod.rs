@@ -18,9 +18,11 @@ pub(crate) mod private;
 pub(crate) mod release;
 mod routing;
 mod rows;
+pub mod run;
 pub(crate) mod segment;
 pub mod size;
 pub mod snapshot;
+mod telling;
 
 pub use block::State;
 pub use private::Filter;
@@ -80,8 +82,8 @@ pub struct Heap {
     has_collected: bool,
     /// Whether there ever was a split limit. Until then no block is oversize.
     has_limited: bool,
-    /// Whether requests are rounded plainly and none of the above ever was: what the usual path
-    /// through the heap may take for granted.
+    /// Whether requests are rounded plainly, none of the above ever was, and nobody listens to
+    /// records: what the usual path through the heap may take for granted.
     plain: bool,
 }
 
@@ -158,15 +160,16 @@ impl Heap {
         self.derive();
     }
 
-    /// Works out what follows from settings, policy and cap.
-    fn derive(&mut self) {
+    /// Works out what follows from settings, policy, cap, and whether anybody listens.
+    pub(crate) fn derive(&mut self) {
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
         self.rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
         self.has_collected |= self.collecting;
         self.has_limited |= self.config.max_split_bytes.is_some();
-        self.plain = self.rounds_plainly && !self.has_collected && !self.has_limited;
+        let quiet = !self.recorder.is_listening();
+        self.plain = self.rounds_plainly && !self.has_collected && !self.has_limited && quiet;
     }
 
     /// Whether garbage collection is on.
@@ -342,7 +345,7 @@ impl Heap {
         self.segments.note_start(segment, addr, id);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
-        self.recorder.record(Record::Alloc { place, requested_bytes, oversize });
+        self.record_where::<PLAIN>(id, Record::Alloc { place, requested_bytes, oversize });
         addr
     }
 
@@ -423,7 +426,7 @@ impl Heap {
     fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = !PLAIN && self.counts_as_oversize(id);
-        self.recorder.record(Record::Free { place, requested_bytes, oversize });
+        self.record_where::<PLAIN>(id, Record::Free { place, requested_bytes, oversize });
         self.reclaim_where::<PLAIN>(id);
     }
 
@@ -468,12 +471,12 @@ impl Heap {
     fn request_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = self.counts_as_oversize(id);
-        self.recorder.record(Record::FreeRequested { place, requested_bytes, oversize });
+        self.record_of(id, Record::FreeRequested { place, requested_bytes, oversize });
     }
 
     fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
-        self.recorder.record(Record::FreeCompleted { place, requested_bytes });
+        self.record_of(id, Record::FreeCompleted { place, requested_bytes });
         self.reclaim_where::<false>(id);
     }
 

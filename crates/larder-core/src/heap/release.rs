@@ -177,12 +177,12 @@ impl Heap {
         };
         let (place, _) = self.facts(first);
         debug_assert_eq!(place.size_bytes, span.size_bytes, "only a whole segment goes back");
+        self.record_of(first, Record::SegmentFree { place, oversize });
         self.unshelve(first);
         self.blocks.remove(first);
         self.segments.remove(id);
         self.reserved_bytes -= span.size_bytes;
         self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
-        self.recorder.record(Record::SegmentFree { place, oversize });
     }
 
     /// The whole pages inside a free block, if there are any.
@@ -218,26 +218,30 @@ impl Heap {
         self.unshelve(plan.block);
         let mut id = plan.block;
         let block = self.blocks[id].span();
+        // What was asked for last is shown in snapshots: the unmapped part keeps it, as in PyTorch.
+        let requested_bytes = self.blocks[id].requested_bytes;
+        self.unmap_context(block.addr.0, span.addr.0);
         if block.addr < span.addr {
             let head = id;
-            let requested_bytes = self.blocks[head].requested_bytes;
             id = self.blocks.split(head, span.addr.0 - block.addr.0, requested_bytes);
+            self.blocks[head].requested_bytes = 0;
             self.shelve(head);
         }
         if span.end() < block.end() {
-            let requested_bytes = self.blocks[id].requested_bytes;
-            let tail = self.blocks.split(id, span.size_bytes, requested_bytes);
+            let tail = self.blocks.split(id, span.size_bytes, 0);
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
         self.blocks[id].state = State::Unmapped;
+        self.merge_contexts(id, State::Unmapped);
         let (id, _) = self.merge(id, State::Unmapped);
+        self.blocks[id].requested_bytes = requested_bytes;
         let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
         self.reserved_bytes -= span.size_bytes;
         self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
         let place = Place { size_bytes: span.size_bytes, ..place };
-        self.recorder.record(Record::SegmentUnmap { place });
+        self.record_of(id, Record::SegmentUnmap { place });
     }
 
     /// Whether the segment has no page left, so that its addresses can go back too.
@@ -250,6 +254,7 @@ impl Heap {
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
         debug_assert!(self.is_bare(id));
         let first = self.segments[id].first;
+        self.forget_segment_context(first);
         self.forget(first, State::Unmapped);
         self.blocks.remove(first);
         self.segments.remove(id);

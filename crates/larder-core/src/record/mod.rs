@@ -1,10 +1,17 @@
 //! What happened. The heap states each fact once, as a [`Record`]; whoever counts or remembers
 //! listens to it, and nothing else counts.
 
+pub mod context;
+pub mod event;
 mod gauge;
+pub mod history;
+mod keep;
+pub mod note;
+mod ring;
 pub mod stats;
 
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::{Addr, DeviceIndex, PoolKind, StreamId};
+use history::History;
 use stats::{Ledger, Stats};
 
 /// Where and how large: what most facts have in common.
@@ -104,6 +111,10 @@ pub enum Record {
 #[derive(Clone, Debug, Default)]
 pub struct Recorder {
     ledger: Ledger,
+    /// Whether records have to be told to the history. One flag, beside the numbers that every
+    /// record touches anyway: off, the history costs a branch that never goes the other way.
+    is_listening: bool,
+    history: Option<Box<History>>,
 }
 
 impl Recorder {
@@ -113,6 +124,35 @@ impl Recorder {
     #[allow(clippy::inline_always)]
     pub(crate) fn record(&mut self, record: Record) {
         self.ledger.record(record);
+    }
+
+    /// Whether records have to be told to the history.
+    #[inline]
+    pub(crate) fn is_listening(&self) -> bool {
+        self.is_listening
+    }
+
+    /// The history, if there is or was anything to remember.
+    pub(crate) fn history(&self) -> Option<&History> {
+        self.history.as_deref()
+    }
+
+    /// The history while records have to be told to it.
+    #[inline]
+    pub(crate) fn listener(&mut self) -> Option<&mut History> {
+        if self.is_listening { self.history.as_deref_mut() } else { None }
+    }
+
+    /// Changes the history, which is made where there is none, and then listens as it needs.
+    pub(crate) fn change_history<T>(
+        &mut self,
+        device: DeviceIndex,
+        change: impl FnOnce(&mut History) -> T,
+    ) -> T {
+        let history = self.history.get_or_insert_with(|| Box::new(History::new(device)));
+        let result = change(history);
+        self.is_listening = history.is_needed();
+        result
     }
 
     /// The statistics so far.

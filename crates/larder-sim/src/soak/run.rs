@@ -4,8 +4,12 @@ use std::any::Any;
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
+use larder_core::allocator::history::HistoryOptions;
 use larder_core::heap::State;
+use larder_core::record::context::{Context, Frame, Stack};
+use larder_core::record::event::Level;
 use larder_core::types::MIB;
 use larder_core::{Addr, Allocator, Error, StreamId};
 
@@ -45,6 +49,24 @@ pub(super) struct Run<'a> {
     pub(super) report: Report,
 }
 
+/// Turns on a history that is short and has contexts of its own for every call, so that they come
+/// and go all the time. Its clock is not the device's: reading that would shift the planned faults.
+fn remember(allocator: &Allocator) {
+    let calls = AtomicU32::new(0);
+    let hook = move || -> Option<Arc<dyn Context>> {
+        let line = calls.fetch_add(1, Ordering::Relaxed) % 1000;
+        Some(Arc::new(Stack(vec![Frame { line, ..Frame::default() }])))
+    };
+    let options = HistoryOptions {
+        level: Level::All,
+        max_entries: 64,
+        context_hook: Some(Arc::new(hook)),
+        clock: Some(Arc::new(|| 0)),
+        ..HistoryOptions::default()
+    };
+    allocator.record_history(options).expect("there is a hook");
+}
+
 impl<'a> Run<'a> {
     fn new(plan: &'a Plan) -> Run<'a> {
         let device = || {
@@ -54,6 +76,9 @@ impl<'a> Run<'a> {
         };
         let own = device();
         let allocator = Allocator::new(own.clone(), plan.config(), plan.policy.clone());
+        if plan.seed.is_multiple_of(3) {
+            remember(&allocator);
+        }
         let model =
             plan.has_model().then(|| Model::new(device(), plan.config(), plan.judge.clone()));
         let calls_work = !plan.trouble.has_failing_calls();

@@ -1,0 +1,288 @@
+//! History: the calls that turn it on and off, and how a call that is remembered begins and ends.
+//!
+//! A call's context is gathered before the lock is taken, and contexts that nobody names any more
+//! are dropped after it is: either may need locks of its own.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_lock::TurnGuard;
+
+use crate::allocator::{Allocator, Shelf};
+use crate::config::Config;
+use crate::device::Device;
+use crate::error::Error;
+use crate::heap::run::Run;
+use crate::record::context::{Context, ContextHook};
+use crate::record::event::{Actions, Event, Level};
+use crate::record::history::{Annotation, History, Scene, Stage, TraceEntry, Wishes};
+use crate::record::note;
+use crate::types::{Addr, DeviceIndex, PoolId};
+
+/// Tells the time in nanoseconds since some fixed moment; it never runs backwards.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// What a history remembers.
+#[derive(Clone)]
+pub struct HistoryOptions {
+    /// For what contexts are gathered.
+    pub level: Level,
+    /// How many entries are kept, and how many annotations; the oldest go first. At least one is.
+    pub max_entries: usize,
+    /// Whether to forget what was remembered before.
+    pub clear: bool,
+    /// What is not remembered. Trackers are told of it all the same.
+    pub skip: Actions,
+    /// Gathers the contexts. Every level but `Never` needs one.
+    pub context_hook: Option<ContextHook>,
+    /// Tells the time; without one, the device does. A program that records a lot wants one that
+    /// answers in a few nanoseconds.
+    pub clock: Option<Clock>,
+}
+
+impl Default for HistoryOptions {
+    /// All entries, without contexts.
+    fn default() -> HistoryOptions {
+        HistoryOptions {
+            level: Level::Never,
+            max_entries: usize::MAX,
+            clear: false,
+            skip: Actions::default(),
+            context_hook: None,
+            clock: None,
+        }
+    }
+}
+
+impl fmt::Debug for HistoryOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let HistoryOptions { level, max_entries, clear, skip, .. } = self;
+        write!(f, "{level:?}, {max_entries} entries, clear {clear}, skip {skip:?}")
+    }
+}
+
+/// What a snapshot shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SnapshotOptions {
+    /// The memory of this private pool alone. A pool that is not there has none.
+    pub pool: Option<PoolId>,
+    /// Whether the history is part of it.
+    pub traces: bool,
+}
+
+impl Default for SnapshotOptions {
+    /// Everything.
+    fn default() -> SnapshotOptions {
+        SnapshotOptions { pool: None, traces: true }
+    }
+}
+
+/// The state of one device's memory, what happened before, and the settings.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// The device.
+    pub device: DeviceIndex,
+    /// All memory held of the device, in the order of its addresses.
+    pub runs: Vec<Run>,
+    /// What happened, oldest first. This snapshot itself shows in the next one.
+    pub trace: Vec<TraceEntry>,
+    /// The parts of the program that began and ended meanwhile.
+    pub annotations: Vec<Annotation>,
+    /// The settings in force.
+    pub config: Config,
+}
+
+/// What stands beside the lock: all that is asked before it is taken.
+#[derive(Default)]
+pub(super) struct Watch {
+    /// Whether calls are told to a history.
+    on: AtomicBool,
+    level: AtomicU8,
+    /// Whether contexts may wait to be dropped.
+    keeps_contexts: AtomicBool,
+    hook: Mutex<Option<ContextHook>>,
+}
+
+impl Watch {
+    fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    /// What the hook says, if the level asks for it.
+    fn gather(&self, level: Level) -> Option<Arc<dyn Context>> {
+        if self.level.load(Ordering::Relaxed) < level as u8 {
+            return None;
+        }
+        let hook = self.hook.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        hook.and_then(|hook| hook())
+    }
+}
+
+impl Shelf {
+    /// A call begins that is told to the history.
+    #[inline]
+    fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
+        let time_ns = self.now_ns(device);
+        if let Some(history) = self.heap.recorder_mut().listener() {
+            history.begin(time_ns, context, note::current());
+        }
+    }
+
+    #[inline]
+    fn now_ns(&self, device: &dyn Device) -> u64 {
+        self.clock.as_ref().map_or_else(|| device.now_ns(), |clock| clock())
+    }
+
+    /// A device call took its time.
+    pub(super) fn tick(&mut self, device: &dyn Device) {
+        if self.heap.recorder().is_listening() {
+            let time_ns = self.now_ns(device);
+            if let Some(history) = self.heap.recorder_mut().listener() {
+                history.set_time(time_ns);
+            }
+        }
+    }
+
+    /// What is to be kept of the call while the lock is dropped in its middle.
+    pub(super) fn suspend(&mut self) -> Option<Scene> {
+        self.heap.recorder_mut().listener().map(History::suspend)
+    }
+}
+
+impl Allocator {
+    /// Locks for a call in which something may happen that is remembered. Its context is gathered
+    /// before, if contexts of this level are.
+    pub(super) fn enter(&self, level: Level) -> TurnGuard<'_, Shelf> {
+        if !self.watch.is_on() {
+            return self.lock();
+        }
+        let context = self.watch.gather(level);
+        let mut shelf = self.lock();
+        shelf.begin(&*self.device, context);
+        shelf
+    }
+
+    /// Locks again in the middle of a call.
+    pub(super) fn lock_again(&self, scene: Option<Scene>) -> TurnGuard<'_, Shelf> {
+        let mut shelf = self.lock();
+        let device = self.device_index();
+        if let Some(scene) = scene {
+            shelf.heap.recorder_mut().change_history(device, |history| history.resume(scene));
+        }
+        shelf.tick(&*self.device);
+        shelf
+    }
+
+    /// The end of a call that was entered, once its lock is dropped: what nobody names any more
+    /// goes.
+    pub(super) fn leave(&self) {
+        if !self.watch.is_on() {
+            return;
+        }
+        if self.watch.keeps_contexts.load(Ordering::Relaxed) {
+            self.change_history(|history| history.resume(Scene::default()));
+        }
+    }
+
+    /// Changes the history, notes what malloc and free have to know of it, and drops the contexts
+    /// that nobody names any more.
+    fn change_history<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
+        let device = self.device_index();
+        let mut shelf = self.lock();
+        let (result, level, keeps_contexts, dropped) =
+            shelf.heap.recorder_mut().change_history(device, |history| {
+                let result = change(history);
+                let keeps = history.has_contexts() || history.level() > Level::Never;
+                (result, history.level(), keeps, history.take_dropped())
+            });
+        let is_on = shelf.heap.recorder().is_listening();
+        self.watch.level.store(level as u8, Ordering::Relaxed);
+        self.watch.keeps_contexts.store(keeps_contexts, Ordering::Relaxed);
+        self.watch.on.store(is_on, Ordering::Relaxed);
+        shelf.heap.derive();
+        drop(shelf);
+        drop(dropped);
+        result
+    }
+
+    /// Remembers what happens from now on. Blocks that are live already have no context.
+    pub fn record_history(&self, options: HistoryOptions) -> Result<(), Error> {
+        let HistoryOptions { level, max_entries, clear, skip, context_hook, clock } = options;
+        if level > Level::Never && context_hook.is_none() {
+            return Err(Error::NoContextHook);
+        }
+        let old_hook = {
+            let mut hook = self.watch.hook.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *hook, context_hook)
+        };
+        drop(old_hook);
+        let old_clock = std::mem::replace(&mut self.lock().clock, clock);
+        drop(old_clock);
+        self.change_history(|history| {
+            history.set(Some(Wishes { level, max_entries, skip }), clear);
+        });
+        Ok(())
+    }
+
+    /// Remembers nothing from now on, and forgets what was remembered. Live blocks keep their
+    /// contexts until they are freed.
+    pub fn stop_history(&self) {
+        self.change_history(|history| {
+            history.resume(Scene::default());
+            history.set(None, true);
+        });
+        let hook = self.watch.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(hook);
+    }
+
+    /// Whether what happens is remembered.
+    pub fn is_recording(&self) -> bool {
+        self.lock().heap.recorder().history().is_some_and(History::is_recording)
+    }
+
+    /// Registers a tracker that is told of every event from now on, for as long as the allocator
+    /// lives, whether or not it is remembered. It is called under the allocator's lock: it must not
+    /// call the allocator, and everyone waits for it.
+    pub fn on_event(&self, tracker: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+        self.change_history(|history| history.track(Arc::new(tracker)));
+    }
+
+    /// A part of the program begins or ends; remembered beside the events while a history is on.
+    pub fn annotate(&self, name: &str, stage: Stage) {
+        let mut shelf = self.enter(Level::All);
+        if let Some(history) = shelf.heap.recorder_mut().listener() {
+            history.annotate(name, stage);
+        }
+        drop(shelf);
+        self.leave();
+    }
+
+    /// The state of the memory, what is remembered, and the settings. The snapshot itself is an
+    /// event that the next one shows.
+    pub fn take_snapshot(&self, options: SnapshotOptions) -> Snapshot {
+        let pool = options.pool.filter(|&pool| pool != PoolId::NONE);
+        let mut shelf = self.enter(Level::All);
+        let history = shelf.heap.recorder().history();
+        let traces = history.filter(|_| options.traces);
+        let trace = traces.map_or(Vec::new(), History::entries);
+        let annotations = history.map_or(Vec::new(), History::annotations);
+        let runs = shelf.heap.runs(pool);
+        let active_bytes = runs.iter().map(Run::active_bytes).sum();
+        shelf.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
+        let config = shelf.heap.config().clone();
+        drop(shelf);
+        self.leave();
+        Snapshot { device: self.device_index(), runs, trace, annotations, config }
+    }
+
+    /// The context in which a live block was allocated, if one was gathered.
+    pub fn context_of(&self, addr: Addr) -> Option<Arc<dyn Context>> {
+        self.lock().heap.context_at(addr)
+    }
+
+    /// How many different contexts are kept, for blocks and entries.
+    pub fn context_count(&self) -> usize {
+        self.lock().heap.recorder().history().map_or(0, History::context_count)
+    }
+}

@@ -1,0 +1,150 @@
+//! Runs: the state of the heap as PyTorch shows it, with contexts: blocks that lie side by side
+//! with memory behind them, be they a whole fixed segment or a piece of an expandable one.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State};
+use crate::record::context::Context;
+use crate::record::history::Owner;
+use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
+
+/// Blocks that lie side by side with memory behind them. PyTorch calls it a segment.
+#[derive(Clone)]
+pub struct Run {
+    /// Its first address.
+    pub addr: Addr,
+    /// The stream whose requests it serves.
+    pub stream: StreamId,
+    /// The kind of pool it belongs to.
+    pub kind: PoolKind,
+    /// The private pool it belongs to, or none.
+    pub pool: PoolId,
+    /// Whether it is a piece of an expandable segment.
+    pub expandable: bool,
+    /// The context in which the segment was made, if one was gathered.
+    pub context: Option<Arc<dyn Context>>,
+    /// Its blocks, in the order of their addresses, without a gap.
+    pub blocks: Vec<RunBlock>,
+}
+
+/// One block of a run.
+#[derive(Clone)]
+pub struct RunBlock {
+    /// Its addresses.
+    pub span: Span,
+    /// What it is; never `Unmapped`.
+    pub state: State,
+    /// What the program asked for; on a free block, what was asked for last.
+    pub requested_bytes: u64,
+    /// The context in which it was allocated, if one was gathered.
+    pub context: Option<Arc<dyn Context>>,
+}
+
+impl Run {
+    /// All its bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| block.span.size_bytes).sum()
+    }
+
+    /// Bytes in live blocks.
+    pub fn allocated_bytes(&self) -> u64 {
+        let live = self.blocks.iter().filter(|block| block.state == State::Live);
+        live.map(|block| block.span.size_bytes).sum()
+    }
+
+    /// Bytes in blocks that are live or still awaited.
+    pub fn active_bytes(&self) -> u64 {
+        self.active().map(|block| block.span.size_bytes).sum()
+    }
+
+    /// Bytes that the program asked for, in active blocks.
+    pub fn requested_bytes(&self) -> u64 {
+        self.active().map(|block| block.requested_bytes).sum()
+    }
+
+    fn active(&self) -> impl Iterator<Item = &RunBlock> {
+        self.blocks.iter().filter(|block| matches!(block.state, State::Live | State::Waiting))
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Run { addr, stream, pool, blocks, .. } = self;
+        write!(f, "Run at {addr}, {stream}, {pool}: {blocks:?}")
+    }
+}
+
+impl fmt::Debug for RunBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RunBlock { span, state, requested_bytes, .. } = self;
+        write!(f, "{state:?} {} of {}, asked {requested_bytes}", span.addr, span.size_bytes)
+    }
+}
+
+impl Heap {
+    /// All runs in the order of their addresses: those of one private pool, or all.
+    pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
+        // PyTorch looks for a pool's expandable segments at their first block alone.
+        let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
+        let mut runs = Vec::new();
+        for (_, segment) in self.segments.iter() {
+            if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
+                continue;
+            }
+            let is_unmapped = |id: BlockId| self.blocks[id].state == State::Unmapped;
+            let mut at = Some(segment.first);
+            while let Some(start) = at {
+                at = self.blocks[start].next;
+                if is_unmapped(start) {
+                    if first_only {
+                        break;
+                    }
+                    continue;
+                }
+                let (run, end) = self.run_from(start);
+                runs.push(run);
+                at = end.filter(|_| !first_only);
+            }
+        }
+        runs.sort_by_key(|run| run.addr);
+        runs
+    }
+
+    /// The run that starts at this block, and the unmapped block behind it, if there is one.
+    fn run_from(&self, start: BlockId) -> (Run, Option<BlockId>) {
+        let (mut blocks, mut at) = (Vec::new(), Some(start));
+        while let Some(id) = at.filter(|&id| self.blocks[id].state != State::Unmapped) {
+            let block = &self.blocks[id];
+            blocks.push(RunBlock {
+                span: block.span(),
+                state: block.state,
+                requested_bytes: block.requested_bytes,
+                context: self.shared_context(Owner::Block(block.addr.0)),
+            });
+            at = block.next;
+        }
+        let head = &self.blocks[start];
+        let (stream, pool) = self.side_of(head.lane);
+        let run = Run {
+            addr: head.addr,
+            stream,
+            kind: head.kind,
+            pool,
+            expandable: head.expandable,
+            context: self.shared_context(self.segment_owner(start)),
+            blocks,
+        };
+        (run, at)
+    }
+
+    fn shared_context(&self, owner: Owner) -> Option<Arc<dyn Context>> {
+        self.recorder.history().and_then(|history| history.share_context(owner))
+    }
+
+    /// The context in which a live block was allocated, if one was gathered.
+    pub(crate) fn context_at(&self, addr: Addr) -> Option<Arc<dyn Context>> {
+        self.shared_context(Owner::Block(addr.0))
+    }
+}

@@ -1,0 +1,237 @@
+//! Telling: each record goes to the statistics and, while somebody listens, on to the history,
+//! with what the heap alone knows of it: stream, pool, and whose context belongs to it.
+
+use std::collections::HashMap;
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State};
+use crate::heap::{Want, pool::LaneId};
+use crate::record::Record;
+use crate::record::event::Action;
+use crate::record::history::{Fact, Owner};
+use crate::types::{PoolId, StreamId};
+
+impl Heap {
+    /// States a fact about a block: to the statistics, and to the history if it listens.
+    // Always inlined, as the counting is: what is not told is then never put together.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn record_of(&mut self, id: BlockId, record: Record) {
+        self.recorder.record(record);
+        if self.recorder.is_listening() {
+            self.tell(id, &record);
+        }
+    }
+
+    /// The same, on the usual path or not: on it nobody listens.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn record_where<const PLAIN: bool>(&mut self, id: BlockId, record: Record) {
+        if PLAIN {
+            self.recorder.record(record);
+        } else {
+            self.record_of(id, record);
+        }
+    }
+
+    /// Tells the history. It is called before a freed block merges with its neighbours, and after
+    /// a block that is handed out was split.
+    #[inline(never)]
+    fn tell(&mut self, id: BlockId, record: &Record) {
+        let (stream, pool) = self.side_of(self.blocks[id].lane);
+        let Some(history) = self.recorder.listener() else { return };
+        let fact = |action, addr, size_bytes| Fact { action, addr, size_bytes, stream, pool };
+        match *record {
+            Record::Alloc { place, requested_bytes, .. } => {
+                history.tell(&fact(Action::Alloc, place.addr.0, requested_bytes), None);
+                if history.has_context() || !history.has_no_owners() {
+                    history.own(Owner::Block(place.addr.0));
+                    self.hand_out_context(id);
+                }
+            }
+            Record::Free { place, requested_bytes, .. } => {
+                let addr = place.addr.0;
+                let owner = Some(Owner::Block(addr));
+                history.tell(&fact(Action::FreeRequested, addr, requested_bytes), owner);
+                history.tell(&fact(Action::FreeCompleted, addr, requested_bytes), owner);
+                self.take_back_context(id);
+            }
+            Record::FreeRequested { place, requested_bytes, .. } => {
+                let owner = Some(Owner::Block(place.addr.0));
+                history.tell(&fact(Action::FreeRequested, place.addr.0, requested_bytes), owner);
+            }
+            Record::FreeCompleted { place, requested_bytes } => {
+                let owner = Some(Owner::Block(place.addr.0));
+                history.tell(&fact(Action::FreeCompleted, place.addr.0, requested_bytes), owner);
+                self.take_back_context(id);
+            }
+            Record::SegmentAlloc { place, .. } => {
+                history.tell(&fact(Action::SegmentAlloc, place.addr.0, place.size_bytes), None);
+                history.own(Owner::Segment(place.addr.0));
+            }
+            Record::SegmentFree { place, .. } => {
+                let owner = Owner::Segment(place.addr.0);
+                let told = fact(Action::SegmentFree, place.addr.0, place.size_bytes);
+                history.tell(&told, Some(owner));
+                history.disown(owner);
+            }
+            Record::SegmentMap { place } => {
+                history.tell(&fact(Action::SegmentMap, place.addr.0, place.size_bytes), None);
+                self.own_grown_segment(id);
+            }
+            Record::SegmentUnmap { place } => {
+                let owner = self.segment_owner(id);
+                let told = fact(Action::SegmentUnmap, place.addr.0, place.size_bytes);
+                if let Some(history) = self.recorder.listener() {
+                    history.tell(&told, Some(owner));
+                }
+            }
+            Record::InactiveSplit { .. }
+            | Record::Retry
+            | Record::SyncAllStreams
+            | Record::OutOfMemory
+            | Record::Rejected => {}
+        }
+    }
+
+    /// A request could not be met, while the device had so much free memory.
+    pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
+        self.recorder.record(Record::OutOfMemory);
+        let (stream, pool) = self.side_of(want.lane);
+        let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
+        let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
+        if let Some(history) = self.recorder.listener() {
+            history.tell(&fact, None);
+        }
+    }
+
+    /// A snapshot was taken, of one pool or of everything.
+    pub(crate) fn record_snapshot(&mut self, active_bytes: u64, pool: PoolId) {
+        let stream = StreamId(0);
+        let fact =
+            Fact { action: Action::Snapshot, addr: 0, size_bytes: active_bytes, stream, pool };
+        if let Some(history) = self.recorder.listener() {
+            let scene = history.suspend();
+            history.tell_without_context(&fact, &scene);
+            history.resume(scene);
+        }
+    }
+
+    /// The stream and the private pool of a lane.
+    pub(super) fn side_of(&self, lane: LaneId) -> (StreamId, PoolId) {
+        let lane = self.pools.lane(lane);
+        (lane.stream, self.pools.pool(lane.pool).owner.unwrap_or(PoolId::NONE))
+    }
+
+    /// Where the context of a block's segment is kept. PyTorch keeps it with a block, which takes
+    /// it along through splits and merges, until it is lost; we keep it with the segment.
+    pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
+        let block = &self.blocks[id];
+        if self.policy.segment_context_stays {
+            Owner::Segment(self.segments[block.segment].span.addr.0)
+        } else {
+            Owner::Segment(block.addr.0)
+        }
+    }
+
+    /// A block was handed out. If it was split off, the rest keeps what PyTorch's block had: a
+    /// free block behind it can be nothing but that rest.
+    fn hand_out_context(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let rest = block.next.filter(|&next| self.blocks[next].state == State::Free);
+        if let Some(rest) = rest
+            && !self.policy.segment_context_stays
+        {
+            let (from, to) = (Owner::Segment(block.addr.0), self.segment_owner(rest));
+            if let Some(history) = self.recorder.listener() {
+                history.hand_over(from, to);
+            }
+        }
+    }
+
+    /// A block is free, and about to merge: it lets go of who allocated it.
+    fn take_back_context(&mut self, id: BlockId) {
+        let owner = Owner::Block(self.blocks[id].addr.0);
+        let Some(history) = self.recorder.listener() else { return };
+        if !history.has_no_owners() {
+            history.disown(owner);
+            self.merge_contexts(id, State::Free);
+        }
+    }
+
+    /// A block is about to merge with its neighbours in `state`: of what they know of their segment
+    /// only the lowest one's stays.
+    pub(super) fn merge_contexts(&mut self, id: BlockId, state: State) {
+        if self.policy.segment_context_stays || !self.recorder.is_listening() {
+            return;
+        }
+        let block = &self.blocks[id];
+        let merges = |other: &BlockId| self.blocks[*other].state == state;
+        let lost_own = block.prev.as_ref().is_some_and(merges).then_some(id);
+        let lost_next = block.next.filter(merges);
+        let lost: Vec<Owner> =
+            lost_own.into_iter().chain(lost_next).map(|id| self.segment_owner(id)).collect();
+        if let Some(history) = self.recorder.listener() {
+            for owner in lost {
+                history.disown(owner);
+            }
+        }
+    }
+
+    /// Pages are about to be unmapped from the middle of a free block: PyTorch's block becomes the
+    /// unmapped part and keeps what it knows.
+    pub(super) fn unmap_context(&mut self, block_addr: u64, unmapped_addr: u64) {
+        if block_addr != unmapped_addr
+            && !self.policy.segment_context_stays
+            && let Some(history) = self.recorder.listener()
+        {
+            history.hand_over(Owner::Segment(block_addr), Owner::Segment(unmapped_addr));
+        }
+    }
+
+    /// The first part of an expandable segment was mapped: whoever asked for it made the segment.
+    fn own_grown_segment(&mut self, id: BlockId) {
+        let owner = self.segment_owner(id);
+        let is_first = self.blocks[id].prev.is_none() || self.policy.segment_context_stays;
+        if let Some(history) = self.recorder.listener()
+            && is_first
+            && history.context_of(owner).is_none()
+        {
+            history.own(owner);
+        }
+    }
+
+    /// Contexts are kept for blocks and segments that are there, and counted right.
+    pub(super) fn check_contexts(&self) -> Result<(), String> {
+        let Some(history) = self.recorder.history() else { return Ok(()) };
+        history.check()?;
+        let mut places = HashMap::new();
+        for (_, segment) in self.segments.iter() {
+            let mut at = Some(segment.first);
+            while let Some(id) = at {
+                places.insert(self.blocks[id].addr.0, self.blocks[id].state);
+                at = self.blocks[id].next;
+            }
+        }
+        for owner in history.owners() {
+            let is_there = match owner {
+                Owner::Block(addr) => {
+                    matches!(places.get(&addr), Some(State::Live | State::Waiting))
+                }
+                Owner::Segment(addr) => places.contains_key(&addr),
+            };
+            if !is_there {
+                return Err(format!("a context is kept for {owner:?}, which is not there"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment's addresses went back, and with them what was known of it.
+    pub(super) fn forget_segment_context(&mut self, id: BlockId) {
+        let owner = self.segment_owner(id);
+        if let Some(history) = self.recorder.listener() {
+            history.disown(owner);
+        }
+    }
+}

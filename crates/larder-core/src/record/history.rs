@@ -1,0 +1,436 @@
+//! History: what is remembered of each record, and with which context.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use crate::record::context::Context;
+use crate::record::event::{Action, Actions, Event, Level};
+use crate::record::keep::{Keep, KeptId};
+use crate::record::note::Note;
+use crate::record::ring::{Entry, Ring};
+use crate::types::{DeviceIndex, PoolId, StreamId};
+
+/// Is told of every event, under the allocator's lock, whether or not the history remembers it. It
+/// must not call the allocator, and it should be quick.
+pub type Tracker = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
+
+/// What is remembered, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    pub(crate) level: Level,
+    pub(crate) max_entries: usize,
+    pub(crate) skip: Actions,
+}
+
+/// One entry of a history, with everything that it names.
+#[derive(Clone)]
+pub struct TraceEntry {
+    /// What happened.
+    pub action: Action,
+    /// The first address; of an out-of-memory entry, the free bytes of the device instead.
+    pub addr: u64,
+    /// How many bytes: of a block, as many as the program asked for; of a snapshot, the bytes in
+    /// active blocks.
+    pub size_bytes: u64,
+    /// The stream.
+    pub stream: StreamId,
+    /// The private pool, or none.
+    pub pool: PoolId,
+    /// When, by the clock of the history.
+    pub time_ns: u64,
+    /// What the context hook returned, where the level asks for it.
+    pub context: Option<Arc<dyn Context>>,
+    /// What was being compiled, if anything was.
+    pub compile_context: Option<Arc<str>>,
+    /// What the program had set as its remark.
+    pub user_metadata: Arc<str>,
+}
+
+impl fmt::Debug for TraceEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let TraceEntry { action, addr, size_bytes, stream, pool, .. } = self;
+        write!(f, "{action} {addr:#x} {size_bytes} {stream} {pool}")
+    }
+}
+
+/// Whether something begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It begins.
+    Start,
+    /// It ends.
+    End,
+}
+
+/// A part of the program, by name, that begins or ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Annotation {
+    /// What it is called.
+    pub name: Arc<str>,
+    /// Whether it begins or ends.
+    pub stage: Stage,
+    /// When, by the clock of the history.
+    pub time_ns: u64,
+}
+
+/// The call that is under way: when it came, and what its caller says about it.
+#[derive(Debug, Default)]
+pub(crate) struct Scene {
+    time_ns: u64,
+    context: Option<KeptId>,
+    note: Option<KeptId>,
+}
+
+/// What the heap states of an event.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fact {
+    pub(crate) action: Action,
+    pub(crate) addr: u64,
+    pub(crate) size_bytes: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) pool: PoolId,
+}
+
+/// What a context is the context of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Owner {
+    /// The block at this address: who allocated it.
+    Block(u64),
+    /// The segment whose context is found at the block at this address: who made it grow.
+    Segment(u64),
+}
+
+/// Everything that is remembered of one device.
+#[derive(Clone)]
+pub(crate) struct History {
+    device: DeviceIndex,
+    wishes: Option<Wishes>,
+    ring: Ring,
+    contexts: Keep<dyn Context>,
+    notes: Keep<Note>,
+    /// The note that came last, which mostly comes again.
+    recent_note: Option<(Arc<Note>, KeptId)>,
+    /// Every pool that an entry may name; the first is no private pool.
+    pools: Vec<PoolId>,
+    owners: HashMap<Owner, KeptId>,
+    trackers: Vec<Tracker>,
+    annotations: VecDeque<Annotation>,
+    scene: SceneSlot,
+}
+
+/// A scene holds uses, so a copy of a history begins with none.
+#[derive(Debug, Default)]
+struct SceneSlot(Scene);
+
+impl Clone for SceneSlot {
+    fn clone(&self) -> SceneSlot {
+        SceneSlot::default()
+    }
+}
+
+impl fmt::Debug for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "History of {} entries, {:?}", self.ring.len(), self.wishes)
+    }
+}
+
+impl History {
+    pub(crate) fn new(device: DeviceIndex) -> History {
+        History {
+            device,
+            wishes: None,
+            ring: Ring::new(1),
+            contexts: Keep::default(),
+            notes: Keep::default(),
+            recent_note: None,
+            pools: vec![PoolId::NONE],
+            owners: HashMap::new(),
+            trackers: Vec::new(),
+            annotations: VecDeque::new(),
+            scene: SceneSlot::default(),
+        }
+    }
+
+    /// Whether anything has to be told: entries are remembered, somebody tracks, or a block still
+    /// names a context that its free must let go of.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.wishes.is_some() || !self.trackers.is_empty() || !self.owners.is_empty()
+    }
+
+    pub(crate) fn is_recording(&self) -> bool {
+        self.wishes.is_some()
+    }
+
+    pub(crate) fn level(&self) -> Level {
+        self.wishes.map_or(Level::Never, |wishes| wishes.level)
+    }
+
+    /// Remembers as wished from now on, or nothing. What was remembered is forgotten if nothing is
+    /// to be remembered, or if `clear` says so; annotations are, in any case.
+    pub(crate) fn set(&mut self, wishes: Option<Wishes>, clear: bool) {
+        self.annotations.clear();
+        self.wishes = wishes;
+        let max = wishes.map_or(1, |wishes| wishes.max_entries);
+        if wishes.is_none() || clear {
+            let ring = std::mem::replace(&mut self.ring, Ring::new(max));
+            ring.iter().for_each(|entry| self.forget(entry));
+        } else {
+            self.ring.set_max(max);
+        }
+    }
+
+    pub(crate) fn track(&mut self, tracker: Tracker) {
+        self.trackers.push(tracker);
+    }
+
+    /// A call begins. What the last one left is let go of.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        time_ns: u64,
+        context: Option<Arc<dyn Context>>,
+        note: Option<Arc<Note>>,
+    ) {
+        let context = context.map(|context| {
+            let fingerprint = context.fingerprint();
+            self.contexts.add(context, fingerprint, Context::is_same)
+        });
+        let note = note.map(|note| self.note(note));
+        self.resume(Scene { time_ns, context, note });
+    }
+
+    fn note(&mut self, note: Arc<Note>) -> KeptId {
+        if let Some((recent, id)) = &self.recent_note
+            && Arc::ptr_eq(recent, &note)
+        {
+            self.notes.add_use(*id);
+            return *id;
+        }
+        let mut hasher = DefaultHasher::new();
+        note.hash(&mut hasher);
+        let id = self.notes.add(note.clone(), hasher.finish(), |one, other| one == other);
+        self.notes.add_use(id);
+        if let Some((_, old)) = self.recent_note.replace((note, id)) {
+            self.notes.drop_use(old);
+        }
+        id
+    }
+
+    /// The scene leaves the stage, because the lock is about to be dropped in the middle of a call.
+    pub(crate) fn suspend(&mut self) -> Scene {
+        std::mem::take(&mut self.scene.0)
+    }
+
+    /// The scene comes back.
+    #[inline]
+    pub(crate) fn resume(&mut self, scene: Scene) {
+        let old = std::mem::replace(&mut self.scene.0, scene);
+        if let Some(context) = old.context {
+            self.contexts.drop_use(context);
+        }
+        if let Some(note) = old.note {
+            self.notes.drop_use(note);
+        }
+    }
+
+    /// Time went on within a call.
+    pub(crate) fn set_time(&mut self, time_ns: u64) {
+        self.scene.0.time_ns = time_ns;
+    }
+
+    /// An event. Its context is the caller's, or, where the caller gave none, that of `owner`.
+    #[inline]
+    pub(crate) fn tell(&mut self, fact: &Fact, owner: Option<Owner>) {
+        let level = self.level();
+        let context = if level >= Level::Alloc {
+            self.scene.0.context.or_else(|| owner.and_then(|owner| self.context_of(owner)))
+        } else {
+            None
+        };
+        if !self.trackers.is_empty() {
+            self.tell_trackers(fact, context);
+        }
+        let Some(wishes) = &self.wishes else { return };
+        if wishes.skip.has(fact.action) {
+            return;
+        }
+        let pool = if fact.pool == PoolId::NONE { 0 } else { self.pool_number(fact.pool) };
+        let note = self.scene.0.note;
+        let entry = Entry {
+            addr: fact.addr,
+            size_bytes: fact.size_bytes,
+            stream: fact.stream,
+            time_ns: self.scene.0.time_ns,
+            context,
+            note,
+            pool,
+            action: fact.action,
+        };
+        if let Some(context) = context {
+            self.contexts.add_use(context);
+        }
+        if let Some(note) = note {
+            self.notes.add_use(note);
+        }
+        if let Some(old) = self.ring.push(entry) {
+            self.forget(&old);
+        }
+    }
+
+    /// An event that nobody's context belongs to; the notes are the caller's all the same.
+    pub(crate) fn tell_without_context(&mut self, fact: &Fact, scene: &Scene) {
+        let (time_ns, note) = (scene.time_ns, scene.note);
+        if let Some(note) = note {
+            self.notes.add_use(note);
+        }
+        self.resume(Scene { time_ns, context: None, note });
+        self.tell(fact, None);
+    }
+
+    fn tell_trackers(&self, fact: &Fact, context: Option<KeptId>) {
+        let note = self.scene.0.note.map(|note| self.notes.get(note));
+        let event = Event {
+            action: fact.action,
+            device: self.device,
+            addr: fact.addr,
+            size_bytes: fact.size_bytes,
+            stream: fact.stream,
+            pool: fact.pool,
+            time_ns: self.scene.0.time_ns,
+            context: context.map(|context| &**self.contexts.get(context)),
+            compile_context: note.and_then(|note| note.compile_context.as_deref()),
+            user_metadata: note.map_or("", |note| &note.user_metadata),
+        };
+        self.trackers.iter().for_each(|tracker| tracker(&event));
+    }
+
+    fn pool_number(&mut self, pool: PoolId) -> u32 {
+        let known = self.pools.iter().rposition(|&known| known == pool);
+        let at = known.unwrap_or_else(|| {
+            self.pools.push(pool);
+            self.pools.len() - 1
+        });
+        at as u32
+    }
+
+    fn forget(&mut self, entry: &Entry) {
+        if let Some(context) = entry.context {
+            self.contexts.drop_use(context);
+        }
+        if let Some(note) = entry.note {
+            self.notes.drop_use(note);
+        }
+    }
+
+    /// Whether no block and no segment names a context.
+    #[inline]
+    pub(crate) fn has_no_owners(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// Whether the call that is under way has a context.
+    #[inline]
+    pub(crate) fn has_context(&self) -> bool {
+        self.scene.0.context.is_some()
+    }
+
+    /// The context of the call under way becomes that of `owner`; without one, it has none.
+    pub(crate) fn own(&mut self, owner: Owner) {
+        self.disown(owner);
+        if let Some(context) = self.scene.0.context {
+            self.contexts.add_use(context);
+            self.owners.insert(owner, context);
+        }
+    }
+
+    /// The owner is gone, and lets go of its context.
+    pub(crate) fn disown(&mut self, owner: Owner) {
+        if let Some(context) = self.owners.remove(&owner) {
+            self.contexts.drop_use(context);
+        }
+    }
+
+    /// What was one owner's is another's from now on, be it a context or none.
+    pub(crate) fn hand_over(&mut self, from: Owner, to: Owner) {
+        self.disown(to);
+        if let Some(context) = self.owners.remove(&from) {
+            self.owners.insert(to, context);
+        }
+    }
+
+    pub(crate) fn context_of(&self, owner: Owner) -> Option<KeptId> {
+        self.owners.get(&owner).copied()
+    }
+
+    /// The context of an owner, to be kept by somebody else.
+    pub(crate) fn share_context(&self, owner: Owner) -> Option<Arc<dyn Context>> {
+        self.context_of(owner).map(|context| self.contexts.get(context).clone())
+    }
+
+    pub(crate) fn annotate(&mut self, name: &str, stage: Stage) {
+        let Some(wishes) = &self.wishes else { return };
+        if self.annotations.len() >= wishes.max_entries.max(1) {
+            self.annotations.pop_front();
+        }
+        let time_ns = self.scene.0.time_ns;
+        self.annotations.push_back(Annotation { name: name.into(), stage, time_ns });
+    }
+
+    pub(crate) fn annotations(&self) -> Vec<Annotation> {
+        self.annotations.iter().cloned().collect()
+    }
+
+    /// All entries, oldest first.
+    pub(crate) fn entries(&self) -> Vec<TraceEntry> {
+        let none: Arc<str> = "".into();
+        let entry = |entry: &Entry| {
+            let note = entry.note.map(|note| self.notes.get(note));
+            TraceEntry {
+                action: entry.action,
+                addr: entry.addr,
+                size_bytes: entry.size_bytes,
+                stream: entry.stream,
+                pool: self.pools[entry.pool as usize],
+                time_ns: entry.time_ns,
+                context: entry.context.map(|context| self.contexts.get(context).clone()),
+                compile_context: note.and_then(|note| note.compile_context.clone()),
+                user_metadata: note.map_or_else(|| none.clone(), |note| note.user_metadata.clone()),
+            }
+        };
+        self.ring.iter().map(entry).collect()
+    }
+
+    /// Whose contexts are kept.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = Owner> + '_ {
+        self.owners.keys().copied()
+    }
+
+    /// Checks that everything kept has as many uses as there are names of it; for tests.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let scene = &self.scene.0;
+        let contexts = self.ring.iter().filter_map(|entry| entry.context);
+        let contexts = contexts.chain(self.owners.values().copied()).chain(scene.context);
+        self.contexts.check(contexts)?;
+        let recent = self.recent_note.as_ref().map(|(_, note)| *note);
+        let notes = self.ring.iter().filter_map(|entry| entry.note);
+        self.notes.check(notes.chain(scene.note).chain(recent))
+    }
+
+    /// Whether any context is kept, or waits to be dropped.
+    pub(crate) fn has_contexts(&self) -> bool {
+        self.contexts.len() > 0
+    }
+
+    /// How many different contexts are kept.
+    pub(crate) fn context_count(&self) -> usize {
+        self.contexts.len()
+    }
+
+    /// Contexts that nobody names any more, to be dropped once the lock is.
+    pub(crate) fn take_dropped(&mut self) -> Vec<Arc<dyn Context>> {
+        self.notes.take_dropped();
+        self.contexts.take_dropped()
+    }
+}

@@ -1,0 +1,229 @@
+//! The reader: a tape as plain data, up to its last record.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read};
+use std::path::Path;
+
+use larder_core::record::event::Action;
+use larder_core::types::{PoolId, StreamId};
+
+use crate::format::{EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT};
+
+/// One event of a tape. What it names is found in the tape's lists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TapeEvent {
+    /// What happened.
+    pub action: Action,
+    /// On which device.
+    pub device: u32,
+    /// Where; of an out-of-memory event, the free bytes of the device instead.
+    pub addr: u64,
+    /// How many bytes.
+    pub size_bytes: u64,
+    /// The stream.
+    pub stream: StreamId,
+    /// When, by the clock of the recorder's allocator.
+    pub time_ns: u64,
+    /// The private pool, or none.
+    pub pool: PoolId,
+    /// Which of the stacks.
+    pub stack: Option<usize>,
+    /// Which of the notes.
+    pub note: Option<usize>,
+}
+
+/// What a tape holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tape {
+    /// What happened, in order.
+    pub events: Vec<TapeEvent>,
+    /// All texts.
+    pub texts: Vec<String>,
+    /// All frames: the texts of the name and of the file, and the line.
+    pub frames: Vec<(usize, usize, u32)>,
+    /// All call stacks: frames, innermost first.
+    pub stacks: Vec<Vec<usize>>,
+    /// All notes: the texts of what was compiled, and of the program's remark.
+    pub notes: Vec<(Option<usize>, Option<usize>)>,
+}
+
+/// Why a file is no tape that can be read. Its text is one sentence for the user.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum TapeError {
+    /// The file could not be read.
+    Io(io::Error),
+    /// The file does not begin as a tape does.
+    NoTape,
+    /// A record cannot be understood.
+    BadRecord {
+        /// Which one, from 0.
+        number: u64,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl fmt::Display for TapeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TapeError::Io(error) => write!(f, "the tape cannot be read: {error}"),
+            TapeError::NoTape => write!(f, "this is not a tape, or one of another version"),
+            TapeError::BadRecord { number, problem } => {
+                write!(f, "the tape is damaged: record {number} {problem}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for TapeError {}
+
+impl From<io::Error> for TapeError {
+    fn from(error: io::Error) -> TapeError {
+        TapeError::Io(error)
+    }
+}
+
+/// Reads as much as is left, up to one record; how much that was.
+fn fill(reader: &mut impl Read, bytes: &mut [u8; RECORD_BYTES]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < RECORD_BYTES {
+        match reader.read(&mut bytes[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+impl Tape {
+    /// Reads a tape from a file.
+    pub fn open(path: &Path) -> Result<Tape, TapeError> {
+        Tape::read(BufReader::new(File::open(path)?))
+    }
+
+    /// Reads a tape. It ends with its last whole record: a program that was killed leaves room
+    /// behind it, and a file that was cut leaves a part of one.
+    pub fn read(mut reader: impl Read) -> Result<Tape, TapeError> {
+        let mut bytes = [0; RECORD_BYTES];
+        if fill(&mut reader, &mut bytes)? < RECORD_BYTES || !bytes.starts_with(&MAGIC) {
+            return Err(TapeError::NoTape);
+        }
+        let mut reading = Reading::default();
+        for number in 0_u64.. {
+            if fill(&mut reader, &mut bytes)? < RECORD_BYTES || bytes[0] == 0 {
+                break;
+            }
+            let record = Record::from_bytes(&bytes);
+            if record.number() != number as u32 {
+                return Err(TapeError::BadRecord { number, problem: "is out of order" });
+            }
+            reading.take(&record).map_err(|problem| TapeError::BadRecord { number, problem })?;
+        }
+        Ok(reading.tape)
+    }
+}
+
+/// A tape on the way in.
+#[derive(Default)]
+struct Reading {
+    tape: Tape,
+    /// The pieces of the text or stack that is not whole yet.
+    text: Vec<u8>,
+    stack: Vec<usize>,
+}
+
+/// Turns a number from 1 on, with 0 for none, into a place in a list that has it.
+fn place(number: u32, len: usize) -> Result<Option<usize>, &'static str> {
+    match number as usize {
+        0 => Ok(None),
+        number if number <= len => Ok(Some(number - 1)),
+        _ => Err("names something that did not come before it"),
+    }
+}
+
+/// The same for what must be there.
+fn must(number: u32, len: usize) -> Result<usize, &'static str> {
+    place(number, len)?.ok_or("names nothing where something must be named")
+}
+
+impl Reading {
+    fn take(&mut self, record: &Record) -> Result<(), &'static str> {
+        match record.kind() {
+            EVENT => self.event(record),
+            TEXT => self.text(record),
+            FRAME => {
+                let texts = self.tape.texts.len();
+                let (name, file) = (must(record.word(1), texts)?, must(record.word(2), texts)?);
+                self.tape.frames.push((name, file, record.word(3)));
+                next(record, self.tape.frames.len())
+            }
+            STACK => self.stack(record),
+            NOTE => {
+                let texts = self.tape.texts.len();
+                let note = (place(record.word(1), texts)?, place(record.word(2), texts)?);
+                self.tape.notes.push(note);
+                next(record, self.tape.notes.len())
+            }
+            _ => Err("is of no known kind"),
+        }
+    }
+
+    fn event(&mut self, record: &Record) -> Result<(), &'static str> {
+        let action = Action::ALL.get(usize::from(record.action()));
+        self.tape.events.push(TapeEvent {
+            action: *action.ok_or("is an event of no known action")?,
+            device: u32::from(record.count()),
+            addr: record.long(0),
+            size_bytes: record.long(1),
+            stream: StreamId(record.long(2)),
+            time_ns: record.long(3),
+            pool: PoolId(record.long(4), record.long(5)),
+            stack: place(record.word(12), self.tape.stacks.len())?,
+            note: place(record.word(13), self.tape.notes.len())?,
+        });
+        Ok(())
+    }
+
+    fn text(&mut self, record: &Record) -> Result<(), &'static str> {
+        let piece = record.piece().get(..usize::from(record.count()));
+        self.text.extend_from_slice(piece.ok_or("has more of a text than fits")?);
+        let whole = record.word(1) as usize;
+        if self.text.len() < whole {
+            return Ok(());
+        }
+        if self.text.len() > whole {
+            return Err("has more of a text than it says");
+        }
+        let text = String::from_utf8(std::mem::take(&mut self.text));
+        self.tape.texts.push(text.map_err(|_| "ends a text that is none")?);
+        next(record, self.tape.texts.len())
+    }
+
+    fn stack(&mut self, record: &Record) -> Result<(), &'static str> {
+        let count = usize::from(record.count());
+        if count > STACK_PIECE {
+            return Err("has more of a stack than fits");
+        }
+        for at in 0..count {
+            self.stack.push(must(record.word(2 + at), self.tape.frames.len())?);
+        }
+        let whole = record.word(1) as usize;
+        if self.stack.len() < whole {
+            return Ok(());
+        }
+        if self.stack.len() > whole {
+            return Err("has more of a stack than it says");
+        }
+        self.tape.stacks.push(std::mem::take(&mut self.stack));
+        next(record, self.tape.stacks.len())
+    }
+}
+
+/// Things are named in the order in which they come.
+fn next(record: &Record, len: usize) -> Result<(), &'static str> {
+    if record.word(0) as usize == len { Ok(()) } else { Err("has a name out of order") }
+}

@@ -1,0 +1,196 @@
+//! The recorder: writes a tape while a program runs.
+
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use larder_core::Allocator;
+use larder_core::record::context::Frame;
+use larder_core::record::event::Event;
+
+use crate::format::{
+    EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT, TEXT_PIECE,
+};
+use crate::strip::Strip;
+
+/// Writes the events of allocators to a file. It can be cloned; all clones write to one tape.
+#[derive(Clone)]
+pub struct Recorder(Arc<Mutex<Writer>>);
+
+impl Recorder {
+    /// A new tape. A file that is there already is emptied. Nobody else may write to the file or cut
+    /// it shorter while it is recorded to.
+    pub fn create(path: &Path) -> io::Result<Recorder> {
+        let mut header = [0; RECORD_BYTES];
+        header[..MAGIC.len()].copy_from_slice(&MAGIC);
+        let writer = Writer {
+            strip: Strip::create(path, &header)?,
+            number: 0,
+            texts: HashMap::new(),
+            frames: HashMap::new(),
+            stacks: HashMap::new(),
+            notes: HashMap::new(),
+            recent_note: None,
+            problem: None,
+        };
+        Ok(Recorder(Arc::new(Mutex::new(writer))))
+    }
+
+    /// Writes what happens in an allocator from now on, for as long as the allocator lives. Contexts
+    /// are written where the allocator's history gathers them.
+    pub fn listen(&self, allocator: &Allocator) {
+        let writer = self.0.clone();
+        allocator.on_event(move |event| {
+            writer.lock().unwrap_or_else(PoisonError::into_inner).event(event);
+        });
+    }
+
+    /// Cuts the file to what was written and sees to it that all of it is on the disk. What happens
+    /// after that is written too. Says how many records there are, or what went wrong on the way:
+    /// the tape ends where the first thing did.
+    pub fn finish(&self) -> io::Result<u64> {
+        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(problem) = writer.problem.take() {
+            return Err(problem);
+        }
+        writer.strip.finish()?;
+        Ok(u64::from(writer.number))
+    }
+}
+
+struct Writer {
+    strip: Strip,
+    /// How many records were written, modulo 2³².
+    number: u32,
+    texts: HashMap<Box<str>, u32>,
+    frames: HashMap<Frame, u32>,
+    stacks: HashMap<Vec<u32>, u32>,
+    notes: HashMap<(u32, u32), u32>,
+    /// The note that was written last, which mostly comes again.
+    recent_note: Option<(Option<Box<str>>, Box<str>, u32)>,
+    /// What went wrong first. Nothing is written after that: a tape with a gap would lie.
+    problem: Option<io::Error>,
+}
+
+impl Writer {
+    #[inline]
+    fn event(&mut self, event: &Event<'_>) {
+        if self.problem.is_some() {
+            return;
+        }
+        if let Err(problem) = self.write(event) {
+            self.problem = Some(problem);
+        }
+    }
+
+    fn write(&mut self, event: &Event<'_>) -> io::Result<()> {
+        let stack = match event.context {
+            Some(context) => self.stack(&context.frames())?,
+            None => 0,
+        };
+        let note = self.note(event.compile_context, event.user_metadata)?;
+        let device = u16::try_from(event.device.0).unwrap_or(u16::MAX);
+        let mut record = Record::new(EVENT, event.action as u8, device, self.number);
+        let words = [event.addr, event.size_bytes, event.stream.0, event.time_ns];
+        for (at, word) in words.into_iter().chain([event.pool.0, event.pool.1]).enumerate() {
+            record.set_long(at, word);
+        }
+        record.set_word(12, stack);
+        record.set_word(13, note);
+        self.push(&record)
+    }
+
+    fn push(&mut self, record: &Record) -> io::Result<()> {
+        self.strip.push(record)?;
+        self.number = self.number.wrapping_add(1);
+        Ok(())
+    }
+
+    fn note(&mut self, compiling: Option<&str>, remark: &str) -> io::Result<u32> {
+        if compiling.is_none() && remark.is_empty() {
+            return Ok(0);
+        }
+        if let Some((recent_compiling, recent_remark, note)) = &self.recent_note
+            && recent_compiling.as_deref() == compiling
+            && **recent_remark == *remark
+        {
+            return Ok(*note);
+        }
+        let texts = (
+            compiling.map_or(Ok(0), |compiling| self.text(compiling))?,
+            if remark.is_empty() { 0 } else { self.text(remark)? },
+        );
+        let next = self.notes.len() as u32 + 1;
+        let note = *self.notes.entry(texts).or_insert(next);
+        if note == next {
+            let mut record = Record::new(NOTE, 0, 0, self.number);
+            for (at, word) in [note, texts.0, texts.1].into_iter().enumerate() {
+                record.set_word(at, word);
+            }
+            self.push(&record)?;
+        }
+        self.recent_note = Some((compiling.map(Into::into), remark.into(), note));
+        Ok(note)
+    }
+
+    fn text(&mut self, text: &str) -> io::Result<u32> {
+        if let Some(&number) = self.texts.get(text) {
+            return Ok(number);
+        }
+        let number = self.texts.len() as u32 + 1;
+        let mut pieces = text.as_bytes().chunks(TEXT_PIECE);
+        let mut piece = pieces.next().unwrap_or_default();
+        loop {
+            let mut record = Record::new(TEXT, 0, piece.len() as u16, self.number);
+            record.set_word(0, number);
+            record.set_word(1, text.len() as u32);
+            record.set_piece(piece);
+            self.push(&record)?;
+            match pieces.next() {
+                Some(next) => piece = next,
+                None => break,
+            }
+        }
+        self.texts.insert(text.into(), number);
+        Ok(number)
+    }
+
+    fn frame(&mut self, frame: &Frame) -> io::Result<u32> {
+        if let Some(&number) = self.frames.get(frame) {
+            return Ok(number);
+        }
+        let (name, filename) = (self.text(&frame.name)?, self.text(&frame.filename)?);
+        let number = self.frames.len() as u32 + 1;
+        let mut record = Record::new(FRAME, 0, 0, self.number);
+        for (at, word) in [number, name, filename, frame.line].into_iter().enumerate() {
+            record.set_word(at, word);
+        }
+        self.push(&record)?;
+        self.frames.insert(frame.clone(), number);
+        Ok(number)
+    }
+
+    fn stack(&mut self, frames: &[Frame]) -> io::Result<u32> {
+        let frames: Vec<u32> =
+            frames.iter().map(|frame| self.frame(frame)).collect::<io::Result<_>>()?;
+        if let Some(&number) = self.stacks.get(&frames) {
+            return Ok(number);
+        }
+        let number = self.stacks.len() as u32 + 1;
+        let pieces = frames.chunks(STACK_PIECE).map(<[u32]>::to_vec);
+        let pieces: Vec<Vec<u32>> =
+            if frames.is_empty() { vec![Vec::new()] } else { pieces.collect() };
+        for piece in pieces {
+            let mut record = Record::new(STACK, 0, piece.len() as u16, self.number);
+            record.set_word(0, number);
+            record.set_word(1, frames.len() as u32);
+            for (at, &frame) in piece.iter().enumerate() {
+                record.set_word(2 + at, frame);
+            }
+            self.push(&record)?;
+        }
+        self.stacks.insert(frames, number);
+        Ok(number)
+    }
+}

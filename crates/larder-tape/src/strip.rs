@@ -1,0 +1,76 @@
+//! The strip: the end of a growing file, mapped into memory. This file has all the unsafe code of
+//! the crate.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{Ordering, compiler_fence};
+
+use memmap2::{MmapMut, MmapOptions};
+
+use crate::format::{RECORD_BYTES, Record};
+
+/// How much of the file is mapped at a time, and by how much it grows.
+const STRIP_BYTES: usize = 1 << 20;
+
+/// A file that grows record by record.
+pub(crate) struct Strip {
+    file: File,
+    map: MmapMut,
+    /// Where in the file the map begins.
+    begin: u64,
+    /// Where in the map the next record goes.
+    at: usize,
+}
+
+impl Strip {
+    /// A new file with this header. A file that is there already is emptied.
+    pub(crate) fn create(path: &Path, header: &[u8; RECORD_BYTES]) -> io::Result<Strip> {
+        let mut options = File::options();
+        let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+        let mut map = extend(&file, 0)?;
+        map[..RECORD_BYTES].copy_from_slice(header);
+        Ok(Strip { file, map, begin: 0, at: RECORD_BYTES })
+    }
+
+    /// Adds a record. If the file cannot grow, nothing of it is written.
+    #[inline]
+    pub(crate) fn push(&mut self, record: &Record) -> io::Result<()> {
+        if self.at == STRIP_BYTES {
+            self.turn()?;
+        }
+        let bytes = record.bytes();
+        let place = &mut self.map[self.at..self.at + RECORD_BYTES];
+        place[1..].copy_from_slice(&bytes[1..]);
+        // The kind comes last: until it is there, the tape ends before this record.
+        compiler_fence(Ordering::Release);
+        place[0] = bytes[0];
+        self.at += RECORD_BYTES;
+        Ok(())
+    }
+
+    fn turn(&mut self) -> io::Result<()> {
+        let begin = self.begin + STRIP_BYTES as u64;
+        self.map = extend(&self.file, begin)?;
+        (self.begin, self.at) = (begin, 0);
+        Ok(())
+    }
+
+    /// Cuts off what is not written yet, and sees to it that the rest is on the disk.
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.map.flush()?;
+        self.file.set_len(self.begin + self.at as u64)?;
+        self.file.sync_all()
+    }
+}
+
+/// Makes the file longer by one strip, and maps the strip. The zeros are written, not left out: a
+/// disk that is full is an error here and not a signal at some later write to the map.
+fn extend(file: &File, begin: u64) -> io::Result<MmapMut> {
+    file.write_all_at(&vec![0; STRIP_BYTES], begin)?;
+    // SAFETY: the bytes are read and written through this map alone, as plain bytes. The file was
+    // opened by us, and just now made long enough for the map; that nobody cuts it shorter while
+    // a program records to it is asked of the user where a tape is created.
+    unsafe { MmapOptions::new().offset(begin).len(STRIP_BYTES).map_mut(file) }
+}
