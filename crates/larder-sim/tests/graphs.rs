@@ -311,6 +311,23 @@ fn a_request_that_fails_in_a_capture_breaks_nothing() {
 }
 
 #[test]
+fn a_capture_in_a_scope_of_its_thread_is_seen_too() {
+    BenchTop::under_each_policy(GIB, "", |top| {
+        let cached = top.malloc(20 * MIB);
+        top.free(cached);
+        let graph = graph_pool(top);
+        let scope = graph.scope(|| {
+            top.device.begin_capture(MAIN).unwrap();
+            top.malloc(20 * MIB);
+            top.empty();
+            top.device.end_capture(MAIN).expect("nobody broke the capture");
+        });
+        scope.unwrap();
+        assert_eq!(top.device.used_bytes(), 40 * MIB, "the cache was not emptied beside it");
+    });
+}
+
+#[test]
 fn a_capture_that_fails_leaves_nothing_behind() {
     for settings in ["", REUSE, "expandable_segments:True"] {
         BenchTop::under_each_policy(GIB, settings, |top| {

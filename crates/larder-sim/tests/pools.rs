@@ -6,11 +6,11 @@ use bench_top::Piece::{Free, Live};
 use std::sync::Arc;
 
 use bench_top::{BenchTop, SIDE};
-use larder_core::Error;
 use larder_core::error::PoolProblem;
 use larder_core::heap::Filter;
 use larder_core::source::SourceFunctions;
 use larder_core::types::{GIB, KIB, MIB, PoolId};
+use larder_core::{Error, Policy};
 
 const POOL: PoolId = PoolId(0, 1);
 const OTHER: PoolId = PoolId(0, 2);
@@ -200,6 +200,25 @@ fn misuse_is_named_and_changes_nothing() {
     assert_eq!((pools.pool_stats(OTHER), pools.pool_snapshot(OTHER)), (None, None));
     let text = pools.drop_pool_use(POOL).unwrap_err().to_string();
     assert_eq!(text, "pool (0, 1) cannot be used so: its last use was released");
+}
+
+#[test]
+fn dropping_the_allocator_gives_back_what_pools_have_cached() {
+    for (settings, policy) in
+        ["", "expandable_segments:True"].into_iter().zip([Policy::torch_2_11(), Policy::larder()])
+    {
+        let top = BenchTop::new(GIB, settings, policy);
+        top.allocator.add_pool_use(POOL).unwrap();
+        let cached = inside(&top, POOL, || top.malloc(20 * MIB));
+        top.free(cached);
+        top.allocator.begin_pool(OTHER, Filter::Any).unwrap();
+        let [cached, _live] = [(); 2].map(|()| top.malloc(20 * MIB));
+        top.free(cached);
+        assert_eq!(top.device.used_bytes(), 60 * MIB);
+        let BenchTop { device, allocator } = top;
+        drop(allocator);
+        assert_eq!(device.used_bytes(), 20 * MIB, "only what is live stays");
+    }
 }
 
 #[test]

@@ -48,12 +48,13 @@ impl Shelf {
         Ok(self.heap.is_diverted() && capture_of(device, stream)?.is_some())
     }
 
-    /// Whether a capture is on anywhere, as far as open scopes tell: they name its stream.
+    /// Whether a capture is on anywhere. Outside of all scopes there is none.
     pub(super) fn is_any_captured(&self, device: &dyn Device) -> Result<bool, Error> {
-        if !self.heap.policy().capture_is_by_stream {
-            return Ok(self.heap.is_diverted());
+        let diverted = self.heap.is_diverted();
+        if !diverted || !self.heap.policy().capture_is_by_stream {
+            return Ok(diverted);
         }
-        for stream in self.heap.scope_streams() {
+        for stream in self.heap.known_streams() {
             if capture_of(device, stream)?.is_some() {
                 return Ok(true);
             }

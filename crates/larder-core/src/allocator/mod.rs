@@ -42,8 +42,8 @@ use pages::Orphan;
 /// on a stream runs in order, so whoever gets it next comes after whoever had it. Use on another
 /// stream must be told by [`Allocator::record_stream`].
 ///
-/// Dropping the allocator gives the cache back to the device. Memory that is still live then stays
-/// with the device: somebody may be using it.
+/// Dropping the allocator gives the cache back to the device, that of private pools included. Memory
+/// that is still live then stays with the device: somebody may be using it.
 pub struct Allocator {
     device: Arc<dyn Device>,
     shelf: TurnLock<Shelf>,
@@ -312,7 +312,8 @@ impl Drop for Allocator {
         // A lock that a panic poisoned guards a heap that nobody should trust with device calls.
         let Ok(shelf) = self.shelf.get_mut() else { return };
         shelf.heap.settle();
-        // Whatever the device refuses now, nobody is left to be told.
+        // Nobody is left to use a private pool, nor to be told of what the device refuses now.
+        shelf.heap.abandon_pools();
         let _ = shelf.empty(&*self.device);
         shelf.events.destroy_spare(&*self.device);
     }

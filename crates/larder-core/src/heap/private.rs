@@ -94,6 +94,14 @@ impl Privates {
         self.pools.values_mut()
     }
 
+    /// All uses are dropped and all scopes closed.
+    pub(crate) fn abandon(&mut self) {
+        self.scopes.clear();
+        for private in self.iter_mut() {
+            private.uses = 0;
+        }
+    }
+
     /// Whether any scope is open.
     #[inline]
     pub(crate) fn has_scope(&self) -> bool {

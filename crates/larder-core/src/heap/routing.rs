@@ -1,5 +1,7 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
+use std::collections::BTreeSet;
+
 use crate::error::PoolProblem;
 use crate::heap::pool::PoolIndex;
 use crate::heap::private::{Caller, Filter, Private};
@@ -24,13 +26,15 @@ impl Heap {
         self.privates.filters().filter_map(origin).collect()
     }
 
-    /// All streams that open scopes name.
-    pub(crate) fn scope_streams(&self) -> Vec<StreamId> {
-        let stream = |filter| match filter {
+    /// All streams that a capture could be on: those that open scopes name, and those that anything
+    /// was ever asked for.
+    pub(crate) fn known_streams(&self) -> BTreeSet<StreamId> {
+        let named = |filter| match filter {
             Filter::Stream(stream) | Filter::Capture(stream) => Some(stream),
             Filter::Any | Filter::Thread(_) => None,
         };
-        self.privates.filters().filter_map(stream).collect()
+        let lanes = self.pools.lanes().map(|(_, lane)| lane.stream);
+        self.privates.filters().filter_map(named).chain(lanes).collect()
     }
 
     /// Rounds a request and routes it through the open scopes.
@@ -157,6 +161,11 @@ impl Heap {
         let private = self.privates.get_mut(id)?;
         private.uses = private.uses.checked_sub(1).ok_or(PoolProblem::Released)?;
         Ok(())
+    }
+
+    /// Nobody uses any private pool, and no requests come any more.
+    pub(crate) fn abandon_pools(&mut self) {
+        self.privates.abandon();
     }
 
     /// How many use a private pool.

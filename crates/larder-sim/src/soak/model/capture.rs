@@ -33,19 +33,20 @@ impl Model {
         !self.scopes.is_empty() && self.capture_of(stream).is_some()
     }
 
-    /// Whether any stream that a scope names is captured.
+    /// Whether any stream is captured that a scope names or that something was asked for.
     pub(super) fn is_any_captured(&self) -> bool {
-        self.scopes.iter().any(|scope| {
-            if !self.policy.capture_is_by_stream {
-                return true;
+        let by_stream = self.policy.capture_is_by_stream;
+        let named = |scope: &super::Scope| match scope.route {
+            Route::All => false,
+            Route::Stream(stream) | Route::Capture(stream) => {
+                self.capture_of(StreamId(u64::from(stream))).is_some()
             }
-            match scope.route {
-                Route::All => false,
-                Route::Stream(stream) | Route::Capture(stream) => {
-                    self.capture_of(StreamId(u64::from(stream))).is_some()
-                }
-            }
-        })
+        };
+        let mut asked = self.streams.iter();
+        !self.scopes.is_empty()
+            && (!by_stream
+                || self.scopes.iter().any(named)
+                || asked.any(|&stream| self.capture_of(stream).is_some()))
     }
 
     /// Notes that a live block is used on another stream.

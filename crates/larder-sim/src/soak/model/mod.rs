@@ -13,7 +13,7 @@ mod segment;
 
 pub(super) use checkpoint::Checkpoint;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use larder_core::config::ConfigError;
@@ -68,6 +68,8 @@ pub(super) struct Model {
     searches: BTreeMap<(Option<u32>, PoolKind), u64>,
     privates: BTreeMap<u32, Private>,
     scopes: Vec<Scope>,
+    /// The streams that something was asked for.
+    streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
     deferred: Vec<Deferred>,
     stats: Stats,
@@ -87,6 +89,7 @@ impl Model {
             searches: BTreeMap::new(),
             privates: BTreeMap::new(),
             scopes: Vec::new(),
+            streams: BTreeSet::new(),
             deferred: Vec::new(),
             stats: Stats::default(),
         };
@@ -185,6 +188,7 @@ impl Model {
         if requested_bytes >= REQUEST_LIMIT_BYTES {
             return None;
         }
+        self.streams.insert(stream);
         if !self.is_captured(stream) {
             self.record_deferred();
             self.poll_events();
