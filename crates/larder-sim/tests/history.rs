@@ -195,7 +195,9 @@ fn contexts_that_say_the_same_are_kept_once() {
     allocator.record_history(options).unwrap();
     let blocks: Vec<Addr> = (1..50).map(|size| allocator.malloc(size, MAIN).unwrap()).collect();
     assert_eq!(allocator.context_count(), 1);
-    blocks.into_iter().for_each(|block| allocator.free(block).unwrap());
+    for block in blocks {
+        allocator.free(block).unwrap();
+    }
     assert_eq!(allocator.context_count(), 1);
 }
 

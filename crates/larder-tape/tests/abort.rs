@@ -75,7 +75,7 @@ fn everything_up_to_the_last_event_survives_an_abort() {
 #[test]
 fn a_tape_that_is_cut_ends_with_its_last_whole_record() {
     let path = file("cut");
-    let (_, recorder) = work(&path, 10);
+    let (_allocator, recorder) = work(&path, 10);
     assert_eq!(recorder.finish().unwrap(), 31);
     let whole = fs::read(&path).unwrap();
     assert_eq!(whole.len(), 64 * 32, "a header and the records");
@@ -90,7 +90,7 @@ fn a_tape_that_is_cut_ends_with_its_last_whole_record() {
 #[test]
 fn a_damaged_tape_is_refused_with_the_place() {
     let path = file("damaged");
-    let (_, recorder) = work(&path, 3);
+    let (_allocator, recorder) = work(&path, 3);
     recorder.finish().unwrap();
     let whole = fs::read(&path).unwrap();
     fs::remove_file(&path).unwrap();
