@@ -9,6 +9,8 @@ mod hooks;
 mod ladder;
 mod pages;
 mod pools;
+pub mod share;
+mod share_bytes;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -25,6 +27,7 @@ use crate::types::{Addr, DeviceIndex, Span, StreamId};
 use events::EventPool;
 use hooks::Hooks;
 use pages::Orphan;
+use share::{Exports, Imports};
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
@@ -38,6 +41,7 @@ pub struct Allocator {
     device: Arc<dyn Device>,
     shelf: Mutex<Shelf>,
     hooks: Hooks,
+    imports: Mutex<Imports>,
 }
 
 /// What the lock guards: the heap, and what device calls left over.
@@ -45,6 +49,7 @@ struct Shelf {
     heap: Heap,
     events: EventPool,
     orphans: Vec<Orphan>,
+    exports: Exports,
 }
 
 impl Allocator {
@@ -53,8 +58,9 @@ impl Allocator {
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
-        let shelf = Shelf { heap, events: EventPool::default(), orphans: Vec::new() };
-        Allocator { device, shelf: Mutex::new(shelf), hooks: Hooks::default() }
+        let (events, orphans, exports) = (EventPool::default(), Vec::new(), Exports::default());
+        let shelf = Mutex::new(Shelf { heap, events, orphans, exports });
+        Allocator { device, shelf, hooks: Hooks::default(), imports: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Shelf> {
