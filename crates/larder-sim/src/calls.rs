@@ -41,12 +41,20 @@ pub enum CallKind {
     WaitStream,
     /// `wait_device`.
     WaitDevice,
+    /// `export_alloc` and `export_page`.
+    Share,
+    /// `import_alloc` and `import_page`.
+    OpenShared,
+    /// `close_alloc` and `unexport_page`.
+    CloseShared,
+    /// `open_to_peer` and `set_peer_access`.
+    Peer,
     /// `now_ns`. It cannot fail, so faults planned for it never strike.
     Clock,
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 19;
+pub(crate) const KINDS: usize = 23;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -69,6 +77,10 @@ impl CallKind {
         CallKind::WaitEvent,
         CallKind::WaitStream,
         CallKind::WaitDevice,
+        CallKind::Share,
+        CallKind::OpenShared,
+        CallKind::CloseShared,
+        CallKind::Peer,
         CallKind::Clock,
     ];
 
@@ -85,8 +97,8 @@ impl CallKind {
             CallKind::Alloc => 59_000,
             CallKind::Free => 53_000,
             CallKind::Reserve | CallKind::Unreserve => 12_000,
-            CallKind::Create => 13_000,
-            CallKind::Release | CallKind::Access => 33_000,
+            CallKind::Create | CallKind::Share | CallKind::OpenShared => 13_000,
+            CallKind::Release | CallKind::Access | CallKind::CloseShared | CallKind::Peer => 33_000,
             CallKind::Map => 1_000,
             CallKind::Unmap => 20_000,
             CallKind::CreateEvent | CallKind::DestroyEvent | CallKind::Record => 390,
@@ -148,6 +160,14 @@ pub struct Calls {
     pub wait_stream: u64,
     /// `wait_device`.
     pub wait_device: u64,
+    /// `export_alloc` and `export_page`.
+    pub share: u64,
+    /// `import_alloc` and `import_page`.
+    pub open_shared: u64,
+    /// `close_alloc` and `unexport_page`.
+    pub close_shared: u64,
+    /// `open_to_peer` and `set_peer_access`.
+    pub peer: u64,
     /// `now_ns`.
     pub clock: u64,
     /// Calls of any kind that failed.
@@ -191,6 +211,10 @@ impl Calls {
             CallKind::WaitEvent => &mut self.wait_event,
             CallKind::WaitStream => &mut self.wait_stream,
             CallKind::WaitDevice => &mut self.wait_device,
+            CallKind::Share => &mut self.share,
+            CallKind::OpenShared => &mut self.open_shared,
+            CallKind::CloseShared => &mut self.close_shared,
+            CallKind::Peer => &mut self.peer,
             CallKind::Clock => &mut self.clock,
         }
     }
@@ -208,7 +232,8 @@ mod tests {
             calls.count(kind, false);
         }
         assert_eq!((calls.alloc, calls.create, calls.map, calls.clock), (2, 1, 1, 1));
-        assert_eq!((calls.total(), calls.failed), (38, 19));
+        let kinds = KINDS as u64;
+        assert_eq!((calls.total(), calls.failed), (2 * kinds, kinds));
     }
 
     #[test]

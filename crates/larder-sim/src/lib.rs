@@ -16,13 +16,16 @@
 //!   several places.
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
+//! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
+//!   the others open. Shared memory counts as used where it was created. Peers reach a device's
+//!   memory once it was opened to them.
 //! - **Time** is a number that every call moves on by what it costs on a real GPU
 //!   ([`CallKind::cost_ns`]) and that [`SimDevice::advance`] moves on at will.
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
-//! What is not modelled: the bytes in the memory; kernels and how long they run; graphs; peers and
-//! sharing between processes; the fragmentation of physical memory. Freeing waits for nothing,
+//! What is not modelled: the bytes in the memory; kernels and how long they run; graphs; the
+//! fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
 //! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
@@ -40,6 +43,7 @@ pub mod generate;
 mod memory;
 pub mod random;
 pub mod script;
+mod sharing;
 pub mod soak;
 mod streams;
 
@@ -47,6 +51,7 @@ pub use calls::{CallKind, Calls, release_extra_ns};
 pub use device::{SimDevice, SimOptions, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
+pub use sharing::Wire;
 
 /// The README's example, so that it keeps working.
 #[cfg(doctest)]

@@ -39,7 +39,9 @@ impl ShareBytes {
                 bytes.extend((pages.len() as u64).to_le_bytes());
                 for page in pages {
                     match page {
-                        SharedPage::Descriptor(descriptor) => bytes.extend(descriptor.to_le_bytes()),
+                        SharedPage::Descriptor(descriptor) => {
+                            bytes.extend(descriptor.to_le_bytes())
+                        }
                         SharedPage::Fabric(handle) => bytes.extend(handle),
                     }
                 }

@@ -19,6 +19,7 @@ mod broken;
 mod events;
 mod pages;
 mod plain;
+mod sharing;
 
 /// What the checks need besides the device, and what differs from one to the next.
 pub trait Drive {
@@ -85,7 +86,7 @@ impl std::error::Error for Failure {}
 /// Runs every check, in order, up to the first that fails. A device that passes is left as it was.
 pub fn check(device: &dyn Device, drive: &dyn Drive) -> Result<(), Failure> {
     let subject = Subject { device, drive };
-    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS];
+    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, sharing::CHECKS];
     for &(name, run) in groups.iter().copied().flatten() {
         run(&subject).map_err(|text| Failure { check: name, text })?;
     }
