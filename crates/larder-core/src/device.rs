@@ -6,12 +6,17 @@
 //! - A method may be called from any thread, also several at once.
 //! - A method that fails changes nothing.
 //! - A method never calls back into the allocator.
+//! - While some stream is under a graph capture, all methods work that are not about that stream:
+//!   memory comes and goes, and events of other streams are recorded, queried and waited for. To
+//!   wait for the captured stream or for the whole device is an error, and it may break the
+//!   capture. An event recorded on a captured stream belongs to the capture, and to query it or to
+//!   wait for it is such an error too.
 //!
 //! `larder-sim`'s conformance suite checks these and the promises of each method on any device.
 
 use std::fmt;
 
-use crate::types::{Addr, DeviceIndex, EventId, PageHandle, Span, StreamId};
+use crate::types::{Addr, CaptureId, DeviceIndex, EventId, NodeId, PageHandle, Span, StreamId};
 
 /// What a device is and can do. It does not change while the device lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -156,6 +161,20 @@ pub trait Device: Send + Sync {
 
     /// Waits until all work issued on the device so far has finished.
     fn wait_device(&self) -> Result<(), DeviceError>;
+
+    // Graph capture: which streams are captured, and how the work captured so far hangs together.
+
+    /// The capture that the stream is under; none if it is under none. A capture that was broken
+    /// is one until it is ended.
+    fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError>;
+
+    /// The nodes that the work captured next on the stream will depend on, each once. Empty as long
+    /// as nothing was captured there, and for a stream that is under no capture or under a broken
+    /// one.
+    fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError>;
+
+    /// The nodes that a node of a running capture depends on directly, each once.
+    fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError>;
 
     // Sharing with other processes. A device that cannot share answers `NotSupported`.
 

@@ -41,6 +41,12 @@ pub enum CallKind {
     WaitStream,
     /// `wait_device`.
     WaitDevice,
+    /// `capture_of`.
+    CaptureOf,
+    /// `capture_ends`.
+    CaptureEnds,
+    /// `node_dependencies`.
+    NodeDependencies,
     /// `export_alloc` and `export_page`.
     Share,
     /// `import_alloc` and `import_page`.
@@ -54,7 +60,7 @@ pub enum CallKind {
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 23;
+pub(crate) const KINDS: usize = 26;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -77,6 +83,9 @@ impl CallKind {
         CallKind::WaitEvent,
         CallKind::WaitStream,
         CallKind::WaitDevice,
+        CallKind::CaptureOf,
+        CallKind::CaptureEnds,
+        CallKind::NodeDependencies,
         CallKind::Share,
         CallKind::OpenShared,
         CallKind::CloseShared,
@@ -101,7 +110,12 @@ impl CallKind {
             CallKind::Release | CallKind::Access | CallKind::CloseShared | CallKind::Peer => 33_000,
             CallKind::Map => 1_000,
             CallKind::Unmap => 20_000,
-            CallKind::CreateEvent | CallKind::DestroyEvent | CallKind::Record => 390,
+            CallKind::CreateEvent
+            | CallKind::DestroyEvent
+            | CallKind::Record
+            | CallKind::CaptureOf
+            | CallKind::CaptureEnds
+            | CallKind::NodeDependencies => 390,
             CallKind::MemoryInfo
             | CallKind::Query
             | CallKind::WaitEvent
@@ -160,6 +174,12 @@ pub struct Calls {
     pub wait_stream: u64,
     /// `wait_device`.
     pub wait_device: u64,
+    /// `capture_of`.
+    pub capture_of: u64,
+    /// `capture_ends`.
+    pub capture_ends: u64,
+    /// `node_dependencies`.
+    pub node_dependencies: u64,
     /// `export_alloc` and `export_page`.
     pub share: u64,
     /// `import_alloc` and `import_page`.
@@ -211,6 +231,9 @@ impl Calls {
             CallKind::WaitEvent => &mut self.wait_event,
             CallKind::WaitStream => &mut self.wait_stream,
             CallKind::WaitDevice => &mut self.wait_device,
+            CallKind::CaptureOf => &mut self.capture_of,
+            CallKind::CaptureEnds => &mut self.capture_ends,
+            CallKind::NodeDependencies => &mut self.node_dependencies,
             CallKind::Share => &mut self.share,
             CallKind::OpenShared => &mut self.open_shared,
             CallKind::CloseShared => &mut self.close_shared,

@@ -5,7 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use larder_core::device::{
     Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
 };
-use larder_core::types::{Addr, DeviceIndex, EventId, GIB, PageHandle, Span, StreamId};
+use larder_core::types::{
+    Addr, CaptureId, DeviceIndex, EventId, GIB, NodeId, PageHandle, Span, StreamId,
+};
 
 use crate::calls::{CallKind, Calls, release_extra_ns};
 use crate::faults::{FaultPlan, Faults, TenantStep};
@@ -141,9 +143,29 @@ impl SimDevice {
 
     // What the one who simulates may do. None of these is a device call.
 
-    /// Puts a piece of work on the stream, as a program does that launches a kernel.
+    /// Puts a piece of work on the stream, as a program does that launches a kernel. Under a
+    /// capture the work is captured and does not run.
     pub fn issue(&self, stream: StreamId) {
         self.state().streams.issue(stream);
+    }
+
+    /// Lets the stream wait for what the other one has been given so far, as an event recorded
+    /// there and waited for here does. A stream that waits for a captured one joins its capture.
+    /// To let one capture wait for another, or for work that is not captured, breaks the first.
+    pub fn follow(&self, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
+        self.state().streams.follow(stream, other)
+    }
+
+    /// Begins a graph capture of the stream, which must be under none.
+    pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureId, DeviceError> {
+        self.state().streams.begin_capture(stream)
+    }
+
+    /// Ends the capture that was begun on the stream, of all the streams that joined it too. It is
+    /// an error if the capture was broken, or if work on a stream that joined it was not waited for
+    /// by this one; the capture is ended all the same.
+    pub fn end_capture(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.state().streams.end_capture(stream)
     }
 
     /// All work issued on the stream so far has finished.
@@ -312,17 +334,23 @@ impl Device for SimDevice {
     }
 
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.call(CallKind::WaitStream, |state| {
-            state.streams.wait_stream(stream);
-            Ok(())
-        })
+        self.call(CallKind::WaitStream, |state| state.streams.wait_stream(stream))
     }
 
     fn wait_device(&self) -> Result<(), DeviceError> {
-        self.call(CallKind::WaitDevice, |state| {
-            state.streams.wait_device();
-            Ok(())
-        })
+        self.call(CallKind::WaitDevice, |state| state.streams.wait_device())
+    }
+
+    fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {
+        self.call(CallKind::CaptureOf, |state| Ok(state.streams.captures().of(stream)))
+    }
+
+    fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
+        self.call(CallKind::CaptureEnds, |state| Ok(state.streams.captures().ends(stream)))
+    }
+
+    fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {
+        self.call(CallKind::NodeDependencies, |state| state.streams.captures().dependencies(node))
     }
 
     fn export_alloc(&self, addr: Addr) -> Result<[u8; HANDLE_BYTES], DeviceError> {

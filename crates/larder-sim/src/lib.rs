@@ -16,6 +16,9 @@
 //!   several places.
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
+//! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
+//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
+//!   on each other as the waits say. Nothing captured ever runs.
 //! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
 //!   the others open. Shared memory counts as used where it was created. Peers reach a device's
 //!   memory once it was opened to them.
@@ -24,8 +27,8 @@
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
-//! What is not modelled: the bytes in the memory; kernels and how long they run; graphs; the
-//! fragmentation of physical memory. Freeing waits for nothing,
+//! What is not modelled: the bytes in the memory; kernels and how long they run; the replay of
+//! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
 //! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
@@ -36,6 +39,7 @@
 
 mod addresses;
 mod calls;
+mod captures;
 pub mod conformance;
 mod device;
 mod faults;

@@ -6,17 +6,22 @@
 use std::collections::HashMap;
 
 use larder_core::device::DeviceError;
-use larder_core::types::{EventId, StreamId};
+use larder_core::types::{CaptureId, EventId, StreamId};
+
+use crate::captures::{CAPTURE_UNSUPPORTED, Captures, refused};
 
 /// The driver's code for a handle that it does not know.
 const INVALID_HANDLE: i32 = 400;
+/// The driver's code for an event that was recorded in a capture.
+const CAPTURED_EVENT: i32 = 907;
 
 /// All streams and events of one device. A stream exists as soon as it is named.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     progress: HashMap<StreamId, Stream>,
-    events: HashMap<u64, Option<Record>>,
+    events: HashMap<u64, Recorded>,
     event_next: u64,
+    captures: Captures,
 }
 
 /// How far one stream has come. It holds that `waited <= finished <= issued`.
@@ -29,6 +34,15 @@ struct Stream {
     waited: u64,
 }
 
+/// Where an event was recorded last.
+#[derive(Clone, Copy, Debug)]
+enum Recorded {
+    Nowhere,
+    Among(Record),
+    /// In a capture: it stands for no work that runs.
+    Captured(CaptureId),
+}
+
 /// Where an event stands.
 #[derive(Clone, Copy, Debug)]
 struct Record {
@@ -39,9 +53,36 @@ struct Record {
 }
 
 impl Streams {
-    /// Puts a piece of work on the stream.
+    /// Puts a piece of work on the stream, or into its capture.
     pub(crate) fn issue(&mut self, stream: StreamId) {
-        self.progress.entry(stream).or_default().issued += 1;
+        if self.captures.of(stream).is_some() {
+            self.captures.add_node(stream);
+        } else {
+            self.progress.entry(stream).or_default().issued += 1;
+        }
+    }
+
+    /// Lets the stream wait for what the other one has been given so far. Of streams that are not
+    /// captured only the wait itself is modelled: it is a piece of work.
+    pub(crate) fn follow(&mut self, stream: StreamId, other: StreamId) -> Result<(), DeviceError> {
+        if self.captures.of(stream).is_some() || self.captures.of(other).is_some() {
+            return self.captures.follow(stream, other);
+        }
+        self.issue(stream);
+        Ok(())
+    }
+
+    pub(crate) fn begin_capture(&mut self, stream: StreamId) -> Result<CaptureId, DeviceError> {
+        self.captures.begin(stream)
+    }
+
+    pub(crate) fn end_capture(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        self.captures.end(stream)
+    }
+
+    /// The captures that are running.
+    pub(crate) fn captures(&self) -> &Captures {
+        &self.captures
     }
 
     /// All work issued on the stream so far has finished.
@@ -57,7 +98,7 @@ impl Streams {
 
     pub(crate) fn create_event(&mut self) -> EventId {
         self.event_next += 1;
-        self.events.insert(self.event_next, None);
+        self.events.insert(self.event_next, Recorded::Nowhere);
         EventId(self.event_next)
     }
 
@@ -77,15 +118,31 @@ impl Streams {
         late_queries: u32,
     ) -> Result<(), DeviceError> {
         let record = self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))?;
+        if let Some(capture) = self.captures.of(stream) {
+            *record = Recorded::Captured(capture);
+            return Ok(());
+        }
         let work = self.progress.entry(stream).or_default();
         work.issued += 1;
-        *record = Some(Record { stream, sequence: work.issued, late_queries });
+        *record = Recorded::Among(Record { stream, sequence: work.issued, late_queries });
         Ok(())
     }
 
+    /// The record of an event that runs, none if it was recorded nowhere. To ask for one that
+    /// belongs to a capture breaks the capture.
+    fn record_of(&mut self, event: EventId) -> Result<Option<&mut Record>, DeviceError> {
+        match self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))? {
+            Recorded::Nowhere => Ok(None),
+            Recorded::Among(record) => Ok(Some(record)),
+            Recorded::Captured(capture) => {
+                self.captures.break_off(*capture);
+                Err(refused(CAPTURED_EVENT, "the event was recorded in a capture"))
+            }
+        }
+    }
+
     pub(crate) fn query_event(&mut self, event: EventId) -> Result<bool, DeviceError> {
-        let record = self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))?;
-        let Some(record) = record else { return Ok(true) };
+        let Some(&mut record) = self.record_of(event)? else { return Ok(true) };
         let stream = self.progress[&record.stream];
         if record.sequence <= stream.waited {
             return Ok(true);
@@ -93,28 +150,38 @@ impl Streams {
         if record.sequence > stream.finished {
             return Ok(false);
         }
-        let is_late = record.late_queries > 0;
-        record.late_queries = record.late_queries.saturating_sub(1);
-        Ok(!is_late)
+        if let Some(record) = self.record_of(event)? {
+            record.late_queries = record.late_queries.saturating_sub(1);
+        }
+        Ok(record.late_queries == 0)
     }
 
     pub(crate) fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
-        let record = self.events.get(&event.0).ok_or_else(|| unknown_event(event))?;
-        if let Some(record) = record {
+        if let Some(&mut record) = self.record_of(event)? {
             self.progress.entry(record.stream).or_default().wait_for(record.sequence);
         }
         Ok(())
     }
 
-    pub(crate) fn wait_stream(&mut self, stream: StreamId) {
+    pub(crate) fn wait_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        if let Some(capture) = self.captures.of(stream) {
+            self.captures.break_off(capture);
+            return Err(refused(CAPTURE_UNSUPPORTED, "a captured stream cannot be waited for"));
+        }
         let stream = self.progress.entry(stream).or_default();
         stream.wait_for(stream.issued);
+        Ok(())
     }
 
-    pub(crate) fn wait_device(&mut self) {
+    pub(crate) fn wait_device(&mut self) -> Result<(), DeviceError> {
+        if self.captures.break_all() {
+            let text = "the device cannot be waited for while a stream is captured";
+            return Err(refused(CAPTURE_UNSUPPORTED, text));
+        }
         for stream in self.progress.values_mut() {
             stream.wait_for(stream.issued);
         }
+        Ok(())
     }
 }
 
@@ -162,7 +229,7 @@ mod tests {
         let done = [early, middle, late].map(|event| streams.query_event(event).unwrap());
         assert_eq!(done, [true, true, false]);
         assert!(streams.is_busy(FIRST));
-        streams.wait_stream(FIRST);
+        streams.wait_stream(FIRST).unwrap();
         assert_eq!(streams.query_event(late), Ok(true));
     }
 
@@ -174,7 +241,7 @@ mod tests {
         streams.record_event(event, SECOND, 0).unwrap();
         streams.finish(FIRST);
         assert_eq!(streams.query_event(event), Ok(false));
-        streams.wait_device();
+        streams.wait_device().unwrap();
         assert_eq!(streams.query_event(event), Ok(true));
     }
 
@@ -190,8 +257,37 @@ mod tests {
         streams.record_event(event, FIRST, 1000).unwrap();
         streams.finish(FIRST);
         assert_eq!(streams.query_event(event), Ok(false));
-        streams.wait_stream(FIRST);
+        streams.wait_stream(FIRST).unwrap();
         assert_eq!(streams.query_event(event), Ok(true));
+    }
+
+    #[test]
+    fn what_belongs_to_a_capture_cannot_be_waited_for() {
+        let mut streams = Streams::default();
+        let [before, within] = [(); 2].map(|()| streams.create_event());
+        streams.record_event(before, FIRST, 0).unwrap();
+        streams.begin_capture(FIRST).unwrap();
+        streams.record_event(within, FIRST, 0).unwrap();
+        streams.finish(FIRST);
+        assert_eq!(streams.query_event(before), Ok(true), "it was recorded before the capture");
+        streams.wait_stream(SECOND).unwrap();
+        streams.end_capture(FIRST).unwrap();
+
+        for misuse in [
+            |streams: &mut Streams, event| streams.query_event(event).map(drop),
+            |streams: &mut Streams, event| streams.wait_event(event),
+            |streams: &mut Streams, _| streams.wait_stream(FIRST),
+            |streams: &mut Streams, _| streams.wait_device(),
+        ] {
+            let id = streams.begin_capture(FIRST).unwrap();
+            streams.issue(FIRST);
+            streams.record_event(within, FIRST, 0).unwrap();
+            assert!(misuse(&mut streams, within).is_err());
+            assert_eq!(streams.captures().of(FIRST), Some(id), "broken, not ended");
+            assert_eq!(streams.captures().ends(FIRST), []);
+            assert!(streams.end_capture(FIRST).is_err());
+            assert_eq!(streams.captures().of(FIRST), None);
+        }
     }
 
     #[test]

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 
 use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
-use larder_core::types::{Addr, EventId, PageHandle, Span, StreamId};
+use larder_core::types::{Addr, CaptureId, EventId, NodeId, PageHandle, Span, StreamId};
 
-use super::{Failure, check};
+use super::{Drive, Failure, check};
 use crate::device::SimDevice;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +29,14 @@ enum Flaw {
     SecondRecordIsIgnored,
     WaitDoesNotWait,
     DestroyAcceptsAnything,
+    CaptureGoesUnnoticed,
+    EveryStreamIsCaptured,
+    CapturesShareANumber,
+    NodesHangInTheAir,
+    JoiningGoesUnnoticed,
+    OnlyOneEndIsShown,
+    CaptureStopsEvents,
+    CapturedStreamIsWaitedFor,
 }
 
 struct Broken {
@@ -145,6 +153,10 @@ impl Device for Broken {
     }
 
     fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
+        let [stream, _] = self.device.streams();
+        if self.has(Flaw::CaptureStopsEvents) && self.device.capture_of(stream)?.is_some() {
+            return Err(DeviceError::NotSupported);
+        }
         let answer = self.device.query_event(event)?;
         Ok(answer || self.has(Flaw::EventIsDoneAtOnce))
     }
@@ -154,11 +166,38 @@ impl Device for Broken {
     }
 
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.device.wait_stream(stream)
+        self.lenient(Flaw::CapturedStreamIsWaitedFor, self.device.wait_stream(stream))
     }
 
     fn wait_device(&self) -> Result<(), DeviceError> {
         self.device.wait_device()
+    }
+
+    fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {
+        let [first, second] = self.device.streams();
+        let answer = self.device.capture_of(stream)?;
+        Ok(match self.flaw {
+            Flaw::CaptureGoesUnnoticed => None,
+            Flaw::EveryStreamIsCaptured => self.device.capture_of(first)?.or(answer),
+            Flaw::CapturesShareANumber => answer.map(|_| CaptureId(1)),
+            Flaw::JoiningGoesUnnoticed if stream == second => {
+                answer.filter(|_| self.device.capture_of(first).is_ok_and(|id| id.is_none()))
+            }
+            _ => answer,
+        })
+    }
+
+    fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
+        let mut ends = self.device.capture_ends(stream)?;
+        if self.has(Flaw::OnlyOneEndIsShown) {
+            ends.truncate(1);
+        }
+        Ok(ends)
+    }
+
+    fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {
+        let nodes = self.device.node_dependencies(node)?;
+        Ok(if self.has(Flaw::NodesHangInTheAir) { Vec::new() } else { nodes })
     }
 
     fn now_ns(&self) -> u64 {
@@ -188,6 +227,20 @@ fn every_flaw_is_found_by_the_check_that_is_about_it() {
         (Flaw::SecondRecordIsIgnored, "a new record forgets the old one"),
         (Flaw::WaitDoesNotWait, "an event does not wait for the work behind it"),
         (Flaw::DestroyAcceptsAnything, "a destroyed event is an error"),
+        (
+            Flaw::CaptureGoesUnnoticed,
+            "a capture is about its stream, from its beginning to its end",
+        ),
+        (
+            Flaw::EveryStreamIsCaptured,
+            "a capture is about its stream, from its beginning to its end",
+        ),
+        (Flaw::CapturesShareANumber, "no two captures have the same number"),
+        (Flaw::NodesHangInTheAir, "captured work depends on the work before it"),
+        (Flaw::JoiningGoesUnnoticed, "a stream that waits for a captured one joins its capture"),
+        (Flaw::OnlyOneEndIsShown, "a stream that waited for another depends on its work"),
+        (Flaw::CaptureStopsEvents, "what is not captured goes on"),
+        (Flaw::CapturedStreamIsWaitedFor, "a captured stream cannot be waited for"),
     ];
     for (flaw, name) in expected {
         let broken = Broken::new(flaw);

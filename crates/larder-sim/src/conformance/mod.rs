@@ -16,6 +16,7 @@ use crate::device::SimDevice;
 
 #[cfg(test)]
 mod broken;
+mod captures;
 mod events;
 mod pages;
 mod plain;
@@ -27,6 +28,7 @@ pub trait Drive {
     fn streams(&self) -> [StreamId; 2];
 
     /// Puts work on the stream that finishes by itself, at the latest when somebody waits for it.
+    /// On a captured stream the work is captured.
     fn issue(&self, stream: StreamId);
 
     /// Puts work on the stream that does not finish before `finish` is called.
@@ -34,6 +36,20 @@ pub trait Drive {
 
     /// Lets the held work of the stream finish, and returns when all its work has.
     fn finish(&self, stream: StreamId);
+
+    /// Begins a graph capture of the stream, in a mode that forbids other threads and streams
+    /// nothing.
+    fn begin_capture(&self, stream: StreamId);
+
+    /// Ends the stream's capture, which went well.
+    fn end_capture(&self, stream: StreamId);
+
+    /// Ends the stream's capture, which was broken.
+    fn abandon_capture(&self, stream: StreamId);
+
+    /// Lets the stream wait for the work that the other one has been given so far: an event
+    /// recorded there and waited for here.
+    fn follow(&self, stream: StreamId, other: StreamId);
 
     /// Whether the device refuses to release a page that is mapped, and to give back a range in
     /// which something is. Some drivers allow it and put the consequences off.
@@ -64,6 +80,23 @@ impl Drive for SimDevice {
     fn finish(&self, stream: StreamId) {
         self.sync(stream);
     }
+
+    fn begin_capture(&self, stream: StreamId) {
+        SimDevice::begin_capture(self, stream).expect("a stream that is not captured");
+    }
+
+    fn end_capture(&self, stream: StreamId) {
+        SimDevice::end_capture(self, stream).expect("a capture that went well");
+    }
+
+    fn abandon_capture(&self, stream: StreamId) {
+        // A device that let the misuse pass has not broken the capture.
+        let _ = SimDevice::end_capture(self, stream);
+    }
+
+    fn follow(&self, stream: StreamId, other: StreamId) {
+        SimDevice::follow(self, stream, other).expect("streams that may wait for each other");
+    }
 }
 
 /// Which check a device failed, and how.
@@ -86,7 +119,7 @@ impl std::error::Error for Failure {}
 /// Runs every check, in order, up to the first that fails. A device that passes is left as it was.
 pub fn check(device: &dyn Device, drive: &dyn Drive) -> Result<(), Failure> {
     let subject = Subject { device, drive };
-    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, sharing::CHECKS];
+    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, captures::CHECKS, sharing::CHECKS];
     for &(name, run) in groups.iter().copied().flatten() {
         run(&subject).map_err(|text| Failure { check: name, text })?;
     }

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Condvar, Mutex};
 
 use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
-use larder_core::types::{Addr, EventId, PageHandle, Span, StreamId};
+use larder_core::types::{Addr, CaptureId, EventId, NodeId, PageHandle, Span, StreamId};
 use larder_sim::SimDevice;
 
 /// A simulated device under observation.
@@ -153,6 +153,21 @@ impl Device for Witness {
     fn wait_device(&self) -> Result<(), DeviceError> {
         self.note("wait_device");
         self.device.wait_device()
+    }
+
+    fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {
+        self.note("capture_of");
+        self.device.capture_of(stream)
+    }
+
+    fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
+        self.note("capture_ends");
+        self.device.capture_ends(stream)
+    }
+
+    fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {
+        self.note("node_dependencies");
+        self.device.node_dependencies(node)
     }
 
     fn now_ns(&self) -> u64 {
