@@ -41,7 +41,10 @@ pub struct AsyncPool {
     /// The stream on which blocks are freed that several streams used.
     unifier: Arc<CudaStream>,
     shelf: Mutex<Shelf>,
+    observers: Mutex<Vec<Observer>>,
 }
+
+type Observer = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
 
 /// The device's default pool, which lives as long as the device.
 struct Pool(sys::CUmemoryPool);
@@ -97,7 +100,8 @@ impl AsyncPool {
             Ok((Pool(pool), unifier.map_err(|error| driver::refusal(error.0))?))
         };
         let (pool, unifier) = call().map_err(CudaError::driver("prepare its memory pool"))?;
-        Ok(AsyncPool { device, context, pool, unifier, shelf: Mutex::default() })
+        let (shelf, observers) = (Mutex::default(), Mutex::default());
+        Ok(AsyncPool { device, context, pool, unifier, shelf, observers })
     }
 
     /// Which device this is.
@@ -126,12 +130,12 @@ impl AsyncPool {
             }
         }
         if shelf.cap_bytes.is_some_and(|cap| shelf.live_bytes + size_bytes > cap) {
-            return Err(self.out_of_memory(&shelf, size_bytes));
+            return Err(self.out_of_memory(shelf, size_bytes));
         }
         // SAFETY: that the stream is alive is what naming it means.
         let addr = match unsafe { driver::alloc_async(size_bytes, stream.0 as CUstream) } {
             Ok(addr) => addr,
-            Err(DeviceError::OutOfMemory) => return Err(self.out_of_memory(&shelf, size_bytes)),
+            Err(DeviceError::OutOfMemory) => return Err(self.out_of_memory(shelf, size_bytes)),
             Err(error) => return Err(Error::Device { call: "allocate memory", error }),
         };
         shelf.live_bytes += size_bytes;
@@ -263,24 +267,39 @@ impl AsyncPool {
         Ok(())
     }
 
-    fn out_of_memory(&self, shelf: &Shelf, size_bytes: u64) -> Error {
+    /// Registers an observer that is told of every request that could not be met, before `malloc`
+    /// returns.
+    pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
+        let mut observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner);
+        observers.push(Arc::new(observer));
+    }
+
+    /// Gathers the numbers, drops the lock and tells the observers.
+    fn out_of_memory(&self, shelf: MutexGuard<'_, Shelf>, size_bytes: u64) -> Error {
         let properties = self.device.properties();
         let unknown = MemoryInfo { free_bytes: 0, total_bytes: properties.total_bytes };
         let memory = self.device.memory_info().unwrap_or(unknown);
-        Error::OutOfMemory(Box::new(OutOfMemory {
+        let (live_bytes, cap_bytes) = (shelf.live_bytes, shelf.cap_bytes);
+        drop(shelf);
+        let report = OutOfMemory {
             device: properties.index,
             requested_bytes: size_bytes,
             tried_bytes: size_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,
-            allocated_bytes: shelf.live_bytes,
-            reserved_bytes: self.stats().map_or(shelf.live_bytes, |stats| stats.reserved_bytes),
-            cap_bytes: shelf.cap_bytes,
+            allocated_bytes: live_bytes,
+            reserved_bytes: self.stats().map_or(live_bytes, |stats| stats.reserved_bytes),
+            cap_bytes,
             largest_free_block_bytes: 0,
             processes: self.device.processes(),
             expandable_segments: false,
             rejected: false,
-        }))
+        };
+        let observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for observer in observers {
+            observer(&report);
+        }
+        Error::OutOfMemory(Box::new(report))
     }
 }
 
