@@ -1,5 +1,7 @@
 //! The allocator as programs use it: one handle, whatever is behind it.
 
+use std::cell::Cell;
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -48,6 +50,19 @@ struct Inner {
     stream_next: AtomicU64,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
+    /// Tells this allocator from all others of the process.
+    number: u64,
+    /// The streams that were ever used. They come last: what is above may still wait for them.
+    streams: Mutex<HashMap<StreamId, Stream>>,
+}
+
+/// The number of the next allocator.
+static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The allocator and the stream that this thread used last, so that a program that stays on
+    /// one stream is not asked to prove it again and again.
+    static LAST_ADMITTED: Cell<Option<(u64, StreamId)>> = const { Cell::new(None) };
 }
 
 /// Where blocks come from.
@@ -88,8 +103,14 @@ impl Allocator {
     }
 
     pub(crate) fn assemble(backend: Backend, gpu: Gpu) -> Allocator {
-        let (stream_next, drop_error) = (AtomicU64::new(1), Mutex::new(None));
-        Allocator(Arc::new(Inner { backend, gpu, stream_next, drop_error }))
+        Allocator(Arc::new(Inner {
+            backend,
+            gpu,
+            stream_next: AtomicU64::new(1),
+            drop_error: Mutex::default(),
+            number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
+            streams: Mutex::default(),
+        }))
     }
 
     // Streams.
@@ -113,8 +134,21 @@ impl Allocator {
         }
     }
 
-    /// Fails unless the stream is one of this GPU.
-    pub(crate) fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
+    /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
+    /// allocator: memory is cached for it, and a wait for it must not find it gone.
+    pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
+        let known = (self.0.number, stream.id());
+        if LAST_ADMITTED.get() == Some(known) {
+            return Ok(());
+        }
+        self.check_stream(stream)?;
+        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.entry(stream.id()).or_insert_with(|| stream.clone());
+        LAST_ADMITTED.set(Some(known));
+        Ok(())
+    }
+
+    fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
         let fits = match (&self.0.gpu, stream.cuda()) {
             (Gpu::Cuda(device), Some(cuda)) => cuda.context().cu_ctx() == device.context().cu_ctx(),
             (Gpu::Simulated(_), None) => true,
@@ -153,7 +187,7 @@ impl Allocator {
     /// Bytes for use on the stream.
     pub fn alloc_block(&self, size_bytes: u64, stream: impl Into<Stream>) -> Result<Block, Error> {
         let stream = stream.into();
-        self.check_stream(&stream)?;
+        self.admit(&stream)?;
         let addr = match &self.0.backend {
             Backend::Native(native) => native.malloc(size_bytes, stream.id())?,
             Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,

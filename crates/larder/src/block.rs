@@ -30,10 +30,6 @@ impl Block {
         self.addr.0
     }
 
-    pub(crate) fn address(&self) -> Addr {
-        self.addr
-    }
-
     /// The address, at a place that a kernel's arguments can point to.
     pub(crate) fn addr_place(&self) -> &u64 {
         &self.addr.0
@@ -65,7 +61,7 @@ impl Block {
     /// address.
     pub fn record_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
         let stream = stream.into();
-        self.allocator.check_stream(&stream)?;
+        self.allocator.admit(&stream)?;
         self.allocator.record_stream(self.addr, stream.id())
     }
 
@@ -87,8 +83,13 @@ impl Block {
     /// Frees the block as dropping it does, and says if that went wrong. Then the bytes stay as
     /// they were, live and out of reach.
     pub fn free(mut self) -> Result<(), Error> {
-        // Nothing is at address 0, so that dropping what is left frees nothing.
+        self.give_back()
+    }
+
+    /// Frees the bytes, whatever comes of it: nothing is at address 0, so that it happens once.
+    fn give_back(&mut self) -> Result<(), Error> {
         let addr = std::mem::take(&mut self.addr);
+        self.wait_for_uses()?;
         self.allocator.free(addr)
     }
 
@@ -100,7 +101,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Err(error) = self.allocator.free(self.addr) {
+        if let Err(error) = self.give_back() {
             self.allocator.note_drop_error(error);
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! A block that is only used on its own stream costs nothing here. The first use on another stream
 //! makes an event for that stream, recorded behind each use there; later uses wait for it as far as
-//! they must. Reads wait for the last writer, writes for everybody.
+//! they must. Reads wait for the last writer, writes and the end of the block for everybody.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -73,8 +73,15 @@ impl Uses {
 }
 
 impl Block {
-    /// The block is about to be used on the stream: makes the stream wait for what it must, tells
-    /// the allocator, and returns what notes the end of the use.
+    /// Makes the block's own stream wait for its uses on others, so that it may be freed in the
+    /// order of its own alone.
+    pub(crate) fn wait_for_uses(&self) -> Result<(), DriverError> {
+        let Some(own) = self.stream().cuda() else { return Ok(()) };
+        self.uses().iter().try_for_each(|known| own.wait(&known.done))
+    }
+
+    /// The block is about to be used on the stream: makes the stream wait for what it must, and
+    /// returns what notes the end of the use.
     ///
     /// Errors go where `cudarc` puts its own: to the next call on the context.
     pub(crate) fn use_on<'a>(&'a self, stream: &'a CudaStream, access: Access) -> SyncOnDrop<'a> {
@@ -103,13 +110,11 @@ impl Block {
             }
             return SyncOnDrop::Record(None);
         }
-        let id = id_of(stream);
-        if let Err(error) = self.allocator().record_stream(self.address(), id) {
-            self.allocator().note_drop_error(error);
-        }
         if !ordered {
+            // The program orders its streams by itself, freeing included.
             return SyncOnDrop::Record(None);
         }
+        let id = id_of(stream);
         context.record_err(stream.join(own));
         match uses.entry(stream) {
             Ok(entry) => {

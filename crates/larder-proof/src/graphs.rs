@@ -1,0 +1,158 @@
+//! Graphs: captured with memory of a private pool, replayed thousands of times while eager work
+//! goes on beside them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use cudarc::driver::{CudaGraph, CudaStream};
+use larder_core::Allocator;
+use larder_core::heap::Filter;
+use larder_core::types::{Addr, MIB, PoolId};
+use larder_sim::random::Random;
+use std::sync::Arc;
+
+use crate::rig::{Explain, Rig, id_of};
+
+const BLOCK_BYTES: u64 = 8 * MIB;
+const POOL: PoolId = PoolId(1, 0);
+
+pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
+    let replays = if short { 50 } else { 3000 };
+    let (main, side) = (rig.stream()?, rig.stream()?);
+    let eager = rig.streams(2)?;
+    let mut done = 0;
+    let mut eager_blocks = 0;
+    for settings in ["", "expandable_segments:True"] {
+        let allocator = rig.allocator(settings)?;
+        let stop = AtomicBool::new(false);
+        let result = thread::scope(|scope| {
+            let worker = scope.spawn(|| {
+                // A panic below would leave the worker running, and the scope waiting for it.
+                work(rig, &allocator, &eager, &stop)
+            });
+            let result = capture_and_replay(rig, &allocator, [&main, &side], replays);
+            stop.store(true, Ordering::Relaxed);
+            let worked = worker.join().unwrap_or_else(|_| Err("the worker panicked".to_owned()));
+            result.and(worked)
+        });
+        eager_blocks += result.or_say(settings)?;
+        rig.expect_none_wrong("graphs")?;
+        done += replays;
+        allocator.check()?;
+        allocator.empty_cache().or_say("emptying the cache")?;
+        let reserved = allocator.stats().reserved_bytes.all.current;
+        if reserved != 0 {
+            return Err(format!("{reserved} bytes are held after the pool was released"));
+        }
+    }
+    Ok(format!("{done} replays beside {eager_blocks} eager blocks, 0 words wrong"))
+}
+
+/// Captures a graph whose memory comes from a private pool, and replays it.
+fn capture_and_replay(
+    rig: &Rig,
+    allocator: &Allocator,
+    [main, side]: [&Arc<CudaStream>; 2],
+    replays: u32,
+) -> Result<(), String> {
+    // What goes in and comes out lives outside the capture.
+    let state = allocator.malloc(BLOCK_BYTES, id_of(main)).or_say("a block")?;
+    let zero = |value: u32| rig.fill_words(main, state, BLOCK_BYTES, value);
+    zero(0)?;
+    main.synchronize().or_say("waiting for a stream")?;
+    allocator.add_pool_use(POOL).or_say("a pool")?;
+    allocator.begin_pool(POOL, Filter::Any).or_say("a scope")?;
+    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+    main.begin_capture(mode).or_say("a capture")?;
+    let captured = record(rig, allocator, [main, side], state);
+    let flags = CUgraphInstantiate_flags(0);
+    let graph = main.end_capture(flags).or_say("the end of a capture");
+    allocator.end_pool(POOL).or_say("the end of a scope")?;
+    // Of the scope's own use of the pool and of the one made above, one is given up now.
+    allocator.drop_pool_use(POOL).or_say("a pool")?;
+    let kept = captured?;
+    let graph: CudaGraph = graph?.ok_or("the capture has no graph")?;
+    for replay in 1..=replays {
+        graph.launch().or_say("a replay")?;
+        if replay % 100 == 0 {
+            rig.expect(main, state, BLOCK_BYTES, replay)?;
+        }
+    }
+    rig.expect_none_wrong("a replayed graph")?;
+    drop(graph);
+    for addr in kept.into_iter().chain([state]) {
+        allocator.free(addr).or_say("free")?;
+    }
+    allocator.drop_pool_use(POOL).or_say("a pool")?;
+    Ok(())
+}
+
+/// The captured work: blocks taken and freed on two streams, each filled and compared, and one more
+/// on the state for each replay. What is still live at the end is returned.
+fn record(
+    rig: &Rig,
+    allocator: &Allocator,
+    [main, side]: [&Arc<CudaStream>; 2],
+    state: Addr,
+) -> Result<Vec<Addr>, String> {
+    let mut kept = Vec::new();
+    for turn in 0..6_u64 {
+        let size_bytes = BLOCK_BYTES * (1 + turn % 3);
+        let block = allocator.malloc(size_bytes, id_of(main)).or_say("a captured block")?;
+        let seed = rig.seed();
+        rig.fill(main, block, size_bytes, seed)?;
+        if turn % 2 == 0 {
+            // A branch of the graph reads the block, and joins again.
+            side.join(main).or_say("a branch")?;
+            rig.verify(side, block, size_bytes, seed)?;
+            allocator.record_stream(block, id_of(side)).or_say("record_stream")?;
+            main.join(side).or_say("the end of a branch")?;
+        }
+        rig.verify(main, block, size_bytes, seed)?;
+        if turn % 3 == 2 {
+            kept.push(block);
+        } else {
+            allocator.free(block).or_say("free in a capture")?;
+        }
+    }
+    rig.increment(main, state, BLOCK_BYTES)?;
+    Ok(kept)
+}
+
+/// Eager work on streams of its own, until it is told to stop; how many blocks it used.
+fn work(
+    rig: &Rig,
+    allocator: &Allocator,
+    streams: &[Arc<CudaStream>],
+    stop: &AtomicBool,
+) -> Result<u64, String> {
+    let mut random = Random::new(7);
+    let mut live: Vec<(usize, Addr, u64, u32)> = Vec::new();
+    let mut blocks = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if live.len() < 16 && random.chance(0.6) {
+            let at = random.below(streams.len() as u64) as usize;
+            let size_bytes = random.between(4, 24 * MIB);
+            let addr = allocator.malloc(size_bytes, id_of(&streams[at])).or_say("a block")?;
+            let seed = rig.seed();
+            rig.fill(&streams[at], addr, size_bytes, seed)?;
+            live.push((at, addr, size_bytes, seed));
+            blocks += 1;
+        } else if !live.is_empty() {
+            let (at, addr, size_bytes, seed) =
+                live.swap_remove(random.below(live.len() as u64) as usize);
+            rig.verify(&streams[at], addr, size_bytes, seed)?;
+            allocator.free(addr).or_say("free")?;
+        }
+        if blocks % 64 == 0 {
+            // Keeps the queue of the GPU short, and lets the other thread in.
+            streams[0].synchronize().or_say("waiting for a stream")?;
+        }
+    }
+    for (at, addr, size_bytes, seed) in live {
+        rig.verify(&streams[at], addr, size_bytes, seed)?;
+        allocator.free(addr).or_say("free")?;
+    }
+    Ok(blocks)
+}
