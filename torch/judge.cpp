@@ -12,8 +12,11 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <functional>
 #include <iostream>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <sstream>
@@ -39,6 +42,8 @@ struct LarderCallCounts {
 };
 int larder_sim_sync(cudaStream_t stream);
 int larder_sim_capture(cudaStream_t stream, int on);
+int larder_sim_launch(cudaStream_t stream);
+int larder_sim_wait(cudaStream_t stream, cudaStream_t other);
 uint64_t larder_sim_used();
 int larder_sim_calls(LarderCallCounts* counts);
 }
@@ -143,12 +148,14 @@ class Replay {
       allocator::resetPeakStats(kDevice);
     } else if (op.name == "reset-accumulated") {
       allocator::resetAccumulatedStats(kDevice);
-    } else if (op.name == "capture-begin") {
-      larder_sim_capture(stream(op.number(0)), 1);
-    } else if (op.name == "capture-end") {
-      larder_sim_capture(stream(op.number(0)), 0);
-    } else {
+    } else if (op.name.rfind("pool-", 0) == 0) {
       pool_step(op);
+    } else if (op.name == "checkpoint") {
+      checkpoint(op.words.at(0), pool_id(op.number(1)));
+    } else if (op.name == "restore") {
+      restore(op.words.at(0));
+    } else {
+      device_step(op);
     }
   }
 
@@ -212,15 +219,76 @@ class Replay {
     allocator::recordStream(owner, c10::cuda::getStreamFromExternal(stream, kDevice));
   }
 
+  // What the program does to the device and not to the allocator.
+  void device_step(const Op& op) {
+    if (op.name == "capture-begin") {
+      larder_sim_capture(stream(op.number(0)), 1);
+    } else if (op.name == "capture-end") {
+      larder_sim_capture(stream(op.number(0)), 0);
+    } else if (op.name == "launch") {
+      larder_sim_launch(stream(op.number(0)));
+    } else if (op.name == "wait") {
+      larder_sim_wait(stream(op.number(0)), stream(op.number(1)));
+    } else {
+      throw BadInput("there is no operation '" + op.name + "'");
+    }
+  }
+
+  void checkpoint(const std::string& name, c10::MempoolId_t pool) {
+    Checkpoint checkpoint{allocator::getCheckpointState(kDevice, pool), {}};
+    for (const auto& [id, addr] : live_) {
+      checkpoint.ids[addr] = id;
+    }
+    checkpoints_[name] = std::move(checkpoint);
+  }
+
+  // What was freed is no longer live, and what came back is live under the ID that it had.
+  void restore(const std::string& name) {
+    const Checkpoint& checkpoint = checkpoints_.at(name);
+    auto delta = allocator::setCheckpointPoolState(kDevice, checkpoint.state);
+    for (void* freed : delta.ptrs_freed) {
+      for (auto it = live_.begin(); it != live_.end();) {
+        it = it->second == freed ? live_.erase(it) : std::next(it);
+      }
+    }
+    for (auto& owner : delta.dataptrs_allocd) {
+      void* addr = owner.release_context();
+      auto found = checkpoint.ids.find(addr);
+      if (found != checkpoint.ids.end()) {
+        live_[found->second] = addr;
+      }
+    }
+  }
+
+  // The streams under one capture have one number in common.
+  static std::optional<unsigned long long> capture_of(cudaStream_t stream) {
+    cudaStreamCaptureStatus status{};
+    unsigned long long number = 0;
+    cudaStreamGetCaptureInfo(stream, &status, &number, nullptr, nullptr, nullptr, nullptr);
+    return status == cudaStreamCaptureStatusNone ? std::nullopt : std::optional(number);
+  }
+
+  std::function<bool(cudaStream_t)> filter(const Op& op) const {
+    if (op.words.at(1) == "*") {
+      return [](cudaStream_t) { return true; };
+    }
+    if (op.words.at(1) == "capture") {
+      cudaStream_t origin = stream(op.number(2));
+      return [=](cudaStream_t asked) {
+        auto number = capture_of(asked);
+        return number && number == capture_of(origin);
+      };
+    }
+    cudaStream_t only = stream(op.number(1));
+    return [=](cudaStream_t asked) { return asked == only; };
+  }
+
   void pool_step(const Op& op) {
     auto id = [&] { return pool_id(op.number(0)); };
     if (op.name == "pool-new") {
       allocator::createOrIncrefPool(kDevice, id());
     } else if (op.name == "pool-begin") {
-      bool every = op.words.at(1) == "*";
-      cudaStream_t only = every ? nullptr : stream(op.number(1));
-      auto filter = [=](cudaStream_t asked) { return every || asked == only; };
-      allocator::beginAllocateToPool(kDevice, id(), filter);
+      allocator::beginAllocateToPool(kDevice, id(), filter(op));
     } else if (op.name == "pool-end") {
       allocator::endAllocateToPool(kDevice, id());
     } else if (op.name == "pool-release") {
@@ -236,7 +304,14 @@ class Replay {
     }
   }
 
+  // A pool's layout, with the allocations that were live when it was saved.
+  struct Checkpoint {
+    std::shared_ptr<allocator::AllocatorState> state;
+    std::unordered_map<void*, std::string> ids;
+  };
+
   std::unordered_map<std::string, void*> live_;
+  std::unordered_map<std::string, Checkpoint> checkpoints_;
   std::ofstream placements_;
   std::vector<std::vector<char>> litter_;
   uint64_t shuffle_;

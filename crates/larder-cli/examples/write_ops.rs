@@ -1,12 +1,12 @@
 //! Writes op scripts for the comparison with PyTorch's own allocator.
 //!
 //! ```text
-//! write_ops seed SEED plain|capped|pooled OUT.ops
+//! write_ops seed SEED plain|capped|pooled|graphs OUT.ops
 //! write_ops trace FILE OUT.ops OUT.addresses
 //! ```
 //!
 //! The first makes up the script that belongs to a seed: without pools, with many caps on the
-//! memory, or with private pools. The second writes down what a recorded program did, and with a
+//! memory, with private pools, or with graph captures and checkpoints. The second writes down what a recorded program did, and with a
 //! line `SIZE ADDRESS` each the addresses that the recorded GPU gave. Both print the most bytes
 //! that are live at a time, which says what a large and what a small device is for the script.
 #![forbid(unsafe_code)]
@@ -23,7 +23,7 @@ use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 
-const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled OUT.ops\n       \
+const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|graphs OUT.ops\n       \
                      write_ops trace FILE OUT.ops OUT.addresses";
 
 fn main() -> ExitCode {
@@ -62,6 +62,12 @@ fn write_seed(seed: &str, flavour: &str, out: &Path) -> Result<u64, String> {
             ops.push(Op::Fraction { fraction: 0.5 });
         }
         "pooled" => options.pools = true,
+        "graphs" => {
+            (options.pools, options.graphs) = (true, true);
+            // Uses on other streams are what captures and their reuse are about.
+            options.streams = options.streams.max(2);
+            options.record_probability = options.record_probability.max(0.1);
+        }
         _ => return Err(format!("there is no flavour '{flavour}'")),
     }
     ops.extend(Generator::new(seed, options).generate());

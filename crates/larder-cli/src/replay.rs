@@ -6,10 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::config::Config;
+use larder_core::device::{Device, DeviceError};
 use larder_core::heap::Filter;
+use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::types::{Addr, GIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, Policy, Stats};
-use larder_sim::script::Op;
+use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions};
 
 use crate::workload::{Addresses, Workload};
@@ -106,6 +108,8 @@ pub struct Replay {
     device: Arc<SimDevice>,
     allocator: Allocator,
     live: HashMap<u64, Addr>,
+    /// Each checkpoint with the allocations that were live when it was made.
+    checkpoints: HashMap<u32, (Checkpoint, HashMap<Addr, u64>)>,
     ooms: u64,
     first_oom: Option<String>,
 }
@@ -114,7 +118,8 @@ impl Replay {
     /// A fresh device and allocator for a workload.
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
-        Replay { device, allocator, live: HashMap::new(), ooms: 0, first_oom: None }
+        let (live, checkpoints) = (HashMap::new(), HashMap::new());
+        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None }
     }
 
     /// Runs all operations. `placed` hears of each allocation, with address 0 if it failed.
@@ -151,8 +156,6 @@ impl Replay {
     }
 
     fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Error> {
-        let stream_id = |stream: u32| StreamId(u64::from(stream));
-        let pool_id = |pool: u32| PoolId(0, u64::from(pool));
         match op {
             Op::Alloc { id, size_bytes, stream } => {
                 match self.allocator.malloc(size_bytes, stream_id(stream)) {
@@ -183,21 +186,74 @@ impl Replay {
             Op::Fraction { fraction } => self.allocator.set_memory_fraction(fraction)?,
             Op::ResetPeak => self.allocator.reset_peak_stats(),
             Op::ResetAccumulated => self.allocator.reset_accumulated_stats(),
-            Op::PoolNew { pool } => self.allocator.add_pool_use(pool_id(pool))?,
-            Op::PoolBegin { pool, stream } => {
-                let filter = stream.map_or(Filter::Any, |stream| Filter::Stream(stream_id(stream)));
-                self.allocator.begin_pool(pool_id(pool), filter)?;
+            Op::Launch { stream } => self.device.issue(stream_id(stream)),
+            // A wait that a capture does not allow breaks the capture, as it would a real one.
+            Op::Wait { stream, other } => {
+                let _ = self.device.follow(stream_id(stream), stream_id(other));
             }
-            Op::PoolEnd { pool } => self.allocator.end_pool(pool_id(pool))?,
-            Op::PoolRelease { pool } => self.allocator.drop_pool_use(pool_id(pool))?,
-            Op::PoolEmpty { pool } => self.allocator.empty_pool(pool_id(pool))?,
-            Op::PoolUseOnOom { pool, on } => {
-                self.allocator.set_pool_use_on_oom(pool_id(pool), on)?;
+            Op::CaptureBegin { stream } => {
+                let begun = self.device.begin_capture(stream_id(stream));
+                begun.map_err(refused("begin a capture"))?;
             }
-            Op::PoolNoSplit { pool } => self.allocator.set_pool_no_split(pool_id(pool))?,
-            // A capture shows in what an open pool scope does; the stream itself needs no mark.
-            Op::CaptureBegin { .. } | Op::CaptureEnd { .. } => {}
+            Op::CaptureEnd { stream } => {
+                if self.device.capture_of(stream_id(stream)) == Ok(None) {
+                    let error = DeviceError::NotSupported;
+                    return Err(Error::Device { call: "end a capture that is not on", error });
+                }
+                // A capture that was broken is over too.
+                let _ = self.device.end_capture(stream_id(stream));
+            }
+            Op::Checkpoint { checkpoint, pool } => {
+                let saved = self.allocator.checkpoint_pool(pool_id(pool))?;
+                let ids = self.live.iter().map(|(&id, &addr)| (addr, id)).collect();
+                self.checkpoints.insert(checkpoint, (saved, ids));
+            }
+            Op::Restore { checkpoint } => self.restore(checkpoint)?,
+            _ => self.pool_step(op)?,
         }
         Ok(())
     }
+
+    fn pool_step(&mut self, op: Op) -> Result<(), Error> {
+        match op {
+            Op::PoolNew { pool } => self.allocator.add_pool_use(pool_id(pool)),
+            Op::PoolBegin { pool, route } => {
+                let filter = match route {
+                    Route::All => Filter::Any,
+                    Route::Stream(stream) => Filter::Stream(stream_id(stream)),
+                    Route::Capture(stream) => Filter::Capture(stream_id(stream)),
+                };
+                self.allocator.begin_pool(pool_id(pool), filter)
+            }
+            Op::PoolEnd { pool } => self.allocator.end_pool(pool_id(pool)),
+            Op::PoolRelease { pool } => self.allocator.drop_pool_use(pool_id(pool)),
+            Op::PoolEmpty { pool } => self.allocator.empty_pool(pool_id(pool)),
+            Op::PoolUseOnOom { pool, on } => self.allocator.set_pool_use_on_oom(pool_id(pool), on),
+            Op::PoolNoSplit { pool } => self.allocator.set_pool_no_split(pool_id(pool)),
+            other => unreachable!("{other} is not about a pool"),
+        }
+    }
+
+    /// Puts a checkpoint back: what it freed is no longer live, and what it brought back is live
+    /// under the ID that it had.
+    fn restore(&mut self, checkpoint: u32) -> Result<(), Error> {
+        let (saved, ids) = &self.checkpoints[&checkpoint];
+        let restored = self.allocator.restore_pool(saved)?;
+        self.live.retain(|_, addr| restored.freed.binary_search(addr).is_err());
+        let back = restored.created.iter().filter_map(|addr| Some((*ids.get(addr)?, *addr)));
+        self.live.extend(back);
+        Ok(())
+    }
+}
+
+fn stream_id(stream: u32) -> StreamId {
+    StreamId(u64::from(stream))
+}
+
+fn pool_id(pool: u32) -> PoolId {
+    PoolId(0, u64::from(pool))
+}
+
+fn refused(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
+    move |error| Error::Device { call, error }
 }

@@ -88,6 +88,16 @@ pub enum PoolProblem {
     NotOpen,
     /// (0, 0) names no private pool.
     NoName,
+    /// It exists already, and a source of segments is given to a new pool only.
+    Exists,
+    /// Its source gave memory at an address that is no multiple of 512 or that is in use.
+    BadSegment(Addr),
+    /// A block of it is still used or awaited by another stream, so that its layout is not settled.
+    Unsettled(Addr),
+    /// The segment that starts here is no longer there as it was when the checkpoint was made.
+    SegmentGone(Addr),
+    /// The checkpoint is of another pool.
+    OtherPool,
 }
 
 impl fmt::Display for PoolProblem {
@@ -98,6 +108,17 @@ impl fmt::Display for PoolProblem {
             PoolProblem::Open => "requests are routed to it already",
             PoolProblem::NotOpen => "no requests are routed to it",
             PoolProblem::NoName => "(0, 0) names no private pool",
+            PoolProblem::Exists => "it exists already, and only a new pool is given a source",
+            PoolProblem::OtherPool => "the checkpoint is of another pool",
+            PoolProblem::BadSegment(addr) => {
+                return write!(f, "its source gave {addr}, which is in use or no multiple of 512");
+            }
+            PoolProblem::Unsettled(addr) => {
+                return write!(f, "another stream still uses or awaits the block at {addr}");
+            }
+            PoolProblem::SegmentGone(addr) => {
+                return write!(f, "the segment at {addr} is not as the checkpoint has it");
+            }
         })
     }
 }

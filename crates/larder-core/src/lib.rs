@@ -3,7 +3,8 @@
 //! The layers, each of which imports only from those before it:
 //!
 //! 1. [`types`]: addresses, streams, handles.
-//! 2. [`config`], [`policy`], [`device`], [`error`]: settings, choices, the seam, what goes wrong.
+//! 2. [`config`], [`policy`], [`device`], [`source`], [`error`]: settings, choices, the seam, where
+//!    else segments come from, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
 //! 4. [`heap`]: the state machine. It never names the device; it plans and commits.
 //! 5. [`allocator`]: the shell. It has the lock and makes every device call.
@@ -18,12 +19,14 @@ pub mod error;
 pub mod heap;
 pub mod policy;
 pub mod record;
+pub mod source;
 pub mod types;
 
 pub use allocator::Allocator;
 pub use allocator::fleet::Fleet;
+pub use allocator::mem_pool::MemPool;
 pub use config::Config;
 pub use error::{Error, OutOfMemory};
 pub use policy::Policy;
 pub use record::stats::Stats;
-pub use types::{Addr, Bytes, DeviceIndex, StreamId};
+pub use types::{Addr, Bytes, DeviceIndex, PoolId, StreamId};

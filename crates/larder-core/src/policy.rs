@@ -46,6 +46,13 @@ pub struct Policy {
     /// A request larger than the device, or than the cap, fails at once. PyTorch first waits for
     /// all work and throws the whole cache away for it.
     pub refuse_hopeless: bool,
+    /// A graph capture is on where the device says so of the stream at hand. PyTorch 2.11 takes any
+    /// open scope for a capture: inside a plain memory pool, frees are put off, events are not asked
+    /// for, and nothing is given back to make room. PyTorch 2.13 looks at the stream too.
+    pub capture_is_by_stream: bool,
+    /// Blocks whose free was put off by a capture come back when its scope is closed, as since
+    /// PyTorch 2.12. In PyTorch 2.11 they wait for the next malloc outside of all scopes.
+    pub reclaim_at_scope_end: bool,
 }
 
 impl Policy {
@@ -63,6 +70,8 @@ impl Policy {
             make_room_skips_expandable: false,
             release_bare_segments: false,
             refuse_hopeless: false,
+            capture_is_by_stream: false,
+            reclaim_at_scope_end: false,
         }
     }
 
@@ -80,6 +89,8 @@ impl Policy {
             make_room_skips_expandable: true,
             release_bare_segments: true,
             refuse_hopeless: true,
+            capture_is_by_stream: true,
+            reclaim_at_scope_end: true,
         }
     }
 

@@ -114,6 +114,36 @@ impl<T: Copy> Shown<T> {
     }
 }
 
+impl Shown<usize> {
+    /// Writes into what the caller shows, where the interface says that it is result as well.
+    pub(crate) fn write(&self, value: usize) -> Result<(), Status> {
+        let place = self.0.ok_or(Status::INVALID_VALUE)?;
+        // SAFETY: CUDA's interface asks of its caller that a pointer to a count is null or may be
+        // read and written, and lends it for the length of the call.
+        unsafe { place.write(value) };
+        Ok(())
+    }
+}
+
+/// Room for several results, or null. Only a caller in C can make one.
+#[derive(Debug)]
+#[repr(transparent)]
+pub(crate) struct Room<T>(Option<NonNull<T>>);
+
+impl<T: Copy> Room<T> {
+    /// Writes as many of the results as the caller says there is room for, and tells how many that
+    /// were. Without room it tells how many there are.
+    pub(crate) fn fill(self, results: &[T], room: &Shown<usize>) -> Result<usize, Status> {
+        let Some(place) = self.0 else { return Ok(results.len()) };
+        let count = results.len().min(room.read()?);
+        // SAFETY: CUDA's interface asks of its caller that a pointer to several results is null or
+        // has room for as many as the count beside it says, which is not less than what is written;
+        // the results are ours and do not overlap with it.
+        unsafe { place.copy_from_nonoverlapping(NonNull::from(results).cast(), count) };
+        Ok(count)
+    }
+}
+
 impl Shown<c_char> {
     /// The text up to the zero; null and bytes that are no text are errors.
     pub(crate) fn text(&self) -> Result<&str, Status> {
@@ -122,6 +152,35 @@ impl Shown<c_char> {
         // for the length of the call, which the borrow of `self` does not outlive.
         let text = unsafe { CStr::from_ptr(start.as_ptr()) };
         text.to_str().map_err(|_| Status::INVALID_VALUE)
+    }
+}
+
+#[cfg(test)]
+impl<T> Out<T> {
+    pub(crate) fn to(place: &mut T) -> Out<T> {
+        Out(Some(NonNull::from(place)))
+    }
+
+    pub(crate) fn none() -> Out<T> {
+        Out(None)
+    }
+}
+
+#[cfg(test)]
+impl<T> Shown<T> {
+    pub(crate) fn to(place: &mut T) -> Shown<T> {
+        Shown(Some(NonNull::from(place)))
+    }
+}
+
+#[cfg(test)]
+impl<T> Room<T> {
+    pub(crate) fn to(places: &mut [T]) -> Room<T> {
+        Room(Some(NonNull::from(places).cast()))
+    }
+
+    pub(crate) fn none() -> Room<T> {
+        Room(None)
     }
 }
 

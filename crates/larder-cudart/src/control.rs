@@ -6,7 +6,6 @@ use larder_core::types::StreamId;
 
 use crate::border::{Out, Status, driver};
 use crate::gpu::gpu;
-use crate::streams;
 
 /// Calls that reached the device, as `larder replay` counts them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,13 +32,32 @@ extern "C" fn larder_sim_sync(stream: u64) -> Status {
     })
 }
 
-/// Begins (1) or ends (0) the stream's graph capture.
+/// Begins (1) or ends (0) the stream's graph capture. A capture that was broken is ended too.
 #[unsafe(no_mangle)]
 extern "C" fn larder_sim_capture(stream: u64, on: i32) -> Status {
     driver(|| {
-        streams::set_capture(StreamId(stream), on != 0);
+        if on != 0 {
+            gpu()?.begin_capture(StreamId(stream))?;
+        } else {
+            gpu()?.end_capture(StreamId(stream))?;
+        }
         Ok(())
     })
+}
+
+/// Issues a piece of work on the stream.
+#[unsafe(no_mangle)]
+extern "C" fn larder_sim_launch(stream: u64) -> Status {
+    driver(|| {
+        gpu()?.issue(StreamId(stream));
+        Ok(())
+    })
+}
+
+/// Lets the stream wait for what the other one was given so far.
+#[unsafe(no_mangle)]
+extern "C" fn larder_sim_wait(stream: u64, other: u64) -> Status {
+    driver(|| Ok(gpu()?.follow(StreamId(stream), StreamId(other))?))
 }
 
 /// Bytes of the device in use; none where there is no device.

@@ -21,6 +21,7 @@
 //! A panic ends in the error "unknown" and never reaches the caller's frames.
 
 mod border;
+mod captures;
 mod control;
 mod driver;
 mod gpu;

@@ -45,6 +45,7 @@ mod device;
 mod faults;
 pub mod generate;
 mod memory;
+mod op;
 pub mod random;
 pub mod script;
 mod sharing;

@@ -1,128 +1,11 @@
 //! Op scripts: what a program asks of an allocator, one operation a line.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io::{BufRead, Read};
 use std::str::SplitWhitespace;
 
-/// One operation of a script. IDs name allocations; streams and pools are small numbers.
-///
-/// It prints as its line in a script, and [`Script::parse`] reads back what was printed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Op {
-    /// Allocate `size_bytes` on `stream` and call it `id`, an integer not used before.
-    Alloc {
-        /// The allocation's name from here on.
-        id: u64,
-        /// How many bytes are asked for.
-        size_bytes: u64,
-        /// The stream that it is for.
-        stream: u32,
-    },
-    /// Free the allocation.
-    Free {
-        /// Which allocation.
-        id: u64,
-    },
-    /// The allocation is used on `stream` too.
-    Record {
-        /// Which allocation.
-        id: u64,
-        /// The stream that uses it.
-        stream: u32,
-    },
-    /// All work issued on the stream so far has finished.
-    Sync {
-        /// Which stream.
-        stream: u32,
-    },
-    /// Empty the cache.
-    Empty,
-    /// Create private pool (0, pool), or add a use of it.
-    PoolNew {
-        /// Which pool.
-        pool: u32,
-    },
-    /// Route allocations on the stream (`None`: on every stream) to the pool; adds a use.
-    PoolBegin {
-        /// Which pool.
-        pool: u32,
-        /// Whose allocations.
-        stream: Option<u32>,
-    },
-    /// Stop routing.
-    PoolEnd {
-        /// Which pool.
-        pool: u32,
-    },
-    /// Drop one use.
-    PoolRelease {
-        /// Which pool.
-        pool: u32,
-    },
-    /// Empty that pool's cache.
-    PoolEmpty {
-        /// Which pool.
-        pool: u32,
-    },
-    /// Whether the pool may serve other requests before they run out of memory.
-    PoolUseOnOom {
-        /// Which pool.
-        pool: u32,
-        /// Whether it may.
-        on: bool,
-    },
-    /// The pool's blocks are never split.
-    PoolNoSplit {
-        /// Which pool.
-        pool: u32,
-    },
-    /// Cap the memory at this part of the device.
-    Fraction {
-        /// The part, from 0 to 1.
-        fraction: f64,
-    },
-    /// The stream is under graph capture from here on.
-    CaptureBegin {
-        /// Which stream.
-        stream: u32,
-    },
-    /// The stream is no longer under graph capture.
-    CaptureEnd {
-        /// Which stream.
-        stream: u32,
-    },
-    /// Peaks become the current values.
-    ResetPeak,
-    /// Sums of increases and decreases become zero.
-    ResetAccumulated,
-}
-
-impl fmt::Display for Op {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Op::Alloc { id, size_bytes, stream } => write!(f, "alloc {id} {size_bytes} {stream}"),
-            Op::Free { id } => write!(f, "free {id}"),
-            Op::Record { id, stream } => write!(f, "record {id} {stream}"),
-            Op::Sync { stream } => write!(f, "sync {stream}"),
-            Op::Empty => write!(f, "empty"),
-            Op::PoolNew { pool } => write!(f, "pool-new {pool}"),
-            Op::PoolBegin { pool, stream: Some(stream) } => write!(f, "pool-begin {pool} {stream}"),
-            Op::PoolBegin { pool, stream: None } => write!(f, "pool-begin {pool} *"),
-            Op::PoolEnd { pool } => write!(f, "pool-end {pool}"),
-            Op::PoolRelease { pool } => write!(f, "pool-release {pool}"),
-            Op::PoolEmpty { pool } => write!(f, "pool-empty {pool}"),
-            Op::PoolUseOnOom { pool, on: true } => write!(f, "pool-use-on-oom {pool} on"),
-            Op::PoolUseOnOom { pool, on: false } => write!(f, "pool-use-on-oom {pool} off"),
-            Op::PoolNoSplit { pool } => write!(f, "pool-no-split {pool}"),
-            Op::Fraction { fraction } => write!(f, "fraction {fraction}"),
-            Op::CaptureBegin { stream } => write!(f, "capture-begin {stream}"),
-            Op::CaptureEnd { stream } => write!(f, "capture-end {stream}"),
-            Op::ResetPeak => write!(f, "reset-peak"),
-            Op::ResetAccumulated => write!(f, "reset-accumulated"),
-        }
-    }
-}
+pub use crate::op::{Op, Route};
 
 /// Why a script cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,6 +40,8 @@ fn quote(word: &str) -> String {
 pub struct Script {
     line: usize,
     ids: HashMap<u64, Life>,
+    /// For each checkpoint, its line and the IDs that were live there.
+    checkpoints: HashMap<u32, (usize, HashSet<u64>)>,
 }
 
 /// What became of an ID, with the line on which it did.
@@ -241,6 +126,8 @@ impl Script {
             }
             Op::Free { id } => (id, true),
             Op::Record { id, .. } => (id, false),
+            Op::Checkpoint { checkpoint, .. } => return self.check_checkpoint(checkpoint),
+            Op::Restore { checkpoint } => return self.check_restore(checkpoint),
             _ => return Ok(()),
         };
         match self.ids.get_mut(&id) {
@@ -255,6 +142,35 @@ impl Script {
                 Ok(())
             }
         }
+    }
+}
+
+impl Script {
+    /// Remembers which IDs are live at a checkpoint.
+    fn check_checkpoint(&mut self, checkpoint: u32) -> Result<(), String> {
+        if let Some((line, _)) = self.checkpoints.get(&checkpoint) {
+            return Err(format!("checkpoint {checkpoint} is not fresh: line {line} names it."));
+        }
+        let live = self.ids.iter().filter(|(_, life)| matches!(life, Life::Allocated { .. }));
+        let live = live.map(|(&id, _)| id).collect();
+        self.checkpoints.insert(checkpoint, (self.line, live));
+        Ok(())
+    }
+
+    /// What was live at the checkpoint may be live again. Which IDs those are depends on the pools
+    /// that they went to, which shows only when the script runs.
+    fn check_restore(&mut self, checkpoint: u32) -> Result<(), String> {
+        let Some((_, live)) = self.checkpoints.get(&checkpoint) else {
+            return Err(format!("checkpoint {checkpoint} is made on no line before this one."));
+        };
+        for id in live {
+            if let Some(life) = self.ids.get_mut(id)
+                && let Life::Freed { allocated_line, .. } = *life
+            {
+                *life = Life::Allocated { line: allocated_line };
+            }
+        }
+        Ok(())
     }
 }
 
@@ -275,9 +191,7 @@ fn read_op(line: &str) -> Result<Op, String> {
         "sync" => Op::Sync { stream: words.small_number("STREAM")? },
         "empty" => Op::Empty,
         "pool-new" => Op::PoolNew { pool: words.small_number("POOL")? },
-        "pool-begin" => {
-            Op::PoolBegin { pool: words.small_number("POOL")?, stream: words.stream_or_all()? }
-        }
+        "pool-begin" => Op::PoolBegin { pool: words.small_number("POOL")?, route: words.route()? },
         "pool-end" => Op::PoolEnd { pool: words.small_number("POOL")? },
         "pool-release" => Op::PoolRelease { pool: words.small_number("POOL")? },
         "pool-empty" => Op::PoolEmpty { pool: words.small_number("POOL")? },
@@ -288,6 +202,16 @@ fn read_op(line: &str) -> Result<Op, String> {
         "fraction" => Op::Fraction { fraction: words.fraction()? },
         "capture-begin" => Op::CaptureBegin { stream: words.small_number("STREAM")? },
         "capture-end" => Op::CaptureEnd { stream: words.small_number("STREAM")? },
+        "launch" => Op::Launch { stream: words.small_number("STREAM")? },
+        "wait" => {
+            let (stream, other) = (words.small_number("STREAM")?, words.small_number("OTHER")?);
+            Op::Wait { stream, other }
+        }
+        "checkpoint" => {
+            let checkpoint = words.small_number("CHECKPOINT")?;
+            Op::Checkpoint { checkpoint, pool: words.small_number("POOL")? }
+        }
+        "restore" => Op::Restore { checkpoint: words.small_number("CHECKPOINT")? },
         "reset-peak" => Op::ResetPeak,
         "reset-accumulated" => Op::ResetAccumulated,
         _ => return Err(format!("there is no operation {}.", quote(name))),
@@ -323,12 +247,18 @@ impl<'a> Words<'a> {
         self.number(what, u64::from(u32::MAX)).map(|number| number as u32)
     }
 
-    fn stream_or_all(&mut self) -> Result<Option<u32>, String> {
-        if self.rest.clone().next() == Some("*") {
-            self.rest.next();
-            return Ok(None);
+    fn route(&mut self) -> Result<Route, String> {
+        match self.rest.clone().next() {
+            Some("*") => {
+                self.rest.next();
+                Ok(Route::All)
+            }
+            Some("capture") => {
+                self.rest.next();
+                self.small_number("STREAM").map(Route::Capture)
+            }
+            _ => self.small_number("STREAM").map(Route::Stream),
         }
-        self.small_number("STREAM").map(Some)
     }
 
     fn on_or_off(&mut self) -> Result<bool, String> {
@@ -384,6 +314,7 @@ empty
 pool-new 2
 pool-begin 2 7
 pool-begin 2 *
+pool-begin 2 capture 7
 pool-end 2
 pool-release 2
 pool-empty 2
@@ -393,7 +324,11 @@ pool-no-split 2
 fraction 0.25
 fraction 1
 capture-begin 7
+launch 7
+wait 8 7
 capture-end 7
+checkpoint 1 2
+restore 1
 reset-peak
 reset-accumulated
 ";
@@ -466,6 +401,20 @@ reset-accumulated
         assert_eq!(error("record 9 1\nalloc 9 1 0").split(':').next(), Some("line 1"));
         let twice = "alloc 1 512 0\nfree 1\nfree 1";
         assert_eq!(error(twice), "line 3: ID 1 is freed already, on line 2.");
+    }
+
+    #[test]
+    fn a_restore_may_bring_back_what_was_live_at_its_checkpoint() {
+        let text = "pool-new 1\nalloc 1 512 0\ncheckpoint 7 1\nalloc 2 512 0\nfree 1\nfree 2\n\
+                    restore 7\nfree 1";
+        assert_eq!(Script::parse(text).map(|ops| ops.len()), Ok(8));
+        assert_eq!(error(&format!("{text}\nfree 2")), "line 9: ID 2 is freed already, on line 6.");
+        assert_eq!(error(&format!("{text}\nfree 1")), "line 9: ID 1 is freed already, on line 8.");
+        assert_eq!(error("restore 3"), "line 1: checkpoint 3 is made on no line before this one.");
+        assert_eq!(
+            error("checkpoint 3 1\ncheckpoint 3 2"),
+            "line 2: checkpoint 3 is not fresh: line 1 names it."
+        );
     }
 
     #[test]

@@ -93,9 +93,12 @@ impl Ring<'_> {
         Ok(Some(own))
     }
 
-    /// Where the peer gives up, ours must not; and up to there the two must be equal.
+    /// Where the peer gives up, ours must not, unless it refuses the same operation; and up to
+    /// there the two must be equal.
     fn survive(&self, case: &Case<'_>, at: Option<usize>) -> Result<Verdict, String> {
-        if let Err(sentence) = self.ours(case)? {
+        if let Err(sentence) = self.ours(case)?
+            && (at.is_none() || operation_in(&sentence) != at)
+        {
             return self.difference(case, &sentence).map(Verdict::Different);
         }
         let (Some(at), None) = (at, case.recording) else { return Ok(Verdict::PeerGaveUp) };
@@ -135,10 +138,7 @@ impl Ring<'_> {
             // An allocator that ends the process has given up too.
             Some(3) | None => {
                 let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                let at = said.split_once("operation ").and_then(|(_, rest)| {
-                    rest.split(':').next().and_then(|number| number.parse().ok())
-                });
-                Ok(Ending::GaveUp(at))
+                Ok(Ending::GaveUp(operation_in(&said)))
             }
             Some(_) => Err(format!(
                 "the judge cannot run {}: {}",
@@ -228,6 +228,12 @@ fn read(printed: &[u8], placements: &Path) -> Result<Outcome, String> {
     Outcome::read(&printed, &lines).ok_or_else(|| format!("this is no result: {printed}"))
 }
 
+/// The number of the operation that a complaint is about.
+fn operation_in(complaint: &str) -> Option<usize> {
+    let (_, rest) = complaint.split_once("operation ")?;
+    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
 /// The operations of a script. Comments are left out, as the judge counts without them.
 fn operations(script: &Path) -> Result<Vec<String>, String> {
     let text =
@@ -240,4 +246,16 @@ fn operations(script: &Path) -> Result<Vec<String>, String> {
 fn write_lines(path: &Path, lines: &[String]) -> Result<(), String> {
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
     fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sides_name_the_operation_that_they_refuse() {
+        assert_eq!(operation_in("judge: operation 12: could not find"), Some(12));
+        assert_eq!(operation_in("a.ops: operation 7 (restore 1): pool (0, 1) cannot"), Some(7));
+        assert_eq!(operation_in("terminate called"), None);
+    }
 }

@@ -8,10 +8,12 @@ pub(super) enum Flavour {
     Capped,
     /// With private pools, some of them under graph capture.
     Pooled,
+    /// With captures over several streams that wait for each other, and checkpoints.
+    Graphs,
 }
 
 impl Flavour {
-    pub(super) const ALL: [Self; 3] = [Self::Plain, Self::Capped, Self::Pooled];
+    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Capped, Self::Pooled, Self::Graphs];
 
     /// The word by which the writer of scripts knows it.
     pub(super) fn word(self) -> &'static str {
@@ -19,6 +21,7 @@ impl Flavour {
             Self::Plain => "plain",
             Self::Capped => "capped",
             Self::Pooled => "pooled",
+            Self::Graphs => "graphs",
         }
     }
 
@@ -28,6 +31,7 @@ impl Flavour {
             Self::Plain => &PLAIN,
             Self::Capped => &CAPPED,
             Self::Pooled => &POOLED,
+            Self::Graphs => &GRAPHS,
         }
     }
 }
@@ -60,6 +64,14 @@ const POOLED: [&str; 5] = [
     "max_split_size_mb:40",
     "large_segment_size_mb:40,roundup_power2_divisions:4",
     "expandable_segments:True,max_split_size_mb:40,garbage_collection_threshold:0.5",
+];
+
+const GRAPHS: [&str; 5] = [
+    "",
+    "graph_capture_record_stream_reuse:True",
+    "expandable_segments:True",
+    "expandable_segments:True,graph_capture_record_stream_reuse:True",
+    "max_split_size_mb:40,roundup_power2_divisions:4,graph_capture_record_stream_reuse:True",
 ];
 
 /// Settings under which recorded programs are replayed.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use larder_core::types::Span;
-use larder_sim::script::Op;
+use larder_sim::script::{Op, Route};
 
 use super::places::{DEFAULT_POOL, Places};
 use super::prehistory::{OldBlock, Tells, old_blocks};
@@ -241,7 +241,7 @@ impl<'a> Writer<'a> {
         if pool == next_pool {
             self.push(Op::PoolNew { pool });
         }
-        self.push(Op::PoolBegin { pool, stream: Some(stream) });
+        self.push(Op::PoolBegin { pool, route: Route::Stream(stream) });
         self.scope = Some((pool, stream));
     }
 

@@ -49,7 +49,7 @@ impl Shelf {
     }
 
     /// Records an event on each of the streams, or on none.
-    fn record_events(
+    pub(super) fn record_events(
         &mut self,
         device: &dyn Device,
         streams: &[StreamId],
@@ -59,10 +59,7 @@ impl Shelf {
             match self.record_event(device, stream) {
                 Ok(event) => recorded.push((stream, event)),
                 Err(error) => {
-                    // An event that is recorded but not awaited does no harm.
-                    for (_, event) in recorded {
-                        self.events.give(event);
-                    }
+                    self.unrecord(recorded);
                     return Err(error);
                 }
             }
@@ -70,14 +67,12 @@ impl Shelf {
         Ok(recorded)
     }
 
-    /// Records the events of blocks that were freed while a capture was on, now that none is. Work
-    /// of the capture itself is not waited for: it has not run.
-    fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        while let Some((block, streams)) = self.heap.first_deferred() {
-            let events = self.record_events(device, &streams)?;
-            self.heap.undefer(block, &events);
+    /// Nobody waits for these events after all. An event that is recorded but not awaited does no
+    /// harm.
+    pub(super) fn unrecord(&mut self, events: Vec<(StreamId, EventId)>) {
+        for (_, event) in events {
+            self.events.give(event);
         }
-        Ok(())
     }
 
     fn record_event(&mut self, device: &dyn Device, stream: StreamId) -> Result<EventId, Error> {

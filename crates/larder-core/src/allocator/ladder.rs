@@ -68,13 +68,13 @@ impl Allocator {
         // Everything that is awaited is waited for, and everything cached given back; not while a
         // capture is on, which a wait would break.
         if let Grown::NoRoom = grown
-            && !shelf.heap.is_diverted()
+            && !shelf.is_captured(device, want.stream)?
         {
             shelf.wait_for_events(device)?;
             if search_again && let Some(addr) = shelf.heap.take(want) {
                 return Ok(addr);
             }
-            shelf.flush(device)?;
+            shelf.flush(device, false)?;
             shelf.heap.recorder_mut().record(Record::Retry);
             (shelf, grown) = self.grow(shelf, want)?;
         }
@@ -100,17 +100,23 @@ impl Allocator {
             Growth::Rejected => Grown::Rejected,
             Growth::Expand => self.expand(&mut shelf, want)?,
             Growth::Segment { size_bytes } => {
+                let source = shelf.source_for(want);
+                let ask = || match &source {
+                    None => self.device.alloc(size_bytes),
+                    Some((_, source)) => source.alloc(size_bytes, want.stream),
+                };
                 let given = if shelf.heap.config().release_lock_on_device_alloc {
                     drop(shelf);
-                    let given = self.device.alloc(size_bytes);
+                    let given = ask();
                     shelf = self.lock();
                     given
                 } else {
-                    self.device.alloc(size_bytes)
+                    ask()
                 };
                 match given {
                     Ok(addr) => {
                         let span = Span::new(addr, size_bytes);
+                        shelf.check_source(source, span, want.stream)?;
                         Grown::Served(shelf.heap.take_segment(want, span))
                     }
                     Err(DeviceError::OutOfMemory) => Grown::NoRoom,

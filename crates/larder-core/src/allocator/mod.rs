@@ -3,17 +3,20 @@
 //! Each call locks the heap, lets it plan, makes the device calls that the plan asks for, and
 //! commits what came of them. Hooks run with the lock dropped.
 
+mod capture;
+mod checkpoint;
 mod events;
 pub mod fleet;
 mod hooks;
 mod ladder;
+pub mod mem_pool;
 mod pages;
 mod pools;
 pub mod share;
 mod share_bytes;
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
@@ -23,7 +26,9 @@ use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::snapshot::SegmentState;
 use crate::policy::Policy;
 use crate::record::stats::Stats;
-use crate::types::{Addr, DeviceIndex, Span, StreamId};
+use crate::source::SegmentSource;
+use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
+use capture::Walks;
 use events::EventPool;
 use hooks::Hooks;
 use pages::Orphan;
@@ -49,6 +54,11 @@ struct Shelf {
     heap: Heap,
     events: EventPool,
     orphans: Vec<Orphan>,
+    /// For each private pool with a source of its own, that source.
+    sources: HashMap<PoolId, Arc<dyn SegmentSource>>,
+    walks: Walks,
+    /// How many names were given to pools that programs make, and to those that captures make.
+    pools_named: (u64, u64),
     exports: Exports,
 }
 
@@ -58,8 +68,15 @@ impl Allocator {
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
-        let (events, orphans, exports) = (EventPool::default(), Vec::new(), Exports::default());
-        let shelf = Mutex::new(Shelf { heap, events, orphans, exports });
+        let shelf = Mutex::new(Shelf {
+            heap,
+            events: EventPool::default(),
+            orphans: Vec::new(),
+            sources: HashMap::new(),
+            walks: Walks::default(),
+            pools_named: (0, 0),
+            exports: Exports::default(),
+        });
         Allocator { device, shelf, hooks: Hooks::default(), imports: Mutex::default() }
     }
 
@@ -84,7 +101,7 @@ impl Allocator {
             return Err(Error::OutOfMemory(Box::new(report)));
         }
         let want = if shelf.heap.is_diverted() {
-            shelf.heap.want_routed(size_bytes, stream, thread::current().id())
+            shelf.want_diverted(&*self.device, size_bytes, stream)?
         } else {
             if !shelf.heap.is_idle() {
                 shelf.poll_events(&*self.device)?;
@@ -113,8 +130,7 @@ impl Allocator {
             shelf.heap.put(block);
             Ok(())
         } else if shelf.heap.is_diverted() {
-            shelf.heap.put_deferred(block);
-            Ok(())
+            shelf.free_diverted(&*self.device, block)
         } else {
             shelf.free_after_events(&*self.device, block)
         }
@@ -128,11 +144,12 @@ impl Allocator {
         }
         let mut shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        shelf.heap.note_use(block, stream);
+        let captured = shelf.is_captured(&*self.device, stream)?;
+        shelf.heap.note_use(block, stream, captured);
         Ok(())
     }
 
-    /// Waits for all events and gives everything cached back to the device. While a scope is open
+    /// Waits for all events and gives everything cached back to the device. While a capture is on
     /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
         self.lock().empty(&*self.device)
@@ -145,12 +162,16 @@ impl Allocator {
 
     /// Peaks become the current values.
     pub fn reset_peak_stats(&self) {
-        self.lock().heap.recorder_mut().reset_peak();
+        let mut shelf = self.lock();
+        shelf.heap.recorder_mut().reset_peak();
+        shelf.heap.reset_pool_peaks();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub fn reset_accumulated_stats(&self) {
-        self.lock().heap.recorder_mut().reset_accumulated();
+        let mut shelf = self.lock();
+        shelf.heap.recorder_mut().reset_accumulated();
+        shelf.heap.reset_pool_sums();
     }
 
     /// How much memory the device has, and how much nobody holds.

@@ -7,6 +7,7 @@ use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::growth::MapPlan;
 use crate::heap::release::{Release, UnmapPlan};
+use crate::heap::segment::SegmentId;
 use crate::types::{PageHandle, Span};
 
 /// A page that the device would not take back when it should have gone. It is in no segment; it
@@ -80,12 +81,15 @@ impl Shelf {
         for &step in plan {
             match step {
                 Release::Segment(id) => {
-                    let span = self.heap.segment_span(id);
-                    device.free(span.addr).map_err(Error::device("free memory"))?;
+                    self.free_segment(device, id).map_err(Error::device("free memory"))?;
                     self.heap.commit_release(id);
                 }
                 Release::Pages(block) => {
                     let Some(plan) = self.heap.plan_unmap(block) else { continue };
+                    // A captured stream cannot be waited for; its pages go another time.
+                    if self.is_under_capture(device, plan.stream)? {
+                        continue;
+                    }
                     self.unmap_pages(device, &plan)?;
                     if self.heap.is_bare(plan.segment) {
                         self.release(device, &[Release::Addresses(plan.segment)])?;
@@ -99,6 +103,15 @@ impl Shelf {
             }
         }
         Ok(())
+    }
+
+    /// Gives a whole segment back to where it came from.
+    fn free_segment(&self, device: &dyn Device, id: SegmentId) -> Result<(), DeviceError> {
+        let span = self.heap.segment_span(id);
+        match self.heap.source_of(id).and_then(|pool| self.sources.get(&pool)) {
+            Some(source) => source.free(span, self.heap.segment_stream(id)),
+            None => device.free(span.addr),
+        }
     }
 
     /// Unmaps the pages of a plan, once the work that may use them is done: unlike a plain free,

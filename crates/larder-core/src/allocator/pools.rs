@@ -1,17 +1,66 @@
 //! Private pools: the calls that make, use and empty them, and the emptying of all caches.
 
+use std::sync::Arc;
+
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
-use crate::heap::Filter;
-use crate::types::PoolId;
+use crate::heap::snapshot::{PoolStats, SegmentState};
+use crate::heap::{Filter, Want};
+use crate::source::SegmentSource;
+use crate::types::{PoolId, Span, StreamId};
+
+/// All addresses of blocks are multiples of this, so those of segments have to be.
+const SEGMENT_ALIGNMENT: u64 = 512;
+
+/// A private pool's source of segments.
+pub(super) type PoolSource = (PoolId, Arc<dyn SegmentSource>);
 
 /// Names the pool in an error about it.
-fn about(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
+pub(super) fn about(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
     move |problem| Error::Pool { pool, problem }
 }
 
 impl Allocator {
+    /// A name for a pool that a program makes, (0, n). It makes no pool.
+    pub fn name_pool(&self) -> PoolId {
+        self.lock().name(|numbers| {
+            numbers.0 += 1;
+            PoolId(0, numbers.0)
+        })
+    }
+
+    /// A name for a pool that a graph capture makes, (n, 0). It makes no pool.
+    pub fn name_capture_pool(&self) -> PoolId {
+        self.lock().name(|numbers| {
+            numbers.1 += 1;
+            PoolId(numbers.1, 0)
+        })
+    }
+
+    /// Makes a private pool whose segments come from a source of its own, which lives as long as
+    /// the pool has memory. There must be no such pool yet.
+    pub fn add_pool_with_source(
+        &self,
+        pool: PoolId,
+        source: Arc<dyn SegmentSource>,
+    ) -> Result<(), Error> {
+        let mut shelf = self.lock();
+        shelf.heap.add_pool_with_source(pool).map_err(about(pool))?;
+        shelf.sources.insert(pool, source);
+        Ok(())
+    }
+
+    /// What a private pool holds; none if there is no such pool.
+    pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
+        self.lock().heap.pool_stats(pool)
+    }
+
+    /// Every segment and block of a private pool as it stands; none if there is no such pool.
+    pub fn pool_snapshot(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
+        self.lock().heap.snapshot_of(pool)
+    }
+
     /// Makes a private pool, or adds a use of it.
     pub fn add_pool_use(&self, pool: PoolId) -> Result<(), Error> {
         self.lock().heap.add_pool_use(pool).map_err(about(pool))
@@ -31,13 +80,19 @@ impl Allocator {
     /// Routes requests that the filter takes to the pool, from now until `end_pool`. Of several
     /// open scopes the newest that takes a request gets it. This adds a use of the pool, which
     /// `end_pool` does not drop.
+    ///
+    /// A graph capture runs inside such a scope, which names the captured stream: it is opened
+    /// before the capture begins and closed after it has ended, also if it went wrong.
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
         self.lock().heap.open_scope(pool, filter).map_err(about(pool))
     }
 
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.close_scope(pool).map_err(about(pool))
+        let mut shelf = self.lock();
+        shelf.heap.close_scope(pool).map_err(about(pool))?;
+        shelf.scope_closed(&*self.device);
+        Ok(())
     }
 
     /// Whether the pool lends its free blocks to requests that would run out of memory.
@@ -55,7 +110,7 @@ impl Allocator {
         let mut shelf = self.lock();
         if shelf.heap.pool_uses(pool) == Some(0) {
             // While a capture is on nothing can be waited for; what is free goes all the same.
-            if !shelf.heap.is_diverted() {
+            if !shelf.is_any_captured(&*self.device)? {
                 shelf.wait_for_events_of(&*self.device, pool)?;
             }
             shelf.empty_private(&*self.device, pool)?;
@@ -65,18 +120,52 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// Empties the default pools, unless a scope is open, and all pools that nobody uses.
-    pub(super) fn empty(&mut self, device: &dyn Device) -> Result<(), Error> {
-        if !self.heap.is_diverted() {
-            self.wait_for_events(device)?;
+    /// Gives out a name that no pool has.
+    fn name(&mut self, next: impl Fn(&mut (u64, u64)) -> PoolId) -> PoolId {
+        loop {
+            let id = next(&mut self.pools_named);
+            if self.heap.pool_uses(id).is_none() {
+                return id;
+            }
         }
-        self.flush(device)
     }
 
-    /// Gives everything back that can go, of the default pools unless a scope is open, and of all
+    /// The source of segments for a request, if its pool has one of its own.
+    pub(super) fn source_for(&self, want: &Want) -> Option<PoolSource> {
+        let pool = self.heap.source_for(want)?;
+        Some((pool, self.sources.get(&pool)?.clone()))
+    }
+
+    /// Refuses what a pool's source should not have given.
+    pub(super) fn check_source(
+        &self,
+        source: Option<PoolSource>,
+        span: Span,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        let Some((pool, source)) = source else { return Ok(()) };
+        let fits = span.addr.0 != 0 && span.addr.0.is_multiple_of(SEGMENT_ALIGNMENT);
+        if fits && span.addr.0.checked_add(span.size_bytes).is_some() && !self.heap.overlaps(span) {
+            return Ok(());
+        }
+        // Whatever it says to that, the segment is not ours.
+        let _ = source.free(span, stream);
+        Err(about(pool)(PoolProblem::BadSegment(span.addr)))
+    }
+
+    /// Empties the default pools, unless a capture is on, and all pools that nobody uses.
+    pub(super) fn empty(&mut self, device: &dyn Device) -> Result<(), Error> {
+        let captured = self.is_any_captured(device)?;
+        if !captured {
+            self.wait_for_events(device)?;
+        }
+        self.flush(device, captured)
+    }
+
+    /// Gives everything back that can go, of the default pools unless a capture is on, and of all
     /// pools that nobody uses.
-    pub(super) fn flush(&mut self, device: &dyn Device) -> Result<(), Error> {
-        if !self.heap.is_diverted() {
+    pub(super) fn flush(&mut self, device: &dyn Device, captured: bool) -> Result<(), Error> {
+        if !captured {
             let plan = self.heap.plan_release();
             self.release(device, &plan)?;
         }
@@ -93,6 +182,7 @@ impl Shelf {
         if let Some(bare) = self.heap.plan_retirement(pool) {
             self.release(device, &bare)?;
             self.heap.retire_pool(pool);
+            self.sources.remove(&pool);
         }
         Ok(())
     }

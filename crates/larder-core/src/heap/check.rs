@@ -209,7 +209,7 @@ impl Heap {
 
     /// Uses belong to live blocks, events to waiting ones, and each event is awaited once.
     fn check_pending(&self) -> Result<(), String> {
-        let deferred: HashSet<BlockId> = self.pending.deferred().iter().copied().collect();
+        let deferred: HashSet<BlockId> = self.pending.deferred().into_iter().collect();
         ensure!(deferred.len() == self.pending.deferred().len(), "a block is deferred twice");
         for id in self.pending.used_blocks() {
             let live = self.blocks[id].state == State::Live;

@@ -94,6 +94,7 @@ impl Heap {
     pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
         let id = self.add_segment(want, span, Backing::Fixed, State::Free);
         self.reserved_bytes += span.size_bytes;
+        self.count_reserved(want.pool, span.size_bytes as i64);
         let place = place(want, span);
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
@@ -198,7 +199,8 @@ impl Heap {
         self.shelve(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
-        let (kind, stream) = (lane.kind, lane.stream);
+        let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
+        self.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
         self.recorder.record(Record::SegmentMap { place });
         id

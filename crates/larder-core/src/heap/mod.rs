@@ -5,16 +5,18 @@
 //! heap plans, its owner makes the device calls, the heap commits what came of them.
 
 pub(crate) mod block;
+mod capture;
 mod check;
+pub mod checkpoint;
 mod cover;
 mod free_index;
 pub(crate) mod growth;
 mod pending;
 mod pool;
-mod private;
+pub(crate) mod private;
 pub(crate) mod release;
 mod routing;
-mod segment;
+pub(crate) mod segment;
 pub mod size;
 pub mod snapshot;
 
@@ -175,9 +177,10 @@ impl Heap {
 
     /// The same request, but to another pool.
     fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
-        let (lane, splits) =
-            (self.pools.lane_for(pool, want.stream), !self.pools.pool(pool).no_split);
-        Want { splits, pool, lane, ..*want }
+        let lane = self.pools.lane_for(pool, want.stream);
+        let owner = self.pools.pool(pool);
+        let (splits, expandable) = (!owner.no_split, want.expandable && !owner.never_expands);
+        Want { expandable, splits, pool, lane, ..*want }
     }
 
     /// Hands out a free block, or none if no free block will do.
@@ -323,15 +326,14 @@ impl Heap {
         if self.blocks[id].used_elsewhere { self.pending.uses(id) } else { &[] }
     }
 
-    /// Notes that a live block is used on a stream. Its own stream needs no note.
-    pub(crate) fn note_use(&mut self, id: BlockId, stream: StreamId) {
+    /// Notes that a live block is used on a stream, by work that is `captured` or that runs. Its
+    /// own stream needs no note.
+    pub(crate) fn note_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
         let block = &mut self.blocks[id];
         if self.pools.lane(block.lane).stream != stream {
             block.used_elsewhere = true;
+            self.note_captured_use(id, stream, captured);
             self.pending.add_use(id, stream);
-            if self.privates.has_scope() {
-                self.pending.add_captured_use(id, stream);
-            }
         }
     }
 
@@ -351,30 +353,6 @@ impl Heap {
         block.state = State::Waiting;
         block.used_elsewhere = false;
         self.pending.wait_for(id, events);
-    }
-
-    /// Takes back a live block that other streams use, while no event can be recorded.
-    pub(crate) fn put_deferred(&mut self, id: BlockId) {
-        self.request_free(id);
-        self.blocks[id].state = State::Waiting;
-        self.pending.defer(id);
-    }
-
-    /// The block that was deferred first, with the streams it has to wait for.
-    pub(crate) fn first_deferred(&self) -> Option<(BlockId, Vec<StreamId>)> {
-        let id = self.pending.first_deferred()?;
-        Some((id, self.pending.uses_outside_captures(id)))
-    }
-
-    /// A deferred block waits for these events from now on; with none, it is free.
-    pub(crate) fn undefer(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
-        self.pending.undefer(id);
-        self.blocks[id].used_elsewhere = false;
-        if events.is_empty() {
-            self.complete_free(id);
-        } else {
-            self.pending.wait_for(id, events);
-        }
     }
 
     /// Whether nothing is awaited.
@@ -497,6 +475,11 @@ impl Heap {
     pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
         let segment = &self.segments[self.blocks[id].segment];
         (!segment.is_expandable()).then_some(segment.span)
+    }
+
+    /// Where a block starts.
+    pub(crate) fn addr_of(&self, id: BlockId) -> Addr {
+        self.blocks[id].addr
     }
 
     /// The size of a live block, which is at least what was asked for.

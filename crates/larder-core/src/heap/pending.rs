@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use crate::heap::block::BlockId;
-use crate::types::{EventId, StreamId};
+use crate::types::{EventId, NodeId, StreamId};
 
 /// Uses by other streams, and events awaited per stream.
 #[derive(Clone, Debug, Default)]
@@ -18,12 +18,21 @@ pub(crate) struct Pending {
     queues: BTreeMap<StreamId, VecDeque<(EventId, BlockId)>>,
     /// How many events are in the queues.
     events: usize,
-    /// Waiting blocks for which no event could be recorded yet, because a capture was on. They
-    /// keep their uses.
-    deferred: Vec<BlockId>,
+    /// Waiting blocks for which no event could be recorded yet, because a capture was on, in the
+    /// order of their frees. They keep their uses.
+    deferred: Vec<Deferred>,
     /// Of the uses, those that were noted while a capture was on: work of the capture itself,
     /// which has not run and is not waited for.
     captured: HashMap<BlockId, Vec<StreamId>>,
+}
+
+/// A block that was freed while a capture was on.
+#[derive(Clone, Debug)]
+struct Deferred {
+    block: BlockId,
+    /// The last nodes that may use it, in the graph of the capture. Whatever comes after all of them
+    /// may have it. With none it waits for the end of the capture.
+    markers: Vec<NodeId>,
 }
 
 impl Pending {
@@ -45,14 +54,22 @@ impl Pending {
         self.captured.entry(block).or_default().push(stream);
     }
 
-    /// The block was freed while a capture was on.
-    pub(crate) fn defer(&mut self, block: BlockId) {
-        self.deferred.push(block);
+    /// Notes that a use was not, or not only, part of a capture.
+    pub(crate) fn forget_captured_use(&mut self, block: BlockId, stream: StreamId) {
+        if let Some(streams) = self.captured.get_mut(&block) {
+            streams.retain(|&other| other != stream);
+        }
     }
 
-    /// The block that was deferred first.
-    pub(crate) fn first_deferred(&self) -> Option<BlockId> {
-        self.deferred.first().copied()
+    /// The block was freed while a capture was on; its last uses there end in these nodes.
+    pub(crate) fn defer(&mut self, block: BlockId, markers: Vec<NodeId>) {
+        self.deferred.push(Deferred { block, markers });
+    }
+
+    /// Deferred blocks with the nodes that their last uses end in; none where they wait for the end
+    /// of the capture.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = (BlockId, &[NodeId])> + '_ {
+        self.deferred.iter().map(|deferred| (deferred.block, deferred.markers.as_slice()))
     }
 
     /// The streams that a deferred block has to wait for: those that used it outside captures.
@@ -63,14 +80,14 @@ impl Pending {
 
     /// The block is no longer deferred, and its uses are forgotten.
     pub(crate) fn undefer(&mut self, block: BlockId) {
-        self.deferred.retain(|&other| other != block);
+        self.deferred.retain(|deferred| deferred.block != block);
         self.uses.remove(&block);
         self.captured.remove(&block);
     }
 
-    /// Deferred blocks, for the check.
-    pub(crate) fn deferred(&self) -> &[BlockId] {
-        &self.deferred
+    /// Deferred blocks, in the order of their frees.
+    pub(crate) fn deferred(&self) -> Vec<BlockId> {
+        self.deferred.iter().map(|deferred| deferred.block).collect()
     }
 
     /// The block was freed, and an event recorded on each stream that used it.

@@ -51,6 +51,8 @@ pub(crate) struct Pool {
     pub(crate) owner: Option<PoolId>,
     /// Its blocks are never split.
     pub(crate) no_split: bool,
+    /// Its segments are never expandable.
+    pub(crate) never_expands: bool,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
     /// The lane looked up last: a program mostly stays on one stream.
@@ -83,10 +85,12 @@ impl Pools {
         if let Some(at) = spare.map(|at| self.spare.swap_remove(at)) {
             let pool = self.pool_mut(at);
             (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
+            pool.never_expands = false;
             return at;
         }
         let (lanes, recent) = (Vec::new(), None);
-        self.list.push(Pool { kind, owner, no_split: false, lanes, recent, searches: 0 });
+        let (no_split, never_expands) = (false, false);
+        self.list.push(Pool { kind, owner, no_split, never_expands, lanes, recent, searches: 0 });
         PoolIndex(u32::try_from(self.list.len() - 1).expect("few pools"))
     }
 

@@ -146,6 +146,16 @@ impl Heap {
         (plan, found_bytes >= key_bytes)
     }
 
+    /// The stream whose requests a segment serves.
+    pub(crate) fn segment_stream(&self, id: SegmentId) -> StreamId {
+        self.pools.lane(self.segments[id].lane).stream
+    }
+
+    /// Whether the heap has any of these addresses already.
+    pub(crate) fn overlaps(&self, span: Span) -> bool {
+        self.segments.iter().any(|(_, segment)| segment.span.overlaps(span))
+    }
+
     /// The addresses of a segment.
     pub(crate) fn segment_span(&self, id: SegmentId) -> Span {
         self.segments[id].span
@@ -154,7 +164,7 @@ impl Heap {
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
         let segment = &self.segments[id];
-        let (first, span) = (segment.first, segment.span);
+        let (first, span, lane) = (segment.first, segment.span, segment.lane);
         let oversize = if self.policy.oversize_is_remembered {
             segment.oversize
         } else {
@@ -166,6 +176,7 @@ impl Heap {
         self.blocks.remove(first);
         self.segments.remove(id);
         self.reserved_bytes -= span.size_bytes;
+        self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
         self.recorder.record(Record::SegmentFree { place, oversize });
     }
 
@@ -217,6 +228,7 @@ impl Heap {
         let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
         self.reserved_bytes -= span.size_bytes;
+        self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
         let place = Place { size_bytes: span.size_bytes, ..place };
         self.recorder.record(Record::SegmentUnmap { place });
     }

@@ -1,32 +1,42 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
-use std::thread::ThreadId;
-
 use crate::error::PoolProblem;
 use crate::heap::pool::PoolIndex;
-use crate::heap::private::{Filter, Private};
+use crate::heap::private::{Caller, Filter, Private};
 use crate::heap::release::Release;
+use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, Want};
+use crate::record::stats::Counter;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 impl Heap {
-    /// Whether any scope is open. A capture opens one for as long as it runs, and any open scope
-    /// is taken for a capture, as in PyTorch 2.11: no event is asked for, frees that other streams
-    /// use are put off, and nothing is flushed to make room.
+    /// Whether any scope is open. A capture runs inside one, so that where none is open nothing
+    /// needs to be known of captures.
     #[inline]
     pub(crate) fn is_diverted(&self) -> bool {
         self.privates.has_scope()
     }
 
+    /// The streams by whose captures open scopes choose.
+    pub(crate) fn capture_origins(&self) -> Vec<StreamId> {
+        let origin =
+            |filter| if let Filter::Capture(stream) = filter { Some(stream) } else { None };
+        self.privates.filters().filter_map(origin).collect()
+    }
+
+    /// All streams that open scopes name.
+    pub(crate) fn scope_streams(&self) -> Vec<StreamId> {
+        let stream = |filter| match filter {
+            Filter::Stream(stream) | Filter::Capture(stream) => Some(stream),
+            Filter::Any | Filter::Thread(_) => None,
+        };
+        self.privates.filters().filter_map(stream).collect()
+    }
+
     /// Rounds a request and routes it through the open scopes.
-    pub(crate) fn want_routed(
-        &mut self,
-        requested_bytes: u64,
-        stream: StreamId,
-        thread: ThreadId,
-    ) -> Want {
-        let want = self.want(requested_bytes, stream);
-        let private = self.privates.route(stream, thread).and_then(|id| self.privates.get(id));
+    pub(crate) fn want_routed(&mut self, requested_bytes: u64, caller: &Caller<'_>) -> Want {
+        let want = self.want(requested_bytes, caller.stream);
+        let private = self.privates.route(caller).and_then(|id| self.privates.get(id));
         match private.map(|private| private.pool(want.kind)) {
             Some(pool) => self.want_from(&want, pool),
             None => want,
@@ -45,7 +55,8 @@ impl Heap {
             let number = if id.0 == 0 { id.1 } else { id.0 };
             number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
         };
-        let lenders = self.privates.iter().filter(|(_, private)| private.use_on_oom);
+        let lends = |private: &Private| private.use_on_oom && !private.is_released();
+        let lenders = self.privates.iter().filter(|(_, private)| lends(private));
         let mut lenders: Vec<(u64, PoolIndex)> =
             lenders.map(|(id, private)| (order(id), private.pool(want.kind))).collect();
         lenders.sort_unstable();
@@ -68,11 +79,77 @@ impl Heap {
             private.uses += 1;
             return Ok(());
         }
+        self.add_private(id, false);
+        Ok(())
+    }
+
+    /// Makes a private pool whose segments come from a source of its own. They are never
+    /// expandable.
+    pub(crate) fn add_pool_with_source(&mut self, id: PoolId) -> Result<(), PoolProblem> {
+        if id == PoolId::NONE {
+            return Err(PoolProblem::NoName);
+        }
+        if self.privates.get(id).is_some() {
+            return Err(PoolProblem::Exists);
+        }
+        self.add_private(id, true);
+        Ok(())
+    }
+
+    fn add_private(&mut self, id: PoolId, own_source: bool) {
         let small = self.pools.add(PoolKind::Small, Some(id));
         let large = self.pools.add(PoolKind::Large, Some(id));
-        let private = Private { small, large, uses: 1, use_on_oom: false };
+        for pool in [small, large] {
+            self.pools.pool_mut(pool).never_expands = own_source;
+        }
+        let reserved = Counter::default();
+        let private = Private { small, large, uses: 1, use_on_oom: false, own_source, reserved };
         self.privates.insert(id, private);
-        Ok(())
+    }
+
+    /// The private pool that the request goes to, if its segments come from a source of its own.
+    pub(crate) fn source_for(&self, want: &Want) -> Option<PoolId> {
+        self.with_source(self.pools.pool(want.pool).owner)
+    }
+
+    /// The private pool that the segment belongs to, if it came from a source of the pool's own.
+    pub(crate) fn source_of(&self, segment: SegmentId) -> Option<PoolId> {
+        self.with_source(self.owner_of(segment))
+    }
+
+    fn with_source(&self, owner: Option<PoolId>) -> Option<PoolId> {
+        owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.own_source))
+    }
+
+    /// The private pool that a segment belongs to.
+    pub(super) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
+        self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
+    }
+
+    /// The bytes held of the device for a private pool became more or fewer.
+    pub(super) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
+        let owner = self.pools.pool(pool).owner;
+        if let Some(Ok(private)) = owner.map(|id| self.privates.get_mut(id)) {
+            let reserved = &mut private.reserved;
+            reserved.current += change_bytes;
+            reserved.peak = reserved.peak.max(reserved.current);
+            reserved.allocated += change_bytes.max(0);
+            reserved.freed += (-change_bytes).max(0);
+        }
+    }
+
+    /// Peaks of the private pools' counts become the current values.
+    pub(crate) fn reset_pool_peaks(&mut self) {
+        for private in self.privates.iter_mut() {
+            private.reserved.peak = private.reserved.current;
+        }
+    }
+
+    /// Sums of the private pools' counts become zero.
+    pub(crate) fn reset_pool_sums(&mut self) {
+        for private in self.privates.iter_mut() {
+            (private.reserved.allocated, private.reserved.freed) = (0, 0);
+        }
     }
 
     /// Drops a use of a private pool. Without uses its memory may go back to the device.

@@ -2,7 +2,8 @@
 
 use crate::heap::Heap;
 use crate::heap::block::State;
-use crate::types::{PoolKind, Span, StreamId};
+use crate::record::stats::Counter;
+use crate::types::{PoolId, PoolKind, Span, StreamId};
 
 /// One segment as it stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,12 +14,33 @@ pub struct SegmentState {
     pub stream: StreamId,
     /// The kind of pool it belongs to.
     pub kind: PoolKind,
+    /// The private pool it belongs to; none for the default pools.
+    pub pool: Option<PoolId>,
     /// Whether it can grow.
     pub expandable: bool,
     /// Bytes with memory behind them.
     pub backed_bytes: u64,
     /// Its blocks, in the order of their addresses, without a gap.
     pub blocks: Vec<BlockState>,
+}
+
+/// What a private pool holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// How many use it.
+    pub uses: u32,
+    /// Segments held of the device; expandable ones do not count.
+    pub segments: u64,
+    /// Bytes held of the device.
+    pub reserved_bytes: Counter,
+    /// Live allocations.
+    pub allocations: u64,
+    /// Bytes in live allocations.
+    pub allocated_bytes: u64,
+    /// Bytes in blocks that are live or still awaited by a stream.
+    pub active_bytes: u64,
+    /// Bytes in free blocks.
+    pub free_bytes: u64,
 }
 
 /// One block as it stood.
@@ -53,6 +75,7 @@ impl Heap {
                     span: segment.span,
                     stream: lane.stream,
                     kind: lane.kind,
+                    pool: self.pools.pool(lane.pool).owner,
                     expandable: segment.is_expandable(),
                     backed_bytes: segment.backed_bytes(),
                     blocks: blocks.collect(),
@@ -61,5 +84,40 @@ impl Heap {
             .collect();
         segments.sort_by_key(|segment| segment.span.addr);
         segments
+    }
+
+    /// Every segment of a private pool, in the order of their addresses; none if there is no such
+    /// pool.
+    pub fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
+        self.privates.get(pool)?;
+        let segments = self.snapshot().into_iter();
+        Some(segments.filter(|segment| segment.pool == Some(pool)).collect())
+    }
+
+    /// What a private pool holds; none if there is no such pool.
+    pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
+        let private = self.privates.get(pool)?;
+        let mut stats = PoolStats {
+            uses: private.uses,
+            reserved_bytes: private.reserved,
+            ..PoolStats::default()
+        };
+        for segment in self.snapshot_of(pool)? {
+            stats.segments += u64::from(!segment.expandable);
+            for block in segment.blocks {
+                let size_bytes = block.span.size_bytes;
+                match block.state {
+                    State::Live => {
+                        stats.allocations += 1;
+                        stats.allocated_bytes += size_bytes;
+                        stats.active_bytes += size_bytes;
+                    }
+                    State::Waiting => stats.active_bytes += size_bytes,
+                    State::Free => stats.free_bytes += size_bytes,
+                    State::Unmapped => {}
+                }
+            }
+        }
+        Some(stats)
     }
 }

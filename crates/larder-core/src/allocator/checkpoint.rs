@@ -1,0 +1,93 @@
+//! Checkpoints of private pools: saving a layout, putting it back, and asking what is live.
+
+use crate::allocator::pools::about;
+use crate::allocator::{Allocator, Shelf};
+use crate::device::Device;
+use crate::error::{Error, PoolProblem};
+use crate::heap::block::BlockId;
+use crate::heap::checkpoint::{Checkpoint, Restored};
+use crate::types::{Addr, EventId, NodeId, PoolId, StreamId};
+
+/// How a block that other streams use is freed.
+enum Farewell {
+    After(Vec<(StreamId, EventId)>),
+    Deferred(Vec<NodeId>),
+}
+
+impl Allocator {
+    /// Saves the layout of a private pool: where its blocks are, how large, and which are live. The
+    /// pool must be in use, and none of its blocks may be awaited by another stream.
+    pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
+        let mut shelf = self.lock();
+        shelf.record_deferred(&*self.device)?;
+        shelf.heap.checkpoint(pool).map_err(about(pool))
+    }
+
+    /// Puts a saved layout back: afterwards exactly those blocks of the pool are live that were when
+    /// it was saved, at the same addresses. The pool may have got more segments since; their blocks
+    /// are freed. A checkpoint that cannot be put back is an error, and changes nothing.
+    ///
+    /// No byte of the memory is touched. Whoever held a block that is now freed must let go of it,
+    /// and whoever held one that is live again may have it back.
+    pub fn restore_pool(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
+        let pool = checkpoint.pool();
+        let mut shelf = self.lock();
+        let used = shelf.heap.plan_restore(checkpoint).map_err(about(pool))?;
+        let freed: Vec<Addr> = used.iter().map(|&block| shelf.heap.addr_of(block)).collect();
+        shelf.free_used(&*self.device, &used)?;
+        let mut restored = shelf.heap.restore(checkpoint);
+        restored.freed.extend(freed);
+        restored.freed.sort_unstable();
+        restored.created.sort_unstable();
+        Ok(restored)
+    }
+
+    /// Whether exactly these blocks of a private pool are live.
+    pub fn pool_has_live(&self, pool: PoolId, expected: &[Addr]) -> Result<bool, Error> {
+        let live = self.lock().heap.live_in(pool).map_err(about(pool))?;
+        let mut expected = expected.to_vec();
+        expected.sort_unstable();
+        expected.dedup();
+        Ok(live == expected)
+    }
+}
+
+impl Shelf {
+    /// Frees live blocks that other streams use, all of them or, if the device refuses, none.
+    fn free_used(&mut self, device: &dyn Device, blocks: &[BlockId]) -> Result<(), Error> {
+        let mut farewells = Vec::with_capacity(blocks.len());
+        for &block in blocks {
+            match self.say_farewell(device, block) {
+                Ok(farewell) => farewells.push(farewell),
+                Err(error) => {
+                    for farewell in farewells {
+                        if let Farewell::After(events) = farewell {
+                            self.unrecord(events);
+                        }
+                    }
+                    return Err(error);
+                }
+            }
+        }
+        for (&block, farewell) in blocks.iter().zip(farewells) {
+            match farewell {
+                Farewell::After(events) => self.heap.put_after(block, &events),
+                Farewell::Deferred(markers) => self.heap.put_deferred(block, markers),
+            }
+        }
+        Ok(())
+    }
+
+    fn say_farewell(&mut self, device: &dyn Device, block: BlockId) -> Result<Farewell, Error> {
+        if let Some(markers) = self.plan_deferral(device, block)? {
+            return Ok(Farewell::Deferred(markers));
+        }
+        let streams = self.heap.uses(block).to_vec();
+        Ok(Farewell::After(self.record_events(device, &streams)?))
+    }
+}
+
+/// A checkpoint given to a pool that it is not of.
+pub(super) fn check_owner(pool: PoolId, checkpoint: &Checkpoint) -> Result<(), Error> {
+    if checkpoint.pool() == pool { Ok(()) } else { Err(about(pool)(PoolProblem::OtherPool)) }
+}

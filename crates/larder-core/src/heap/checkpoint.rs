@@ -1,0 +1,271 @@
+//! Checkpoints: the layout of a private pool, saved and put back. The memory itself is not touched:
+//! a program that replays graphs knows what lies in it, and wants the heap to agree.
+
+use crate::error::PoolProblem;
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State};
+use crate::heap::private::Private;
+use crate::heap::segment::SegmentId;
+use crate::record::Record;
+use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
+
+/// The layout of a private pool as it was: plain data, good for as long as the pool has the
+/// segments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    pool: PoolId,
+    /// In the order in which they are put back.
+    segments: Vec<Layout>,
+}
+
+/// One segment's layout.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layout {
+    /// What it had memory behind, from its first address on.
+    span: Span,
+    stream: StreamId,
+    kind: PoolKind,
+    expandable: bool,
+    /// Its blocks in the order of addresses, without a gap: how large, and whether live.
+    blocks: Vec<(u64, bool)>,
+}
+
+/// What putting back a checkpoint did to the program's memory. An address can be in both lists.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Blocks that were live before.
+    pub freed: Vec<Addr>,
+    /// Blocks that are live now.
+    pub created: Vec<Addr>,
+}
+
+impl Checkpoint {
+    /// The pool that it is of.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// The blocks that were live, in the order of their addresses.
+    pub fn live(&self) -> Vec<Span> {
+        let mut live = Vec::new();
+        for segment in &self.segments {
+            let mut addr = segment.span.addr;
+            for &(size_bytes, is_live) in &segment.blocks {
+                if is_live {
+                    live.push(Span::new(addr, size_bytes));
+                }
+                addr = addr.offset(size_bytes);
+            }
+        }
+        live.sort_by_key(|span| span.addr);
+        live
+    }
+}
+
+impl Heap {
+    /// A private pool that may be saved and put back.
+    fn pool_in_use(&self, id: PoolId) -> Result<&Private, PoolProblem> {
+        let private = self.privates.get(id).ok_or(PoolProblem::Unknown)?;
+        if private.is_released() { Err(PoolProblem::Released) } else { Ok(private) }
+    }
+
+    /// The segments of a private pool, in the order in which PyTorch would come upon them: those
+    /// that begin with a block in use, then the others, small before large and in the order of
+    /// their first blocks.
+    fn segments_of(&self, private: &Private) -> Vec<SegmentId> {
+        let mut segments: Vec<_> = self
+            .segments
+            .iter()
+            .filter(|(_, segment)| {
+                let pool = self.pools.lane(segment.lane).pool;
+                pool == private.small || pool == private.large
+            })
+            .map(|(id, segment)| {
+                let (first, lane) = (&self.blocks[segment.first], self.pools.lane(segment.lane));
+                let key = match first.state {
+                    State::Live | State::Waiting => (false, PoolKind::Small, StreamId(0), 0),
+                    _ => (true, lane.kind, lane.stream, first.size_bytes),
+                };
+                (key, segment.span.addr, id)
+            })
+            .collect();
+        segments.sort_unstable_by_key(|&(key, addr, _)| (key, addr));
+        segments.into_iter().map(|(_, _, id)| id).collect()
+    }
+
+    fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
+        std::iter::successors(Some(self.segments[segment].first), |&id| self.blocks[id].next)
+    }
+
+    /// Saves the layout of a private pool in use. No block of it may be awaited.
+    pub(crate) fn checkpoint(&self, pool: PoolId) -> Result<Checkpoint, PoolProblem> {
+        let private = self.pool_in_use(pool)?;
+        let mut segments = Vec::new();
+        for id in self.segments_of(private) {
+            let segment = &self.segments[id];
+            let lane = self.pools.lane(segment.lane);
+            let (mut blocks, mut size_bytes) = (Vec::new(), 0);
+            for block in self.chain(id).map(|id| &self.blocks[id]) {
+                match block.state {
+                    State::Waiting => return Err(PoolProblem::Unsettled(block.addr)),
+                    // Only the end of a segment has no memory, as long as its pool is in use.
+                    State::Unmapped => break,
+                    State::Free | State::Live => {
+                        blocks.push((block.size_bytes, block.state == State::Live));
+                    }
+                }
+                size_bytes += block.size_bytes;
+            }
+            // A segment that never got memory has nothing to put back.
+            if !blocks.is_empty() {
+                segments.push(Layout {
+                    span: Span::new(segment.span.addr, size_bytes),
+                    stream: lane.stream,
+                    kind: lane.kind,
+                    expandable: segment.is_expandable(),
+                    blocks,
+                });
+            }
+        }
+        Ok(Checkpoint { pool, segments })
+    }
+
+    /// Checks that a checkpoint can be put back: its segments are there, have at least the memory
+    /// that they had, and no block in them is used or awaited by another stream. Names the live
+    /// blocks elsewhere in the pool that other streams use: these have to be freed by way of events.
+    pub(crate) fn plan_restore(
+        &self,
+        checkpoint: &Checkpoint,
+    ) -> Result<Vec<BlockId>, PoolProblem> {
+        let private = self.pool_in_use(checkpoint.pool)?;
+        let mut used_elsewhere = Vec::new();
+        let mut found = 0;
+        for id in self.segments_of(private) {
+            let saved = checkpoint.segments.iter().find(|saved| self.is_segment(saved, id));
+            found += usize::from(saved.is_some());
+            for block_id in self.chain(id) {
+                let block = &self.blocks[block_id];
+                let is_awaited = block.state == State::Waiting || block.used_elsewhere;
+                if saved.is_some() && is_awaited {
+                    return Err(PoolProblem::Unsettled(block.addr));
+                }
+                if block.state == State::Live && block.used_elsewhere {
+                    used_elsewhere.push(block_id);
+                }
+            }
+        }
+        if found < checkpoint.segments.len() {
+            let ids = self.segments_of(private);
+            let is_gone = |saved: &&Layout| !ids.iter().any(|&id| self.is_segment(saved, id));
+            let gone = checkpoint.segments.iter().find(is_gone);
+            return Err(PoolProblem::SegmentGone(gone.map_or(Addr(0), |saved| saved.span.addr)));
+        }
+        Ok(used_elsewhere)
+    }
+
+    /// Whether this is the segment that was saved, with all the memory that it had.
+    fn is_segment(&self, saved: &Layout, id: SegmentId) -> bool {
+        let segment = &self.segments[id];
+        let lane = self.pools.lane(segment.lane);
+        if (segment.span.addr, lane.stream, lane.kind, segment.is_expandable())
+            != (saved.span.addr, saved.stream, saved.kind, saved.expandable)
+        {
+            return false;
+        }
+        let backed = self.chain(id).map(|id| &self.blocks[id]);
+        let backed_bytes: u64 = backed
+            .take_while(|block| block.state != State::Unmapped)
+            .map(|block| block.size_bytes)
+            .sum();
+        if saved.expandable {
+            backed_bytes >= saved.span.size_bytes
+        } else {
+            backed_bytes == saved.span.size_bytes
+        }
+    }
+
+    /// Puts a checkpoint back that `plan_restore` found good, once the blocks that it named are
+    /// freed. All of the pool's live blocks are freed, every block of the checkpoint is handed out
+    /// where it was, and those that were free are freed again: so the statistics move as they do in
+    /// PyTorch.
+    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
+        let mut restored = Restored::default();
+        let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
+        for segment in self.segments_of(&private) {
+            let is_live = |&id: &BlockId| self.blocks[id].state == State::Live;
+            let live: Vec<BlockId> = self.chain(segment).filter(is_live).collect();
+            for id in live {
+                restored.freed.push(self.blocks[id].addr);
+                self.put(id);
+            }
+        }
+        for saved in &checkpoint.segments {
+            let segments = self.segments_of(&private);
+            let segment = segments.into_iter().find(|&id| self.is_segment(saved, id));
+            if let Some(segment) = segment {
+                self.restore_segment(segment, saved, &mut restored.created);
+            }
+        }
+        restored
+    }
+
+    fn restore_segment(&mut self, segment: SegmentId, saved: &Layout, created: &mut Vec<Addr>) {
+        let mut next = Some(self.segments[segment].first);
+        let mut blocks = Vec::with_capacity(saved.blocks.len());
+        for &(size_bytes, is_live) in &saved.blocks {
+            let id = next.expect("the segment has the memory that it had");
+            self.hand_out_exactly(id, size_bytes);
+            next = self.blocks[id].next;
+            blocks.push((id, is_live));
+        }
+        for (id, is_live) in blocks {
+            if is_live {
+                let addr = self.blocks[id].addr;
+                // Only now: a free piece of a large pool may be smaller than a window of addresses.
+                self.segments.note_start(segment, addr, id);
+                created.push(addr);
+            } else {
+                self.put(id);
+            }
+        }
+    }
+
+    /// Makes the first `size_bytes` of a free block live, whatever the split limit says.
+    fn hand_out_exactly(&mut self, id: BlockId, size_bytes: u64) {
+        self.unshelve(id);
+        let block = &self.blocks[id];
+        let (whole_bytes, kind) = (block.size_bytes, block.kind);
+        let (expandable, was_split) = (block.expandable, block.is_split());
+        let (blocks, bytes) = if whole_bytes > size_bytes {
+            let rest = self.blocks.split(id, size_bytes);
+            self.shelve(rest);
+            let rest_bytes = whole_bytes - size_bytes;
+            if was_split { (0, -(size_bytes as i64)) } else { (1, rest_bytes as i64) }
+        } else if was_split {
+            (-1, -(whole_bytes as i64))
+        } else {
+            (0, 0)
+        };
+        if !expandable && (blocks, bytes) != (0, 0) {
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+        }
+        let block = &mut self.blocks[id];
+        block.state = State::Live;
+        block.requested_bytes = size_bytes;
+        block.oversize = size_bytes >= self.split_limit_bytes;
+        let oversize = block.oversize;
+        let (place, requested_bytes) = self.facts(id);
+        self.recorder.record(Record::Alloc { place, requested_bytes, oversize });
+    }
+
+    /// The live blocks of a private pool, in the order of their addresses.
+    pub(crate) fn live_in(&self, pool: PoolId) -> Result<Vec<Addr>, PoolProblem> {
+        let private = self.privates.get(pool).ok_or(PoolProblem::Unknown)?;
+        let segments = self.segments_of(private).into_iter();
+        let blocks = segments.flat_map(|id| self.chain(id)).map(|id| &self.blocks[id]);
+        let live = blocks.filter(|block| block.state == State::Live);
+        let mut live: Vec<Addr> = live.map(|block| block.addr).collect();
+        live.sort_unstable();
+        Ok(live)
+    }
+}
