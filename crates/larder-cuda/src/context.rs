@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUstreamCaptureMode};
@@ -10,25 +11,35 @@ use larder_core::device::DeviceError;
 use crate::driver;
 
 /// The primary context of a device, kept alive.
-pub(crate) struct Context(Arc<CudaContext>);
+pub(crate) struct Context {
+    cuda: Arc<CudaContext>,
+    /// How often it was entered, which is how many calls came.
+    entries: AtomicU64,
+}
 
 impl Context {
     pub(crate) fn new(cuda: Arc<CudaContext>) -> Context {
-        Context(cuda)
+        Context { cuda, entries: AtomicU64::new(0) }
+    }
+
+    /// How often it was entered.
+    pub(crate) fn entries(&self) -> u64 {
+        self.entries.load(Ordering::Relaxed)
     }
 
     pub(crate) fn cuda(&self) -> &Arc<CudaContext> {
-        &self.0
+        &self.cuda
     }
 
     pub(crate) fn raw(&self) -> sys::CUcontext {
-        self.0.cu_ctx()
+        self.cuda.cu_ctx()
     }
 
     /// Makes the context current on this thread, and lets the thread make calls that a capture
     /// would forbid, until the guard is dropped. Where the context is current already, which is
     /// the usual case, that is no more than a look.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
+        self.entries.fetch_add(1, Ordering::Relaxed);
         let previous = driver::current_context()?;
         let restore = previous != self.raw();
         if restore {

@@ -155,6 +155,11 @@ impl CudaDevice {
         self.context.cuda()
     }
 
+    /// How many calls reached the driver.
+    pub fn driver_calls(&self) -> u64 {
+        self.context.entries()
+    }
+
     /// What was given out and not given back.
     pub fn held(&self) -> Held {
         self.ledger().held()

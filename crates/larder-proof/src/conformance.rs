@@ -39,7 +39,8 @@ impl CudaDrive {
     fn end(&self, stream: StreamId) -> Result<(), String> {
         let mut graph = ptr::null_mut();
         // SAFETY: the stream is alive, and the pointer is to a handle of the right type.
-        let ended = unsafe { sys::cuStreamEndCapture(self.stream(stream).cu_stream(), &raw mut graph) };
+        let ended =
+            unsafe { sys::cuStreamEndCapture(self.stream(stream).cu_stream(), &raw mut graph) };
         if !graph.is_null() {
             // SAFETY: the graph was just given to us.
             let _ = unsafe { sys::cuGraphDestroy(graph) };

@@ -1,30 +1,35 @@
 //! Graphs: captured with memory of a private pool, replayed thousands of times while eager work
 //! goes on beside them.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
 use cudarc::driver::{CudaGraph, CudaStream};
-use larder_core::Allocator;
 use larder_core::heap::Filter;
-use larder_core::types::{Addr, MIB, PoolId};
+use larder_core::types::{Addr, MIB};
+use larder_core::{Allocator, MemPool};
 use larder_sim::random::Random;
-use std::sync::Arc;
 
 use crate::rig::{Explain, Rig, id_of};
 
 const BLOCK_BYTES: u64 = 8 * MIB;
-const POOL: PoolId = PoolId(1, 0);
+const SETTINGS: [&str; 4] = [
+    "",
+    "expandable_segments:True",
+    "graph_capture_record_stream_reuse:True",
+    "expandable_segments:True,graph_capture_record_stream_reuse:True",
+];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
-    let replays = if short { 50 } else { 3000 };
+    let replays = if short { 50 } else { 1500 };
     let (main, side) = (rig.stream()?, rig.stream()?);
     let eager = rig.streams(2)?;
     let mut done = 0;
     let mut eager_blocks = 0;
-    for settings in ["", "expandable_segments:True"] {
-        let allocator = rig.allocator(settings)?;
+    for settings in SETTINGS {
+        let allocator = Arc::new(rig.allocator(settings)?);
         let stop = AtomicBool::new(false);
         let result = thread::scope(|scope| {
             let worker = scope.spawn(|| {
@@ -52,27 +57,31 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
 /// Captures a graph whose memory comes from a private pool, and replays it.
 fn capture_and_replay(
     rig: &Rig,
-    allocator: &Allocator,
+    allocator: &Arc<Allocator>,
     [main, side]: [&Arc<CudaStream>; 2],
     replays: u32,
 ) -> Result<(), String> {
     // What goes in and comes out lives outside the capture.
     let state = allocator.malloc(BLOCK_BYTES, id_of(main)).or_say("a block")?;
-    let zero = |value: u32| rig.fill_words(main, state, BLOCK_BYTES, value);
-    zero(0)?;
+    rig.zero(main, state, BLOCK_BYTES)?;
     main.synchronize().or_say("waiting for a stream")?;
-    allocator.add_pool_use(POOL).or_say("a pool")?;
-    allocator.begin_pool(POOL, Filter::Any).or_say("a scope")?;
-    let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-    main.begin_capture(mode).or_say("a capture")?;
-    let captured = record(rig, allocator, [main, side], state);
-    let flags = CUgraphInstantiate_flags(0);
-    let graph = main.end_capture(flags).or_say("the end of a capture");
-    allocator.end_pool(POOL).or_say("the end of a scope")?;
-    // Of the scope's own use of the pool and of the one made above, one is given up now.
-    allocator.drop_pool_use(POOL).or_say("a pool")?;
-    let kept = captured?;
-    let graph: CudaGraph = graph?.ok_or("the capture has no graph")?;
+    let pool = MemPool::for_capture(allocator).or_say("a pool")?;
+    let scope = Filter::Capture(id_of(main));
+    let (kept, graph) = pool
+        .scope_for(scope, || -> Result<(Vec<Addr>, CudaGraph), String> {
+            let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+            main.begin_capture(mode).or_say("a capture")?;
+            let kept = record(rig, allocator, [main, side], state);
+            // The capture is ended whatever happened in it.
+            let graph = main.end_capture(CUgraphInstantiate_flags(0));
+            let graph = graph.or_say("the end of a capture")?.ok_or("the capture has no graph");
+            Ok((kept?, graph?))
+        })
+        .or_say("a scope")??;
+    let apart_bytes = pool.stats();
+    if pool.snapshot().is_empty() {
+        return Err(format!("the graph's memory is not the pool's: {apart_bytes:?}"));
+    }
     for replay in 1..=replays {
         graph.launch().or_say("a replay")?;
         if replay % 100 == 0 {
@@ -84,7 +93,6 @@ fn capture_and_replay(
     for addr in kept.into_iter().chain([state]) {
         allocator.free(addr).or_say("free")?;
     }
-    allocator.drop_pool_use(POOL).or_say("a pool")?;
     Ok(())
 }
 

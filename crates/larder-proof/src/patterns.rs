@@ -11,7 +11,7 @@ use larder_core::heap::Filter;
 use larder_core::types::{Addr, GIB, MIB, PoolId};
 use larder_core::{Allocator, Config, Policy};
 use larder_sim::generate::{GenerateOptions, Generator};
-use larder_sim::script::Op;
+use larder_sim::script::{Op, Route};
 
 use crate::rig::{Explain, Rig, id_of};
 
@@ -31,7 +31,12 @@ const ROUNDS: &[Round] = &[
     Round { settings: "", threads: 4, cap_bytes: Some(3 * GIB), pools: false },
     Round { settings: "expandable_segments:True", threads: 1, cap_bytes: None, pools: true },
     Round { settings: "expandable_segments:True", threads: 8, cap_bytes: None, pools: false },
-    Round { settings: "expandable_segments:True", threads: 4, cap_bytes: Some(3 * GIB), pools: false },
+    Round {
+        settings: "expandable_segments:True",
+        threads: 4,
+        cap_bytes: Some(3 * GIB),
+        pools: false,
+    },
     Round {
         settings: "expandable_segments:True,page_size_mb:2",
         threads: 4,
@@ -68,9 +73,8 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
 /// Plays a round; how many requests were served, and how many refused.
 fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64), String> {
     // The streams outlive the allocator, which may wait for them until it is gone.
-    let streams: Vec<_> = (0..round.threads)
-        .map(|_| rig.streams(STREAMS as usize))
-        .collect::<Result<_, _>>()?;
+    let streams: Vec<_> =
+        (0..round.threads).map(|_| rig.streams(STREAMS as usize)).collect::<Result<_, _>>()?;
     let config = Config::parse(round.settings).or_say("settings")?;
     let allocator = Allocator::new(Arc::clone(&rig.device) as _, config, Policy::default());
     if let Some(cap_bytes) = round.cap_bytes {
@@ -80,8 +84,8 @@ fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64),
     let claims = Claims::default();
     let results: Vec<Result<(u64, u64), String>> = thread::scope(|scope| {
         let (allocator, claims) = (&allocator, &claims);
-        let player = |(number, streams)| {
-            let number = number as u64;
+        let player = |(number, streams): (usize, &'_ Vec<Arc<CudaStream>>)| {
+            let (number, streams) = (number as u64, &streams[..]);
             let pool_base = 1 + number * 1000;
             let (live, refused) = (HashMap::new(), 0);
             let player = Player { rig, allocator, claims, streams, pool_base, live, refused };
@@ -135,7 +139,8 @@ impl Claims {
     fn take(&self, addr: Addr, size_bytes: u64) -> Result<(), String> {
         let last = addr.0 + size_bytes - 1;
         let mut claims = self.0.lock().or_say("the claims")?;
-        if let Some((start, end)) = claims.range(..=last).next_back().filter(|(_, end)| **end >= addr.0)
+        if let Some((start, end)) =
+            claims.range(..=last).next_back().filter(|(_, end)| **end >= addr.0)
         {
             return Err(format!("{size_bytes} bytes at {addr} overlap {start:#x} to {end:#x}"));
         }
@@ -195,15 +200,19 @@ impl Player<'_> {
             }
             Op::Empty => allocator.empty_cache().or_say("emptying the cache")?,
             Op::PoolNew { pool } => allocator.add_pool_use(self.pool(pool)).or_say("a pool")?,
-            Op::PoolBegin { pool, stream } => {
-                let filter = match stream {
-                    Some(stream) => Filter::Stream(id_of(&self.streams[stream as usize])),
-                    None => Filter::Thread(thread::current().id()),
+            Op::PoolBegin { pool, route } => {
+                let filter = match route {
+                    Route::Stream(stream) | Route::Capture(stream) => {
+                        Filter::Stream(id_of(&self.streams[stream as usize]))
+                    }
+                    Route::All => Filter::Thread(thread::current().id()),
                 };
                 allocator.begin_pool(self.pool(pool), filter).or_say("a scope")?;
             }
             Op::PoolEnd { pool } => allocator.end_pool(self.pool(pool)).or_say("a scope")?,
-            Op::PoolRelease { pool } => allocator.drop_pool_use(self.pool(pool)).or_say("a pool")?,
+            Op::PoolRelease { pool } => {
+                allocator.drop_pool_use(self.pool(pool)).or_say("a pool")?
+            }
             Op::PoolEmpty { pool } => allocator.empty_pool(self.pool(pool)).or_say("a pool")?,
             Op::PoolUseOnOom { pool, on } => {
                 allocator.set_pool_use_on_oom(self.pool(pool), on).or_say("a pool")?;
@@ -211,9 +220,15 @@ impl Player<'_> {
             Op::PoolNoSplit { pool } => {
                 allocator.set_pool_no_split(self.pool(pool)).or_say("a pool")?;
             }
-            Op::Fraction { .. } | Op::ResetPeak | Op::ResetAccumulated => {}
-            // Captures have a part of their own.
+            Op::Launch { stream } => self.rig.delay(&self.streams[stream as usize], 1000)?,
+            Op::Wait { stream, other } => {
+                let [stream, other] = [stream, other].map(|at| &self.streams[at as usize]);
+                stream.join(other).or_say("one stream behind another")?;
+            }
+            // Captures have a part of their own, and these scripts have no checkpoints.
             Op::CaptureBegin { .. } | Op::CaptureEnd { .. } => {}
+            Op::Checkpoint { .. } | Op::Restore { .. } => {}
+            Op::Fraction { .. } | Op::ResetPeak | Op::ResetAccumulated => {}
         }
         Ok(false)
     }
@@ -284,8 +299,9 @@ mod tests {
     fn the_caps_are_tight() {
         for round in ROUNDS {
             let Some(cap_bytes) = round.cap_bytes else { continue };
-            let together: u64 =
-                (0..round.threads).map(|number| peak_bytes(&script(round, 1000 + number, 2500))).sum();
+            let together: u64 = (0..round.threads)
+                .map(|number| peak_bytes(&script(round, 1000 + number, 2500)))
+                .sum();
             assert!(together > cap_bytes, "{together} bytes at most under {cap_bytes}");
         }
     }

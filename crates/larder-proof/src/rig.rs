@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys::{self, CUresult};
-use cudarc::driver::{
-    CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result,
-};
+use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
 use larder::{CudaDevice, CudaOptions};
 use larder_core::device::Device;
@@ -15,7 +13,7 @@ use larder_core::types::{Addr, StreamId};
 use larder_core::{Allocator, Config, Policy};
 
 /// The kernels, compiled ahead.
-const KERNELS: &str = include_str!("../kernels/kernels.ptx");
+pub(crate) const KERNELS: &str = include_str!("../kernels/kernels.ptx");
 
 const THREADS: u32 = 256;
 /// More blocks than this do not make a kernel faster, and small blocks need few.
@@ -143,6 +141,19 @@ impl Rig {
         unsafe { launch.launch(one) }.map(drop).or_say("launching delay")
     }
 
+    /// Sets memory to zero, in the order of the stream.
+    pub(crate) fn zero(
+        &self,
+        stream: &CudaStream,
+        addr: Addr,
+        size_bytes: u64,
+    ) -> Result<(), String> {
+        self.context().bind_to_thread().or_say("the context")?;
+        // SAFETY: the caller has that many bytes there.
+        unsafe { result::memset_d8_async(addr.0, 0, size_bytes as usize, stream.cu_stream()) }
+            .or_say("setting memory to zero")
+    }
+
     /// Adds one to every word.
     pub(crate) fn increment(
         &self,
@@ -243,10 +254,13 @@ impl Gate {
         let addr = self.word as u64;
         // SAFETY: the word lives as long as the gate, and pinned memory has one address for both
         // sides.
-        let held = unsafe {
-            sys::cuStreamWaitValue32_v2(stream.cu_stream(), addr, self.value, at_least)
-        };
-        if held == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(format!("holding a stream: {held:?}")) }
+        let held =
+            unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), addr, self.value, at_least) };
+        if held == CUresult::CUDA_SUCCESS {
+            Ok(())
+        } else {
+            Err(format!("holding a stream: {held:?}"))
+        }
     }
 
     /// Lets go what was held.

@@ -11,7 +11,7 @@ use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
 use larder_core::heap::snapshot::SegmentState;
 use larder_core::record::stats::{ByPool, Counter};
-use larder_core::{Addr, Config, DeviceIndex, OutOfMemory, Stats, StreamId};
+use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
 use larder_cuda::{AsyncPool, CudaDevice};
 use larder_sim::SimDevice;
 
@@ -20,6 +20,7 @@ use crate::buffer::Buffer;
 use crate::builder::Builder;
 use crate::error::Error;
 use crate::opened::Opened;
+use crate::pool::Pool;
 use crate::stream::Stream;
 
 /// A caching allocator for one GPU. Clones are the same allocator, and any thread may use it.
@@ -68,7 +69,7 @@ thread_local! {
 /// Where blocks come from.
 pub(crate) enum Backend {
     /// Our own cache.
-    Native(larder_core::Allocator),
+    Native(Arc<larder_core::Allocator>),
     /// The driver's own pool.
     Async(AsyncPool),
 }
@@ -231,6 +232,18 @@ impl Allocator {
         Ok(self.native("open memory to a peer")?.open_to_peer(DeviceIndex(peer))?)
     }
 
+    /// A new private pool. See [`Pool`].
+    pub fn new_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::new(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
+    /// A new private pool for the memory of a graph. See [`Pool::capture`].
+    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::for_capture(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
     /// Waits for all events and gives everything cached back to the GPU.
     pub fn empty_cache(&self) -> Result<(), Error> {
         match &self.0.backend {
@@ -349,7 +362,7 @@ impl Allocator {
 
     /// The allocator of `larder-core`, with everything that it can do by address. The driver's own
     /// pool has none.
-    pub fn core(&self) -> Option<&larder_core::Allocator> {
+    pub fn core(&self) -> Option<&Arc<larder_core::Allocator>> {
         match &self.0.backend {
             Backend::Native(native) => Some(native),
             Backend::Async(_) => None,
@@ -357,7 +370,7 @@ impl Allocator {
     }
 
     /// The allocator behind it, for a call that the driver's own pool does not have.
-    pub(crate) fn native(&self, what: &'static str) -> Result<&larder_core::Allocator, Error> {
+    pub(crate) fn native(&self, what: &'static str) -> Result<&Arc<larder_core::Allocator>, Error> {
         self.core().ok_or(Error::NotWithAsync(what))
     }
 

@@ -135,7 +135,7 @@ impl Builder {
         for observer in self.observers.drain(..) {
             allocator.on_out_of_memory(observer);
         }
-        Backend::Native(allocator)
+        Backend::Native(Arc::new(allocator))
     }
 
     fn finish(self, backend: Backend, gpu: Gpu) -> Result<Allocator, Error> {

@@ -24,6 +24,7 @@
 //! | use them with `cudarc` and its libraries | [`Buffer`] implements its traits |
 //! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
 //! | use them on several streams | [`Buffer::record_stream`] |
+//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
 //! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
 //! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::on_out_of_memory`] |
 //! | reach everything else by address | [`Allocator::core`] |
@@ -40,6 +41,7 @@ mod builder;
 mod error;
 mod interop;
 mod opened;
+mod pool;
 mod stream;
 
 pub use allocator::Allocator;
@@ -49,6 +51,7 @@ pub use builder::Builder;
 pub use error::Error;
 pub use interop::dlpack;
 pub use opened::Opened;
+pub use pool::Pool;
 pub use stream::Stream;
 
 /// The version of `cudarc` whose traits a [`Buffer`] implements.
@@ -56,6 +59,6 @@ pub use cudarc;
 pub use larder_core::allocator::share::Shared;
 pub use larder_core::device::MemoryInfo;
 pub use larder_core::heap::snapshot::{BlockState, SegmentState};
-pub use larder_core::{Bytes, Config, OutOfMemory, Policy, Stats, StreamId};
+pub use larder_core::{Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};

@@ -1,0 +1,416 @@
+//! A small training loop with cuBLAS: the same steps with `cudarc`'s own allocation and with ours.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use cudarc::cublas::sys::cublasOperation_t::{self, CUBLAS_OP_N, CUBLAS_OP_T};
+use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
+use cudarc::driver::sys::CUmemPool_attribute as PoolAttribute;
+use cudarc::driver::{
+    CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg,
+};
+use cudarc::nvrtc::Ptx;
+use larder::{Allocator, Buffer, Stream};
+use larder_core::types::{Bytes, MIB};
+use larder_cuda::driver;
+use larder_sim::random::Random;
+
+use crate::figures::Figures;
+use crate::rig::{Explain, KERNELS, Rig};
+
+/// The width of each layer's input, and of the last one's output.
+const WIDTHS: [usize; 7] = [512, 1024, 1024, 1024, 1024, 1024, 256];
+const BATCH_MAX: u64 = 256;
+const RATE: f32 = 0.05;
+/// How often the loop waits for the GPU, as a program does that looks at its loss.
+const STEPS_PER_LOOK: usize = 10;
+const ROUNDS: usize = 3;
+
+/// Where the loop's memory comes from.
+trait Source {
+    type Memory: DevicePtr<f32> + DevicePtrMut<f32>;
+
+    fn alloc(&self, len: usize) -> Result<Self::Memory, String>;
+
+    /// The most bytes held of the card so far.
+    fn peak_bytes(&self) -> Result<u64, String>;
+}
+
+/// `cudarc`'s own allocation: the driver's pool.
+struct Theirs<'a> {
+    rig: &'a Rig,
+    stream: Arc<CudaStream>,
+}
+
+impl Source for Theirs<'_> {
+    type Memory = CudaSlice<f32>;
+
+    fn alloc(&self, len: usize) -> Result<CudaSlice<f32>, String> {
+        // SAFETY: everything is written before it is read.
+        unsafe { self.stream.alloc(len) }.or_say("cudarc's allocation")
+    }
+
+    fn peak_bytes(&self) -> Result<u64, String> {
+        let pool = driver::default_pool(self.rig.context().cu_device()).or_say("the pool")?;
+        let high = PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+        // SAFETY: the default pool lives as long as the device.
+        unsafe { driver::pool_attribute(pool, high) }.or_say("the pool's peak")
+    }
+}
+
+/// Our allocation.
+struct Ours {
+    allocator: Allocator,
+    stream: Stream,
+}
+
+impl Source for Ours {
+    type Memory = Buffer<f32>;
+
+    fn alloc(&self, len: usize) -> Result<Buffer<f32>, String> {
+        self.allocator.alloc(len, &self.stream).or_say("our allocation")
+    }
+
+    fn peak_bytes(&self) -> Result<u64, String> {
+        Ok(self.allocator.stats().reserved_bytes.all.peak as u64)
+    }
+}
+
+pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
+    let steps = if short { 20 } else { 300 };
+    let trainer = Trainer::new(rig, steps)?;
+    let names = [
+        "cudarc",
+        "cudarc, event tracking off",
+        "larder",
+        "larder, expandable_segments:True",
+        "larder, expandable_segments:True,page_size_mb:2",
+    ];
+    let mut readings: Vec<Vec<Reading>> = vec![Vec::new(); names.len()];
+    // In turn, so that whatever else goes on hits all of them.
+    for _ in 0..ROUNDS {
+        readings[0].push(trainer.theirs(true)?);
+        readings[1].push(trainer.theirs(false)?);
+        for (at, settings) in [(2, ""), (3, &names[3][8..]), (4, &names[4][8..])] {
+            readings[at].push(trainer.ours(settings)?);
+        }
+    }
+    let mut figures = Figures::new(
+        "training",
+        &["memory from", "us per step", "peak MiB held", "sum of weights"],
+    );
+    let mut medians = Vec::new();
+    for (name, mut rounds) in names.into_iter().zip(readings) {
+        rounds.sort_by(|a, b| a.step_us.total_cmp(&b.step_us));
+        let median = rounds[ROUNDS / 2];
+        figures.row(&[
+            name.to_owned(),
+            format!("{:.1}", median.step_us),
+            format!("{:.1}", median.peak_bytes as f64 / MIB as f64),
+            format!("{:.6}", median.sum),
+        ]);
+        medians.push(median);
+    }
+    figures.write()?;
+    verdict(&medians)
+}
+
+/// All must have learnt the same, and one of ours must be faster than both of theirs with no more
+/// memory.
+fn verdict(medians: &[Reading]) -> Result<String, String> {
+    let sum = medians[0].sum;
+    if let Some(other) = medians.iter().find(|other| (other.sum - sum).abs() > 1e-3 * sum.abs()) {
+        return Err(format!("the weights end at {} and at {sum}", other.sum));
+    }
+    let [theirs, ours] = [&medians[..2], &medians[2..]];
+    let time_us = theirs.iter().map(|reading| reading.step_us).fold(f64::MAX, f64::min);
+    let peak_bytes = theirs.iter().map(|reading| reading.peak_bytes).min().unwrap_or(0);
+    let better = ours.iter().filter(|our| our.step_us < time_us && our.peak_bytes <= peak_bytes);
+    match better.min_by(|a, b| a.step_us.total_cmp(&b.step_us)) {
+        Some(best) => Ok(format!(
+            "{:.1} us a step in {} where cudarc needs {time_us:.1} us in {}",
+            best.step_us,
+            Bytes(best.peak_bytes),
+            Bytes(peak_bytes)
+        )),
+        None => Err(format!(
+            "none of ours is below {time_us:.1} us a step with at most {}",
+            Bytes(peak_bytes)
+        )),
+    }
+}
+
+/// What came of one run.
+#[derive(Clone, Copy, Debug)]
+struct Reading {
+    step_us: f64,
+    peak_bytes: u64,
+    /// The sum of all weights at the end, by which runs are compared.
+    sum: f64,
+}
+
+/// What all runs share.
+struct Trainer<'a> {
+    rig: &'a Rig,
+    stream: Arc<CudaStream>,
+    blas: CudaBlas,
+    kernels: Kernels,
+    batches: Vec<usize>,
+}
+
+struct Kernels {
+    uniform: CudaFunction,
+    relu: CudaFunction,
+    relu_backward: CudaFunction,
+    loss_gradient: CudaFunction,
+    descend: CudaFunction,
+}
+
+impl<'a> Trainer<'a> {
+    fn new(rig: &'a Rig, steps: usize) -> Result<Trainer<'a>, String> {
+        let stream = rig.stream()?;
+        let blas = CudaBlas::new(Arc::clone(&stream)).or_say("cuBLAS")?;
+        let module = rig.context().load_module(Ptx::from_src(KERNELS)).or_say("the kernels")?;
+        let kernel = |name: &str| module.load_function(name).or_say(name);
+        let kernels = Kernels {
+            uniform: kernel("uniform")?,
+            relu: kernel("relu")?,
+            relu_backward: kernel("relu_backward")?,
+            loss_gradient: kernel("loss_gradient")?,
+            descend: kernel("descend")?,
+        };
+        let mut random = Random::new(3);
+        let batches = (0..steps).map(|_| random.between(16, BATCH_MAX) as usize).collect();
+        Ok(Trainer { rig, stream, blas, kernels, batches })
+    }
+
+    fn theirs(&self, tracking: bool) -> Result<Reading, String> {
+        let context = self.rig.context();
+        let pool = driver::default_pool(context.cu_device()).or_say("the pool")?;
+        context.synchronize().or_say("waiting for the GPU")?;
+        let high = PoolAttribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH;
+        // SAFETY: the default pool lives as long as the device, and nothing is live in it.
+        unsafe {
+            driver::trim_pool(pool).or_say("the pool")?;
+            driver::set_pool_attribute(pool, high, 0).or_say("the pool")?;
+        }
+        if !tracking {
+            // SAFETY: all work of the run is on one stream.
+            unsafe { context.disable_event_tracking() };
+        }
+        let theirs = Theirs { rig: self.rig, stream: Arc::clone(&self.stream) };
+        let reading = self.train(&theirs);
+        // SAFETY: nothing that was made without events is left.
+        unsafe { context.enable_event_tracking() };
+        reading
+    }
+
+    fn ours(&self, settings: &str) -> Result<Reading, String> {
+        let builder = Allocator::builder().settings(settings).or_say(settings)?;
+        let allocator = builder.cuda_device(Arc::clone(&self.rig.device)).or_say("an allocator")?;
+        let stream = Stream::from(&self.stream);
+        self.train(&Ours { allocator, stream })
+    }
+
+    /// The loop itself: forward, backward, update, with batches of changing size.
+    fn train<S: Source>(&self, source: &S) -> Result<Reading, String> {
+        let mut weights = Vec::new();
+        for (seed, pair) in WIDTHS.windows(2).enumerate() {
+            let mut layer = source.alloc(pair[0] * pair[1])?;
+            let scale = (3.0 / pair[0] as f32).sqrt();
+            self.uniform(&mut layer, pair[0] * pair[1], seed as u32 + 1, scale)?;
+            weights.push(layer);
+        }
+        // The first steps fill caches and load libraries.
+        let warm_up = STEPS_PER_LOOK.min(self.batches.len());
+        for (step, &batch) in self.batches[..warm_up].iter().enumerate() {
+            self.step(source, &mut weights, batch, step as u32)?;
+        }
+        self.stream.synchronize().or_say("waiting for the stream")?;
+        let begin = Instant::now();
+        for (step, &batch) in self.batches.iter().enumerate() {
+            self.step(source, &mut weights, batch, step as u32)?;
+            if step % STEPS_PER_LOOK == STEPS_PER_LOOK - 1 {
+                self.stream.synchronize().or_say("waiting for the stream")?;
+            }
+        }
+        self.stream.synchronize().or_say("waiting for the stream")?;
+        let step_us = begin.elapsed().as_secs_f64() * 1e6 / self.batches.len() as f64;
+        let peak_bytes = source.peak_bytes()?;
+        let mut sum = 0.0;
+        for layer in &weights {
+            let values = self.stream.clone_dtoh(layer).or_say("reading weights")?;
+            self.stream.synchronize().or_say("waiting for the stream")?;
+            sum += values.iter().map(|&value| f64::from(value).abs()).sum::<f64>();
+        }
+        Ok(Reading { step_us, peak_bytes, sum })
+    }
+
+    fn step<S: Source>(
+        &self,
+        source: &S,
+        weights: &mut [S::Memory],
+        batch: usize,
+        seed: u32,
+    ) -> Result<(), String> {
+        let layers = weights.len();
+        let mut outs = Vec::with_capacity(layers + 1);
+        let mut input = source.alloc(WIDTHS[0] * batch)?;
+        self.uniform(&mut input, WIDTHS[0] * batch, 1000 + seed, 1.0)?;
+        outs.push(input);
+        for (at, layer) in weights.iter().enumerate() {
+            let (width_in, width) = (WIDTHS[at], WIDTHS[at + 1]);
+            let mut sums = source.alloc(width * batch)?;
+            self.multiply(
+                [CUBLAS_OP_N, CUBLAS_OP_N],
+                [width, batch, width_in],
+                layer,
+                &outs[at],
+                &mut sums,
+            )?;
+            if at + 1 < layers {
+                let mut out = source.alloc(width * batch)?;
+                self.relu(&sums, &mut out, width * batch)?;
+                outs.push(out);
+            } else {
+                outs.push(sums);
+            }
+        }
+        let width = WIDTHS[layers];
+        let mut target = source.alloc(width * batch)?;
+        self.uniform(&mut target, width * batch, 2000 + seed % 7, 0.5)?;
+        let mut grad = source.alloc(width * batch)?;
+        self.loss_gradient(&outs[layers], &target, &mut grad, width * batch, 1.0 / batch as f32)?;
+        drop(target);
+        for at in (0..layers).rev() {
+            let (width_in, width) = (WIDTHS[at], WIDTHS[at + 1]);
+            let mut weight_grad = source.alloc(width * width_in)?;
+            self.multiply(
+                [CUBLAS_OP_N, CUBLAS_OP_T],
+                [width, width_in, batch],
+                &grad,
+                &outs[at],
+                &mut weight_grad,
+            )?;
+            if at > 0 {
+                let mut raw = source.alloc(width_in * batch)?;
+                self.multiply(
+                    [CUBLAS_OP_T, CUBLAS_OP_N],
+                    [width_in, batch, width],
+                    &weights[at],
+                    &grad,
+                    &mut raw,
+                )?;
+                let mut below = source.alloc(width_in * batch)?;
+                self.relu_backward(&outs[at], &raw, &mut below, width_in * batch)?;
+                grad = below;
+            }
+            self.descend(&mut weights[at], &weight_grad, width * width_in)?;
+            outs.truncate(at + 1);
+        }
+        Ok(())
+    }
+
+    /// `c = a * b` of column-major matrices, m by n, over k.
+    fn multiply<M: DevicePtr<f32> + DevicePtrMut<f32>>(
+        &self,
+        [transa, transb]: [cublasOperation_t; 2],
+        [m, n, k]: [usize; 3],
+        a: &M,
+        b: &M,
+        c: &mut M,
+    ) -> Result<(), String> {
+        let [m, n, k] = [m, n, k].map(|length| length as i32);
+        let lda = if transa == CUBLAS_OP_N { m } else { k };
+        let ldb = if transb == CUBLAS_OP_N { k } else { n };
+        let (alpha, beta, ldc) = (1.0, 0.0, m);
+        let config = GemmConfig { transa, transb, m, n, k, alpha, lda, ldb, beta, ldc };
+        // SAFETY: the matrices have these dimensions.
+        unsafe { self.blas.gemm(config, a, b, c) }.map_err(|error| format!("cuBLAS: {error:?}"))
+    }
+
+    fn uniform<M: DevicePtrMut<f32>>(
+        &self,
+        values: &mut M,
+        len: usize,
+        seed: u32,
+        scale: f32,
+    ) -> Result<(), String> {
+        let (values, _used) = values.device_ptr_mut(&self.stream);
+        let count = len as u64;
+        let mut launch = self.stream.launch_builder(&self.kernels.uniform);
+        launch.arg(&values).arg(&count).arg(&seed).arg(&scale);
+        // SAFETY: the memory has that many values.
+        unsafe { launch.launch(grid(len)) }.map(drop).or_say("launching uniform")
+    }
+
+    fn relu<M: DevicePtr<f32> + DevicePtrMut<f32>>(
+        &self,
+        sums: &M,
+        out: &mut M,
+        len: usize,
+    ) -> Result<(), String> {
+        let (sums, _read) = sums.device_ptr(&self.stream);
+        let (out, _written) = out.device_ptr_mut(&self.stream);
+        let count = len as u64;
+        let mut launch = self.stream.launch_builder(&self.kernels.relu);
+        launch.arg(&sums).arg(&out).arg(&count);
+        // SAFETY: both have that many values.
+        unsafe { launch.launch(grid(len)) }.map(drop).or_say("launching relu")
+    }
+
+    fn relu_backward<M: DevicePtr<f32> + DevicePtrMut<f32>>(
+        &self,
+        out: &M,
+        grad: &M,
+        into: &mut M,
+        len: usize,
+    ) -> Result<(), String> {
+        let (out, _read) = out.device_ptr(&self.stream);
+        let (grad, _read_too) = grad.device_ptr(&self.stream);
+        let (into, _written) = into.device_ptr_mut(&self.stream);
+        let count = len as u64;
+        let mut launch = self.stream.launch_builder(&self.kernels.relu_backward);
+        launch.arg(&out).arg(&grad).arg(&into).arg(&count);
+        // SAFETY: all have that many values.
+        unsafe { launch.launch(grid(len)) }.map(drop).or_say("launching relu_backward")
+    }
+
+    fn loss_gradient<M: DevicePtr<f32> + DevicePtrMut<f32>>(
+        &self,
+        out: &M,
+        target: &M,
+        grad: &mut M,
+        len: usize,
+        scale: f32,
+    ) -> Result<(), String> {
+        let (out, _read) = out.device_ptr(&self.stream);
+        let (target, _read_too) = target.device_ptr(&self.stream);
+        let (grad, _written) = grad.device_ptr_mut(&self.stream);
+        let count = len as u64;
+        let mut launch = self.stream.launch_builder(&self.kernels.loss_gradient);
+        launch.arg(&out).arg(&target).arg(&grad).arg(&count).arg(&scale);
+        // SAFETY: all have that many values.
+        unsafe { launch.launch(grid(len)) }.map(drop).or_say("launching loss_gradient")
+    }
+
+    fn descend<M: DevicePtr<f32> + DevicePtrMut<f32>>(
+        &self,
+        weights: &mut M,
+        grad: &M,
+        len: usize,
+    ) -> Result<(), String> {
+        let (grad, _read) = grad.device_ptr(&self.stream);
+        let (weights, _written) = weights.device_ptr_mut(&self.stream);
+        let (count, rate) = (len as u64, RATE);
+        let mut launch = self.stream.launch_builder(&self.kernels.descend);
+        launch.arg(&weights).arg(&grad).arg(&count).arg(&rate);
+        // SAFETY: both have that many values.
+        unsafe { launch.launch(grid(len)) }.map(drop).or_say("launching descend")
+    }
+}
+
+fn grid(len: usize) -> LaunchConfig {
+    let blocks = len.div_ceil(256).min(2048) as u32;
+    LaunchConfig { grid_dim: (blocks, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 }
+}
