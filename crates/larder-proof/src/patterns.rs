@@ -84,14 +84,15 @@ fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64),
     let claims = Claims::default();
     let results: Vec<Result<(u64, u64), String>> = thread::scope(|scope| {
         let (allocator, claims) = (&allocator, &claims);
-        let player = |(number, streams): (usize, &'_ Vec<Arc<CudaStream>>)| {
-            let (number, streams) = (number as u64, &streams[..]);
+        let mut players = Vec::new();
+        for (number, streams) in streams.iter().enumerate() {
+            let number = number as u64;
             let pool_base = 1 + number * 1000;
             let (live, refused) = (HashMap::new(), 0);
             let player = Player { rig, allocator, claims, streams, pool_base, live, refused };
-            scope.spawn(move || player.play(&script(round, seed * 1000 + number, steps)))
-        };
-        let players: Vec<_> = streams.iter().enumerate().map(player).collect();
+            let script = script(round, seed * 1000 + number, steps);
+            players.push(scope.spawn(move || player.play(&script)));
+        }
         let join = |player: thread::ScopedJoinHandle<'_, _>| {
             player.join().unwrap_or_else(|_| Err(String::from("a thread panicked")))
         };
