@@ -31,7 +31,16 @@ def main() -> None:
     ptx = ctypes.create_string_buffer(size.value)
     check(nvrtc.nvrtcGetPTX(program, ptx))
     lines = (line.rstrip() for line in ptx.value.decode().splitlines())
-    pathlib.Path(out).write_text("\n".join(lines).strip() + "\n")
+    mark = f"// made from kernels.cu {fingerprint(text):016x}"
+    pathlib.Path(out).write_text(mark + "\n" + "\n".join(lines).strip() + "\n")
+
+
+def fingerprint(text: bytes) -> int:
+    """FNV-1a, by which a test sees that the two files belong together."""
+    value = 0xCBF29CE484222325
+    for byte in text:
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    return value
 
 
 def check(code: int) -> None:

@@ -277,3 +277,18 @@ impl Drop for Gate {
         let _ = unsafe { result::free_host(self.word.cast()) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::KERNELS;
+
+    #[test]
+    fn the_kernels_are_those_of_the_source() {
+        let source = include_bytes!("../kernels/kernels.cu");
+        let fingerprint = source.iter().fold(0xcbf2_9ce4_8422_2325_u64, |value, &byte| {
+            (value ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        });
+        let mark = format!("// made from kernels.cu {fingerprint:016x}\n");
+        assert!(KERNELS.starts_with(&mark), "run `cargo xtask gpu --kernels`");
+    }
+}

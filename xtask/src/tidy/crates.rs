@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 9] = [
+const GRAPH: [Edges; 10] = [
     Edges { package: "larder-core", ours: &[], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
@@ -26,6 +26,11 @@ const GRAPH: [Edges; 9] = [
     Edges {
         package: "larder-fuzz",
         ours: &["larder-core", "larder-sim", "larder", "larder-cli"],
+        others: true,
+    },
+    Edges {
+        package: "larder-proof",
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder"],
         others: true,
     },
     Edges { package: "xtask", ours: &[], others: true },
