@@ -57,8 +57,3 @@ pub use device::{SimDevice, SimOptions, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
 pub use sharing::Wire;
-
-/// The README's example, so that it keeps working.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;

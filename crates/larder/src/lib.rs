@@ -62,3 +62,8 @@ pub use larder_core::heap::snapshot::{BlockState, SegmentState};
 pub use larder_core::{Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};
+
+/// The README's example, so that it keeps working.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
