@@ -5,8 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::peer::{self, UNPACK, WHEEL_KIND};
+use crate::peer::{self, Peer, UNPACK, WHEEL_KIND};
 use crate::programs::{self, target_folder};
+use crate::request::Gpu;
 
 /// The compiler of kernels, which needs no GPU.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -31,12 +32,19 @@ export PATH="$PATH:/usr/local/cuda/bin:/opt/nvidia/compute-sanitizer"
 exec "$here/larder-proof" "$@"
 "#;
 
-pub(crate) fn run(root: &Path, cargo: &Path, kernels: bool) -> Result<(), String> {
+/// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
+const STAND_IN_PARTS: [&str; 8] =
+    ["conformance", "patterns", "late-reader", "reuse", "graphs", "share", "full", "driver-pool"];
+
+pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     let target = target_folder(root);
-    if kernels {
+    if what == Gpu::Kernels {
         compile_kernels(root, &target)?;
     }
     programs::build(root, cargo, &target, &["-p", "larder-proof"])?;
+    if what == Gpu::StandIn {
+        return run_on_stand_in(root, &target);
+    }
     // Below the repository, wherever Cargo builds, so that the folder can be named there.
     let folder = root.join("target/gpu");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -54,6 +62,24 @@ pub(crate) fn run(root: &Path, cargo: &Path, kernels: bool) -> Result<(), String
         size as f64 / 1048576.0
     );
     Ok(())
+}
+
+/// Runs the proof in short, with a library in the driver's place that works on the host's memory.
+fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
+    let headers = Peer::new(target).cuda_headers()?;
+    let folder = target.join("stand-in");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut compile = Command::new("g++");
+    compile
+        .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-isystem"])
+        .arg(headers)
+        .arg(root.join("crates/larder-proof/stand_in/driver.cpp"))
+        .arg("-o")
+        .arg(folder.join("libcuda.so.1"));
+    peer::run(&mut compile)?;
+    let mut proof = Command::new(target.join("release/larder-proof"));
+    proof.arg("--short").args(STAND_IN_PARTS);
+    peer::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))
 }
 
 /// Compiles the kernels with NVRTC out of its wheel, which stays under target/nvrtc.

@@ -44,8 +44,8 @@ fn perform(task: Task) -> ExitCode {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
-        Task::Gpu(kernels) => {
-            return done(gpu::run(&runner.root, Path::new(&runner.program), kernels));
+        Task::Gpu(what) => {
+            return done(gpu::run(&runner.root, Path::new(&runner.program), what));
         }
         Task::Test => Step::all(&runner.root, runner.has_nextest()),
         Task::Lint => Step::lints(&runner.root),

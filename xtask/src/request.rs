@@ -27,7 +27,7 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, CUDA's headers, examples, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
+on 200 seeds, CUDA's headers, the proof on a stand-in for the driver, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
 under cargo test.
 ";
 
@@ -92,14 +92,27 @@ Builds what proves and measures on a machine with a GPU, and lays it out in targ
 a script that runs it. Nothing is built there; the machine needs the NVIDIA driver, and for the
 training loop cuBLAS 13.
 
-Usage: cargo xtask gpu [--kernels]
+Usage: cargo xtask gpu [--kernels | --stand-in]
 
 Options:
-  --kernels   compile the kernels anew, with NVRTC out of its wheel, which needs no GPU
+  --kernels    compile the kernels anew before, with NVRTC out of its wheel, which needs no GPU
+  --stand-in   instead, run the proof here, in short, on a stand-in for the driver; that shows that
+               the calls are made as CUDA's header declares them and that the proof can pass
 
 Take the folder there and run `target/gpu/run.sh`, or `target/gpu/run.sh PART ...` for some parts
 alone; `target/gpu/run.sh --help` lists them. Results go to the folder that the variable OUT names.
 ";
+
+/// What is done about the proof on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gpu {
+    /// Its folder is laid out.
+    Folder,
+    /// Its kernels are compiled anew, and the folder is laid out.
+    Kernels,
+    /// It is run in short on a stand-in for the driver.
+    StandIn,
+}
 
 /// Something that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,8 +123,7 @@ pub(crate) enum Task {
     Parity(Seeds),
     Bench(Options),
     Headers,
-    /// Whether the kernels are compiled anew.
-    Gpu(bool),
+    Gpu(Gpu),
 }
 
 impl Task {
@@ -123,7 +135,7 @@ impl Task {
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50 })),
             "bench" => Some(Self::Bench(Options::default())),
             "headers" => Some(Self::Headers),
-            "gpu" => Some(Self::Gpu(false)),
+            "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
         }
     }
@@ -158,7 +170,8 @@ impl Task {
                 }
             }
             (Self::Bench(options), "--quick") => options.is_quick = true,
-            (Self::Gpu(kernels), "--kernels") => *kernels = true,
+            (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
+            (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
             _ => return Ok(false),
         }
         Ok(true)
@@ -258,10 +271,11 @@ mod tests {
     }
 
     #[test]
-    fn gpu_takes_a_flag_and_headers_takes_nothing() {
+    fn gpu_takes_flags_and_headers_takes_nothing() {
         assert_eq!(parse("headers"), Ok(Request::Run(Task::Headers)));
-        assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(false))));
-        assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(true))));
+        assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(Gpu::Folder))));
+        assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
+        assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
         assert!(parse("headers --kernels").unwrap_err().contains("`--kernels`"));
         assert_eq!(parse("gpu --help"), Ok(Request::Help(GPU_HELP)));
     }

@@ -3,18 +3,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use larder_core::device::Device;
 use larder_core::error::Error;
-use larder_core::types::{Bytes, GIB};
+use larder_core::types::{Bytes, GIB, MIB};
 
 use crate::rig::{Explain, Rig, id_of};
 
-/// A few bytes stay for the driver itself.
+/// How often the card is filled.
 const ROUNDS: usize = 2;
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     let mut figures = Vec::new();
     for settings in ["", "expandable_segments:True"] {
-        let block_bytes = if short { 8 * GIB } else { GIB };
+        // In short, blocks are as large as makes the card full soon.
+        let total_bytes = rig.device.properties().total_bytes;
+        let block_bytes = if short { total_bytes / 32 / (2 * MIB) * (2 * MIB) } else { GIB };
         let held = fill_and_recover(rig, settings, block_bytes).or_say(settings)?;
         figures.push(Bytes(held).to_string());
     }

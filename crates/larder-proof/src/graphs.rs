@@ -14,7 +14,6 @@ use larder_sim::random::Random;
 
 use crate::rig::{Explain, Rig, id_of};
 
-const BLOCK_BYTES: u64 = 8 * MIB;
 const SETTINGS: [&str; 4] = [
     "",
     "expandable_segments:True",
@@ -23,7 +22,7 @@ const SETTINGS: [&str; 4] = [
 ];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
-    let replays = if short { 50 } else { 1500 };
+    let (replays, block_bytes) = if short { (20, 2 * MIB) } else { (1500, 8 * MIB) };
     let (main, side) = (rig.stream()?, rig.stream()?);
     let eager = rig.streams(2)?;
     let mut done = 0;
@@ -34,9 +33,10 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         let result = thread::scope(|scope| {
             let worker = scope.spawn(|| {
                 // A panic below would leave the worker running, and the scope waiting for it.
-                work(rig, &allocator, &eager, &stop)
+                work(rig, &allocator, &eager, (&stop, block_bytes))
             });
-            let result = capture_and_replay(rig, &allocator, [&main, &side], replays);
+            let result =
+                capture_and_replay(rig, &allocator, [&main, &side], (replays, block_bytes));
             stop.store(true, Ordering::Relaxed);
             let worked = worker.join().unwrap_or_else(|_| Err("the worker panicked".to_owned()));
             result.and(worked)
@@ -59,11 +59,11 @@ fn capture_and_replay(
     rig: &Rig,
     allocator: &Arc<Allocator>,
     [main, side]: [&Arc<CudaStream>; 2],
-    replays: u32,
+    (replays, block_bytes): (u32, u64),
 ) -> Result<(), String> {
     // What goes in and comes out lives outside the capture.
-    let state = allocator.malloc(BLOCK_BYTES, id_of(main)).or_say("a block")?;
-    rig.zero(main, state, BLOCK_BYTES)?;
+    let state = allocator.malloc(block_bytes, id_of(main)).or_say("a block")?;
+    rig.zero(main, state, block_bytes)?;
     main.synchronize().or_say("waiting for a stream")?;
     let pool = MemPool::for_capture(allocator).or_say("a pool")?;
     let scope = Filter::Capture(id_of(main));
@@ -71,7 +71,7 @@ fn capture_and_replay(
         .scope_for(scope, || -> Result<(Vec<Addr>, CudaGraph), String> {
             let mode = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
             main.begin_capture(mode).or_say("a capture")?;
-            let kept = record(rig, allocator, [main, side], state);
+            let kept = record(rig, allocator, [main, side], (state, block_bytes));
             // The capture is ended whatever happened in it.
             let graph = main.end_capture(CUgraphInstantiate_flags(0));
             let graph = graph.or_say("the end of a capture")?.ok_or("the capture has no graph");
@@ -84,8 +84,8 @@ fn capture_and_replay(
     }
     for replay in 1..=replays {
         graph.launch().or_say("a replay")?;
-        if replay % 100 == 0 {
-            rig.expect(main, state, BLOCK_BYTES, replay)?;
+        if replay % 10 == 0 {
+            rig.expect(main, state, block_bytes, replay)?;
         }
     }
     rig.expect_none_wrong("a replayed graph")?;
@@ -102,11 +102,11 @@ fn record(
     rig: &Rig,
     allocator: &Allocator,
     [main, side]: [&Arc<CudaStream>; 2],
-    state: Addr,
+    (state, block_bytes): (Addr, u64),
 ) -> Result<Vec<Addr>, String> {
     let mut kept = Vec::new();
     for turn in 0..6_u64 {
-        let size_bytes = BLOCK_BYTES * (1 + turn % 3);
+        let size_bytes = block_bytes * (1 + turn % 3);
         let block = allocator.malloc(size_bytes, id_of(main)).or_say("a captured block")?;
         let seed = rig.seed();
         rig.fill(main, block, size_bytes, seed)?;
@@ -124,7 +124,7 @@ fn record(
             allocator.free(block).or_say("free in a capture")?;
         }
     }
-    rig.increment(main, state, BLOCK_BYTES)?;
+    rig.increment(main, state, block_bytes)?;
     Ok(kept)
 }
 
@@ -133,7 +133,7 @@ fn work(
     rig: &Rig,
     allocator: &Allocator,
     streams: &[Arc<CudaStream>],
-    stop: &AtomicBool,
+    (stop, block_bytes): (&AtomicBool, u64),
 ) -> Result<u64, String> {
     let mut random = Random::new(7);
     let mut live: Vec<(usize, Addr, u64, u32)> = Vec::new();
@@ -141,7 +141,7 @@ fn work(
     while !stop.load(Ordering::Relaxed) {
         if live.len() < 16 && random.chance(0.6) {
             let at = random.below(streams.len() as u64) as usize;
-            let size_bytes = random.between(4, 24 * MIB);
+            let size_bytes = random.between(4, 3 * block_bytes);
             let addr = allocator.malloc(size_bytes, id_of(&streams[at])).or_say("a block")?;
             let seed = rig.seed();
             rig.fill(&streams[at], addr, size_bytes, seed)?;

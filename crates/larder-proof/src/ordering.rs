@@ -5,13 +5,14 @@ use larder_core::types::{Addr, MIB};
 
 use crate::rig::{Explain, Gate, Rig, id_of};
 
-const BLOCK_BYTES: u64 = 32 * MIB;
+const BLOCK_BYTES: u64 = 12 * MIB;
 
 /// A kernel reads a block on another stream long after it was freed, while its own stream allocates
 /// and writes as much as it likes.
 pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
     let (rounds, delay_ns) = if short { (1, 5_000_000) } else { (8, 100_000_000) };
     let (owner, reader) = (rig.stream()?, rig.stream()?);
+    let mut gate = Gate::new(rig.context())?;
     let mut reads = 0;
     for settings in ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2"] {
         let allocator = rig.allocator(settings)?;
@@ -20,6 +21,7 @@ pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
             let seed = rig.seed();
             rig.fill(&owner, addr, BLOCK_BYTES, seed)?;
             reader.join(&owner).or_say("one stream behind another")?;
+            gate.hold(&reader)?;
             rig.delay(&reader, delay_ns)?;
             rig.verify(&reader, addr, BLOCK_BYTES, seed)?;
             allocator.record_stream(addr, id_of(&reader)).or_say("record_stream")?;
@@ -30,6 +32,13 @@ pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
                 if other == addr {
                     return Err("a block was handed out while another stream reads it".to_owned());
                 }
+                rig.fill(&owner, other, BLOCK_BYTES, rig.seed())?;
+                allocator.free(other).or_say("free")?;
+            }
+            gate.open();
+            // While the reader is at it, too; at some time in here the block may come back.
+            for _ in 0..20 {
+                let other = allocator.malloc(BLOCK_BYTES, id_of(&owner)).or_say("a block")?;
                 rig.fill(&owner, other, BLOCK_BYTES, rig.seed())?;
                 allocator.free(other).or_say("free")?;
             }

@@ -17,6 +17,15 @@ use crate::rig::{Explain, Rig, id_of};
 
 const STREAMS: u32 = 4;
 
+/// How long scripts are, and what part of the sizes they have.
+#[derive(Clone, Copy)]
+struct Scale {
+    steps: usize,
+    part: u64,
+}
+
+const WHOLE: Scale = Scale { steps: 2500, part: 1 };
+
 /// One round: settings, how many threads, and the memory that they may use.
 struct Round {
     settings: &'static str,
@@ -52,13 +61,13 @@ const ROUNDS: &[Round] = &[
 ];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
-    let (steps, seeds) = if short { (300, 1) } else { (2500, 3) };
+    let (scale, seeds) = if short { (Scale { steps: 200, part: 64 }, 1) } else { (WHOLE, 3) };
     let mut blocks = 0;
     let mut refused = 0;
     for (index, round) in ROUNDS.iter().enumerate() {
         for seed in 1..=seeds {
             let what = format!("seed {seed} of round {index} ({})", round.settings);
-            let (served, failed) = play(rig, round, seed, steps).or_say(&what)?;
+            let (served, failed) = play(rig, round, seed, scale).or_say(&what)?;
             rig.expect_none_wrong(&what)?;
             blocks += served;
             refused += failed;
@@ -71,13 +80,14 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
 }
 
 /// Plays a round; how many requests were served, and how many refused.
-fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64), String> {
+fn play(rig: &Rig, round: &Round, seed: u64, scale: Scale) -> Result<(u64, u64), String> {
     // The streams outlive the allocator, which may wait for them until it is gone.
     let streams: Vec<_> =
         (0..round.threads).map(|_| rig.streams(STREAMS as usize)).collect::<Result<_, _>>()?;
     let config = Config::parse(round.settings).or_say("settings")?;
     let allocator = Allocator::new(Arc::clone(&rig.device) as _, config, Policy::default());
     if let Some(cap_bytes) = round.cap_bytes {
+        let cap_bytes = cap_bytes / scale.part;
         let total_bytes = allocator.memory_info().or_say("memory")?.total_bytes;
         allocator.set_memory_fraction(cap_bytes as f64 / total_bytes as f64).or_say("a cap")?;
     }
@@ -90,7 +100,7 @@ fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64),
             let pool_base = 1 + number * 1000;
             let (live, refused) = (HashMap::new(), 0);
             let player = Player { rig, allocator, claims, streams, pool_base, live, refused };
-            let script = script(round, seed * 1000 + number, steps);
+            let script = script(round, seed * 1000 + number, scale);
             players.push(scope.spawn(move || player.play(&script)));
         }
         let join = |player: thread::ScopedJoinHandle<'_, _>| {
@@ -113,14 +123,14 @@ fn play(rig: &Rig, round: &Round, seed: u64, steps: usize) -> Result<(u64, u64),
     Ok(sums)
 }
 
-fn script(round: &Round, seed: u64, steps: usize) -> Vec<Op> {
+fn script(round: &Round, seed: u64, scale: Scale) -> Vec<Op> {
     let options = GenerateOptions {
-        steps,
+        steps: scale.steps,
         streams: STREAMS,
         live_target: 60,
         // Of the threads together more than the cap allows.
-        live_bytes_max: 2 * GIB,
-        size_bytes_max: 512 * MIB,
+        live_bytes_max: 2 * GIB / scale.part,
+        size_bytes_max: 512 * MIB / scale.part,
         record_probability: 0.1,
         sync_probability: 0.02,
         empty_probability: 0.002,
@@ -301,7 +311,7 @@ mod tests {
         for round in ROUNDS {
             let Some(cap_bytes) = round.cap_bytes else { continue };
             let together: u64 = (0..round.threads)
-                .map(|number| peak_bytes(&script(round, 1000 + number, 2500)))
+                .map(|number| peak_bytes(&script(round, 1000 + number, WHOLE)))
                 .sum();
             assert!(together > cap_bytes, "{together} bytes at most under {cap_bytes}");
         }
