@@ -28,7 +28,7 @@ for folder in "${folders[@]}"; do
     [ -d "$folder" ] && LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
 done
 export LD_LIBRARY_PATH
-export PATH="$PATH:/usr/local/cuda/bin:/opt/nvidia/compute-sanitizer"
+export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
 exec "$here/larder-proof" "$@"
 "#;
 

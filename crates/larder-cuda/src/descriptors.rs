@@ -1,6 +1,6 @@
 //! File descriptors of other processes.
 
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use larder_core::device::DeviceError;
 use rustix::io::Errno;
@@ -17,6 +17,10 @@ pub(crate) fn fetch(pid: u32, descriptor: RawFd) -> Result<OwnedFd, DeviceError>
     let process = process.ok_or_else(|| fail("pidfd_open", Errno::SRCH))?;
     let process =
         pidfd_open(process, PidfdFlags::empty()).map_err(|error| fail("pidfd_open", error))?;
+    // A descriptor of our own that was closed may have come back as the one just opened.
+    if pid == std::process::id() && process.as_raw_fd() == descriptor {
+        return Err(fail("pidfd_getfd", Errno::BADF));
+    }
     pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())
         .map_err(|error| fail("pidfd_getfd", error))
 }
@@ -34,7 +38,6 @@ pub(crate) unsafe fn close(descriptor: RawFd) {
 mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
-    use std::os::fd::AsRawFd;
 
     use super::*;
 

@@ -412,10 +412,9 @@ impl Device for CudaDevice {
             return Ok(None);
         }
         let _entered = self.context.enter()?;
-        // SAFETY: that the stream is alive is what naming it means; its user asks, so that nobody
-        // else works on it.
-        let info = unsafe { driver::capture_info(stream_of(stream)) }?;
-        Ok(info.map(|info| CaptureId(info.id)))
+        // SAFETY: that the stream is alive is what naming it means.
+        let capture = unsafe { driver::capture_of(stream_of(stream)) }?;
+        Ok(capture.map(|(id, goes_well)| CaptureId(if goes_well { id } else { 0 })))
     }
 
     fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
@@ -423,9 +422,9 @@ impl Device for CudaDevice {
             return Ok(Vec::new());
         }
         let _entered = self.context.enter()?;
-        // SAFETY: as in `capture_of`.
-        let info = unsafe { driver::capture_info(stream_of(stream)) }?;
-        Ok(info.map_or(Vec::new(), |info| distinct(info.ends)))
+        // SAFETY: that the stream is alive is what naming it means; it is its user who asks, so that
+        // nobody else works on it.
+        unsafe { driver::capture_ends(stream_of(stream)) }.map(distinct)
     }
 
     fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {

@@ -309,49 +309,62 @@ pub unsafe fn wait_stream(stream: CUstream) -> Result<(), DeviceError> {
 
 // Captures.
 
-/// What a stream that is captured tells of its capture.
-pub struct CaptureInfo {
-    /// The capture's number.
-    pub id: u64,
-    /// Whether it was broken.
-    pub is_broken: bool,
-    /// What the next work on the stream will depend on.
-    pub ends: Vec<u64>,
-}
-
-/// The capture that a stream is under.
+/// The capture that a stream is under: its number, and whether it still goes well. Nothing is known
+/// of the number of one that was broken.
 ///
 /// # Safety
-/// The stream is alive, and nobody else adds to its capture meanwhile.
-pub unsafe fn capture_info(stream: CUstream) -> Result<Option<CaptureInfo>, DeviceError> {
+/// The stream is alive.
+pub unsafe fn capture_of(stream: CUstream) -> Result<Option<(u64, bool)>, DeviceError> {
     use sys::CUstreamCaptureStatus as Status;
-    let mut status = Status::CU_STREAM_CAPTURE_STATUS_NONE;
-    let (mut id, mut count) = (0, 0);
-    let mut nodes: *const sys::CUgraphNode = ptr::null();
-    let mut edges: *const sys::CUgraphEdgeData = ptr::null();
-    // SAFETY: each pointer is to a value of the right type, and those that are null are optional.
+    let (mut status, mut id) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    let (none, nodes) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the pointers are to values of the right types, and those that are null are optional.
     check(unsafe {
         sys::cuStreamGetCaptureInfo_v3(
             stream,
             &raw mut status,
             &raw mut id,
+            none,
+            nodes,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    })?;
+    let goes_well = status == Status::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    Ok((status != Status::CU_STREAM_CAPTURE_STATUS_NONE).then_some((id, goes_well)))
+}
+
+/// What the next work on a captured stream will depend on; nothing if the stream is not captured.
+///
+/// # Safety
+/// The stream is alive, and nobody else works on it meanwhile.
+pub unsafe fn capture_ends(stream: CUstream) -> Result<Vec<u64>, DeviceError> {
+    use sys::CUstreamCaptureStatus as Status;
+    let (mut status, mut count) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    let mut nodes: *const sys::CUgraphNode = ptr::null();
+    let mut edges: *const sys::CUgraphEdgeData = ptr::null();
+    // SAFETY: as in `capture_of`. With edges asked for, the driver also tells of those that carry
+    // data, which it refuses to leave out.
+    check(unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream,
+            &raw mut status,
+            ptr::null_mut(),
             ptr::null_mut(),
             &raw mut nodes,
             &raw mut edges,
             &raw mut count,
         )
     })?;
-    if status == Status::CU_STREAM_CAPTURE_STATUS_NONE {
-        return Ok(None);
+    if status != Status::CU_STREAM_CAPTURE_STATUS_ACTIVE || nodes.is_null() {
+        return Ok(Vec::new());
     }
-    let is_broken = status == Status::CU_STREAM_CAPTURE_STATUS_INVALIDATED;
-    let mut ends = Vec::new();
-    if !is_broken && !nodes.is_null() {
-        // SAFETY: the driver names an array of that many nodes, which stays until the next call
-        // that works on the stream; the caller promises that there is none meanwhile.
-        ends.extend(unsafe { std::slice::from_raw_parts(nodes, count) }.iter().map(|n| *n as u64));
-    }
-    Ok(Some(CaptureInfo { id, is_broken, ends }))
+    // SAFETY: the driver names an array of that many nodes, which stays until the next call that
+    // works on the stream; the caller promises that there is none meanwhile.
+    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }
+        .iter()
+        .map(|&node| node as u64)
+        .collect())
 }
 
 /// The nodes that a node depends on, which may be named more than once.

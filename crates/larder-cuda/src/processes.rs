@@ -6,6 +6,13 @@ use larder_core::device::ProcessMemory;
 use nvml_wrapper::Nvml;
 use nvml_wrapper::enums::device::UsedGpuMemory;
 
+/// The name under which every driver installs it; the plain one comes with tools for developers.
+const LIBRARY: &str = "libnvidia-ml.so.1";
+
+fn load() -> Option<Nvml> {
+    Nvml::builder().lib_path(LIBRARY.as_ref()).init().or_else(|_| Nvml::init()).ok()
+}
+
 /// The list of one device, asked for when it is wanted.
 #[derive(Default)]
 pub(crate) struct Processes {
@@ -18,7 +25,7 @@ impl Processes {
     /// there, does not tell, or names processes by numbers that mean nothing here, as it does in a
     /// container: then this process is not among them.
     pub(crate) fn of(&self, bus_id: &str) -> Vec<ProcessMemory> {
-        let nvml = self.nvml.get_or_init(|| Nvml::init().ok());
+        let nvml = self.nvml.get_or_init(load);
         let Some(nvml) = nvml else { return Vec::new() };
         let listed = nvml
             .device_by_pci_bus_id(bus_id)

@@ -51,6 +51,13 @@ extern "C" __global__ void delay(u64 duration_ns) {
     } while (now - begin < duration_ns);
 }
 
+// Holds its stream until the host writes that value.
+extern "C" __global__ void spin(const volatile u32 *flag, u32 value) {
+    while (*flag < value) {
+        __nanosleep(1000);
+    }
+}
+
 // Adds one to every word: what a replayed graph does to its own memory.
 extern "C" __global__ void increment(u32 *words, u64 count) {
     for (u64 i = first(); i < count; i += stride()) {

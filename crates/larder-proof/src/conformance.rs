@@ -19,7 +19,7 @@ struct CudaDrive {
 
 impl CudaDrive {
     fn new(rig: &Rig) -> Result<CudaDrive, String> {
-        let gates = [Gate::new(rig.context())?, Gate::new(rig.context())?];
+        let gates = [Gate::new(rig)?, Gate::new(rig)?];
         // SAFETY: 4 bytes are asked for, and given back when the drive goes.
         let scratch = unsafe { result::malloc_sync(4) }.or_say("scratch memory")?;
         let streams = [rig.stream()?, rig.stream()?];

@@ -21,7 +21,9 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         let held = fill_and_recover(rig, settings, block_bytes).or_say(settings)?;
         figures.push(Bytes(held).to_string());
     }
-    Ok(format!("full at {} plain and {} expandable, and empty again", figures[0], figures[1]))
+    let processes = rig.device.processes().len();
+    let (plain, expandable) = (&figures[0], &figures[1]);
+    Ok(format!("full at {plain} plain and {expandable} expandable; {processes} processes known"))
 }
 
 fn fill_and_recover(rig: &Rig, settings: &str, block_bytes: u64) -> Result<u64, String> {

@@ -53,8 +53,9 @@ fn perform(words: &[String]) -> Result<ExitCode, String> {
             Ok(ExitCode::SUCCESS)
         }
         [sharing::PARTNER] => sharing::partner().map(|()| ExitCode::SUCCESS),
-        ["part", name] => Ok(run_part(find(name)?, false)),
-        ["part", name, "--short"] => Ok(run_part(find(name)?, true)),
+        ["part", name] => Ok(run_part(find(name)?, false, true)),
+        ["part", name, "--short"] => Ok(run_part(find(name)?, true, true)),
+        ["part", name, "--short", "--uncounted"] => Ok(run_part(find(name)?, true, false)),
         _ => {
             let short = words.contains(&"--short");
             let names = words.iter().filter(|&&word| word != "--short");
@@ -73,8 +74,8 @@ fn find(name: &str) -> Result<&'static Part, String> {
 }
 
 /// Runs a part here and says what came of it.
-fn run_part(part: &Part, short: bool) -> ExitCode {
-    let (said, code) = match part.run(short) {
+fn run_part(part: &Part, short: bool, counted: bool) -> ExitCode {
+    let (said, code) = match part.run(short, counted) {
         Ok(said) => (said, ExitCode::SUCCESS),
         Err(said) => (said, ExitCode::FAILURE),
     };

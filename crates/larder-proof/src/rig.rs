@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use cudarc::driver::sys::{self, CUresult};
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
 use larder::{CudaDevice, CudaOptions};
@@ -37,6 +36,7 @@ pub(crate) struct Rig {
     fill: CudaFunction,
     verify: CudaFunction,
     delay: CudaFunction,
+    spin: CudaFunction,
     increment: CudaFunction,
     expect: CudaFunction,
     /// Where kernels count the words that are wrong.
@@ -64,6 +64,7 @@ impl Rig {
             fill: kernel("fill")?,
             verify: kernel("verify")?,
             delay: kernel("delay")?,
+            spin: kernel("spin")?,
             increment: kernel("increment")?,
             expect: kernel("expect")?,
             device: Arc::new(device),
@@ -234,33 +235,29 @@ pub(crate) fn id_of(stream: &CudaStream) -> StreamId {
 pub(crate) struct Gate {
     word: *mut u32,
     value: u32,
+    spin: CudaFunction,
 }
 
 impl Gate {
-    pub(crate) fn new(context: &CudaContext) -> Result<Gate, String> {
-        context.bind_to_thread().or_say("the context")?;
+    pub(crate) fn new(rig: &Rig) -> Result<Gate, String> {
+        rig.context().bind_to_thread().or_say("the context")?;
         // SAFETY: 4 bytes are asked for, and given back when the gate goes.
         let word = unsafe { result::malloc_host(4, 0) }.or_say("pinned memory")?.cast::<u32>();
         // SAFETY: these are the 4 bytes, aligned as all pinned memory is.
         unsafe { word.write_volatile(0) };
-        Ok(Gate { word, value: 0 })
+        Ok(Gate { word, value: 0, spin: rig.spin.clone() })
     }
 
     /// Work on the stream from here on waits until `open`.
     pub(crate) fn hold(&mut self, stream: &CudaStream) -> Result<(), String> {
-        stream.context().bind_to_thread().or_say("the context")?;
         self.value += 1;
-        let at_least = sys::CUstreamWaitValue_flags::CU_STREAM_WAIT_VALUE_GEQ as u32;
         let addr = self.word as u64;
+        let mut launch = stream.launch_builder(&self.spin);
+        launch.arg(&addr).arg(&self.value);
+        let one = LaunchConfig { grid_dim: (1, 1, 1), block_dim: (1, 1, 1), shared_mem_bytes: 0 };
         // SAFETY: the word lives as long as the gate, and pinned memory has one address for both
         // sides.
-        let held =
-            unsafe { sys::cuStreamWaitValue32_v2(stream.cu_stream(), addr, self.value, at_least) };
-        if held == CUresult::CUDA_SUCCESS {
-            Ok(())
-        } else {
-            Err(format!("holding a stream: {held:?}"))
-        }
+        unsafe { launch.launch(one) }.map(drop).or_say("launching spin")
     }
 
     /// Lets go what was held.

@@ -46,8 +46,7 @@ fn supervise(part: &Part, short: bool, log: &std::path::Path) -> Result<String, 
     let log = OpenOptions::new().append(true).open(log).or_say("the log")?;
     let mut command = Command::new(env::current_exe().or_say("this program")?);
     command.args(["part", part.name]).args(short.then_some("--short"));
-    // All kernels are loaded at once, so that none takes memory while we count it.
-    command.env("CUDA_MODULE_LOADING", "EAGER");
+    command.env("CUDA_MODULE_LOADING", if part.loads_eagerly() { "EAGER" } else { "LAZY" });
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::from(log));
     let mut child = command.spawn().or_say("starting the part")?;
     let deadline = Instant::now() + Duration::from_secs(part.limit_s);

@@ -236,6 +236,12 @@ Work make_delay(void **a) {
     };
 }
 
+Work make_spin(void **a) {
+    auto *flag = argument<volatile u32 *>(a, 0);
+    auto value = argument<u32>(a, 1);
+    return [=] { return *flag >= value; };
+}
+
 Work make_increment(void **a) {
     auto *words = argument<u32 *>(a, 0);
     auto length = argument<u64>(a, 1);
@@ -259,6 +265,7 @@ Work make_expect(void **a) {
 const std::map<std::string, Maker> kernels{{"fill", make_fill},
                                            {"verify", make_verify},
                                            {"delay", make_delay},
+                                           {"spin", make_spin},
                                            {"increment", make_increment},
                                            {"expect", make_expect}};
 
@@ -531,13 +538,6 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned) {
-    Lock lock(mutex);
-    auto *place = reinterpret_cast<volatile cuuint32_t *>(addr);
-    add(stream, [=] { return *place >= value; });
-    return CUDA_SUCCESS;
-}
-
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream);
@@ -569,7 +569,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *statu
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!at->capture) return CUDA_SUCCESS;
     *status = at->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    *id = at->capture->id;
+    if (id) *id = at->capture->id;
+    if (!nodes) return CUDA_SUCCESS;
     at->told.clear();
     for (Node *node : at->ends) at->told.push_back(reinterpret_cast<CUgraphNode>(node));
     *nodes = at->told.data();
