@@ -213,8 +213,8 @@ fn stream_of(stream: StreamId) -> CUstream {
 /// The page is alive and was made to be shared in this way.
 unsafe fn export(page: driver::CudaPage, by: ShareBy) -> Result<SharedPage, DeviceError> {
     match by {
-        // SAFETY: the caller promises it.
         ShareBy::Descriptor => {
+            // SAFETY: the caller promises it.
             unsafe { driver::export_page_descriptor(page) }.map(SharedPage::Descriptor)
         }
         // SAFETY: the caller promises it.
@@ -323,7 +323,7 @@ impl Device for CudaDevice {
         // SAFETY: the page is alive and mapped nowhere, by the ledger.
         let released = unsafe { driver::release_page(taken.cuda()) };
         if released.is_err() {
-            self.ledger().put_page(taken);
+            self.ledger().put_page(&taken);
         }
         released
     }

@@ -26,14 +26,22 @@ macro_rules! offset {
 }
 
 macro_rules! value {
-    ($name:ident, $value:expr) => {
-        (stringify!($name), $value as usize)
-    };
+    ($name:ident, $type:path) => {{
+        use $type as Type;
+        (stringify!($name), Type::$name as usize)
+    }};
+    ($name:ident, $type:path, $field:tt) => {{
+        use $type as Type;
+        (stringify!($name), Type::$name.$field as usize)
+    }};
 }
 
 /// Everything that this crate hands to the driver by its layout or by its number.
 pub fn all() -> Vec<Layout> {
-    use sys::CUmemAllocationHandleType as Handle;
+    [structs(), numbers()].concat()
+}
+
+fn structs() -> Vec<Layout> {
     vec![
         size!(CUipcMemHandle),
         size!(CUmemFabricHandle),
@@ -57,51 +65,29 @@ pub fn all() -> Vec<Layout> {
         size!(CUdevice),
         size!(CUmemAllocationHandleType),
         size!(CUresult),
-        value!(
-            CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            Handle::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR.0
-        ),
-        value!(CU_MEM_HANDLE_TYPE_FABRIC, Handle::CU_MEM_HANDLE_TYPE_FABRIC.0),
-        value!(
-            CU_MEM_ALLOCATION_TYPE_PINNED,
-            sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED
-        ),
-        value!(CU_MEM_LOCATION_TYPE_DEVICE, sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE),
-        value!(
-            CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-            sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        ),
-        value!(CU_EVENT_DISABLE_TIMING, sys::CUevent_flags::CU_EVENT_DISABLE_TIMING),
-        value!(
-            CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS,
-            sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-        ),
-        value!(
-            CU_STREAM_CAPTURE_MODE_RELAXED,
-            sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED
-        ),
-        value!(
-            CU_STREAM_CAPTURE_STATUS_INVALIDATED,
-            sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_INVALIDATED
-        ),
-        value!(
-            CU_MEMPOOL_ATTR_RELEASE_THRESHOLD,
-            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        ),
-        value!(
-            CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH,
-            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH
-        ),
-        value!(
-            CU_MEMPOOL_ATTR_USED_MEM_HIGH,
-            sys::CUmemPool_attribute::CU_MEMPOOL_ATTR_USED_MEM_HIGH
-        ),
-        value!(CUDA_ERROR_OUT_OF_MEMORY, sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY),
-        value!(CUDA_ERROR_NOT_READY, sys::CUresult::CUDA_ERROR_NOT_READY),
-        value!(CUDA_ERROR_NOT_SUPPORTED, sys::CUresult::CUDA_ERROR_NOT_SUPPORTED),
-        value!(
-            CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED,
-            sys::CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
-        ),
+    ]
+}
+
+fn numbers() -> Vec<Layout> {
+    use sys::CUmemAllocationHandleType as Handle;
+    use sys::CUmemPool_attribute as Pool;
+    use sys::CUresult as Refusal;
+    vec![
+        value!(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Handle, 0),
+        value!(CU_MEM_HANDLE_TYPE_FABRIC, Handle, 0),
+        value!(CU_MEM_ALLOCATION_TYPE_PINNED, sys::CUmemAllocationType),
+        value!(CU_MEM_LOCATION_TYPE_DEVICE, sys::CUmemLocationType),
+        value!(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, sys::CUmemAccess_flags),
+        value!(CU_EVENT_DISABLE_TIMING, sys::CUevent_flags),
+        value!(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, sys::CUipcMem_flags),
+        value!(CU_STREAM_CAPTURE_MODE_RELAXED, sys::CUstreamCaptureMode),
+        value!(CU_STREAM_CAPTURE_STATUS_ACTIVE, sys::CUstreamCaptureStatus),
+        value!(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Pool),
+        value!(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, Pool),
+        value!(CU_MEMPOOL_ATTR_USED_MEM_HIGH, Pool),
+        value!(CUDA_ERROR_OUT_OF_MEMORY, Refusal),
+        value!(CUDA_ERROR_NOT_READY, Refusal),
+        value!(CUDA_ERROR_NOT_SUPPORTED, Refusal),
+        value!(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, Refusal),
     ]
 }

@@ -115,7 +115,7 @@ impl Ledger {
         Ok(TakenPage { handle: page, page: known })
     }
 
-    pub(crate) fn put_page(&mut self, taken: TakenPage) {
+    pub(crate) fn put_page(&mut self, taken: &TakenPage) {
         self.pages.insert(taken.handle.0, taken.page);
     }
 
@@ -128,7 +128,7 @@ impl Ledger {
         }
         let range = self.ranges.range(..=span.addr.0).next_back();
         let end = span.addr.0.checked_add(span.size_bytes);
-        if !range.zip(end).is_some_and(|((start, size), end)| end <= start + size) {
+        if range.zip(end).is_none_or(|((start, size), end)| end > start + size) {
             return Err(invalid(format!("{} is not in one reserved range", shown(span))));
         }
         let before = self.mappings.range(..span.end().0).next_back();

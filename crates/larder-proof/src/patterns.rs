@@ -222,7 +222,7 @@ impl Player<'_> {
             }
             Op::PoolEnd { pool } => allocator.end_pool(self.pool(pool)).or_say("a scope")?,
             Op::PoolRelease { pool } => {
-                allocator.drop_pool_use(self.pool(pool)).or_say("a pool")?
+                allocator.drop_pool_use(self.pool(pool)).or_say("a pool")?;
             }
             Op::PoolEmpty { pool } => allocator.empty_pool(self.pool(pool)).or_say("a pool")?,
             Op::PoolUseOnOom { pool, on } => {
@@ -237,9 +237,13 @@ impl Player<'_> {
                 stream.join(other).or_say("one stream behind another")?;
             }
             // Captures have a part of their own, and these scripts have no checkpoints.
-            Op::CaptureBegin { .. } | Op::CaptureEnd { .. } => {}
-            Op::Checkpoint { .. } | Op::Restore { .. } => {}
-            Op::Fraction { .. } | Op::ResetPeak | Op::ResetAccumulated => {}
+            Op::CaptureBegin { .. }
+            | Op::CaptureEnd { .. }
+            | Op::Checkpoint { .. }
+            | Op::Restore { .. }
+            | Op::Fraction { .. }
+            | Op::ResetPeak
+            | Op::ResetAccumulated => {}
         }
         Ok(false)
     }

@@ -269,7 +269,7 @@ fn words(line: &str) -> Result<[&str; 3], String> {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, String> {

@@ -352,22 +352,32 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// `c = a * b` of column-major matrices, m by n, over k.
+    /// The product of two column-major matrices, as many rows and columns as said, summed over the
+    /// inner length.
     fn multiply<M: DevicePtr<f32> + DevicePtrMut<f32>>(
         &self,
         [transa, transb]: [cublasOperation_t; 2],
-        [m, n, k]: [usize; 3],
-        a: &M,
-        b: &M,
-        c: &mut M,
+        [rows, columns, inner]: [usize; 3],
+        left: &M,
+        right: &M,
+        product: &mut M,
     ) -> Result<(), String> {
-        let [m, n, k] = [m, n, k].map(|length| length as i32);
-        let lda = if transa == CUBLAS_OP_N { m } else { k };
-        let ldb = if transb == CUBLAS_OP_N { k } else { n };
-        let (alpha, beta, ldc) = (1.0, 0.0, m);
-        let config = GemmConfig { transa, transb, m, n, k, alpha, lda, ldb, beta, ldc };
+        let [rows, columns, inner] = [rows, columns, inner].map(|length| length as i32);
+        let config = GemmConfig {
+            transa,
+            transb,
+            m: rows,
+            n: columns,
+            k: inner,
+            alpha: 1.0,
+            lda: if transa == CUBLAS_OP_N { rows } else { inner },
+            ldb: if transb == CUBLAS_OP_N { inner } else { columns },
+            beta: 0.0,
+            ldc: rows,
+        };
         // SAFETY: the matrices have these dimensions.
-        unsafe { self.blas.gemm(config, a, b, c) }.map_err(|error| format!("cuBLAS: {error:?}"))
+        unsafe { self.blas.gemm(config, left, right, product) }
+            .map_err(|error| format!("cuBLAS: {error:?}"))
     }
 
     fn uniform<M: DevicePtrMut<f32>>(

@@ -57,7 +57,7 @@ impl Block {
     /// The bytes are used on this stream too: once freed they are handed out again only when the
     /// work issued there by then is done.
     ///
-    /// `cudarc`'s copies and `cuBLAS` calls do this by themselves. It is for what gets the plain
+    /// `cudarc`'s copies and cuBLAS calls do this by themselves. It is for what gets the plain
     /// address.
     pub fn record_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
         let stream = stream.into();

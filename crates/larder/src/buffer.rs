@@ -12,7 +12,7 @@ use crate::stream::Stream;
 /// Elements of one type on a GPU, which free themselves in the order of their stream.
 ///
 /// On a real GPU a buffer goes straight into `cudarc`: it implements `DeviceSlice`, `DevicePtr` and
-/// `DevicePtrMut`, so copies and `cuBLAS` calls take it, and a launch takes it as an argument. Used
+/// `DevicePtrMut`, so copies and cuBLAS calls take it, and a launch takes it as an argument. Used
 /// on another stream than its own in this way, it makes the streams wait for each other, and it is
 /// handed out again only when that stream is done with it. For code that gets the plain
 /// [address](Buffer::addr), [`Buffer::record_stream`] says so by hand.

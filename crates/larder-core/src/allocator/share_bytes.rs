@@ -39,9 +39,7 @@ impl ShareBytes {
                 bytes.extend((pages.len() as u64).to_le_bytes());
                 for page in pages {
                     match page {
-                        SharedPage::Descriptor(descriptor) => {
-                            bytes.extend(descriptor.to_le_bytes())
-                        }
+                        SharedPage::Descriptor(number) => bytes.extend(number.to_le_bytes()),
                         SharedPage::Fabric(handle) => bytes.extend(handle),
                     }
                 }
@@ -92,9 +90,10 @@ fn read_pages(version: u8, mut rest: &[u8]) -> Option<Result<ShareBytes, SharePr
     if rest.len() as u64 != count.checked_mul(handle_bytes as u64)? {
         return None;
     }
-    let pages = rest.chunks_exact(handle_bytes).map(|handle| match handle.try_into() {
-        Ok(descriptor) => SharedPage::Descriptor(i32::from_le_bytes(descriptor)),
-        Err(_) => {
+    let pages = rest.chunks_exact(handle_bytes).map(|handle| {
+        if let Ok(descriptor) = handle.try_into() {
+            SharedPage::Descriptor(i32::from_le_bytes(descriptor))
+        } else {
             let mut fabric = [0; HANDLE_BYTES];
             fabric.copy_from_slice(handle);
             SharedPage::Fabric(fabric)

@@ -44,7 +44,7 @@ impl<T> DevicePtrMut<T> for Buffer<T> {
 
 // SAFETY: an address is what a kernel takes for a pointer, and it lives as long as the buffer.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b Buffer<T>> for LaunchArgs<'a> {
-    #[inline(always)]
+    #[inline]
     fn arg(&mut self, buffer: &'b Buffer<T>) -> &mut Self {
         self.arg(buffer.block().addr_place())
     }
@@ -52,7 +52,7 @@ unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b Buffer<T>> for LaunchArgs<'a> {
 
 // SAFETY: as above.
 unsafe impl<'a, 'b: 'a, T> PushKernelArg<&'b mut Buffer<T>> for LaunchArgs<'a> {
-    #[inline(always)]
+    #[inline]
     fn arg(&mut self, buffer: &'b mut Buffer<T>) -> &mut Self {
         self.arg(buffer.block().addr_place())
     }

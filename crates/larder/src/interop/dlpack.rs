@@ -1,4 +1,4 @@
-//! `DLPack`: a buffer as the tensor that Python's array libraries take without a copy.
+//! DLPack: a buffer as the tensor that Python's array libraries take without a copy.
 
 use std::ffi::c_void;
 use std::ptr::{self, NonNull};
@@ -20,7 +20,7 @@ pub enum Kind {
     Float = 2,
 }
 
-/// Element types that `DLPack` can name.
+/// Element types that DLPack can name.
 pub trait Element {
     /// What kind of number it is.
     const KIND: Kind;

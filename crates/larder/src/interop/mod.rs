@@ -1,4 +1,4 @@
-//! What crosses the border to other libraries: `cudarc`'s traits, and `DLPack`. The unsafe code of
+//! What crosses the border to other libraries: `cudarc`'s traits, and DLPack. The unsafe code of
 //! this crate stands here and nowhere else.
 #![allow(unsafe_code)]
 
