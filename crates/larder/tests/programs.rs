@@ -49,8 +49,8 @@ fn new_program(at: &Path, program: &str) {
     fs::create_dir_all(at.join("src")).unwrap();
     let manifest = format!(
         "[package]\nname = \"new-program\"\nedition = \"2024\"\n\n[dependencies]\n\
-         larder = {{ path = {:?} }}\n\n[workspace]\n",
-        folder()
+         larder = {{ path = \"{}\" }}\n\n[workspace]\n",
+        folder().display()
     );
     fs::write(at.join("Cargo.toml"), manifest).unwrap();
     fs::write(at.join("src/main.rs"), program).unwrap();
