@@ -6,9 +6,10 @@
 //! ```
 //!
 //! The first makes up the script that belongs to a seed: without pools, with many caps on the
-//! memory, with private pools, or with graph captures and checkpoints. The second writes down what a recorded program did, and with a
-//! line `SIZE ADDRESS` each the addresses that the recorded GPU gave. Both print the most bytes
-//! that are live at a time, which says what a large and what a small device is for the script.
+//! memory, with private pools, or with graph captures and checkpoints. The second writes down what
+//! a recorded program did, and with a line `SIZE ADDRESS` each the addresses that the recorded GPU
+//! gave. Both print the most bytes that are live at a time, which says what a large and what a small
+//! device is for the script.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
 
 fn write_seed(seed: &str, flavour: &str, out: &Path) -> Result<u64, String> {
     let seed: u64 = seed.parse().map_err(|_| format!("a seed is a number, not '{seed}'"))?;
-    let mut options = shape(seed);
+    let mut options = GenerateOptions { uses_stay_apart: true, ..shape(seed) };
     let mut ops = Vec::new();
     match flavour {
         "plain" => {}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use larder_core::config::Config;
-use larder_core::device::{Device, DeviceError};
+use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::types::{Addr, GIB, PoolId, StreamId};
@@ -196,7 +196,7 @@ impl Replay {
                 begun.map_err(refused("begin a capture"))?;
             }
             Op::CaptureEnd { stream } => {
-                if self.device.capture_of(stream_id(stream)) == Ok(None) {
+                if !self.device.is_captured(stream_id(stream)) {
                     let error = DeviceError::NotSupported;
                     return Err(Error::Device { call: "end a capture that is not on", error });
                 }

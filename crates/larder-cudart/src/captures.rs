@@ -2,6 +2,7 @@
 #![allow(non_snake_case, reason = "the names are CUDA's")]
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::ptr;
 
@@ -16,9 +17,9 @@ const NOT_CAPTURED: i32 = 0;
 const CAPTURED: i32 = 1;
 
 thread_local! {
-    /// The nodes that the last question of this thread was answered with. CUDA lends them until the
-    /// next call about the stream.
-    static LENT: RefCell<Vec<u64>> = const { RefCell::new(Vec::new()) };
+    /// For each stream, the nodes that this thread was told of last. CUDA lends them until the next
+    /// call that changes them, so that they stay where they are while they are the same.
+    static LENT: RefCell<BTreeMap<StreamId, Vec<u64>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
 #[unsafe(no_mangle)]
@@ -49,7 +50,10 @@ extern "C" fn cudaStreamGetCaptureInfo(
         end_count.put_if_wanted(nodes.len());
         edges.put_if_wanted(ptr::null());
         LENT.with_borrow_mut(|lent| {
-            *lent = nodes;
+            let lent = lent.entry(stream).or_default();
+            if *lent != nodes {
+                *lent = nodes;
+            }
             ends.put_if_wanted(lent.as_ptr());
         });
         status.put(if capture.is_some() { CAPTURED } else { NOT_CAPTURED })
@@ -106,9 +110,9 @@ mod tests {
             Out::to(&mut count),
         );
         assert_eq!((asked, status, count), (Status::SUCCESS, CAPTURED, 2));
-        let ends = LENT.with_borrow(Clone::clone);
+        let ends = LENT.with_borrow(|lent| lent[&first].clone());
         assert_eq!(ends.len(), 2);
-        assert!(!nodes.is_null());
+        assert_eq!(nodes, LENT.with_borrow(|lent| lent[&first].as_ptr()));
         for end in ends {
             let mut count = 0_usize;
             let told =

@@ -141,6 +141,11 @@ impl SimDevice {
         self.state().streams.is_busy(stream)
     }
 
+    /// Whether the stream is under a graph capture.
+    pub fn is_captured(&self, stream: StreamId) -> bool {
+        self.state().streams.captures().of(stream).is_some()
+    }
+
     // What the one who simulates may do. None of these is a device call.
 
     /// Puts a piece of work on the stream, as a program does that launches a kernel. Under a

@@ -3,9 +3,10 @@
 mod bench_top;
 
 use bench_top::Piece::{Free, Live, Unmapped};
-use bench_top::{BenchTop, SIDE};
+use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::Policy;
-use larder_core::types::{GIB, MIB};
+use larder_core::heap::Filter;
+use larder_core::types::{GIB, MIB, PoolId};
 
 /// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
@@ -27,6 +28,8 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
+            capture_is_by_stream,
+            reclaim_at_scope_end,
         } = policy;
         let choices = [
             search_after_recovery,
@@ -39,11 +42,13 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
+            capture_is_by_stream,
+            reclaim_at_scope_end,
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 10]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 10]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 12]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 12]));
 }
 
 #[test]
@@ -222,4 +227,58 @@ fn refuse_hopeless_keeps_the_cache() {
     let cached = top.malloc(20 * MIB);
     top.free(cached);
     top.malloc(50 * MIB);
+}
+
+#[test]
+fn capture_is_by_stream_and_a_scope_alone_is_none() {
+    let story = |policy| {
+        let top = BenchTop::new(40 * MIB, "", policy);
+        let [used, cached] = [8, 20].map(|size| top.malloc(size * MIB));
+        top.record(used, SIDE);
+        top.free(cached);
+        top.allocator.begin_pool(PoolId(0, 1), Filter::Any).unwrap();
+        top.free(used);
+        let events = top.device.event_count();
+        // Only with the cache given back is there room for it.
+        (events, top.try_malloc(30 * MIB).is_ok())
+    };
+    assert_eq!(story(TORCH), (0, false), "the free is put off, and nothing is given back");
+    let mended = Policy { capture_is_by_stream: true, ..TORCH };
+    assert_eq!(story(mended), (1, true));
+}
+
+#[test]
+fn capture_is_by_stream_and_a_real_one_is_left_alone() {
+    for policy in [TORCH, Policy { capture_is_by_stream: true, ..TORCH }] {
+        let top = BenchTop::new(40 * MIB, "", policy);
+        let [used, cached] = [8, 20].map(|size| top.malloc(size * MIB));
+        top.record(used, SIDE);
+        top.free(cached);
+        top.allocator.begin_pool(PoolId(1, 0), Filter::Any).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        top.free(used);
+        assert_eq!(top.device.event_count(), 0);
+        top.oom(30 * MIB);
+        top.empty();
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+    }
+}
+
+#[test]
+fn reclaim_at_scope_end_brings_back_what_a_capture_put_off() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "", policy);
+        top.allocator.begin_pool(PoolId(1, 0), Filter::Stream(MAIN)).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        let used = top.malloc(20 * MIB);
+        top.record(used, SIDE);
+        top.free(used);
+        top.device.end_capture(MAIN).unwrap();
+        top.allocator.end_pool(PoolId(1, 0)).unwrap();
+        let after_scope = top.stats().active.all.current;
+        top.malloc(512);
+        (after_scope, top.stats().active.large_pool.current)
+    };
+    assert_eq!(story(TORCH), (1, 0), "it comes back with the next malloc");
+    assert_eq!(story(Policy { reclaim_at_scope_end: true, ..TORCH }), (0, 0));
 }

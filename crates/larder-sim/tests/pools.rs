@@ -3,10 +3,13 @@
 mod bench_top;
 
 use bench_top::Piece::{Free, Live};
-use bench_top::{BenchTop, MAIN, SIDE};
+use std::sync::Arc;
+
+use bench_top::{BenchTop, SIDE};
 use larder_core::Error;
 use larder_core::error::PoolProblem;
 use larder_core::heap::Filter;
+use larder_core::source::SourceFunctions;
 use larder_core::types::{GIB, KIB, MIB, PoolId};
 
 const POOL: PoolId = PoolId(0, 1);
@@ -159,37 +162,18 @@ fn a_pool_that_does_not_split_gives_whole_blocks() {
 }
 
 #[test]
-fn frees_that_other_streams_use_wait_until_the_scope_is_closed() {
-    BenchTop::under_each_policy(GIB, "", |top| {
-        let before = top.malloc(512);
-        top.record(before, SIDE);
-        top.allocator.begin_pool(POOL, Filter::Any).unwrap();
-        top.free(before);
-        assert_eq!(top.device.event_count(), 0, "no event can be recorded in a capture");
-        let during = top.malloc(512);
-        top.record(during, SIDE);
-        top.free(during);
-        assert_eq!(top.stats().active.all.current, 2);
-        top.allocator.end_pool(POOL).unwrap();
-        let after = top.malloc(512);
-        assert_eq!(top.device.event_count(), 1, "what the capture itself did is not waited for");
-        assert_eq!(top.stats().active.all.current, 2, "one still waits, one is new");
-        assert_ne!(after, before);
-        top.device.sync(SIDE);
-        assert_eq!(top.malloc(512), before);
-    });
-}
-
-#[test]
-fn nothing_is_flushed_to_make_room_inside_a_scope() {
+fn a_pool_that_nobody_uses_lends_nothing() {
     BenchTop::under_each_policy(40 * MIB, "", |top| {
-        let cached = top.malloc(30 * MIB);
+        top.allocator.add_pool_use(POOL).unwrap();
+        top.allocator.set_pool_use_on_oom(POOL, true).unwrap();
+        let [live, cached] = inside(top, POOL, || [10, 20].map(|size| top.malloc(size * MIB)));
         top.free(cached);
-        top.allocator.begin_pool(POOL, Filter::Any).unwrap();
-        top.oom(20 * MIB);
-        assert_eq!(top.stats().num_sync_all_streams, 0);
-        top.allocator.end_pool(POOL).unwrap();
-        assert_eq!(top.malloc_on(20 * MIB, MAIN), cached);
+        top.allocator.drop_pool_use(POOL).unwrap();
+        let served = top.malloc(20 * MIB);
+        assert_eq!(top.stats().num_alloc_retries, 1, "its memory went back to the device first");
+        top.free_all(&[live, served]);
+        top.empty();
+        assert_eq!((top.device.used_bytes(), top.allocator.pool_uses(POOL)), (0, None));
     });
 }
 
@@ -208,6 +192,12 @@ fn misuse_is_named_and_changes_nothing() {
     pools.end_pool(POOL).unwrap();
     pools.drop_pool_use(POOL).unwrap();
     assert_eq!(problem(pools.drop_pool_use(POOL)), PoolProblem::Released);
+    let bytes = Arc::new(SourceFunctions::new(|_, _| None, |_, _| ()));
+    assert_eq!(problem(pools.add_pool_with_source(POOL, bytes)), PoolProblem::Exists);
+    assert_eq!(problem(pools.checkpoint_pool(POOL)), PoolProblem::Released);
+    assert_eq!(problem(pools.checkpoint_pool(OTHER)), PoolProblem::Unknown);
+    assert_eq!(problem(pools.pool_has_live(OTHER, &[])), PoolProblem::Unknown);
+    assert_eq!((pools.pool_stats(OTHER), pools.pool_snapshot(OTHER)), (None, None));
     let text = pools.drop_pool_use(POOL).unwrap_err().to_string();
     assert_eq!(text, "pool (0, 1) cannot be used so: its last use was released");
 }

@@ -9,6 +9,9 @@ use crate::programs::Programs;
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
 const SHUFFLES: u32 = 40;
+/// After so many chances it gets no more if it has already parted from itself in everything in which
+/// it parts from us.
+const SHUFFLES_MIN: u32 = 6;
 
 /// One script under one setting on one device.
 pub(super) struct Case<'a> {
@@ -67,7 +70,9 @@ impl Ring<'_> {
         if parting.is_none() {
             return Ok(Verdict::Equal);
         }
-        let Some(own) = self.own_partings(case, peer, &ours)? else { return Ok(Verdict::Equal) };
+        let Some(own) = self.own_partings(case, peer, &ours, &parting)? else {
+            return Ok(Verdict::Equal);
+        };
         let rest = parting.beyond(&own);
         if rest.is_none() {
             return Ok(Verdict::PeerUnsteady);
@@ -81,6 +86,7 @@ impl Ring<'_> {
         case: &Case<'_>,
         first: &Outcome,
         ours: &Outcome,
+        parting: &Parting,
     ) -> Result<Option<Vec<Parting>>, String> {
         let mut own = Vec::new();
         for shuffle in 1..=SHUFFLES {
@@ -89,6 +95,9 @@ impl Ring<'_> {
                 return Ok(None);
             }
             own.push(Outcome::parting(first, &again));
+            if shuffle >= SHUFFLES_MIN && parting.beyond(&own).is_none() {
+                break;
+            }
         }
         Ok(Some(own))
     }
@@ -228,10 +237,11 @@ fn read(printed: &[u8], placements: &Path) -> Result<Outcome, String> {
     Outcome::read(&printed, &lines).ok_or_else(|| format!("this is no result: {printed}"))
 }
 
-/// The number of the operation that a complaint is about.
+/// The number of the operation that a complaint is about. The peer counts operations, ours says the
+/// line; in a script without comments these are the same.
 fn operation_in(complaint: &str) -> Option<usize> {
-    let (_, rest) = complaint.split_once("operation ")?;
-    rest.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    let found = complaint.split_once("operation ").or_else(|| complaint.split_once("line "));
+    found?.1.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// The operations of a script. Comments are left out, as the judge counts without them.
@@ -255,7 +265,7 @@ mod tests {
     #[test]
     fn both_sides_name_the_operation_that_they_refuse() {
         assert_eq!(operation_in("judge: operation 12: could not find"), Some(12));
-        assert_eq!(operation_in("a.ops: operation 7 (restore 1): pool (0, 1) cannot"), Some(7));
+        assert_eq!(operation_in("larder: a.ops: line 7: restore 1: pool (0, 1) cannot"), Some(7));
         assert_eq!(operation_in("terminate called"), None);
     }
 }

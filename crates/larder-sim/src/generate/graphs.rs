@@ -46,10 +46,10 @@ impl Generator {
         if !self.scopes.is_empty() {
             return false;
         }
-        match self.random.below(8) {
-            0..=2 => self.begin_capture(),
-            3 => self.save(),
-            4 => self.put_back(),
+        match self.random.below(10) {
+            0..=4 => self.begin_capture(),
+            5 => self.save(),
+            6..=7 => self.put_back(),
             _ => false,
         }
     }
@@ -102,26 +102,32 @@ impl Generator {
     /// Makes sure that no block of the pool is used or awaited by another stream: a layout can be
     /// saved and put back then only.
     fn settle(&mut self, pool: u32) {
-        let used: Vec<Live> =
-            self.live.iter().copied().filter(|live| live.pool == Some(pool) && live.used).collect();
-        for Live { id, size_bytes, .. } in used {
-            self.live.retain(|live| live.id != id);
-            self.live_bytes -= size_bytes;
-            self.ops.push(Op::Free { id });
+        let is_used = |live: &&Live| live.pool == Some(pool) && live.is_used();
+        let used: Vec<Live> = self.live.iter().filter(is_used).copied().collect();
+        let (inside, outside): (Vec<_>, Vec<_>) =
+            used.into_iter().partition(|live| live.used_inside);
+        self.free_these(&outside);
+        self.poll();
+        let index = self.pools.iter().position(|entry| entry.number == pool);
+        for few in inside.chunks(super::DEFERRED_MAX as usize) {
+            let Some(index) = index else { break };
+            self.open_scope(index, Route::All);
+            self.free_these(few);
+            self.end_routing(index);
+            self.poll();
         }
+        self.poll();
+    }
+
+    /// All work is done and the allocator gets to know it: the first allocation records the events
+    /// that a capture put off, or finds those done that were recorded before.
+    fn poll(&mut self) {
         for stream in 0..self.options.streams {
-            // The first allocation records the events that a capture put off, the next finds them
-            // done.
             self.ops.push(Op::Sync { stream });
         }
-        for _ in 0..2 {
-            self.alloc_on(512, 0);
-            self.burst.order = super::Order::LastFirst;
-            self.free();
-            for stream in 0..self.options.streams {
-                self.ops.push(Op::Sync { stream });
-            }
-        }
+        self.alloc_on(512, 0);
+        let newest: Vec<Live> = self.live.back().copied().into_iter().collect();
+        self.free_these(&newest);
     }
 
     fn save(&mut self) -> bool {

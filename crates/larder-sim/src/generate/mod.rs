@@ -14,6 +14,7 @@ use pools::{Pool, Scope};
 
 /// What kind of script to make up. Probabilities are per step.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own; any mixture is legal.
 pub struct GenerateOptions {
     /// How many operations. The closing ones, which balance what is still open, come on top.
     pub steps: usize,
@@ -40,6 +41,12 @@ pub struct GenerateOptions {
     /// Whether, with pools, captures go over several streams that wait for each other, and layouts
     /// of pools are saved and put back.
     pub graphs: bool,
+    /// Whether a block that was used on another stream while a scope was open is freed while one is,
+    /// and with graphs the other way round too. PyTorch keeps what it noted of a captured use, by the
+    /// place of its own record on the host, when such a block is freed otherwise, and holds it
+    /// against whatever is recorded in that place next. Few such blocks wait for the end of a scope at
+    /// a time, because PyTorch takes them back in the order of a hash table.
+    pub uses_stay_apart: bool,
     /// Probability of doing something about pools, if there are any.
     pub pool_probability: f64,
     /// Whether all that is still live is freed at the end.
@@ -62,6 +69,7 @@ impl Default for GenerateOptions {
             reset_probability: 0.002,
             pools: false,
             graphs: false,
+            uses_stay_apart: false,
             pool_probability: 0.03,
             free_all_at_end: false,
         }
@@ -86,9 +94,15 @@ pub struct Generator {
     scopes: Vec<Scope>,
     /// The streams under capture, the one it began on first.
     captured: Vec<u32>,
+    /// Used blocks that were freed while scopes were open, since something was last allocated while
+    /// none was.
+    deferred: u32,
     saved: Vec<Saved>,
     checkpoint_next: u32,
 }
+
+/// How many frees may be put off at a time where uses stay apart.
+const DEFERRED_MAX: u32 = 2;
 
 #[derive(Clone, Copy, Debug)]
 struct Live {
@@ -96,8 +110,16 @@ struct Live {
     size_bytes: u64,
     /// The pool that it was routed to.
     pool: Option<u32>,
-    /// It was used on some other stream.
-    used: bool,
+    /// It was used on another stream while a scope was open.
+    used_inside: bool,
+    /// It was used on another stream while none was.
+    used_outside: bool,
+}
+
+impl Live {
+    fn is_used(&self) -> bool {
+        self.used_inside || self.used_outside
+    }
 }
 
 /// A stretch of steps with one intention: to fill up, to free, or to hold the level.
@@ -136,6 +158,7 @@ impl Generator {
             pool_next: 1,
             scopes: Vec::new(),
             captured: Vec::new(),
+            deferred: 0,
             saved: Vec::new(),
             checkpoint_next: 1,
         }
@@ -159,10 +182,14 @@ impl Generator {
 
     fn step(&mut self) {
         // What makes a capture a graph comes often.
-        let more = if self.in_graph() { 8.0 } else { 1.0 };
+        let more = match (self.options.graphs, self.in_graph()) {
+            (_, true) => 8.0,
+            (true, false) => 3.0,
+            (false, false) => 1.0,
+        };
         if self.options.pools && self.random.chance(self.options.pool_probability * more) {
             self.pool_step();
-        } else if self.random.chance(self.options.record_probability) {
+        } else if self.random.chance(self.options.record_probability * more.min(4.0)) {
             self.record();
         } else if self.random.chance(self.options.sync_probability) {
             self.sync();
@@ -224,31 +251,52 @@ impl Generator {
     }
 
     fn alloc_on(&mut self, size_bytes: u64, stream: u32) {
+        if self.scopes.is_empty() {
+            self.deferred = 0;
+        }
         let id = self.id_next;
         self.id_next += 1;
         let pool = self.route(stream);
-        self.live.push_back(Live { id, size_bytes, pool, used: false });
+        self.live.push_back(Live { id, size_bytes, pool, used_inside: false, used_outside: false });
         self.live_bytes += size_bytes;
         self.ops.push(Op::Alloc { id, size_bytes, stream });
     }
 
     fn free(&mut self) {
-        let freed = match self.burst.order {
-            Order::LastFirst => self.live.pop_back(),
-            Order::FirstFirst => self.live.pop_front(),
-            Order::Random if self.live.is_empty() => None,
-            Order::Random => {
-                let index = self.random.below(self.live.len() as u64) as usize;
-                self.live.remove(index)
-            }
+        let last = self.live.len().saturating_sub(1);
+        let index = match self.burst.order {
+            Order::LastFirst => last,
+            Order::FirstFirst => 0,
+            Order::Random => self.random.below(last as u64 + 1) as usize,
         };
+        let freed = self.live.get(index).filter(|live| self.may_free(live)).copied();
+        let freed = freed.or_else(|| self.live.iter().find(|live| self.may_free(live)).copied());
         match freed {
-            Some(Live { id, size_bytes, .. }) => {
-                self.live_bytes -= size_bytes;
-                self.ops.push(Op::Free { id });
-            }
+            Some(live) => self.free_these(&[live]),
             // Every step makes an operation, or a script of large blocks might never end.
             None => self.ops.push(Op::ResetPeak),
+        }
+    }
+
+    /// Whether the block may be freed here.
+    fn may_free(&self, live: &Live) -> bool {
+        let GenerateOptions { uses_stay_apart, graphs, .. } = self.options;
+        if !uses_stay_apart || !live.is_used() {
+            return true;
+        }
+        if self.scopes.is_empty() {
+            return !live.used_inside;
+        }
+        !(graphs && live.used_outside) && self.deferred < DEFERRED_MAX
+    }
+
+    /// Frees these blocks, wherever they are.
+    fn free_these(&mut self, blocks: &[Live]) {
+        for block in blocks {
+            self.live.retain(|live| live.id != block.id);
+            self.live_bytes -= block.size_bytes;
+            self.deferred += u32::from(block.is_used() && !self.scopes.is_empty());
+            self.ops.push(Op::Free { id: block.id });
         }
     }
 
@@ -275,11 +323,26 @@ impl Generator {
         if self.live.is_empty() {
             return self.alloc_or_free();
         }
-        let index = self.random.below(self.live.len() as u64) as usize;
+        // In a graph it is mostly what was captured just now that other streams use.
+        let recent = if self.in_graph() { 6 } else { self.live.len() };
+        let from_end = self.random.below(recent.min(self.live.len()) as u64) as usize;
+        let index = self.live.len() - 1 - from_end;
         let id = self.live[index].id;
         let strays = !self.in_graph() || self.random.chance(0.2);
         let stream = if strays { self.any_stream() } else { self.captured_stream() };
-        self.live[index].used = true;
+        let inside = !self.scopes.is_empty();
+        let live = &mut self.live[index];
+        if self.options.uses_stay_apart && self.options.graphs {
+            let other_side = if inside { live.used_outside } else { live.used_inside };
+            if other_side {
+                return self.alloc_or_free();
+            }
+        }
+        if inside {
+            live.used_inside = true;
+        } else {
+            live.used_outside = true;
+        }
         self.ops.push(Op::Record { id, stream });
     }
 

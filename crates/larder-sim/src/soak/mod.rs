@@ -15,6 +15,7 @@
 mod failure;
 mod model;
 mod plan;
+mod pools;
 mod report;
 mod run;
 mod shrink;

@@ -163,9 +163,14 @@ fn script_options(random: &mut Random, streams: u32, steps: usize) -> (u64, Gene
     } else {
         (memory_bytes / 2, 256 * MIB)
     };
+    // Half of the runs have pools, and half of those graphs and checkpoints.
+    let (pools, graphs) = (random.chance(0.5), random.chance(0.5));
     let options = GenerateOptions {
         steps,
         streams,
+        pools,
+        graphs: pools && graphs,
+        pool_probability: *random.pick(&[0.02, 0.06]),
         live_target: *random.pick(&[8, 20, 40]),
         live_bytes_max: limits.0,
         size_bytes_max: limits.1,
@@ -221,6 +226,9 @@ fn settings(random: &mut Random, expandable: bool) -> String {
     if random.chance(0.05) {
         entries.push("throw_on_cudamalloc_oom:True".to_owned());
     }
+    if random.chance(0.5) {
+        entries.push("graph_capture_record_stream_reuse:True".to_owned());
+    }
     if random.chance(0.1) {
         entries.push("release_lock_on_cudamalloc:True".to_owned());
     }
@@ -267,6 +275,11 @@ impl fmt::Display for Plan {
         match self.script.streams {
             1 => write!(f, ", 1 stream")?,
             streams => write!(f, ", {streams} streams")?,
+        }
+        match (self.script.pools, self.script.graphs) {
+            (true, true) => write!(f, ", private pools, graphs and checkpoints")?,
+            (true, false) => write!(f, ", private pools")?,
+            (false, _) => {}
         }
         for Change { before_id, settings } in &self.changes {
             write!(f, "; before allocation {before_id} the settings become {settings}")?;

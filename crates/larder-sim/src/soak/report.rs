@@ -34,6 +34,18 @@ pub struct Report {
     pub unmaps: u64,
     /// Device calls that failed, for whatever reason.
     pub failed_calls: u64,
+    /// Scopes of private pools opened.
+    pub scopes: u64,
+    /// Graph captures begun.
+    pub captures: u64,
+    /// Blocks that came free inside a capture because its graph had done with them.
+    pub reclaimed_in_captures: u64,
+    /// Frees that a capture put off.
+    pub deferrals: u64,
+    /// Layouts of pools put back.
+    pub restores: u64,
+    /// Layouts that could not be saved or put back.
+    pub refused_checkpoints: u64,
 }
 
 impl AddAssign for Report {
@@ -52,5 +64,11 @@ impl AddAssign for Report {
         self.maps += other.maps;
         self.unmaps += other.unmaps;
         self.failed_calls += other.failed_calls;
+        self.scopes += other.scopes;
+        self.captures += other.captures;
+        self.reclaimed_in_captures += other.reclaimed_in_captures;
+        self.deferrals += other.deferrals;
+        self.restores += other.restores;
+        self.refused_checkpoints += other.refused_checkpoints;
     }
 }

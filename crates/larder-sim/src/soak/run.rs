@@ -1,7 +1,7 @@
 //! One run: the allocator, its witness and its model, one step after the other.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -11,6 +11,7 @@ use larder_core::{Addr, Allocator, Error, StreamId};
 
 use super::model::Model;
 use super::plan::Plan;
+use super::pools::Saved;
 use super::report::Report;
 use super::tally;
 use super::witness::{Outcome, Terms, Witness};
@@ -29,14 +30,19 @@ pub(super) struct Finding {
 
 /// A run under way.
 pub(super) struct Run<'a> {
-    plan: &'a Plan,
-    device: Arc<SimDevice>,
-    allocator: Allocator,
-    model: Option<Model>,
-    witness: Witness,
+    pub(super) plan: &'a Plan,
+    pub(super) device: Arc<SimDevice>,
+    pub(super) allocator: Allocator,
+    pub(super) model: Option<Model>,
+    pub(super) witness: Witness,
     /// Where the allocations of the script are that are live.
-    addresses: HashMap<u64, Addr>,
-    report: Report,
+    pub(super) addresses: HashMap<u64, Addr>,
+    /// The pools that requests are routed to.
+    pub(super) open_pools: Vec<u32>,
+    /// Every pool that the script has named.
+    pub(super) pools: BTreeSet<u32>,
+    pub(super) saved: HashMap<u32, Saved>,
+    pub(super) report: Report,
 }
 
 impl<'a> Run<'a> {
@@ -55,9 +61,20 @@ impl<'a> Run<'a> {
             oversize_is_remembered: plan.policy.oversize_is_remembered,
             calls_work,
             pages_go: calls_work || !plan.trouble.stubborn,
+            capture_is_by_stream: plan.policy.capture_is_by_stream,
         });
-        let (addresses, report) = (HashMap::new(), Report::default());
-        Run { plan, device: own, allocator, model, witness, addresses, report }
+        Run {
+            plan,
+            device: own,
+            allocator,
+            model,
+            witness,
+            addresses: HashMap::new(),
+            open_pools: Vec::new(),
+            pools: BTreeSet::new(),
+            saved: HashMap::new(),
+            report: Report::default(),
+        }
     }
 
     /// Runs a whole script and its ending. A panic is a finding like any other.
@@ -106,9 +123,13 @@ impl<'a> Run<'a> {
                 Outcome::Nothing
             }
             Op::ResetPeak | Op::ResetAccumulated => return self.reset(op),
-            _ => return Err("soak runs have no private pools and no captures".to_owned()),
+            Op::Restore { checkpoint } => self.restore(checkpoint)?,
+            other => {
+                self.pool_step(other)?;
+                Outcome::Nothing
+            }
         };
-        self.check(outcome)
+        self.check(&outcome)
     }
 
     /// Gives the new settings that come before this allocation, if there are some. A text that
@@ -135,7 +156,13 @@ impl<'a> Run<'a> {
 
     fn malloc(&mut self, id: u64, size_bytes: u64, stream: StreamId) -> Result<Outcome, String> {
         self.report.mallocs += 1;
+        let active = |run: &Self| run.allocator.stats().active.all.current;
+        let before = active(self);
         let result = self.allocator.malloc(size_bytes, stream);
+        if self.device.is_captured(stream) && !self.open_pools.is_empty() {
+            let left = active(self) - i64::from(result.is_ok());
+            self.report.reclaimed_in_captures += before.saturating_sub(left) as u64;
+        }
         let modelled = self.model.as_mut().map(|model| model.malloc(size_bytes, stream));
         let outcome = match result {
             Ok(addr) => {
@@ -201,6 +228,7 @@ impl<'a> Run<'a> {
 
     fn free(&mut self, id: u64, addr: Addr) -> Result<Outcome, String> {
         let before = self.allocator.stats();
+        let events = self.device.calls().record_event;
         let freed = self.allocator.free(addr);
         if freed.is_err() {
             self.tolerate(freed)?;
@@ -213,6 +241,7 @@ impl<'a> Run<'a> {
         let after = self.allocator.stats();
         if after.active.all.current == before.active.all.current {
             self.report.waits += 1;
+            self.report.deferrals += u64::from(self.device.calls().record_event == events);
         }
         let calls = self.device.total_calls();
         self.check_unknown(addr)?;
@@ -221,14 +250,20 @@ impl<'a> Run<'a> {
         }
         self.addresses.remove(&id);
         self.model.iter_mut().for_each(|model| model.free(addr));
+        self.witness.freeing_in_scope(!self.open_pools.is_empty());
         Ok(Outcome::Freed { addr })
     }
 
     fn record(&mut self, id: u64, stream: StreamId) -> Result<(), String> {
         let Some(&addr) = self.addresses.get(&id) else { return Ok(()) };
-        self.allocator.record_stream(addr, stream).map_err(|error| error.to_string())?;
+        let captured = !self.open_pools.is_empty()
+            && (!self.plan.policy.capture_is_by_stream || self.device.is_captured(stream));
+        let recorded = self.allocator.record_stream(addr, stream);
+        if recorded.is_err() {
+            return self.tolerate(recorded);
+        }
         self.model.iter_mut().for_each(|model| model.record_stream(addr, stream));
-        self.witness.record_stream(addr, stream);
+        self.witness.record_stream(addr, stream, captured);
         Ok(())
     }
 
@@ -251,11 +286,11 @@ impl<'a> Run<'a> {
         }
         let reset = tally::difference(&self.allocator.stats(), self.witness.seen());
         reset.map_or(Ok(()), |text| Err(format!("after the reset, {text}")))?;
-        self.check(Outcome::Nothing)
+        self.check(&Outcome::Nothing)
     }
 
     /// A call may fail because the device did, where that is part of the plan.
-    fn tolerate(&mut self, result: Result<(), Error>) -> Result<(), String> {
+    pub(super) fn tolerate(&mut self, result: Result<(), Error>) -> Result<(), String> {
         match result {
             Ok(()) => Ok(()),
             Err(Error::Device { .. }) if self.plan.trouble.has_failing_calls() => {
@@ -267,12 +302,14 @@ impl<'a> Run<'a> {
     }
 
     /// All that must hold after every step.
-    fn check(&mut self, outcome: Outcome) -> Result<(), String> {
+    pub(super) fn check(&mut self, outcome: &Outcome) -> Result<(), String> {
         self.allocator.check()?;
         let stats = self.allocator.stats();
         let seen = *self.witness.seen();
         let snapshot = self.allocator.snapshot();
-        let limit_bytes = self.allocator.config().max_split_bytes;
+        let config = self.allocator.config();
+        self.witness.reuse_in_captures(config.capture_reuse);
+        let limit_bytes = config.max_split_bytes;
         self.witness.observe(outcome, &snapshot, &stats, limit_bytes, &self.device)?;
         let retries = stats.num_alloc_retries - seen.num_alloc_retries;
         self.report.retries += retries;
@@ -344,15 +381,19 @@ impl<'a> Run<'a> {
         }
         self.model = None;
         self.addresses.clear();
+        self.leave_pools()?;
         for addr in self.witness.live() {
             self.allocator.free(addr).map_err(text)?;
-            self.check(Outcome::Freed { addr })?;
+            self.check(&Outcome::Freed { addr })?;
         }
         for stream in 0..self.plan.script.streams {
             self.sync(StreamId(u64::from(stream)));
         }
         self.allocator.empty_cache().map_err(text)?;
-        self.check(Outcome::Nothing)?;
+        self.check(&Outcome::Nothing)?;
+        if let Some(pool) = self.left_pool() {
+            return Err(format!("pool {pool} is still there after everything was given back"));
+        }
         let stats = self.allocator.stats();
         let left = [stats.active.all, stats.reserved_bytes.all, stats.segment.all];
         if left.iter().any(|counter| counter.current != 0) {

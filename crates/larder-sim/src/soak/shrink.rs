@@ -43,14 +43,19 @@ pub(super) fn shrink(plan: &Plan, ops: &[Op], reason: &str) -> (Vec<Op>, String)
 }
 
 /// The script without the operations from `start` to `end`, and without those that name an
-/// allocation which is thereby gone.
+/// allocation or a checkpoint which is thereby gone.
 fn without(ops: &[Op], start: usize, end: usize) -> Vec<Op> {
     let gone: HashSet<u64> = ops[start..end]
         .iter()
         .filter_map(|op| if let Op::Alloc { id, .. } = op { Some(*id) } else { None })
         .collect();
+    let saved = |op: &Op| {
+        if let Op::Checkpoint { checkpoint, .. } = op { Some(*checkpoint) } else { None }
+    };
+    let lost: HashSet<u32> = ops[start..end].iter().filter_map(saved).collect();
     let depends = |op: &Op| match op {
         Op::Free { id } | Op::Record { id, .. } => gone.contains(id),
+        Op::Restore { checkpoint } => lost.contains(checkpoint),
         _ => false,
     };
     let kept = ops[..start].iter().chain(&ops[end..]);

@@ -21,11 +21,34 @@ macro_rules! ensure {
 }
 
 /// What a step did to the program's memory, as far as the program can tell.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum Outcome {
-    Allocated { addr: Addr, size_bytes: u64, requested_bytes: u64, stream: StreamId },
-    Freed { addr: Addr },
+    Allocated {
+        addr: Addr,
+        size_bytes: u64,
+        requested_bytes: u64,
+        stream: StreamId,
+    },
+    Freed {
+        addr: Addr,
+    },
+    /// A layout was put back: these blocks were freed, and then those of the layout handed out, of
+    /// which the live ones stay.
+    Restored {
+        freed: Vec<Addr>,
+        layout: Vec<Placed>,
+    },
     Nothing,
+}
+
+/// A block of a layout that was saved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Placed {
+    pub(super) addr: Addr,
+    pub(super) size_bytes: u64,
+    pub(super) stream: StreamId,
+    pub(super) kind: PoolKind,
+    pub(super) live: bool,
 }
 
 /// What the witness knows of a block that is live or waits.
@@ -34,20 +57,30 @@ struct Held {
     size_bytes: u64,
     requested_bytes: u64,
     stream: StreamId,
+    kind: PoolKind,
     oversize: bool,
     /// Other streams that use it and have not been heard to be done.
-    uses: Vec<StreamId>,
+    uses: Vec<Use>,
+    /// It was freed where a graph may show that it is no longer used.
+    shown_by_graph: bool,
 }
 
-impl Held {
-    /// Rounding never crosses the limit between small and large.
-    fn kind(&self) -> PoolKind {
-        if self.requested_bytes <= MIB { PoolKind::Small } else { PoolKind::Large }
-    }
+/// A use on another stream.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    stream: StreamId,
+    /// It was part of a capture, and does not run.
+    captured: bool,
+}
+
+/// The kind of pool that a request goes to. Rounding never crosses the limit between the two.
+fn kind_of(requested_bytes: u64) -> PoolKind {
+    if requested_bytes <= MIB { PoolKind::Small } else { PoolKind::Large }
 }
 
 /// What the witness relies on.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a promise of its own.
 pub(super) struct Terms {
     /// An oversize allocation is uncounted when it is freed, whatever the limit is by then.
     pub(super) oversize_is_remembered: bool,
@@ -55,6 +88,8 @@ pub(super) struct Terms {
     pub(super) calls_work: bool,
     /// Pages never refuse to go.
     pub(super) pages_go: bool,
+    /// Captured uses are told apart from those that run, stream by stream.
+    pub(super) capture_is_by_stream: bool,
 }
 
 /// Follows along.
@@ -69,12 +104,25 @@ pub(super) struct Witness {
     seen: Stats,
     /// The statistics when the sums were last reset.
     base: Stats,
+    /// Whether blocks may come free inside captures.
+    reuse_in_captures: bool,
+    /// Whether the block that is being freed is freed while a scope is open.
+    frees_in_scope: bool,
 }
 
 impl Witness {
     pub(super) fn new(terms: Terms) -> Witness {
         let (own, seen, base) = (Stats::default(), Stats::default(), Stats::default());
-        Witness { terms, live: BTreeMap::new(), waiting: BTreeMap::new(), own, seen, base }
+        Witness {
+            terms,
+            live: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            own,
+            seen,
+            base,
+            reuse_in_captures: false,
+            frees_in_scope: false,
+        }
     }
 
     /// The statistics after the last step.
@@ -87,20 +135,33 @@ impl Witness {
         self.live.keys().copied().collect()
     }
 
-    /// The program uses a live allocation on a stream.
-    pub(super) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
-        if let Some(held) = self.live.get_mut(&addr)
-            && held.stream != stream
-            && !held.uses.contains(&stream)
-        {
-            held.uses.push(stream);
+    /// Blocks may come free inside captures, or may not.
+    pub(super) fn reuse_in_captures(&mut self, on: bool) {
+        self.reuse_in_captures = on;
+    }
+
+    /// The block that was just freed was freed while a scope was open, or was not.
+    pub(super) fn freeing_in_scope(&mut self, is_so: bool) {
+        self.frees_in_scope = is_so;
+    }
+
+    /// The program uses a live allocation on a stream, in work that runs or that is captured.
+    pub(super) fn record_stream(&mut self, addr: Addr, stream: StreamId, captured: bool) {
+        let Some(held) = self.live.get_mut(&addr).filter(|held| held.stream != stream) else {
+            return;
+        };
+        match held.uses.iter_mut().find(|other| other.stream == stream) {
+            None => held.uses.push(Use { stream, captured }),
+            // A use that runs counts for more than a captured one, if they are told apart.
+            Some(known) if self.terms.capture_is_by_stream => known.captured &= captured,
+            Some(known) => known.captured |= captured,
         }
     }
 
     /// The stream's work is done.
     pub(super) fn sync(&mut self, stream: StreamId) {
         for held in self.waiting.values_mut() {
-            held.uses.retain(|&other| other != stream);
+            held.uses.retain(|other| other.stream != stream);
         }
     }
 
@@ -120,22 +181,30 @@ impl Witness {
     /// Checks all that the allocator shows after a step. `limit_bytes` is the split limit.
     pub(super) fn observe(
         &mut self,
-        outcome: Outcome,
+        outcome: &Outcome,
         snapshot: &[SegmentState],
         stats: &Stats,
         limit_bytes: Option<u64>,
         device: &SimDevice,
     ) -> Result<(), String> {
         check_layout(snapshot)?;
-        if let Outcome::Freed { addr } = outcome {
-            self.freed(addr, limit_bytes)?;
+        match outcome {
+            Outcome::Freed { addr } => self.freed(*addr, limit_bytes)?,
+            Outcome::Restored { freed, layout } => {
+                self.restored(freed, layout, limit_bytes)?;
+                self.take_peaks(stats);
+            }
+            Outcome::Allocated { .. } | Outcome::Nothing => {}
         }
         let waited = stats.num_sync_all_streams > self.seen.num_sync_all_streams;
         self.complete(snapshot, waited)?;
         // A request is served after everything that was done for it.
-        if let Outcome::Allocated { addr, size_bytes, requested_bytes, stream } = outcome {
+        if let &Outcome::Allocated { addr, size_bytes, requested_bytes, stream } = outcome {
+            let kind = kind_of(requested_bytes);
             let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
-            let held = Held { size_bytes, requested_bytes, stream, oversize, uses: Vec::new() };
+            let (uses, shown_by_graph) = (Vec::new(), false);
+            let held =
+                Held { size_bytes, requested_bytes, stream, kind, oversize, uses, shown_by_graph };
             self.allocated(addr, held)?;
         }
         self.check_live(snapshot, device)?;
@@ -157,7 +226,7 @@ impl Witness {
                 return Err(format!("{addr} overlaps the block at {other}, which is in use"));
             }
         }
-        let kind = held.kind();
+        let kind = held.kind;
         change_pool(&mut self.own.allocation, kind, 1);
         change_pool(&mut self.own.allocated_bytes, kind, held.size_bytes as i64);
         change_pool(&mut self.own.active, kind, 1);
@@ -172,7 +241,7 @@ impl Witness {
 
     fn freed(&mut self, addr: Addr, limit_bytes: Option<u64>) -> Result<(), String> {
         let held = self.live.remove(&addr).ok_or_else(|| format!("{addr} was freed, not live"))?;
-        let kind = held.kind();
+        let kind = held.kind;
         change_pool(&mut self.own.allocation, kind, -1);
         change_pool(&mut self.own.allocated_bytes, kind, -(held.size_bytes as i64));
         let oversize = if self.terms.oversize_is_remembered {
@@ -186,13 +255,49 @@ impl Witness {
         if held.uses.is_empty() {
             self.completed(&held);
         } else {
-            self.waiting.insert(addr, held);
+            let shown_by_graph = self.frees_in_scope && self.reuse_in_captures;
+            self.waiting.insert(addr, Held { shown_by_graph, ..held });
         }
         Ok(())
     }
 
+    /// A layout was put back: everything that was live of its pool is freed, every block of it is
+    /// handed out, and those that were free are freed again.
+    fn restored(
+        &mut self,
+        freed: &[Addr],
+        layout: &[Placed],
+        limit_bytes: Option<u64>,
+    ) -> Result<(), String> {
+        for &addr in freed {
+            self.freed(addr, limit_bytes)?;
+        }
+        for &Placed { addr, size_bytes, stream, kind, .. } in layout {
+            let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
+            let (requested_bytes, uses, shown_by_graph) = (size_bytes, Vec::new(), false);
+            let held =
+                Held { size_bytes, requested_bytes, stream, kind, oversize, uses, shown_by_graph };
+            self.allocated(addr, held)?;
+        }
+        for placed in layout.iter().filter(|placed| !placed.live) {
+            self.freed(placed.addr, limit_bytes)?;
+        }
+        Ok(())
+    }
+
+    /// In which order the segments of a layout come is the allocator's own business, and the peaks
+    /// depend on it. Those of the model are compared to the last.
+    fn take_peaks(&mut self, stats: &Stats) {
+        let mut claimed = *stats;
+        for (own, claimed) in
+            counters_mut(&mut self.own).into_iter().zip(counters_mut(&mut claimed))
+        {
+            own.peak = claimed.peak.max(own.current);
+        }
+    }
+
     fn completed(&mut self, held: &Held) {
-        let kind = held.kind();
+        let kind = held.kind;
         change_pool(&mut self.own.active, kind, -1);
         change_pool(&mut self.own.active_bytes, kind, -(held.size_bytes as i64));
         change_pool(&mut self.own.requested_bytes, kind, -(held.requested_bytes as i64));
@@ -213,8 +318,13 @@ impl Witness {
             still.insert(addr, held);
         }
         for (addr, held) in std::mem::replace(&mut self.waiting, still) {
-            let may = held.uses.is_empty() || waited || !self.terms.calls_work;
-            ensure!(may, "{addr} no longer waits, though {} is not done", held.uses[0]);
+            // Captured work has not run, and is not waited for. Where uses are not told apart, a
+            // graph is taken to show the end of all of them.
+            let trusts_graph = held.shown_by_graph && !self.terms.capture_is_by_stream;
+            let runs = held.uses.iter().find(|other| !other.captured);
+            if let Some(runs) = runs.filter(|_| self.terms.calls_work && !waited && !trusts_graph) {
+                return Err(format!("{addr} no longer waits, though {} is not done", runs.stream));
+            }
             self.completed(&held);
         }
         Ok(())
@@ -235,7 +345,7 @@ impl Witness {
                 "the live block at {addr} changed its size"
             );
             ensure!(
-                (segment.stream, segment.kind) == (held.stream, held.kind()),
+                (segment.stream, segment.kind) == (held.stream, held.kind),
                 "the live block at {addr} lies in a segment of another stream or kind"
             );
             ensure!(device.is_accessible(block.span), "there is no memory behind {addr}");
@@ -410,11 +520,16 @@ mod tests {
         let device = Arc::new(SimDevice::default());
         let config = Config::parse("max_split_size_mb:20").unwrap();
         let allocator = Allocator::new(device.clone(), config, Policy::larder());
-        let terms = Terms { oversize_is_remembered: true, calls_work: true, pages_go: true };
+        let terms = Terms {
+            oversize_is_remembered: true,
+            calls_work: true,
+            pages_go: true,
+            capture_is_by_stream: true,
+        };
         let mut witness = Witness::new(terms);
         let mut outcome = Outcome::Nothing;
         for requested_bytes in [1000, 3 * MIB, 50 * MIB] {
-            observe(&mut witness, outcome, &allocator, &device).unwrap();
+            observe(&mut witness, &outcome, &allocator, &device).unwrap();
             let addr = allocator.malloc(requested_bytes, StreamId(0)).unwrap();
             let size_bytes = allocator.usable_bytes(addr).unwrap();
             outcome = Outcome::Allocated { addr, size_bytes, requested_bytes, stream: StreamId(0) };
@@ -424,7 +539,7 @@ mod tests {
 
     fn observe(
         witness: &mut Witness,
-        outcome: Outcome,
+        outcome: &Outcome,
         allocator: &Allocator,
         device: &SimDevice,
     ) -> Result<(), String> {
@@ -439,7 +554,7 @@ mod tests {
             let Scene { device, allocator, mut witness, outcome } = scene();
             let (snapshot, mut stats) = (allocator.snapshot(), allocator.stats());
             counters_mut(&mut stats)[at].current += 1;
-            let seen = witness.observe(outcome, &snapshot, &stats, Some(20 * MIB), &device);
+            let seen = witness.observe(&outcome, &snapshot, &stats, Some(20 * MIB), &device);
             assert!(seen.is_err(), "counter {at} of {count}");
         }
     }
@@ -447,14 +562,14 @@ mod tests {
     #[test]
     fn a_block_that_goes_or_comes_by_itself_is_found() {
         let Scene { device, allocator, mut witness, outcome } = scene();
-        let unasked = observe(&mut witness, Outcome::Nothing, &allocator, &device).unwrap_err();
+        let unasked = observe(&mut witness, &Outcome::Nothing, &allocator, &device).unwrap_err();
         assert!(unasked.contains("nobody asked for it"), "{unasked}");
 
         let mut again = scene();
-        observe(&mut again.witness, outcome, &again.allocator, &again.device).unwrap();
+        observe(&mut again.witness, &outcome, &again.allocator, &again.device).unwrap();
         let Outcome::Allocated { addr, .. } = outcome else { unreachable!() };
         again.allocator.free(addr).unwrap();
-        let gone = observe(&mut again.witness, Outcome::Nothing, &again.allocator, &again.device);
+        let gone = observe(&mut again.witness, &Outcome::Nothing, &again.allocator, &again.device);
         let gone = gone.unwrap_err();
         assert!(gone.contains("nobody freed it"), "{gone}");
     }
@@ -462,16 +577,16 @@ mod tests {
     #[test]
     fn a_block_that_waits_may_not_become_free_too_early() {
         let Scene { device, allocator, mut witness, outcome } = scene();
-        observe(&mut witness, outcome, &allocator, &device).unwrap();
+        observe(&mut witness, &outcome, &allocator, &device).unwrap();
         let Outcome::Allocated { addr, .. } = outcome else { unreachable!() };
         allocator.record_stream(addr, StreamId(3)).unwrap();
-        witness.record_stream(addr, StreamId(3));
+        witness.record_stream(addr, StreamId(3), false);
         allocator.free(addr).unwrap();
-        observe(&mut witness, Outcome::Freed { addr }, &allocator, &device).unwrap();
+        observe(&mut witness, &Outcome::Freed { addr }, &allocator, &device).unwrap();
         // The device says that the stream is done, but the script has not said so.
         device.sync(StreamId(3));
         allocator.malloc(1, StreamId(7)).unwrap();
-        let early = observe(&mut witness, Outcome::Nothing, &allocator, &device).unwrap_err();
+        let early = observe(&mut witness, &Outcome::Nothing, &allocator, &device).unwrap_err();
         assert!(early.contains("stream 3 is not done"), "{early}");
     }
 }

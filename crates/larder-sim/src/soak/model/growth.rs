@@ -6,7 +6,7 @@ use larder_core::device::{Device, DeviceError};
 use larder_core::types::{Addr, MIB, PageHandle, PoolKind, Span};
 
 use super::segment::{Block, Segment, State};
-use super::{Model, NO_FAULTS, Want, change, change_pool, pool_index};
+use super::{Model, NO_FAULTS, Want, change, change_pool};
 
 /// What came of asking the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Model {
     /// Asks the device for memory for this request, and serves it from there.
     pub(super) fn grow(&mut self, want: &Want) -> Grown {
         let size_bytes = self.segment_bytes(want);
-        let expand = self.config.expandable_segments;
+        let expand = want.expandable;
         // Where the cap counts pages it is asked when they are mapped.
         if !(expand && self.policy.cap_counts_pages) && self.exceeds_cap(size_bytes) {
             return Grown::NoRoom;
@@ -52,11 +52,12 @@ impl Model {
     }
 
     fn add_segment(&mut self, want: &Want, span: Span, page_bytes: Option<u64>, state: State) {
-        let searches = self.searches[pool_index(want.kind)];
+        let searches = self.searches_of(want.pool, want.kind);
         self.segments.push(Segment {
             span,
             stream: want.stream,
             kind: want.kind,
+            pool: want.pool,
             page_bytes,
             oversize: false,
             pages: BTreeMap::new(),
@@ -87,7 +88,9 @@ impl Model {
     /// unmapped block in the order of addresses, with the free block before it if there is one.
     fn lowest_room(&self, want: &Want) -> Option<u64> {
         let mut starts = Vec::new();
-        let mine = |segment: &&Segment| segment.kind == want.kind && segment.stream == want.stream;
+        let mine = |segment: &&Segment| {
+            (segment.pool, segment.kind, segment.stream) == (want.pool, want.kind, want.stream)
+        };
         for segment in self.segments.iter().filter(mine) {
             for (at, block) in segment.blocks.iter().enumerate() {
                 if block.state != State::Unmapped {
@@ -130,7 +133,7 @@ impl Model {
             return None;
         }
         let pages = self.create_pages(mapped_bytes / page_bytes, page_bytes)?;
-        let searches = self.searches[pool_index(self.segments[at].kind)];
+        let searches = self.searches_of(self.segments[at].pool, self.segments[at].kind);
         let segment = &mut self.segments[at];
         for (page_addr, page) in (addr..).step_by(page_bytes as usize).zip(pages) {
             self.device.map(Span::new(Addr(page_addr), page_bytes), page).expect(NO_FAULTS);

@@ -4,10 +4,16 @@
 //!
 //! It expects a device on which no call fails but for want of memory.
 
+mod capture;
+mod checkpoint;
 mod growth;
+mod pools;
 mod release;
 mod segment;
 
+pub(super) use checkpoint::Checkpoint;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use larder_core::config::ConfigError;
@@ -17,7 +23,9 @@ use larder_core::{Config, Policy, Stats};
 
 use super::tally::{self, change, change_pool};
 use crate::SimDevice;
+use capture::Deferred;
 use growth::Grown;
+use pools::{Private, Scope};
 use segment::{Block, Segment, State};
 
 /// All sizes are multiples of this.
@@ -36,6 +44,10 @@ struct Want {
     size_bytes: u64,
     kind: PoolKind,
     stream: StreamId,
+    /// The private pool that it goes to.
+    pool: Option<u32>,
+    /// Whether expandable segments may serve it.
+    expandable: bool,
 }
 
 /// Where a block stands: which segment, which block of it.
@@ -52,8 +64,12 @@ pub(super) struct Model {
     /// Events awaited, in the order in which they were recorded, each with its block's address.
     events: Vec<(StreamId, EventId, u64)>,
     spare_events: Vec<EventId>,
-    /// How often each pool was searched while garbage collection was on: small, large.
-    searches: [u64; 2],
+    /// How often each pool was searched while garbage collection was on.
+    searches: BTreeMap<(Option<u32>, PoolKind), u64>,
+    privates: BTreeMap<u32, Private>,
+    scopes: Vec<Scope>,
+    /// Blocks freed under a capture, in the order of their frees.
+    deferred: Vec<Deferred>,
     stats: Stats,
 }
 
@@ -68,7 +84,10 @@ impl Model {
             segments: Vec::new(),
             events: Vec::new(),
             spare_events: Vec::new(),
-            searches: [0; 2],
+            searches: BTreeMap::new(),
+            privates: BTreeMap::new(),
+            scopes: Vec::new(),
+            deferred: Vec::new(),
             stats: Stats::default(),
         };
         model.set_fraction(fraction);
@@ -144,7 +163,9 @@ impl Model {
         let size_bytes = self.round(requested_bytes);
         let small = size_bytes <= SMALL_MAX_BYTES;
         let kind = if small { PoolKind::Small } else { PoolKind::Large };
-        Want { requested_bytes, size_bytes, kind, stream }
+        let expandable = self.config.expandable_segments;
+        let pool = self.route(stream);
+        Want { requested_bytes, size_bytes, kind, stream, pool, expandable }
     }
 
     /// What a request asks of the device in one plain piece.
@@ -164,7 +185,12 @@ impl Model {
         if requested_bytes >= REQUEST_LIMIT_BYTES {
             return None;
         }
-        self.poll_events();
+        if !self.is_captured(stream) {
+            self.record_deferred();
+            self.poll_events();
+        } else if self.config.capture_reuse {
+            self.reclaim_in_capture(stream);
+        }
         let want = self.want(requested_bytes, stream);
         self.take(&want).or_else(|| self.climb(&want)).map(Addr)
     }
@@ -180,17 +206,22 @@ impl Model {
             self.collect();
         }
         let mut grown = self.grow(want);
+        if grown == Grown::NoRoom
+            && let Some(addr) = self.borrow(want)
+        {
+            return Some(addr);
+        }
         if grown == Grown::NoRoom && self.make_room(want) {
             grown = self.grow(want);
         }
-        if grown == Grown::NoRoom {
+        if grown == Grown::NoRoom && !self.is_captured(want.stream) {
             self.wait_for_events();
             if self.policy.search_after_recovery
                 && let Some(addr) = self.take(want)
             {
                 return Some(addr);
             }
-            self.release_cached();
+            self.release_cached(false);
             self.stats.num_alloc_retries += 1;
             grown = self.grow(want);
         }
@@ -211,10 +242,16 @@ impl Model {
 
     /// All free blocks of a pool on a stream (on all streams, if none is named), in the order in
     /// which they are looked at: by stream, size, address.
-    fn free_blocks(&self, kind: PoolKind, stream: Option<StreamId>) -> Vec<Spot> {
+    fn free_blocks(
+        &self,
+        pool: Option<u32>,
+        kind: PoolKind,
+        stream: Option<StreamId>,
+    ) -> Vec<Spot> {
         let mut spots = Vec::new();
         for (at, segment) in self.segments.iter().enumerate() {
-            if segment.kind == kind && stream.is_none_or(|stream| stream == segment.stream) {
+            let is_here = (segment.pool, segment.kind) == (pool, kind);
+            if is_here && stream.is_none_or(|stream| stream == segment.stream) {
                 let free = segment.blocks.iter().enumerate();
                 let free = free.filter(|(_, block)| block.state == State::Free);
                 spots.extend(free.map(|(block, _)| (at, block)));
@@ -235,14 +272,14 @@ impl Model {
     /// Serves the request from a free block.
     fn take(&mut self, want: &Want) -> Option<u64> {
         if self.is_collecting() {
-            self.searches[pool_index(want.kind)] += 1;
+            *self.searches.entry((want.pool, want.kind)).or_default() += 1;
         }
-        let mut spots = self.free_blocks(want.kind, Some(want.stream));
+        let mut spots = self.free_blocks(want.pool, want.kind, Some(want.stream));
         spots.retain(|&spot| self.block(spot).size_bytes >= want.size_bytes);
         let is_expandable = |&(segment, _): &Spot| self.segments[segment].is_expandable();
         let room_bytes = |&(segment, block): &Spot| self.segments[segment].room_bytes(block);
         let mut at = 0;
-        if self.config.expandable_segments {
+        if want.expandable {
             while is_expandable(spots.get(at)?)
                 && spots.get(at + 1).is_some_and(|next| room_bytes(next) < room_bytes(&spots[at]))
             {
@@ -268,17 +305,16 @@ impl Model {
     /// Makes a free block live, and cuts it to size where that is right.
     fn hand_out(&mut self, (at, block_at): Spot, want: &Want) -> u64 {
         let limit_bytes = self.split_limit_bytes();
-        let searches = self.searches[pool_index(want.kind)];
+        let searches = self.searches_of(want.pool, want.kind);
+        let splits = want.pool.is_none_or(|pool| !self.privates[&pool].no_split);
         let segment = &mut self.segments[at];
         let (expandable, was_split) = (segment.is_expandable(), segment.is_split());
-        let fine = if self.policy.split_by_segment_kind {
-            expandable
-        } else {
-            self.config.expandable_segments
-        };
+        let fine = if self.policy.split_by_segment_kind { expandable } else { want.expandable };
         let whole_bytes = segment.blocks[block_at].size_bytes;
         let rest_bytes = whole_bytes - want.size_bytes;
-        let cut = if want.kind == PoolKind::Small || fine {
+        let cut = if !splits {
+            false
+        } else if want.kind == PoolKind::Small || fine {
             rest_bytes >= UNIT_BYTES
         } else {
             want.size_bytes < limit_bytes && rest_bytes > SMALL_MAX_BYTES
@@ -322,14 +358,14 @@ impl Model {
         spot.expect("the harness names live addresses only")
     }
 
-    /// Frees a live block: at once, or when the streams that use it have come so far.
+    /// Frees a live block: at once, when the streams that use it have come so far, or when the
+    /// capture that it was used in has done with it.
     pub(super) fn free(&mut self, addr: Addr) {
         let (at, block_at) = self.find(addr.0);
+        let markers = self.plan_deferral((at, block_at));
         let kind = self.segments[at].kind;
         let block = &mut self.segments[at].blocks[block_at];
         let size_bytes = block.size_bytes;
-        let uses = std::mem::take(&mut block.uses);
-        block.state = State::Waiting(uses.len());
         let remembered = block.oversize;
         change_pool(&mut self.stats.allocation, kind, -1);
         change_pool(&mut self.stats.allocated_bytes, kind, -(size_bytes as i64));
@@ -341,34 +377,41 @@ impl Model {
         if oversize {
             change(&mut self.stats.oversize_allocations, -1);
         }
-        for &stream in &uses {
+        if let Some(markers) = markers {
+            self.segments[at].blocks[block_at].state = State::Waiting(0);
+            self.deferred.push(Deferred { addr: addr.0, markers });
+            return;
+        }
+        let uses = self.segments[at].blocks[block_at].uses.clone();
+        self.wait_for_uses((at, block_at), &uses);
+    }
+
+    /// A freed block waits for these streams; with none, it is free.
+    fn wait_for_uses(&mut self, (at, block_at): Spot, streams: &[StreamId]) {
+        let block = &mut self.segments[at].blocks[block_at];
+        block.uses.clear();
+        block.captured.clear();
+        block.state = State::Waiting(streams.len());
+        let addr = block.addr;
+        for &stream in streams {
             let event = self.spare_events.pop();
             let event = event.unwrap_or_else(|| self.device.create_event().expect(NO_FAULTS));
             self.device.record_event(event, stream).expect(NO_FAULTS);
-            self.events.push((stream, event, addr.0));
+            self.events.push((stream, event, addr));
         }
-        if uses.is_empty() {
+        if streams.is_empty() {
             self.complete_free((at, block_at));
-        }
-    }
-
-    /// Notes that a live block is used on another stream.
-    pub(super) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
-        let (at, block_at) = self.find(addr.0);
-        let segment = &mut self.segments[at];
-        let uses = &mut segment.blocks[block_at].uses;
-        if segment.stream != stream && !uses.contains(&stream) {
-            uses.push(stream);
         }
     }
 
     /// A block that nothing awaits any more becomes free and joins its neighbours.
     fn complete_free(&mut self, (at, block_at): Spot) {
+        let (pool, kind) = (self.segments[at].pool, self.segments[at].kind);
+        let searches = self.searches_of(pool, kind);
         let segment = &mut self.segments[at];
-        let kind = segment.kind;
         let block = &mut segment.blocks[block_at];
         block.state = State::Free;
-        block.free_since = self.searches[pool_index(kind)];
+        block.free_since = searches;
         let (size_bytes, requested_bytes) = (block.size_bytes, block.requested_bytes);
         let (joined, count, joined_bytes) = segment.join(block_at);
         let mut blocks = -count;
@@ -404,11 +447,16 @@ impl Model {
 
     fn wait_for_events(&mut self) {
         self.stats.num_sync_all_streams += 1;
+        self.record_deferred();
         self.events.sort_by_key(|&(stream, ..)| stream);
-        while let Some(&(_, event, _)) = self.events.first() {
-            self.device.wait_event(event).expect(NO_FAULTS);
-            self.event_done(0);
+        while !self.events.is_empty() {
+            self.wait_for_event(0);
         }
+    }
+
+    fn wait_for_event(&mut self, at: usize) {
+        self.device.wait_event(self.events[at].1).expect(NO_FAULTS);
+        self.event_done(at);
     }
 
     fn event_done(&mut self, at: usize) {
@@ -423,17 +471,16 @@ impl Model {
         }
     }
 
-    /// Waits for everything and gives everything back that can be.
-    pub(super) fn empty_cache(&mut self) {
-        self.wait_for_events();
-        self.release_cached();
+    fn searches_of(&self, pool: Option<u32>, kind: PoolKind) -> u64 {
+        self.searches.get(&(pool, kind)).copied().unwrap_or(0)
     }
-}
 
-/// Where a kind of pool has its count of searches.
-fn pool_index(kind: PoolKind) -> usize {
-    match kind {
-        PoolKind::Small => 0,
-        PoolKind::Large => 1,
+    /// Waits for everything and gives everything back that can be; not while a capture is on.
+    pub(super) fn empty_cache(&mut self) {
+        let captured = self.is_any_captured();
+        if !captured {
+            self.wait_for_events();
+        }
+        self.release_cached(captured);
     }
 }

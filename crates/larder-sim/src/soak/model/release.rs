@@ -4,16 +4,43 @@ use larder_core::device::Device;
 use larder_core::types::{PoolKind, Span};
 
 use super::segment::State;
-use super::{Model, NO_FAULTS, Spot, Want, change, change_pool, pool_index};
+use super::{Model, NO_FAULTS, Spot, Want, change, change_pool};
 
 impl Model {
-    /// Gives back everything in the cache that can be: large before small, plain segments before
-    /// pages.
-    pub(super) fn release_cached(&mut self) {
-        let bare = self.segments.iter().filter(|segment| segment.is_bare());
+    /// Gives back everything in the cache that can be: of the default pools, unless a capture is on,
+    /// large before small; then of the private pools that nobody uses, small before large.
+    pub(super) fn release_cached(&mut self, captured: bool) {
+        if !captured {
+            self.release_pool(None, [PoolKind::Large, PoolKind::Small]);
+        }
+        let released = self.privates.iter().filter(|(_, private)| private.uses == 0);
+        let released: Vec<u32> = released.map(|(&pool, _)| pool).collect();
+        for pool in released {
+            self.release_private(pool);
+        }
+    }
+
+    /// Gives back everything of a private pool that nobody uses, and forgets it if nothing is left.
+    pub(super) fn release_private(&mut self, pool: u32) {
+        self.release_pool(Some(pool), [PoolKind::Small, PoolKind::Large]);
+        let mut own = self.segments.iter().filter(|segment| segment.pool == Some(pool));
+        if own.all(super::Segment::is_bare) {
+            let own = self.segments.iter().filter(|segment| segment.pool == Some(pool));
+            let spans: Vec<Span> = own.map(|segment| segment.span).collect();
+            for span in spans {
+                self.unreserve(span);
+            }
+            self.privates.remove(&pool);
+            self.searches.retain(|&(owner, _), _| owner != Some(pool));
+        }
+    }
+
+    /// Gives back what a pool has cached, plain segments before pages.
+    fn release_pool(&mut self, pool: Option<u32>, kinds: [PoolKind; 2]) {
+        let bare = self.segments.iter().filter(|segment| segment.pool == pool && segment.is_bare());
         let bare: Vec<Span> = bare.map(|segment| segment.span).collect();
-        for kind in [PoolKind::Large, PoolKind::Small] {
-            let free = self.free_blocks(kind, None);
+        for kind in kinds {
+            let free = self.free_blocks(pool, kind, None);
             let addr = |&spot: &Spot| self.block(spot).addr;
             let whole: Vec<u64> =
                 free.iter().filter(|&&spot| self.is_releasable(spot)).map(addr).collect();
@@ -59,6 +86,9 @@ impl Model {
     /// its segment back if there is no page left.
     fn release_pages(&mut self, addr: u64) {
         let (at, block_at) = self.find(addr);
+        if self.is_under_capture(self.segments[at].stream) {
+            return;
+        }
         let pages = self.segments[at].pages_inside(block_at);
         if let (Some(first), Some(last)) = (pages.first(), pages.last()) {
             let whole = Span::new(first.addr, last.end().0 - first.addr.0);
@@ -67,7 +97,7 @@ impl Model {
     }
 
     fn unmap(&mut self, (at, block_at): Spot, pages: &[Span], whole: Span) {
-        let searches = self.searches[pool_index(self.segments[at].kind)];
+        let searches = self.searches_of(self.segments[at].pool, self.segments[at].kind);
         let segment = &mut self.segments[at];
         self.device.wait_stream(segment.stream).expect(NO_FAULTS);
         for &span in pages {
@@ -110,9 +140,9 @@ impl Model {
             return;
         }
         let target_bytes = self.reserved_bytes() - threshold_bytes;
-        let searches = self.searches[pool_index(PoolKind::Large)];
+        let searches = self.searches_of(None, PoolKind::Large);
         let (mut ages, mut idle) = (Vec::new(), Vec::new());
-        for spot in self.free_blocks(PoolKind::Large, None) {
+        for spot in self.free_blocks(None, PoolKind::Large, None) {
             let (segment, block) = (&self.segments[spot.0], self.block(spot));
             let age = searches - block.free_since;
             if segment.is_split() || segment.is_expandable() {
@@ -144,7 +174,7 @@ impl Model {
     pub(super) fn make_room(&mut self, want: &Want) -> bool {
         let Some(limit_bytes) = self.config.max_split_bytes else { return false };
         let key_bytes = want.size_bytes.max(limit_bytes);
-        let free = self.free_blocks(want.kind, Some(want.stream));
+        let free = self.free_blocks(want.pool, want.kind, Some(want.stream));
         let size_bytes = |spot: Spot| self.block(spot).size_bytes;
         let mut fitting = free.iter().filter(|&&spot| size_bytes(spot) >= key_bytes);
         let one = if self.policy.make_room_skips_expandable {

@@ -27,6 +27,8 @@ pub(super) struct Block {
     pub(super) free_since: u64,
     /// The other streams that use it.
     pub(super) uses: Vec<StreamId>,
+    /// Of those, the ones that use it in a capture only.
+    pub(super) captured: Vec<StreamId>,
 }
 
 impl Block {
@@ -39,6 +41,7 @@ impl Block {
             oversize: false,
             free_since,
             uses: Vec::new(),
+            captured: Vec::new(),
         }
     }
 
@@ -58,6 +61,8 @@ pub(super) struct Segment {
     pub(super) span: Span,
     pub(super) stream: StreamId,
     pub(super) kind: PoolKind,
+    /// The private pool that it belongs to.
+    pub(super) pool: Option<u32>,
     /// The size of its pages, if it is expandable.
     pub(super) page_bytes: Option<u64>,
     /// It counted as oversize when the device gave it.

@@ -1,0 +1,120 @@
+//! The model's private pools.
+
+use larder_core::types::StreamId;
+
+use super::{Model, Want};
+use crate::script::Route;
+
+/// A private pool.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Private {
+    pub(super) uses: u32,
+    pub(super) use_on_oom: bool,
+    pub(super) no_split: bool,
+}
+
+/// An open scope.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scope {
+    pub(super) pool: u32,
+    pub(super) route: Route,
+}
+
+/// Each of these gives none where the allocator must refuse.
+impl Model {
+    pub(in crate::soak) fn add_pool_use(&mut self, pool: u32) -> Option<()> {
+        match self.privates.get_mut(&pool) {
+            Some(private) if private.uses == 0 => return None,
+            Some(private) => private.uses += 1,
+            None if pool == 0 => return None,
+            None => _ = self.privates.insert(pool, Private { uses: 1, ..Private::default() }),
+        }
+        Some(())
+    }
+
+    pub(in crate::soak) fn drop_pool_use(&mut self, pool: u32) -> Option<()> {
+        let private = self.privates.get_mut(&pool)?;
+        private.uses = private.uses.checked_sub(1)?;
+        Some(())
+    }
+
+    pub(in crate::soak) fn begin_pool(&mut self, pool: u32, route: Route) -> Option<()> {
+        if self.scopes.iter().any(|scope| scope.pool == pool) {
+            return None;
+        }
+        self.add_pool_use(pool)?;
+        self.scopes.push(Scope { pool, route });
+        Some(())
+    }
+
+    pub(in crate::soak) fn end_pool(&mut self, pool: u32) -> Option<()> {
+        let at = self.scopes.iter().position(|scope| scope.pool == pool)?;
+        self.scopes.remove(at);
+        if self.policy.reclaim_at_scope_end {
+            self.record_deferred();
+        }
+        Some(())
+    }
+
+    pub(in crate::soak) fn set_use_on_oom(&mut self, pool: u32, on: bool) -> Option<()> {
+        self.privates.get_mut(&pool)?.use_on_oom = on;
+        Some(())
+    }
+
+    pub(in crate::soak) fn set_no_split(&mut self, pool: u32) -> Option<()> {
+        self.privates.get_mut(&pool)?.no_split = true;
+        Some(())
+    }
+
+    /// A pool that is in use, or that is not there, stays as it is.
+    pub(in crate::soak) fn empty_pool(&mut self, pool: u32) {
+        if self.privates.get(&pool).is_none_or(|private| private.uses > 0) {
+            return;
+        }
+        if !self.is_any_captured() {
+            self.wait_for_events_of(pool);
+        }
+        self.release_private(pool);
+    }
+
+    fn wait_for_events_of(&mut self, pool: u32) {
+        self.stats.num_sync_all_streams += 1;
+        self.record_deferred();
+        self.events.sort_by_key(|&(stream, ..)| stream);
+        while let Some(at) = self.events.iter().position(|&(_, _, addr)| {
+            let (segment, _) = self.find(addr);
+            self.segments[segment].pool == Some(pool)
+        }) {
+            self.wait_for_event(at);
+        }
+    }
+
+    /// The pool that a request goes to: that of the newest scope that takes it.
+    pub(super) fn route(&self, stream: StreamId) -> Option<u32> {
+        let is = |number: u32| StreamId(u64::from(number));
+        let takes = |scope: &&Scope| match scope.route {
+            Route::All => true,
+            Route::Stream(only) => is(only) == stream,
+            Route::Capture(origin) => {
+                let own = self.capture_of(stream);
+                own.is_some() && own == self.capture_of(is(origin))
+            }
+        };
+        self.scopes.iter().rev().find(takes).map(|scope| scope.pool)
+    }
+
+    /// A free block of a pool that lends, for a request of the default pools. Lenders are asked in
+    /// the order of a hash of their numbers, as PyTorch asks them.
+    pub(super) fn borrow(&mut self, want: &Want) -> Option<u64> {
+        if want.pool.is_some() {
+            return None;
+        }
+        let lends = |private: &Private| private.use_on_oom && private.uses > 0;
+        let lenders = self.privates.iter().filter(|(_, private)| lends(private));
+        let mut lenders: Vec<u32> = lenders.map(|(&pool, _)| pool).collect();
+        lenders.sort_by_key(|&pool| u64::from(pool).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        lenders
+            .into_iter()
+            .find_map(|pool| self.take(&Want { pool: Some(pool), expandable: false, ..*want }))
+    }
+}
