@@ -59,7 +59,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     let size = fs::metadata(&program).map_or(0, |known| known.len());
     println!(
         "target/gpu: {:.1} MiB; on the machine with the GPU: target/gpu/run.sh",
-        size as f64 / 1048576.0
+        size as f64 / 1_048_576.0
     );
     Ok(())
 }
