@@ -46,7 +46,8 @@ fn fill_and_recover(rig: &Rig, settings: &str, block_bytes: u64) -> Result<u64, 
             }
         };
         eprintln!("{report}");
-        if report.free_bytes >= block_bytes || !report.to_string().contains("Tried to allocate") {
+        if report.free_bytes > 2 * block_bytes || !report.to_string().contains("Tried to allocate")
+        {
             return Err(format!("the report makes no sense: {report}"));
         }
         // What is there works, to its first and last byte, on a full card.

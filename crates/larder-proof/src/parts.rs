@@ -139,7 +139,9 @@ impl Part {
 fn sanitizer(_short: bool) -> Result<String, String> {
     let program = std::env::current_exe().or_say("this program")?;
     let output = Command::new("compute-sanitizer")
-        .args(["--tool", "memcheck", "--error-exitcode", "97", "--print-limit", "20"])
+        // A driver call that is refused is answered by the program, not an error of its memory.
+        .args(["--tool", "memcheck", "--report-api-errors", "no"])
+        .args(["--error-exitcode", "97", "--print-limit", "20"])
         .arg(program)
         .args(["part", "patterns", "--short", "--uncounted"])
         .output()
@@ -148,7 +150,7 @@ fn sanitizer(_short: bool) -> Result<String, String> {
     eprintln!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
     let summary = said.lines().rev().find(|line| line.contains("ERROR SUMMARY"));
     let summary = summary.map_or("no summary", |line| line.trim_start_matches('=').trim());
-    if output.status.success() && summary.contains("0 errors") {
+    if output.status.success() && summary == "ERROR SUMMARY: 0 errors" {
         Ok(summary.to_owned())
     } else {
         Err(format!("{}: {summary}", output.status))

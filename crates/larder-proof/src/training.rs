@@ -153,6 +153,9 @@ fn compare(trainer: &Trainer<'_>) -> Result<Vec<Reading>, String> {
 /// and be faster where the host is what limits the loop.
 fn verdict(model: &Model, medians: &[Reading], short: bool) -> Result<String, String> {
     let sum = medians[0].sum;
+    if !sum.is_finite() {
+        return Err(format!("{}: the weights end at {sum}", model.name));
+    }
     if let Some(other) = medians.iter().find(|other| (other.sum - sum).abs() > 1e-3 * sum.abs()) {
         return Err(format!("the weights end at {} and at {sum}", other.sum));
     }
