@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod gpu;
+mod headers;
 mod parity;
 mod peer;
 mod programs;
@@ -41,6 +43,10 @@ fn perform(task: Task) -> ExitCode {
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
+        Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
+        Task::Gpu(what) => {
+            return done(gpu::run(&runner.root, Path::new(&runner.program), what));
+        }
         Task::Test => Step::all(&runner.root, runner.has_nextest()),
         Task::Lint => Step::lints(&runner.root),
         Task::Tidy => vec![Step::tidy()],
@@ -68,7 +74,12 @@ fn compare(runner: &Runner, seeds: Seeds) -> ExitCode {
 }
 
 fn measure(runner: &Runner, options: bench::Options) -> ExitCode {
-    match bench::run(&runner.root, Path::new(&runner.program), options) {
+    done(bench::run(&runner.root, Path::new(&runner.program), options))
+}
+
+/// Says what went wrong, if anything did.
+fn done(result: Result<(), String>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
             eprintln!("xtask: {sentence}");

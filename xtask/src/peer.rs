@@ -14,7 +14,7 @@ const WHEELS: [&str; 4] = [
 ];
 
 /// The wheels are for this Python and this system, whichever Python fetches them.
-const WHEEL_KIND: [&str; 15] = [
+pub(crate) const WHEEL_KIND: [&str; 15] = [
     "--no-deps",
     "--only-binary=:all:",
     "--implementation=cp",
@@ -33,7 +33,7 @@ const WHEEL_KIND: [&str; 15] = [
 ];
 
 /// Takes out of each wheel in a folder what lies under the given prefixes.
-const UNPACK: &str = "
+pub(crate) const UNPACK: &str = "
 import pathlib, sys, zipfile
 wheels, out, *prefixes = sys.argv[1:]
 for wheel in pathlib.Path(wheels).glob('*.whl'):
@@ -78,6 +78,12 @@ impl Peer {
 
     fn wheel_files(&self) -> PathBuf {
         self.folder.join("peer")
+    }
+
+    /// CUDA's headers, which come with the peer.
+    pub(crate) fn cuda_headers(&self) -> Result<PathBuf, String> {
+        self.fetch()?;
+        Ok(self.wheel_files().join("nvidia/cu13/include"))
     }
 
     /// Fetches the peer if it is not there, and builds the judge around it.

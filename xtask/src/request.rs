@@ -14,6 +14,8 @@ Commands:
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
+  headers  what we hand to the CUDA driver, compared with CUDA's own headers
+  gpu      the folder target/gpu, which proves and measures on a machine with a GPU
 
 Options:
   -h, --help   print this text, or after a command what the command does
@@ -25,7 +27,7 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
+on 200 seeds, CUDA's headers, the proof on a stand-in for the driver, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
 under cargo test.
 ";
 
@@ -75,6 +77,43 @@ runs the bench of free blocks, and reads a snapshot of 1 GB that it makes under 
 again. Nothing else should run on the machine meanwhile. What it needs is what parity needs.
 ";
 
+const HEADERS_HELP: &str = "\
+Compares the sizes, the places and the numbers that we hand to the CUDA driver with those in CUDA's
+own headers, out of the wheel nvidia-cuda-runtime.
+
+Usage: cargo xtask headers
+
+It needs python3 with pip, g++ and, the first time, the Python package index; what it fetches stays
+under target/judge.
+";
+
+const GPU_HELP: &str = "\
+Builds what proves and measures on a machine with a GPU, and lays it out in target/gpu: a program and
+a script that runs it. Nothing is built there; the machine needs the NVIDIA driver, and for the
+training loop cuBLAS 13.
+
+Usage: cargo xtask gpu [--kernels | --stand-in]
+
+Options:
+  --kernels    compile the kernels anew before, with NVRTC out of its wheel, which needs no GPU
+  --stand-in   instead, run the proof here, in short, on a stand-in for the driver; that shows that
+               the calls are made as CUDA's header declares them and that the proof can pass
+
+Take the folder there and run `target/gpu/run.sh`, or `target/gpu/run.sh PART ...` for some parts
+alone; `target/gpu/run.sh --help` lists them. Results go to the folder that the variable OUT names.
+";
+
+/// What is done about the proof on a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gpu {
+    /// Its folder is laid out.
+    Folder,
+    /// Its kernels are compiled anew, and the folder is laid out.
+    Kernels,
+    /// It is run in short on a stand-in for the driver.
+    StandIn,
+}
+
 /// Something that can be run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
@@ -83,6 +122,8 @@ pub(crate) enum Task {
     Tidy,
     Parity(Seeds),
     Bench(Options),
+    Headers,
+    Gpu(Gpu),
 }
 
 impl Task {
@@ -93,6 +134,8 @@ impl Task {
             "tidy" => Some(Self::Tidy),
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50 })),
             "bench" => Some(Self::Bench(Options::default())),
+            "headers" => Some(Self::Headers),
+            "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
         }
     }
@@ -104,6 +147,8 @@ impl Task {
             Self::Tidy => TIDY_HELP,
             Self::Parity(_) => PARITY_HELP,
             Self::Bench(_) => BENCH_HELP,
+            Self::Headers => HEADERS_HELP,
+            Self::Gpu(_) => GPU_HELP,
         }
     }
 
@@ -125,6 +170,8 @@ impl Task {
                 }
             }
             (Self::Bench(options), "--quick") => options.is_quick = true,
+            (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
+            (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
             _ => return Ok(false),
         }
         Ok(true)
@@ -221,6 +268,16 @@ mod tests {
         assert!(parse("bench --fast").unwrap_err().contains("`--fast`"));
         assert!(parse("parity --quick").unwrap_err().contains("`--quick`"));
         assert_eq!(parse("bench --help"), Ok(Request::Help(BENCH_HELP)));
+    }
+
+    #[test]
+    fn gpu_takes_flags_and_headers_takes_nothing() {
+        assert_eq!(parse("headers"), Ok(Request::Run(Task::Headers)));
+        assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(Gpu::Folder))));
+        assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
+        assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
+        assert!(parse("headers --kernels").unwrap_err().contains("`--kernels`"));
+        assert_eq!(parse("gpu --help"), Ok(Request::Help(GPU_HELP)));
     }
 
     #[test]

@@ -64,6 +64,8 @@ impl Step {
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
         steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "200"]));
+        steps.push(Self::cargo("headers", &["xtask", "headers"]));
+        steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
         steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
         steps.push(if has_nextest {
             Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])

@@ -52,6 +52,18 @@ pub struct ProcessMemory {
     pub used_bytes: u64,
 }
 
+/// How many bytes name a plain allocation, or a page on a fabric, to other processes.
+pub const HANDLE_BYTES: usize = 64;
+
+/// How another process can get hold of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SharedPage {
+    /// A file descriptor of the process that shares.
+    Descriptor(i32),
+    /// A handle that is good on every machine of a fabric.
+    Fabric([u8; HANDLE_BYTES]),
+}
+
 /// Why a device call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceError {
@@ -163,6 +175,57 @@ pub trait Device: Send + Sync {
 
     /// The nodes that a node of a running capture depends on directly, each once.
     fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError>;
+
+    // Sharing with other processes. A device that cannot share answers `NotSupported`.
+
+    /// A handle by which another process can open the plain allocation that starts at `addr`.
+    fn export_alloc(&self, _addr: Addr) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Opens the plain allocation of another process, and says where it starts here.
+    fn import_alloc(&self, _handle: [u8; HANDLE_BYTES]) -> Result<Addr, DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Closes what `import_alloc` opened. Work that uses it must have finished.
+    fn close_alloc(&self, _addr: Addr) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// A handle by which another process can get hold of the page, until `unexport_page`.
+    fn export_page(&self, _page: PageHandle) -> Result<SharedPage, DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// The handle names the page no longer. Whoever got hold of the page keeps it.
+    fn unexport_page(&self, _shared: SharedPage) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// The page of `size_bytes` that process `pid` shares. It is the caller's to map and release;
+    /// its memory goes when the last of those who have it releases it.
+    fn import_page(
+        &self,
+        _shared: SharedPage,
+        _pid: u32,
+        _size_bytes: u64,
+    ) -> Result<PageHandle, DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    // Peers: other devices of the process that may use this one's memory.
+
+    /// Lets the peer read and write plain memory of this device, what there is and what will be.
+    /// Once is enough, and again does no harm.
+    fn open_to_peer(&self, _peer: DeviceIndex) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
+
+    /// Lets the peer read and write `span`, all of which is mapped.
+    fn set_peer_access(&self, _span: Span, _peer: DeviceIndex) -> Result<(), DeviceError> {
+        Err(DeviceError::NotSupported)
+    }
 
     // Time.
 

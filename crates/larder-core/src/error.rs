@@ -38,6 +38,43 @@ pub enum Error {
         /// What is wrong.
         problem: PoolProblem,
     },
+    /// Bytes that should name shared memory do not.
+    BadShare(ShareProblem),
+    /// Nothing that another process shares is open at this address.
+    NotOpened(Addr),
+}
+
+/// Why bytes do not name shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShareProblem {
+    /// They are of a format newer than those known here.
+    Version(u8),
+    /// They name neither a plain allocation nor pages.
+    Kind(u8),
+    /// There are more or fewer of them than their head says.
+    Length(usize),
+    /// They name no page, or pages of no size, or more bytes than there are addresses.
+    Size,
+    /// They name pages by a kind of handle that is not known here.
+    HandleKind(u32),
+}
+
+impl fmt::Display for ShareProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ShareProblem::Version(version) => {
+                write!(f, "their format {version} is newer than those known here")
+            }
+            ShareProblem::Kind(kind) => {
+                write!(f, "their kind {kind:#x} is neither a plain allocation nor pages")
+            }
+            ShareProblem::Length(length) => {
+                write!(f, "{length} bytes are not what their head says")
+            }
+            ShareProblem::Size => write!(f, "the pages they name have no sensible size"),
+            ShareProblem::HandleKind(kind) => write!(f, "the kind of handle {kind} is not known"),
+        }
+    }
 }
 
 /// Why a private pool cannot be used in a certain way.
@@ -116,6 +153,10 @@ impl fmt::Display for Error {
                 write!(f, "contexts are asked for, and there is no hook that gathers them")
             }
             Error::Pool { pool, problem } => write!(f, "{pool} cannot be used so: {problem}"),
+            Error::BadShare(problem) => write!(f, "the bytes name no shared memory: {problem}"),
+            Error::NotOpened(addr) => {
+                write!(f, "nothing that another process shares is open at {addr}")
+            }
         }
     }
 }

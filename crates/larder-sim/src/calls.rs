@@ -47,12 +47,20 @@ pub enum CallKind {
     CaptureEnds,
     /// `node_dependencies`.
     NodeDependencies,
+    /// `export_alloc` and `export_page`.
+    Share,
+    /// `import_alloc` and `import_page`.
+    OpenShared,
+    /// `close_alloc` and `unexport_page`.
+    CloseShared,
+    /// `open_to_peer` and `set_peer_access`.
+    Peer,
     /// `now_ns`. It cannot fail, so faults planned for it never strike.
     Clock,
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 22;
+pub(crate) const KINDS: usize = 26;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -78,6 +86,10 @@ impl CallKind {
         CallKind::CaptureOf,
         CallKind::CaptureEnds,
         CallKind::NodeDependencies,
+        CallKind::Share,
+        CallKind::OpenShared,
+        CallKind::CloseShared,
+        CallKind::Peer,
         CallKind::Clock,
     ];
 
@@ -94,8 +106,8 @@ impl CallKind {
             CallKind::Alloc => 59_000,
             CallKind::Free => 53_000,
             CallKind::Reserve | CallKind::Unreserve => 12_000,
-            CallKind::Create => 13_000,
-            CallKind::Release | CallKind::Access => 33_000,
+            CallKind::Create | CallKind::Share | CallKind::OpenShared => 13_000,
+            CallKind::Release | CallKind::Access | CallKind::CloseShared | CallKind::Peer => 33_000,
             CallKind::Map => 1_000,
             CallKind::Unmap => 20_000,
             CallKind::CreateEvent
@@ -168,6 +180,14 @@ pub struct Calls {
     pub capture_ends: u64,
     /// `node_dependencies`.
     pub node_dependencies: u64,
+    /// `export_alloc` and `export_page`.
+    pub share: u64,
+    /// `import_alloc` and `import_page`.
+    pub open_shared: u64,
+    /// `close_alloc` and `unexport_page`.
+    pub close_shared: u64,
+    /// `open_to_peer` and `set_peer_access`.
+    pub peer: u64,
     /// `now_ns`.
     pub clock: u64,
     /// Calls of any kind that failed.
@@ -214,6 +234,10 @@ impl Calls {
             CallKind::CaptureOf => &mut self.capture_of,
             CallKind::CaptureEnds => &mut self.capture_ends,
             CallKind::NodeDependencies => &mut self.node_dependencies,
+            CallKind::Share => &mut self.share,
+            CallKind::OpenShared => &mut self.open_shared,
+            CallKind::CloseShared => &mut self.close_shared,
+            CallKind::Peer => &mut self.peer,
             CallKind::Clock => &mut self.clock,
         }
     }
@@ -231,7 +255,8 @@ mod tests {
             calls.count(kind, false);
         }
         assert_eq!((calls.alloc, calls.create, calls.map, calls.clock), (2, 1, 1, 1));
-        assert_eq!((calls.total(), calls.failed), (44, 22));
+        let kinds = KINDS as u64;
+        assert_eq!((calls.total(), calls.failed), (2 * kinds, kinds));
     }
 
     #[test]

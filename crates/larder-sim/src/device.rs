@@ -2,7 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
+use larder_core::device::{
+    Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
+};
 use larder_core::types::{
     Addr, CaptureId, DeviceIndex, EventId, GIB, NodeId, PageHandle, Span, StreamId,
 };
@@ -10,6 +12,7 @@ use larder_core::types::{
 use crate::calls::{CallKind, Calls, release_extra_ns};
 use crate::faults::{FaultPlan, Faults, TenantStep};
 use crate::memory::{Memory, UNIT_BYTES};
+use crate::sharing::{Sharing, Wire};
 use crate::streams::Streams;
 
 /// The process number under which the other tenant of the device's memory is listed.
@@ -33,6 +36,11 @@ pub struct SimOptions {
     pub recorded_addresses: Vec<Span>,
     /// What goes wrong.
     pub faults: FaultPlan,
+    /// Where other processes find what is shared: devices with clones of one wire are processes of
+    /// one machine.
+    pub wire: Wire,
+    /// Whether other devices can reach this one's memory.
+    pub peers: bool,
 }
 
 impl Default for SimOptions {
@@ -44,6 +52,8 @@ impl Default for SimOptions {
             virtual_memory: true,
             recorded_addresses: Vec::new(),
             faults: FaultPlan::default(),
+            wire: Wire::default(),
+            peers: true,
         }
     }
 }
@@ -58,6 +68,7 @@ pub struct SimDevice {
 #[derive(Debug)]
 struct State {
     memory: Memory,
+    sharing: Sharing,
     streams: Streams,
     faults: Faults,
     calls: Calls,
@@ -67,8 +78,8 @@ struct State {
 impl SimDevice {
     /// A device as `options` say, with nothing on it.
     pub fn new(options: SimOptions) -> SimDevice {
-        let SimOptions { index, memory_bytes, virtual_memory, recorded_addresses, faults } =
-            options;
+        let SimOptions { index, memory_bytes, virtual_memory, wire, peers, .. } = options;
+        let SimOptions { recorded_addresses, faults, .. } = options;
         let properties = Properties {
             index: DeviceIndex(index),
             total_bytes: memory_bytes,
@@ -77,6 +88,7 @@ impl SimDevice {
         };
         let state = State {
             memory: Memory::new(index, memory_bytes, &recorded_addresses),
+            sharing: Sharing::new(wire, DeviceIndex(index), peers),
             streams: Streams::default(),
             faults: Faults::new(faults),
             calls: Calls::default(),
@@ -116,6 +128,12 @@ impl SimDevice {
     /// allocation, or on mapped pages that access was given to.
     pub fn is_accessible(&self, span: Span) -> bool {
         self.state().memory.is_accessible(span)
+    }
+
+    /// Whether the peer could read and write every byte of the span.
+    pub fn is_open_to_peer(&self, span: Span, peer: DeviceIndex) -> bool {
+        let state = self.state();
+        state.memory.is_open_to(span, peer, state.sharing.is_peer(peer))
     }
 
     /// Whether work issued on the stream has not finished yet.
@@ -253,7 +271,11 @@ impl Device for SimDevice {
     }
 
     fn free(&self, addr: Addr) -> Result<(), DeviceError> {
-        self.call(CallKind::Free, |state| state.memory.free(addr))
+        self.call(CallKind::Free, |state| {
+            state.memory.free(addr)?;
+            state.sharing.forget_alloc(addr);
+            Ok(())
+        })
     }
 
     fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
@@ -334,6 +356,50 @@ impl Device for SimDevice {
 
     fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {
         self.call(CallKind::NodeDependencies, |state| state.streams.captures().dependencies(node))
+    }
+
+    fn export_alloc(&self, addr: Addr) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+        self.call(CallKind::Share, |state| state.sharing.export_alloc(&state.memory, addr))
+    }
+
+    fn import_alloc(&self, handle: [u8; HANDLE_BYTES]) -> Result<Addr, DeviceError> {
+        self.call(CallKind::OpenShared, |state| {
+            state.sharing.import_alloc(&mut state.memory, handle)
+        })
+    }
+
+    fn close_alloc(&self, addr: Addr) -> Result<(), DeviceError> {
+        self.call(CallKind::CloseShared, |state| state.sharing.close_alloc(&mut state.memory, addr))
+    }
+
+    fn export_page(&self, page: PageHandle) -> Result<SharedPage, DeviceError> {
+        self.virtual_call(CallKind::Share, |state| state.sharing.export_page(&state.memory, page))
+    }
+
+    fn unexport_page(&self, shared: SharedPage) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::CloseShared, |state| state.sharing.unexport_page(shared))
+    }
+
+    fn import_page(
+        &self,
+        shared: SharedPage,
+        pid: u32,
+        size_bytes: u64,
+    ) -> Result<PageHandle, DeviceError> {
+        self.virtual_call(CallKind::OpenShared, |state| {
+            state.sharing.import_page(&mut state.memory, shared, pid, size_bytes)
+        })
+    }
+
+    fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), DeviceError> {
+        self.call(CallKind::Peer, |state| state.sharing.open_to_peer(peer))
+    }
+
+    fn set_peer_access(&self, span: Span, peer: DeviceIndex) -> Result<(), DeviceError> {
+        self.virtual_call(CallKind::Peer, |state| {
+            state.sharing.check_peer(peer)?;
+            state.memory.set_peer_access(span, peer)
+        })
     }
 
     fn now_ns(&self) -> u64 {

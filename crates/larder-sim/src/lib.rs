@@ -19,13 +19,16 @@
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
 //!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
 //!   on each other as the waits say. Nothing captured ever runs.
+//! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
+//!   the others open. Shared memory counts as used where it was created. Peers reach a device's
+//!   memory once it was opened to them.
 //! - **Time** is a number that every call moves on by what it costs on a real GPU
 //!   ([`CallKind::cost_ns`]) and that [`SimDevice::advance`] moves on at will.
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
-//! What is not modelled: the bytes in the memory; kernels and how long they run; the replay of graphs; peers and
-//! sharing between processes; the fragmentation of physical memory. Freeing waits for nothing,
+//! What is not modelled: the bytes in the memory; kernels and how long they run; the replay of
+//! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
 //! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
@@ -45,6 +48,7 @@ mod memory;
 mod op;
 pub mod random;
 pub mod script;
+mod sharing;
 pub mod soak;
 mod streams;
 
@@ -52,8 +56,4 @@ pub use calls::{CallKind, Calls, release_extra_ns};
 pub use device::{SimDevice, SimOptions, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
-
-/// The README's example, so that it keeps working.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+pub use sharing::Wire;

@@ -1,9 +1,10 @@
 //! The simulated memory: capacity, plain allocations, reserved ranges, pages and other tenants.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use larder_core::device::{DeviceError, MemoryInfo};
-use larder_core::types::{Addr, PageHandle, Span};
+use larder_core::types::{Addr, DeviceIndex, PageHandle, Span};
 
 use crate::addresses::Addresses;
 
@@ -38,20 +39,27 @@ pub(crate) struct Memory {
     page_next: u64,
     /// What is mapped, by its first address.
     mappings: BTreeMap<u64, Mapping>,
+    /// Plain allocations of other processes that are open here, by their address here.
+    opened: BTreeMap<u64, Span>,
 }
 
 #[derive(Debug)]
 struct Page {
     size_bytes: u64,
+    /// The memory, which counts as used while one handle has it; none if it is counted where
+    /// another process made it.
+    memory: Option<Arc<()>>,
     /// At how many places it is mapped. A page may be behind several spans at once.
     mapped: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Mapping {
     size_bytes: u64,
     page: u64,
     accessible: bool,
+    /// The other devices that may use it.
+    peers: Vec<DeviceIndex>,
 }
 
 impl Memory {
@@ -72,6 +80,7 @@ impl Memory {
             pages: HashMap::new(),
             page_next: 1,
             mappings: BTreeMap::new(),
+            opened: BTreeMap::new(),
         }
     }
 
@@ -154,10 +163,14 @@ impl Memory {
             return Err(invalid(format!("a page of {size_bytes} bytes is no multiple of 2 MiB")));
         }
         self.used_bytes += self.room_for(size_bytes)?;
+        Ok(self.add_page(size_bytes, Some(Arc::default())))
+    }
+
+    fn add_page(&mut self, size_bytes: u64, memory: Option<Arc<()>>) -> PageHandle {
         let handle = self.page_next;
         self.page_next += 1;
-        self.pages.insert(handle, Page { size_bytes, mapped: 0 });
-        Ok(PageHandle(handle))
+        self.pages.insert(handle, Page { size_bytes, memory, mapped: 0 });
+        PageHandle(handle)
     }
 
     /// Gives back the page and says how large it was.
@@ -167,8 +180,10 @@ impl Memory {
             return Err(invalid(format!("page {} is still mapped", page.0)));
         }
         let size_bytes = known.size_bytes;
-        self.pages.remove(&page.0);
-        self.used_bytes -= size_bytes;
+        let memory = self.pages.remove(&page.0).and_then(|page| page.memory);
+        if memory.is_some_and(|memory| Arc::strong_count(&memory) == 1) {
+            self.used_bytes -= size_bytes;
+        }
         Ok(size_bytes)
     }
 
@@ -195,19 +210,20 @@ impl Memory {
         if before.is_some_and(|(start, mapping)| start + mapping.size_bytes > span.addr.0) {
             return Err(invalid(format!("something is mapped in {} already", shown(span))));
         }
-        let mapping = Mapping { size_bytes: span.size_bytes, page: handle.0, accessible: false };
+        let (size_bytes, page) = (span.size_bytes, handle.0);
+        let mapping = Mapping { size_bytes, page, accessible: false, peers: Vec::new() };
         self.mappings.insert(span.addr.0, mapping);
         self.pages.entry(handle.0).and_modify(|page| page.mapped += 1);
         Ok(())
     }
 
     pub(crate) fn unmap(&mut self, span: Span) -> Result<(), DeviceError> {
-        let mapping = self.mappings.get(&span.addr.0).copied();
-        let mapping = mapping
-            .filter(|mapping| mapping.size_bytes == span.size_bytes)
+        let mapping = self.mappings.get(&span.addr.0).map(|found| (found.size_bytes, found.page));
+        let (_, page) = mapping
+            .filter(|&(size_bytes, _)| size_bytes == span.size_bytes)
             .ok_or_else(|| invalid(format!("{} was not mapped in one piece", shown(span))))?;
         self.mappings.remove(&span.addr.0);
-        self.pages.entry(mapping.page).and_modify(|page| page.mapped -= 1);
+        self.pages.entry(page).and_modify(|page| page.mapped -= 1);
         Ok(())
     }
 
@@ -222,6 +238,30 @@ impl Memory {
             count += 1;
         }
         Ok(count)
+    }
+
+    /// Opens the span to another device.
+    pub(crate) fn set_peer_access(
+        &mut self,
+        span: Span,
+        peer: DeviceIndex,
+    ) -> Result<(), DeviceError> {
+        if !self.is_mapped(span, |_| true) {
+            return Err(invalid(format!("{} is not made of whole mapped pages", shown(span))));
+        }
+        for (_, mapping) in self.mappings.range_mut(span.addr.0..span.end().0) {
+            mapping.peers.push(peer);
+        }
+        Ok(())
+    }
+
+    /// Whether another device could use every byte of the span, which is plain memory or made of
+    /// whole pages.
+    pub(crate) fn is_open_to(&self, span: Span, peer: DeviceIndex, plain_is_open: bool) -> bool {
+        if span.addr.0 >= self.reserve_end {
+            return plain_is_open && self.is_accessible(span);
+        }
+        self.is_mapped(span, |mapping| mapping.peers.contains(&peer))
     }
 
     /// Whether the span is made up of whole mapped pages without a hole, all of them accepted.
@@ -242,8 +282,11 @@ impl Memory {
         let Some(end) = span.addr.0.checked_add(span.size_bytes) else { return false };
         let plain_base = self.reserve_end;
         if span.addr.0 >= plain_base {
-            let held = self.plain.range(..=span.addr.0).next_back();
-            return held.is_some_and(|(_, held)| end <= held.end().0);
+            let mut held = [&self.plain, &self.opened].into_iter();
+            return held.any(|spans| {
+                let before = spans.range(..=span.addr.0).next_back();
+                before.is_some_and(|(_, held)| end <= held.end().0)
+            });
         }
         let first = self.mappings.range(..=span.addr.0).next_back();
         let mut reached = span.addr.0;
@@ -255,6 +298,47 @@ impl Memory {
             reached = start + mapping.size_bytes;
         }
         reached >= end
+    }
+
+    // Memory of other processes.
+
+    /// How large the plain allocation at this address is.
+    pub(crate) fn plain_bytes(&self, addr: Addr) -> Result<u64, DeviceError> {
+        let span = self.plain.get(&addr.0);
+        span.map(|span| span.size_bytes)
+            .ok_or_else(|| invalid(format!("{addr} is not the address of a plain allocation")))
+    }
+
+    /// How large the page is.
+    pub(crate) fn page_bytes(&self, page: PageHandle) -> Result<u64, DeviceError> {
+        self.pages.get(&page.0).map(|page| page.size_bytes).ok_or_else(|| unknown_page(page))
+    }
+
+    /// Addresses for a plain allocation of another process.
+    pub(crate) fn open(&mut self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        let span = self.plain_addresses.take(size_bytes).ok_or(DeviceError::OutOfMemory)?;
+        self.opened.insert(span.addr.0, span);
+        Ok(span.addr)
+    }
+
+    /// The addresses of an opened allocation are free again.
+    pub(crate) fn close(&mut self, addr: Addr) -> Result<(), DeviceError> {
+        let span = self.opened.remove(&addr.0);
+        let span = span.ok_or_else(|| invalid(format!("nothing was opened at {addr}")))?;
+        self.plain_addresses.give_back(span);
+        Ok(())
+    }
+
+    /// A further handle to the memory of a page of this process.
+    pub(crate) fn open_page(&mut self, page: PageHandle) -> Result<PageHandle, DeviceError> {
+        let known = self.pages.get(&page.0).ok_or_else(|| unknown_page(page))?;
+        let (size_bytes, memory) = (known.size_bytes, known.memory.clone());
+        Ok(self.add_page(size_bytes, memory))
+    }
+
+    /// A handle to a page of another process.
+    pub(crate) fn open_foreign_page(&mut self, size_bytes: u64) -> PageHandle {
+        self.add_page(size_bytes, None)
     }
 
     // Other tenants.
@@ -277,7 +361,7 @@ impl Memory {
     }
 }
 
-fn invalid(text: impl Into<String>) -> DeviceError {
+pub(crate) fn invalid(text: impl Into<String>) -> DeviceError {
     DeviceError::Other { code: INVALID_VALUE, text: text.into() }
 }
 

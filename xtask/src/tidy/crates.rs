@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 11] = [
+const GRAPH: [Edges; 12] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -32,6 +32,11 @@ const GRAPH: [Edges; 11] = [
     Edges {
         package: "larder-fuzz",
         ours: &["larder-core", "larder-sim", "larder", "larder-cli"],
+        others: true,
+    },
+    Edges {
+        package: "larder-proof",
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder"],
         others: true,
     },
     Edges { package: "xtask", ours: &[], others: true },

@@ -13,9 +13,11 @@ mod ladder;
 pub mod mem_pool;
 mod pages;
 mod pools;
+pub mod share;
+mod share_bytes;
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use larder_lock::{TurnGuard, TurnLock};
 
@@ -35,6 +37,7 @@ use events::EventPool;
 use history::{Clock, Watch};
 use hooks::Hooks;
 use pages::Orphan;
+use share::{Exports, Imports};
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
@@ -49,6 +52,7 @@ pub struct Allocator {
     shelf: TurnLock<Shelf>,
     hooks: Hooks,
     watch: Watch,
+    imports: Mutex<Imports>,
 }
 
 /// What the lock guards: the heap, and what device calls left over.
@@ -63,6 +67,7 @@ struct Shelf {
     pools_named: (u64, u64),
     /// The clock of the history, if it is not the device's.
     clock: Option<Clock>,
+    exports: Exports,
 }
 
 /// Why the lock can be had.
@@ -82,9 +87,10 @@ impl Allocator {
             walks: Walks::default(),
             pools_named: (0, 0),
             clock: None,
+            exports: Exports::default(),
         };
         let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
-        Allocator { device, shelf, hooks, watch }
+        Allocator { device, shelf, hooks, watch, imports: Mutex::default() }
     }
 
     fn lock(&self) -> TurnGuard<'_, Shelf> {

@@ -39,7 +39,12 @@ impl Shelf {
                 device.map(span, page).map_err(|error| ("map memory", error))?;
                 mapped += 1;
             }
-            device.set_access(plan.span).map_err(|error| ("give access to memory", error))
+            device.set_access(plan.span).map_err(|error| ("give access to memory", error))?;
+            for &peer in self.exports.peers() {
+                let opened = device.set_peer_access(plan.span, peer);
+                opened.map_err(|error| ("give a peer access to memory", error))?;
+            }
+            Ok(())
         })();
         let Err((call, error)) = result else { return Ok(Some(pages)) };
         for (index, &page) in pages.iter().enumerate() {
@@ -54,6 +59,7 @@ impl Shelf {
 
     /// Unmaps a page if it is mapped, and releases it. What the device refuses becomes an orphan.
     fn drop_page(&mut self, device: &dyn Device, mut orphan: Orphan) {
+        self.exports.close(device, orphan.page);
         if orphan.mapped.is_some_and(|span| device.unmap(span).is_ok()) {
             orphan.mapped = None;
         }

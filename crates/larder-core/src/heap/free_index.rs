@@ -21,7 +21,10 @@ const LIST_MAX: u8 = 16;
 enum Bin {
     Empty,
     /// A list of so many blocks.
-    List { first: BlockId, len: u8 },
+    List {
+        first: BlockId,
+        len: u8,
+    },
     /// These of the rows.
     Rows(u32),
 }
@@ -78,7 +81,8 @@ impl FreeIndex {
     #[inline]
     pub(crate) fn find(&self, blocks: &Blocks, size_bytes: u64) -> Option<Spot> {
         let bin = bin_of(size_bytes);
-        let spot = self.first_from(bin, self.words[bin / BINS_PER_WORD] >> (bin % BINS_PER_WORD))?;
+        let spot =
+            self.first_from(bin, self.words[bin / BINS_PER_WORD] >> (bin % BINS_PER_WORD))?;
         // Only in the size's own bin can there be blocks that are too small.
         if blocks[spot.id].size_bytes >= size_bytes {
             return Some(spot);
@@ -278,9 +282,8 @@ impl FreeIndex {
         blocks: &'a Blocks,
         size_bytes: u64,
     ) -> impl Iterator<Item = BlockId> + 'a {
-        let spots = std::iter::successors(self.find(blocks, size_bytes), |&spot| {
-            self.next(blocks, spot)
-        });
+        let spots =
+            std::iter::successors(self.find(blocks, size_bytes), |&spot| self.next(blocks, spot));
         spots.map(|spot| spot.id)
     }
 
@@ -397,8 +400,7 @@ mod tests {
             }
             assert_eq!(shelf.index.is_empty(), shelf.ids.is_empty());
             if step % 1000 == 0 {
-                let all: Vec<_> =
-                    shelf.index.iter(&shelf.blocks).map(|id| shelf.key(id)).collect();
+                let all: Vec<_> = shelf.index.iter(&shelf.blocks).map(|id| shelf.key(id)).collect();
                 assert_eq!(all, shelf.ids.keys().copied().collect::<Vec<_>>());
                 let largest = shelf.ids.keys().next_back().map(|key| key.0);
                 assert_eq!(shelf.index.largest_bytes(&shelf.blocks), largest);

@@ -220,6 +220,42 @@ impl Heap {
     }
 }
 
+/// The pages that a block of an expandable segment lies on.
+#[derive(Debug)]
+pub(crate) struct PagesBehind {
+    /// The addresses of all of them.
+    pub(crate) span: Span,
+    pub(crate) page_bytes: u64,
+    pub(crate) pages: Vec<PageHandle>,
+}
+
+impl Heap {
+    /// The pages that a live block lies on; none if its segment is not expandable.
+    pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
+        let block = &self.blocks[id];
+        let segment = &self.segments[block.segment];
+        if !segment.is_expandable() {
+            return None;
+        }
+        let range = segment.pages_over(block.span());
+        let pages = range.clone().filter_map(|index| segment.page(index)).collect();
+        let (span, page_bytes) = (segment.span_of(range), segment.page_bytes());
+        Some(PagesBehind { span, page_bytes, pages })
+    }
+
+    /// The place of every page of every expandable segment.
+    pub(crate) fn mapped_pages(&self) -> Vec<Span> {
+        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
+        expandable
+            .flat_map(|(_, segment)| {
+                let count = segment.pages_over(segment.span).end;
+                let backed = (0..count).filter(|&index| segment.page(index).is_some());
+                backed.map(|index| segment.span_of(index..index + 1))
+            })
+            .collect()
+    }
+}
+
 fn place(want: &Want, span: Span) -> Place {
     Place { kind: want.kind, stream: want.stream, addr: span.addr, size_bytes: span.size_bytes }
 }

@@ -591,7 +591,11 @@ impl Heap {
 
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
-        self.pools.lanes().filter_map(|(_, lane)| lane.free.largest_bytes(&self.blocks)).max().unwrap_or(0)
+        self.pools
+            .lanes()
+            .filter_map(|(_, lane)| lane.free.largest_bytes(&self.blocks))
+            .max()
+            .unwrap_or(0)
     }
 
     /// How many free blocks there are.

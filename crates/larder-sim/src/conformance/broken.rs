@@ -3,8 +3,12 @@
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use larder_core::device::{Device, DeviceError, MemoryInfo, ProcessMemory, Properties};
-use larder_core::types::{Addr, CaptureId, EventId, NodeId, PageHandle, Span, StreamId};
+use larder_core::device::{
+    Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
+};
+use larder_core::types::{
+    Addr, CaptureId, DeviceIndex, EventId, NodeId, PageHandle, Span, StreamId,
+};
 
 use super::{Drive, Failure, check};
 use crate::device::SimDevice;
@@ -29,6 +33,11 @@ enum Flaw {
     SecondRecordIsIgnored,
     WaitDoesNotWait,
     DestroyAcceptsAnything,
+    OneHandleForAll,
+    ExportAcceptsAnything,
+    ImportIsNewMemory,
+    UnexportForgets,
+    IsItsOwnPeer,
     CaptureGoesUnnoticed,
     EveryStreamIsCaptured,
     CapturesShareANumber,
@@ -200,6 +209,43 @@ impl Device for Broken {
         Ok(if self.has(Flaw::NodesHangInTheAir) { Vec::new() } else { nodes })
     }
 
+    fn export_alloc(&self, addr: Addr) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+        match (self.flaw, self.device.export_alloc(addr)) {
+            (Flaw::OneHandleForAll, Ok(_)) | (Flaw::ExportAcceptsAnything, Err(_)) => {
+                Ok([1; HANDLE_BYTES])
+            }
+            (_, result) => result,
+        }
+    }
+
+    fn close_alloc(&self, addr: Addr) -> Result<(), DeviceError> {
+        self.device.close_alloc(addr)
+    }
+
+    fn export_page(&self, page: PageHandle) -> Result<SharedPage, DeviceError> {
+        self.device.export_page(page)
+    }
+
+    fn unexport_page(&self, shared: SharedPage) -> Result<(), DeviceError> {
+        if self.has(Flaw::UnexportForgets) { Ok(()) } else { self.device.unexport_page(shared) }
+    }
+
+    fn import_page(
+        &self,
+        shared: SharedPage,
+        pid: u32,
+        size_bytes: u64,
+    ) -> Result<PageHandle, DeviceError> {
+        if self.has(Flaw::ImportIsNewMemory) {
+            return self.device.create_page(size_bytes);
+        }
+        self.device.import_page(shared, pid, size_bytes)
+    }
+
+    fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), DeviceError> {
+        self.lenient(Flaw::IsItsOwnPeer, self.device.open_to_peer(peer))
+    }
+
     fn now_ns(&self) -> u64 {
         let now_ns = self.device.now_ns();
         if self.has(Flaw::TimeRunsBackwards) { u64::MAX - now_ns } else { now_ns }
@@ -227,6 +273,11 @@ fn every_flaw_is_found_by_the_check_that_is_about_it() {
         (Flaw::SecondRecordIsIgnored, "a new record forgets the old one"),
         (Flaw::WaitDoesNotWait, "an event does not wait for the work behind it"),
         (Flaw::DestroyAcceptsAnything, "a destroyed event is an error"),
+        (Flaw::OneHandleForAll, "a plain allocation has one handle"),
+        (Flaw::ExportAcceptsAnything, "only what is held can be shared"),
+        (Flaw::ImportIsNewMemory, "a shared page is the same memory"),
+        (Flaw::UnexportForgets, "a page handle that is gone opens nothing"),
+        (Flaw::IsItsOwnPeer, "a device is no peer of itself"),
         (
             Flaw::CaptureGoesUnnoticed,
             "a capture is about its stream, from its beginning to its end",

@@ -20,6 +20,7 @@ mod captures;
 mod events;
 mod pages;
 mod plain;
+mod sharing;
 
 /// What the checks need besides the device, and what differs from one to the next.
 pub trait Drive {
@@ -115,14 +116,29 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+/// Every check, in the order in which they are run.
+fn all() -> impl Iterator<Item = Check> {
+    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, captures::CHECKS, sharing::CHECKS];
+    groups.into_iter().flatten().copied()
+}
+
 /// Runs every check, in order, up to the first that fails. A device that passes is left as it was.
 pub fn check(device: &dyn Device, drive: &dyn Drive) -> Result<(), Failure> {
     let subject = Subject { device, drive };
-    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, captures::CHECKS];
-    for &(name, run) in groups.iter().copied().flatten() {
+    for (name, run) in all() {
         run(&subject).map_err(|text| Failure { check: name, text })?;
     }
     Ok(())
+}
+
+/// Runs every check, whatever came of those before, and says how many there are. A check that fails
+/// may leave something behind that later ones trip over.
+pub fn check_all(device: &dyn Device, drive: &dyn Drive) -> Result<usize, Vec<Failure>> {
+    let subject = Subject { device, drive };
+    let failures: Vec<Failure> = all()
+        .filter_map(|(name, run)| run(&subject).err().map(|text| Failure { check: name, text }))
+        .collect();
+    if failures.is_empty() { Ok(all().count()) } else { Err(failures) }
 }
 
 /// A check: its name, and the function that says what is wrong.

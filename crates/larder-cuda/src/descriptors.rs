@@ -1,0 +1,62 @@
+//! File descriptors of other processes.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use larder_core::device::DeviceError;
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// A descriptor of ours for what a descriptor of another process is open on. The system lets a
+/// process do that to its own kind: same user, and no rule against tracing.
+pub(crate) fn fetch(pid: u32, descriptor: RawFd) -> Result<OwnedFd, DeviceError> {
+    let fail = |call: &str, error: Errno| DeviceError::Other {
+        code: error.raw_os_error(),
+        text: format!("{call} of descriptor {descriptor} of process {pid}: {error}"),
+    };
+    let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let process = process.ok_or_else(|| fail("pidfd_open", Errno::SRCH))?;
+    let process =
+        pidfd_open(process, PidfdFlags::empty()).map_err(|error| fail("pidfd_open", error))?;
+    // A descriptor of our own that was closed may have come back as the one just opened.
+    if pid == std::process::id() && process.as_raw_fd() == descriptor {
+        return Err(fail("pidfd_getfd", Errno::BADF));
+    }
+    pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())
+        .map_err(|error| fail("pidfd_getfd", error))
+}
+
+/// Closes a descriptor that the driver made for us.
+///
+/// # Safety
+/// The descriptor is open, and nobody else owns it.
+pub(crate) unsafe fn close(descriptor: RawFd) {
+    // SAFETY: the caller gives up the descriptor.
+    drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::{Read, Write};
+
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_fetched_from_a_process() {
+        let (mut reader, writer) = std::io::pipe().unwrap();
+        let fetched = fetch(std::process::id(), writer.as_raw_fd()).unwrap();
+        drop(writer);
+        File::from(fetched).write_all(b"still open").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "still open");
+    }
+
+    #[test]
+    fn what_is_not_there_is_an_error_that_names_it() {
+        let error = fetch(std::process::id(), 9999).unwrap_err().to_string();
+        assert!(error.contains("descriptor 9999"), "{error}");
+        let error = fetch(u32::MAX, 1).unwrap_err().to_string();
+        assert!(error.contains("pidfd_open"), "{error}");
+    }
+}

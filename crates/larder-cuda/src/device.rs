@@ -1,0 +1,527 @@
+//! `CudaDevice`: a GPU as a `Device`.
+
+use std::os::fd::AsRawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use cudarc::driver::CudaContext;
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUevent, CUstream};
+use larder_core::device::{
+    Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
+};
+use larder_core::types::{
+    Addr, CaptureId, DeviceIndex, EventId, NodeId, PageHandle, Span, StreamId,
+};
+
+use crate::context::{Context, Entered};
+use crate::error::CudaError;
+use crate::ledger::{Held, Ledger};
+use crate::processes::Processes;
+use crate::{descriptors, driver};
+
+/// Every address that the device gives out is a multiple of this.
+const ALIGNMENT_BYTES: u64 = 512;
+/// Reserved ranges start at multiples of this, or of the granularity where that is more.
+const RANGE_ALIGNMENT_BYTES: u64 = 2 << 20;
+/// The handles of the default stream, which is never captured.
+const LEGACY_STREAMS: [u64; 2] = [0, 1];
+
+/// How pages are made known to other processes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ShareBy {
+    /// By file descriptors, which processes of one machine can fetch from each other.
+    #[default]
+    Descriptor,
+    /// By handles that are good on all machines of an NVLink fabric. The system must have been set
+    /// up for it.
+    Fabric,
+    /// Not at all.
+    Nothing,
+}
+
+impl ShareBy {
+    fn handles(self) -> sys::CUmemAllocationHandleType {
+        use sys::CUmemAllocationHandleType as Type;
+        match self {
+            ShareBy::Descriptor => Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+            ShareBy::Fabric => Type::CU_MEM_HANDLE_TYPE_FABRIC,
+            ShareBy::Nothing => Type::CU_MEM_HANDLE_TYPE_NONE,
+        }
+    }
+}
+
+/// What can be chosen about a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// How pages are made known to other processes.
+    pub share_by: ShareBy,
+}
+
+/// A GPU. The crate's page says what holds for every call.
+pub struct CudaDevice {
+    properties: Properties,
+    context: Context,
+    ordinal: i32,
+    bus_id: String,
+    page_kind: PageKind,
+    share_by: ShareBy,
+    ledger: Mutex<Ledger>,
+    /// Contexts of the devices that were given access, kept alive with it.
+    peers: Mutex<Vec<Context>>,
+    processes: Processes,
+    epoch: Instant,
+}
+
+/// The driver's description of our pages.
+struct PageKind(sys::CUmemAllocationProp);
+
+// SAFETY: the one pointer in it is null and stays so.
+unsafe impl Send for PageKind {}
+// SAFETY: as above; nobody changes it.
+unsafe impl Sync for PageKind {}
+
+impl CudaDevice {
+    /// The GPU of this index, in its primary context, which other libraries of the process share.
+    pub fn new(index: u32, options: CudaOptions) -> Result<CudaDevice, CudaError> {
+        if !driver::is_present() {
+            return Err(CudaError::NoDriver);
+        }
+        let count = match driver::init() {
+            Ok(()) => driver::device_count().map_err(CudaError::driver("count its GPUs"))?,
+            // The driver's code for a machine with no GPU.
+            Err(DeviceError::Other { code: 100, .. }) => 0,
+            Err(error) => return Err(CudaError::Driver { call: "start", error }),
+        };
+        if index >= count {
+            return Err(CudaError::NoDevice { index, count });
+        }
+        let before = driver::current_context();
+        let opened = CudaDevice::open(index, options);
+        // Making the context made it current; that is the program's affair, not ours.
+        if let Ok(before) = before {
+            // SAFETY: it was current when we were called.
+            let _ = unsafe { driver::set_current_context(before) };
+        }
+        opened
+    }
+
+    fn open(index: u32, options: CudaOptions) -> Result<CudaDevice, CudaError> {
+        let cuda = CudaContext::new(index as usize).map_err(|error| {
+            let error = driver::refusal(error.0);
+            CudaError::Driver { call: "make a context", error }
+        })?;
+        let attribute = |attribute| {
+            driver::attribute(cuda.cu_device(), attribute)
+                .map(|value| value != 0)
+                .map_err(CudaError::driver("tell what the GPU can do"))
+        };
+        let virtual_memory =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
+        let rdma =
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
+        let ordinal = index as i32;
+        let page_kind = driver::page_kind(ordinal, options.share_by.handles(), rdma);
+        let granularity_bytes = if virtual_memory {
+            let asked = driver::granularity(&page_kind);
+            asked.map_err(CudaError::driver("tell the granularity of memory"))?
+        } else {
+            RANGE_ALIGNMENT_BYTES
+        };
+        let (_, total_bytes) =
+            driver::memory_info().map_err(CudaError::driver("tell its memory"))?;
+        let bus_id = driver::bus_id(cuda.cu_device());
+        let properties = Properties {
+            index: DeviceIndex(index),
+            total_bytes,
+            granularity_bytes,
+            virtual_memory,
+        };
+        Ok(CudaDevice {
+            properties,
+            context: Context::new(cuda),
+            ordinal,
+            bus_id: bus_id.map_err(CudaError::driver("tell the GPU's address"))?,
+            page_kind: PageKind(page_kind),
+            share_by: options.share_by,
+            ledger: Mutex::default(),
+            peers: Mutex::default(),
+            processes: Processes::default(),
+            epoch: Instant::now(),
+        })
+    }
+
+    /// The context that the device works in, for use with `cudarc`.
+    pub fn context(&self) -> &Arc<CudaContext> {
+        self.context.cuda()
+    }
+
+    /// How many calls reached the driver.
+    pub fn driver_calls(&self) -> u64 {
+        self.context.entries()
+    }
+
+    /// What was given out and not given back.
+    pub fn held(&self) -> Held {
+        self.ledger().held()
+    }
+
+    /// Tries whether a page can be made known in this way, by making one, naming it, and getting
+    /// hold of it by its name.
+    pub fn try_sharing(&self, by: ShareBy) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let mut kind = self.page_kind.0;
+        kind.requestedHandleTypes = by.handles();
+        let page = driver::create_page(self.properties.granularity_bytes, &kind)?;
+        // SAFETY: the page was just made, to be shared in this way.
+        let opened = unsafe { export(page, by) }.and_then(|shared| {
+            let opened = import(shared, std::process::id());
+            if let SharedPage::Descriptor(descriptor) = shared {
+                // SAFETY: the driver made it for us, and nobody else knows of it.
+                unsafe { descriptors::close(descriptor) };
+            }
+            opened
+        });
+        let opened = opened.and_then(|opened| {
+            // SAFETY: it was opened just now and is mapped nowhere.
+            unsafe { driver::release_page(opened) }
+        });
+        // SAFETY: it was made just now and is mapped nowhere.
+        opened.and(unsafe { driver::release_page(page) })
+    }
+
+    /// Every change of the ledger is made whole by a function that does not panic midway.
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Enters the context for a call that needs virtual memory.
+    fn enter_virtual(&self) -> Result<Entered<'_>, DeviceError> {
+        if !self.properties.virtual_memory {
+            return Err(DeviceError::NotSupported);
+        }
+        self.context.enter()
+    }
+}
+
+fn stream_of(stream: StreamId) -> CUstream {
+    stream.0 as CUstream
+}
+
+/// A handle of the page.
+///
+/// # Safety
+/// The page is alive and was made to be shared in this way.
+unsafe fn export(page: driver::CudaPage, by: ShareBy) -> Result<SharedPage, DeviceError> {
+    match by {
+        ShareBy::Descriptor => {
+            // SAFETY: the caller promises it.
+            unsafe { driver::export_page_descriptor(page) }.map(SharedPage::Descriptor)
+        }
+        // SAFETY: the caller promises it.
+        ShareBy::Fabric => unsafe { driver::export_page_fabric(page) }.map(SharedPage::Fabric),
+        ShareBy::Nothing => Err(DeviceError::NotSupported),
+    }
+}
+
+/// The driver's page that a process made known by this handle.
+fn import(shared: SharedPage, pid: u32) -> Result<driver::CudaPage, DeviceError> {
+    match shared {
+        SharedPage::Descriptor(descriptor) => {
+            let descriptor = descriptors::fetch(pid, descriptor)?;
+            // SAFETY: it is open, and closed only behind the call.
+            unsafe { driver::import_page_descriptor(descriptor.as_raw_fd()) }
+        }
+        SharedPage::Fabric(handle) => driver::import_page_fabric(handle),
+    }
+}
+
+/// The same without repetitions, in the order of their first.
+fn distinct(nodes: Vec<u64>) -> Vec<NodeId> {
+    let mut distinct: Vec<NodeId> = Vec::with_capacity(nodes.len());
+    for node in nodes.into_iter().map(NodeId) {
+        if !distinct.contains(&node) {
+            distinct.push(node);
+        }
+    }
+    distinct
+}
+
+impl Device for CudaDevice {
+    fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
+        let _entered = self.context.enter()?;
+        let (free_bytes, total_bytes) = driver::memory_info()?;
+        Ok(MemoryInfo { free_bytes, total_bytes })
+    }
+
+    fn processes(&self) -> Vec<ProcessMemory> {
+        self.processes.of(&self.bus_id)
+    }
+
+    fn alloc(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        // The driver answers a request that makes no sense at all in another way.
+        if size_bytes > self.properties.total_bytes {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let _entered = self.context.enter()?;
+        let addr = driver::alloc(size_bytes.next_multiple_of(ALIGNMENT_BYTES))?;
+        if !addr.is_multiple_of(ALIGNMENT_BYTES) {
+            // SAFETY: it was given just now, and nobody knows of it.
+            unsafe { driver::free(addr) }?;
+            let text = format!("the driver gave memory at {addr:#x}, no multiple of 512");
+            return Err(DeviceError::Other { code: 1, text });
+        }
+        self.ledger().add_plain(addr);
+        Ok(Addr(addr))
+    }
+
+    fn free(&self, addr: Addr) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        self.ledger().take_plain(addr)?;
+        // SAFETY: it is a plain allocation that we gave out, and whoever had it gives it up.
+        let freed = unsafe { driver::free(addr.0) };
+        if freed.is_err() {
+            self.ledger().add_plain(addr.0);
+        }
+        freed
+    }
+
+    fn reserve(&self, size_bytes: u64) -> Result<Addr, DeviceError> {
+        let _entered = self.enter_virtual()?;
+        let alignment_bytes = RANGE_ALIGNMENT_BYTES.max(self.properties.granularity_bytes);
+        let addr = Addr(driver::reserve(size_bytes, alignment_bytes)?);
+        self.ledger().add_range(Span::new(addr, size_bytes));
+        Ok(addr)
+    }
+
+    fn unreserve(&self, span: Span) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        self.ledger().take_range(span)?;
+        // SAFETY: it is a whole range with nothing in it, by the ledger.
+        let freed = unsafe { driver::unreserve(span.addr.0, span.size_bytes) };
+        if freed.is_err() {
+            self.ledger().add_range(span);
+        }
+        freed
+    }
+
+    fn create_page(&self, size_bytes: u64) -> Result<PageHandle, DeviceError> {
+        let _entered = self.enter_virtual()?;
+        if size_bytes > self.properties.total_bytes {
+            return Err(DeviceError::OutOfMemory);
+        }
+        let page = driver::create_page(size_bytes, &self.page_kind.0)?;
+        Ok(self.ledger().add_page(page, size_bytes))
+    }
+
+    fn release_page(&self, page: PageHandle) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        let taken = self.ledger().take_page(page)?;
+        // SAFETY: the page is alive and mapped nowhere, by the ledger.
+        let released = unsafe { driver::release_page(taken.cuda()) };
+        if released.is_err() {
+            self.ledger().put_page(&taken);
+        }
+        released
+    }
+
+    fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        // Held over the call, so that no other thread maps there meanwhile.
+        let mut ledger = self.ledger();
+        let cuda = ledger.check_map(span, page)?;
+        // SAFETY: the page is alive and as large as the span, where nothing is, by the ledger.
+        unsafe { driver::map(span.addr.0, span.size_bytes, cuda) }?;
+        ledger.add_mapping(span, page);
+        Ok(())
+    }
+
+    fn unmap(&self, span: Span) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        let mut ledger = self.ledger();
+        ledger.check_unmap(span)?;
+        // SAFETY: one whole page is mapped there, by the ledger, and the caller promises that work
+        // that uses it has finished.
+        unsafe { driver::unmap(span.addr.0, span.size_bytes) }?;
+        ledger.remove_mapping(span);
+        Ok(())
+    }
+
+    fn set_access(&self, span: Span) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        self.ledger().check_mapped(span)?;
+        // SAFETY: all of it is mapped, by the ledger.
+        unsafe { driver::set_access(span.addr.0, span.size_bytes, self.ordinal) }
+    }
+
+    fn create_event(&self) -> Result<EventId, DeviceError> {
+        let _entered = self.context.enter()?;
+        let event = driver::create_event()?;
+        Ok(self.ledger().add_event(event as usize))
+    }
+
+    fn destroy_event(&self, event: EventId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let cuda = self.ledger().take_event(event)?;
+        // SAFETY: the event is alive, by the ledger, which has it no longer.
+        let destroyed = unsafe { driver::destroy_event(cuda as CUevent) };
+        if destroyed.is_err() {
+            self.ledger().put_event(event, cuda);
+        }
+        destroyed
+    }
+
+    fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let event = self.ledger().event(event)? as CUevent;
+        // SAFETY: the event is alive, by the ledger; that the stream is, is what naming it means.
+        unsafe { driver::record_event(event, stream_of(stream)) }
+    }
+
+    fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
+        let _entered = self.context.enter()?;
+        let event = self.ledger().event(event)? as CUevent;
+        // SAFETY: the event is alive, by the ledger.
+        unsafe { driver::query_event(event) }
+    }
+
+    fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let event = self.ledger().event(event)? as CUevent;
+        // SAFETY: the event is alive, by the ledger.
+        unsafe { driver::wait_event(event) }
+    }
+
+    fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: that the stream is alive is what naming it means.
+        unsafe { driver::wait_stream(stream_of(stream)) }
+    }
+
+    fn wait_device(&self) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        driver::wait_context()
+    }
+
+    fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {
+        // The driver refuses to be asked about the default stream while others are captured.
+        if LEGACY_STREAMS.contains(&stream.0) {
+            return Ok(None);
+        }
+        let _entered = self.context.enter()?;
+        // SAFETY: that the stream is alive is what naming it means.
+        let capture = unsafe { driver::capture_of(stream_of(stream)) }?;
+        Ok(capture.map(|(id, goes_well)| CaptureId(if goes_well { id } else { 0 })))
+    }
+
+    fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
+        if LEGACY_STREAMS.contains(&stream.0) {
+            return Ok(Vec::new());
+        }
+        let _entered = self.context.enter()?;
+        // SAFETY: that the stream is alive is what naming it means; it is its user who asks, so that
+        // nobody else works on it.
+        unsafe { driver::capture_ends(stream_of(stream)) }.map(distinct)
+    }
+
+    fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the caller got the node from a capture that is still running.
+        unsafe { driver::node_dependencies(node.0) }.map(distinct)
+    }
+
+    fn export_alloc(&self, addr: Addr) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+        let _entered = self.context.enter()?;
+        self.ledger().check_plain(addr)?;
+        // SAFETY: it is a plain allocation, by the ledger.
+        unsafe { driver::export_alloc(addr.0) }
+    }
+
+    fn import_alloc(&self, handle: [u8; HANDLE_BYTES]) -> Result<Addr, DeviceError> {
+        let _entered = self.context.enter()?;
+        let addr = driver::import_alloc(handle)?;
+        self.ledger().add_opened(addr);
+        Ok(Addr(addr))
+    }
+
+    fn close_alloc(&self, addr: Addr) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        self.ledger().take_opened(addr)?;
+        // SAFETY: it was opened here, by the ledger, and the caller promises that nobody uses it.
+        let closed = unsafe { driver::close_alloc(addr.0) };
+        if closed.is_err() {
+            self.ledger().add_opened(addr.0);
+        }
+        closed
+    }
+
+    fn export_page(&self, page: PageHandle) -> Result<SharedPage, DeviceError> {
+        let _entered = self.enter_virtual()?;
+        let mut ledger = self.ledger();
+        // SAFETY: the page is alive, by the ledger, and all pages are made to be shared this way.
+        let shared = unsafe { export(ledger.page(page)?, self.share_by) }?;
+        ledger.add_shared(shared);
+        Ok(shared)
+    }
+
+    fn unexport_page(&self, shared: SharedPage) -> Result<(), DeviceError> {
+        self.ledger().take_shared(shared)?;
+        if let SharedPage::Descriptor(descriptor) = shared {
+            // SAFETY: the driver made it for us, and by the ledger it was not closed yet.
+            unsafe { descriptors::close(descriptor) };
+        }
+        Ok(())
+    }
+
+    fn import_page(
+        &self,
+        shared: SharedPage,
+        pid: u32,
+        size_bytes: u64,
+    ) -> Result<PageHandle, DeviceError> {
+        let _entered = self.enter_virtual()?;
+        let page = import(shared, pid)?;
+        Ok(self.ledger().add_page(page, size_bytes))
+    }
+
+    fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), DeviceError> {
+        let refused = |text: &str| DeviceError::Other {
+            code: sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as i32,
+            text: format!("{peer} cannot use the memory of {}: {text}", self.properties.index),
+        };
+        if peer == self.properties.index {
+            return Err(refused("a device is no peer of itself"));
+        }
+        if peer.0 >= driver::device_count()? {
+            return Err(refused("there is no such device"));
+        }
+        let before = driver::current_context()?;
+        let cuda = CudaContext::new(peer.0 as usize).map_err(|error| driver::refusal(error.0));
+        // SAFETY: it was current when we were called.
+        unsafe { driver::set_current_context(before) }?;
+        let context = Context::new(cuda?);
+        if !driver::can_reach(context.cuda().cu_device(), self.context.cuda().cu_device())? {
+            return Err(refused("no way leads from the one to the other"));
+        }
+        let entered = context.enter()?;
+        // SAFETY: this very value keeps the context alive.
+        unsafe { driver::enable_peer(self.context.raw()) }?;
+        drop(entered);
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(context);
+        Ok(())
+    }
+
+    fn set_peer_access(&self, span: Span, peer: DeviceIndex) -> Result<(), DeviceError> {
+        let _entered = self.enter_virtual()?;
+        self.ledger().check_mapped(span)?;
+        // SAFETY: all of it is mapped, by the ledger.
+        unsafe { driver::set_access(span.addr.0, span.size_bytes, peer.0 as i32) }
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
+    }
+}

@@ -1,0 +1,557 @@
+//! The driver's calls that a device needs, each as a function with a `Result`.
+//!
+//! Each needs the device's context to be current on the calling thread, and says what else.
+//! The functions that take handles are unsafe, because the driver does not check all of them.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr;
+
+use cudarc::driver::DriverError;
+use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
+use larder_core::device::{DeviceError, HANDLE_BYTES};
+
+/// What the driver calls a page.
+pub type CudaPage = sys::CUmemGenericAllocationHandle;
+
+/// Whether the driver's library is on this machine.
+pub fn is_present() -> bool {
+    // SAFETY: it loads libraries by the driver's names, and unloads them again.
+    unsafe { sys::is_culib_present() }
+}
+
+/// The driver's refusal as a device's.
+pub fn refusal(result: CUresult) -> DeviceError {
+    match result {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory,
+        CUresult::CUDA_ERROR_NOT_SUPPORTED => DeviceError::NotSupported,
+        _ => {
+            let error = DriverError(result);
+            let word = |text: Result<&std::ffi::CStr, DriverError>| {
+                text.map_or_else(|_| String::from("unknown"), |text| text.to_string_lossy().into())
+            };
+            let (name, text) = (word(error.error_name()), word(error.error_string()));
+            DeviceError::Other { code: result as i32, text: format!("{name}: {text}") }
+        }
+    }
+}
+
+fn check(result: CUresult) -> Result<(), DeviceError> {
+    if result == CUresult::CUDA_SUCCESS { Ok(()) } else { Err(refusal(result)) }
+}
+
+/// What the driver wrote through the pointer, if the call succeeded.
+fn written<T: Copy>(empty: T, call: impl FnOnce(*mut T) -> CUresult) -> Result<T, DeviceError> {
+    let mut value = empty;
+    check(call(&raw mut value))?;
+    Ok(value)
+}
+
+// Devices and contexts.
+
+/// Starts the driver; again does no harm.
+pub fn init() -> Result<(), DeviceError> {
+    // SAFETY: it takes no pointer.
+    check(unsafe { sys::cuInit(0) })
+}
+
+/// The version of CUDA that the driver speaks, as 1000 times the major and 10 times the minor.
+pub fn version() -> Result<i32, DeviceError> {
+    // SAFETY: the pointer is to a number of the right type.
+    written(0, |version| unsafe { sys::cuDriverGetVersion(version) })
+}
+
+/// How many devices there are. The driver must have been started.
+pub fn device_count() -> Result<u32, DeviceError> {
+    // SAFETY: the pointer is to a number of the right type.
+    written(0, |count| unsafe { sys::cuDeviceGetCount(count) }).map(|count: c_int| count as u32)
+}
+
+/// One of the device's numbers.
+pub fn attribute(
+    device: sys::CUdevice,
+    attribute: sys::CUdevice_attribute,
+) -> Result<i32, DeviceError> {
+    // SAFETY: the pointer is to a number of the right type.
+    written(0, |value| unsafe { sys::cuDeviceGetAttribute(value, attribute, device) })
+}
+
+/// The device's address on the bus, as NVML names devices.
+pub fn bus_id(device: sys::CUdevice) -> Result<String, DeviceError> {
+    let mut name = [0_u8; 32];
+    // SAFETY: the buffer has the length that is said, and the driver ends the text with a zero.
+    check(unsafe {
+        sys::cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), name.len() as c_int, device)
+    })?;
+    let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+}
+
+/// The context that is current on this thread; null if there is none.
+pub fn current_context() -> Result<sys::CUcontext, DeviceError> {
+    // SAFETY: the pointer is to a handle of the right type.
+    written(ptr::null_mut(), |context| unsafe { sys::cuCtxGetCurrent(context) })
+}
+
+/// Makes a context current on this thread; null makes none current.
+///
+/// # Safety
+/// The context is null or alive.
+pub unsafe fn set_current_context(context: sys::CUcontext) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that the context is alive.
+    check(unsafe { sys::cuCtxSetCurrent(context) })
+}
+
+/// Sets the thread's capture mode and says what it was.
+pub fn exchange_capture_mode(
+    mode: sys::CUstreamCaptureMode,
+) -> Result<sys::CUstreamCaptureMode, DeviceError> {
+    // SAFETY: the pointer is to a mode, which the driver reads and writes.
+    written(mode, |mode| unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) })
+}
+
+/// Free and total bytes.
+pub fn memory_info() -> Result<(u64, u64), DeviceError> {
+    let mut total = 0;
+    // SAFETY: both pointers are to numbers of the right type.
+    let free = written(0, |free| unsafe { sys::cuMemGetInfo_v2(free, &raw mut total) })?;
+    Ok((free as u64, total as u64))
+}
+
+/// Waits for all work of the context.
+pub fn wait_context() -> Result<(), DeviceError> {
+    // SAFETY: it takes no pointer.
+    check(unsafe { sys::cuCtxSynchronize() })
+}
+
+// Plain memory.
+
+/// Memory of that many bytes.
+pub fn alloc(size_bytes: u64) -> Result<u64, DeviceError> {
+    // SAFETY: the pointer is to an address of the right type.
+    written(0, |addr| unsafe { sys::cuMemAlloc_v2(addr, size_bytes as usize) })
+}
+
+/// Gives memory back, once all work of the device is done.
+///
+/// # Safety
+/// Nobody uses the memory any more.
+pub unsafe fn free(addr: CUdeviceptr) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that nobody uses it.
+    check(unsafe { sys::cuMemFree_v2(addr) })
+}
+
+// Virtual memory.
+
+/// A range of addresses.
+pub fn reserve(size_bytes: u64, alignment_bytes: u64) -> Result<u64, DeviceError> {
+    let (size, alignment) = (size_bytes as usize, alignment_bytes as usize);
+    // SAFETY: the pointer is to an address of the right type.
+    written(0, |addr| unsafe { sys::cuMemAddressReserve(addr, size, alignment, 0, 0) })
+}
+
+/// Gives back a whole range.
+///
+/// # Safety
+/// Nothing is mapped in it.
+pub unsafe fn unreserve(addr: u64, size_bytes: u64) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that nothing is mapped in it.
+    check(unsafe { sys::cuMemAddressFree(addr, size_bytes as usize) })
+}
+
+/// How the pages of a device are made.
+pub fn page_kind(
+    device: c_int,
+    handles: sys::CUmemAllocationHandleType,
+    is_rdma_capable: bool,
+) -> sys::CUmemAllocationProp {
+    sys::CUmemAllocationProp {
+        type_: sys::CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: handles,
+        location: location(device),
+        win32HandleMetaData: ptr::null_mut(),
+        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: u8::from(is_rdma_capable),
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+fn location(device: c_int) -> sys::CUmemLocation {
+    sys::CUmemLocation { type_: sys::CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE, id: device }
+}
+
+/// The unit of pages of this kind.
+pub fn granularity(kind: &sys::CUmemAllocationProp) -> Result<u64, DeviceError> {
+    let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+    // SAFETY: the pointers are to a number and to a kind that live through the call.
+    let size =
+        written(0, |size| unsafe { sys::cuMemGetAllocationGranularity(size, kind, minimum) })?;
+    Ok(size as u64)
+}
+
+/// A page.
+pub fn create_page(
+    size_bytes: u64,
+    kind: &sys::CUmemAllocationProp,
+) -> Result<CudaPage, DeviceError> {
+    // SAFETY: the pointers are to a handle and to a kind that live through the call.
+    written(0, |page| unsafe { sys::cuMemCreate(page, size_bytes as usize, kind, 0) })
+}
+
+/// Gives a page back.
+///
+/// # Safety
+/// The page is alive, and not used after this.
+pub unsafe fn release_page(page: CudaPage) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that the page is alive.
+    check(unsafe { sys::cuMemRelease(page) })
+}
+
+/// Puts a page behind addresses.
+///
+/// # Safety
+/// The page is alive and as large as that, and nothing is mapped there.
+pub unsafe fn map(addr: u64, size_bytes: u64, page: CudaPage) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises what the driver needs.
+    check(unsafe { sys::cuMemMap(addr, size_bytes as usize, 0, page, 0) })
+}
+
+/// Takes the page behind addresses away.
+///
+/// # Safety
+/// One whole page is mapped there, and nobody uses it any more.
+pub unsafe fn unmap(addr: u64, size_bytes: u64) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises what the driver needs.
+    check(unsafe { sys::cuMemUnmap(addr, size_bytes as usize) })
+}
+
+/// Lets a device read and write addresses.
+///
+/// # Safety
+/// All of them are mapped.
+pub unsafe fn set_access(addr: u64, size_bytes: u64, device: c_int) -> Result<(), DeviceError> {
+    let access = sys::CUmemAccessDesc {
+        location: location(device),
+        flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+    };
+    // SAFETY: the caller promises that all is mapped; the description lives through the call.
+    check(unsafe { sys::cuMemSetAccess(addr, size_bytes as usize, &raw const access, 1) })
+}
+
+// Events and streams.
+
+/// An event that takes no time.
+pub fn create_event() -> Result<CUevent, DeviceError> {
+    let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+    // SAFETY: the pointer is to a handle of the right type.
+    written(ptr::null_mut(), |event| unsafe { sys::cuEventCreate(event, flags) })
+}
+
+/// Gives an event back.
+///
+/// # Safety
+/// The event is alive, and not used after this.
+pub unsafe fn destroy_event(event: CUevent) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    check(unsafe { sys::cuEventDestroy_v2(event) })
+}
+
+/// Records an event on a stream.
+///
+/// # Safety
+/// Both are alive and of the current context.
+pub unsafe fn record_event(event: CUevent, stream: CUstream) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that both are alive.
+    check(unsafe { sys::cuEventRecord(event, stream) })
+}
+
+/// Whether an event is done.
+///
+/// # Safety
+/// It is alive.
+pub unsafe fn query_event(event: CUevent) -> Result<bool, DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    match unsafe { sys::cuEventQuery(event) } {
+        CUresult::CUDA_SUCCESS => Ok(true),
+        CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+        result => Err(refusal(result)),
+    }
+}
+
+/// Waits for an event.
+///
+/// # Safety
+/// It is alive.
+pub unsafe fn wait_event(event: CUevent) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    check(unsafe { sys::cuEventSynchronize(event) })
+}
+
+/// Lets a stream wait for an event.
+///
+/// # Safety
+/// Both are alive.
+pub unsafe fn stream_wait_event(stream: CUstream, event: CUevent) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that both are alive.
+    check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) })
+}
+
+/// Waits for a stream.
+///
+/// # Safety
+/// It is alive.
+pub unsafe fn wait_stream(stream: CUstream) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    check(unsafe { sys::cuStreamSynchronize(stream) })
+}
+
+// Captures.
+
+/// The capture that a stream is under: its number, and whether it still goes well. Nothing is known
+/// of the number of one that was broken.
+///
+/// # Safety
+/// The stream is alive.
+pub unsafe fn capture_of(stream: CUstream) -> Result<Option<(u64, bool)>, DeviceError> {
+    use sys::CUstreamCaptureStatus as Status;
+    let (mut status, mut id) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    let (none, nodes) = (ptr::null_mut(), ptr::null_mut());
+    // SAFETY: the pointers are to values of the right types, and those that are null are optional.
+    check(unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream,
+            &raw mut status,
+            &raw mut id,
+            none,
+            nodes,
+            ptr::null_mut(),
+            ptr::null_mut(),
+        )
+    })?;
+    let goes_well = status == Status::CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    Ok((status != Status::CU_STREAM_CAPTURE_STATUS_NONE).then_some((id, goes_well)))
+}
+
+/// What the next work on a captured stream will depend on; nothing if the stream is not captured.
+///
+/// # Safety
+/// The stream is alive, and nobody else works on it meanwhile.
+pub unsafe fn capture_ends(stream: CUstream) -> Result<Vec<u64>, DeviceError> {
+    use sys::CUstreamCaptureStatus as Status;
+    let (mut status, mut count) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
+    let mut nodes: *const sys::CUgraphNode = ptr::null();
+    let mut edges: *const sys::CUgraphEdgeData = ptr::null();
+    // SAFETY: as in `capture_of`. With edges asked for, the driver also tells of those that carry
+    // data, which it refuses to leave out.
+    check(unsafe {
+        sys::cuStreamGetCaptureInfo_v3(
+            stream,
+            &raw mut status,
+            ptr::null_mut(),
+            ptr::null_mut(),
+            &raw mut nodes,
+            &raw mut edges,
+            &raw mut count,
+        )
+    })?;
+    if status != Status::CU_STREAM_CAPTURE_STATUS_ACTIVE || nodes.is_null() {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the driver names an array of that many nodes, which stays until the next call that
+    // works on the stream; the caller promises that there is none meanwhile.
+    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }
+        .iter()
+        .map(|&node| node as u64)
+        .collect())
+}
+
+/// The nodes that a node depends on, which may be named more than once.
+///
+/// # Safety
+/// The node is one of a graph that is alive and that nobody else changes meanwhile.
+pub unsafe fn node_dependencies(node: u64) -> Result<Vec<u64>, DeviceError> {
+    let node = node as sys::CUgraphNode;
+    let mut count = 0;
+    // SAFETY: with no arrays the driver only counts.
+    let counted = unsafe {
+        sys::cuGraphNodeGetDependencies_v2(node, ptr::null_mut(), ptr::null_mut(), &raw mut count)
+    };
+    check(counted)?;
+    let mut nodes = vec![ptr::null_mut(); count];
+    // SAFETY: an edge is plain numbers, for which zero is a value.
+    let mut edges: Vec<sys::CUgraphEdgeData> = vec![unsafe { std::mem::zeroed() }; count];
+    if count > 0 {
+        // SAFETY: both arrays have room for as many as the driver just counted. With edges given
+        // it also tells of those that carry data, which it refuses to leave out.
+        check(unsafe {
+            sys::cuGraphNodeGetDependencies_v2(
+                node,
+                nodes.as_mut_ptr(),
+                edges.as_mut_ptr(),
+                &raw mut count,
+            )
+        })?;
+    }
+    nodes.truncate(count);
+    Ok(nodes.into_iter().map(|node| node as u64).collect())
+}
+
+// Sharing.
+
+/// The handle of a plain allocation.
+///
+/// # Safety
+/// The address is that of a plain allocation.
+pub unsafe fn export_alloc(addr: u64) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+    let empty = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
+    // SAFETY: the pointer is to a handle of the right type.
+    let handle = written(empty, |handle| unsafe { sys::cuIpcGetMemHandle(handle, addr) })?;
+    Ok(handle.reserved.map(|byte| byte as u8))
+}
+
+/// Opens an allocation of another process.
+pub fn import_alloc(handle: [u8; HANDLE_BYTES]) -> Result<u64, DeviceError> {
+    let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
+    let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
+    // SAFETY: the pointer is to an address of the right type; a handle that names nothing is refused.
+    written(0, |addr| unsafe { sys::cuIpcOpenMemHandle_v2(addr, handle, flags) })
+}
+
+/// Closes an allocation of another process.
+///
+/// # Safety
+/// It was opened here, and nobody uses it any more.
+pub unsafe fn close_alloc(addr: u64) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that nobody uses it.
+    check(unsafe { sys::cuIpcCloseMemHandle(addr) })
+}
+
+/// A descriptor of the page, which is the caller's to close.
+///
+/// # Safety
+/// The page is alive and was made to be shared so.
+pub unsafe fn export_page_descriptor(page: CudaPage) -> Result<i32, DeviceError> {
+    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // SAFETY: for this kind of handle the driver writes an int.
+    written(-1, |descriptor: *mut c_int| unsafe {
+        sys::cuMemExportToShareableHandle(descriptor.cast::<c_void>(), page, kind, 0)
+    })
+}
+
+/// The page of a descriptor, which may be closed afterwards.
+///
+/// # Safety
+/// The descriptor is open.
+pub unsafe fn import_page_descriptor(descriptor: i32) -> Result<CudaPage, DeviceError> {
+    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    // A descriptor is handed over as the value of the pointer.
+    let handle = descriptor as usize as *mut c_void;
+    // SAFETY: the pointer is to a handle of the right type; the driver checks what the descriptor is.
+    written(0, |page| unsafe { sys::cuMemImportFromShareableHandle(page, handle, kind) })
+}
+
+/// The fabric's name of a page.
+///
+/// # Safety
+/// The page is alive and was made to be shared so.
+pub unsafe fn export_page_fabric(page: CudaPage) -> Result<[u8; HANDLE_BYTES], DeviceError> {
+    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+    // SAFETY: for this kind of handle the driver writes 64 bytes.
+    written([0; HANDLE_BYTES], |handle: *mut [u8; HANDLE_BYTES]| unsafe {
+        sys::cuMemExportToShareableHandle(handle.cast::<c_void>(), page, kind, 0)
+    })
+}
+
+/// The page of a fabric's name.
+pub fn import_page_fabric(mut handle: [u8; HANDLE_BYTES]) -> Result<CudaPage, DeviceError> {
+    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
+    let handle = handle.as_mut_ptr().cast::<c_void>();
+    // SAFETY: the driver reads 64 bytes and checks what they name.
+    written(0, |page| unsafe { sys::cuMemImportFromShareableHandle(page, handle, kind) })
+}
+
+// Peers.
+
+/// Whether a device can reach the memory of another.
+pub fn can_reach(device: sys::CUdevice, other: sys::CUdevice) -> Result<bool, DeviceError> {
+    // SAFETY: the pointer is to a number of the right type.
+    written(0, |answer| unsafe { sys::cuDeviceCanAccessPeer(answer, device, other) })
+        .map(|answer: c_int| answer != 0)
+}
+
+/// Lets the current context reach the plain memory of another; again does no harm.
+///
+/// # Safety
+/// The other context is alive.
+pub unsafe fn enable_peer(other: sys::CUcontext) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    match unsafe { sys::cuCtxEnablePeerAccess(other, 0) } {
+        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+        result => check(result),
+    }
+}
+
+// The driver's own pool.
+
+/// The device's default pool.
+pub fn default_pool(device: sys::CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
+    // SAFETY: the pointer is to a handle of the right type.
+    written(ptr::null_mut(), |pool| unsafe { sys::cuDeviceGetDefaultMemPool(pool, device) })
+}
+
+/// Sets one of a pool's numbers; those of 32 bits are in its lower half.
+///
+/// # Safety
+/// The pool is alive.
+pub unsafe fn set_pool_attribute(
+    pool: sys::CUmemoryPool,
+    attribute: sys::CUmemPool_attribute,
+    mut value: u64,
+) -> Result<(), DeviceError> {
+    // SAFETY: the driver reads 4 or 8 bytes, by the attribute; on a little-endian host the first
+    // 4 bytes of a small number are that number.
+    check(unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast::<c_void>()) })
+}
+
+/// One of a pool's numbers of 64 bits.
+///
+/// # Safety
+/// The pool is alive.
+pub unsafe fn pool_attribute(
+    pool: sys::CUmemoryPool,
+    attribute: sys::CUmemPool_attribute,
+) -> Result<u64, DeviceError> {
+    // SAFETY: the driver writes at most 8 bytes.
+    written(0_u64, |value| unsafe {
+        sys::cuMemPoolGetAttribute(pool, attribute, value.cast::<c_void>())
+    })
+}
+
+/// Gives back what the pool has cached.
+///
+/// # Safety
+/// The pool is alive.
+pub unsafe fn trim_pool(pool: sys::CUmemoryPool) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    check(unsafe { sys::cuMemPoolTrimTo(pool, 0) })
+}
+
+/// Memory from the device's pool, in the order of a stream.
+///
+/// # Safety
+/// The stream is alive.
+pub unsafe fn alloc_async(size_bytes: u64, stream: CUstream) -> Result<u64, DeviceError> {
+    // SAFETY: the pointer is to an address of the right type.
+    written(0, |addr| unsafe { sys::cuMemAllocAsync(addr, size_bytes as usize, stream) })
+}
+
+/// Gives memory back to its pool, in the order of a stream.
+///
+/// # Safety
+/// The stream is alive, and nobody uses the memory after the work that the stream has so far.
+pub unsafe fn free_async(addr: u64, stream: CUstream) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that nobody uses it.
+    check(unsafe { sys::cuMemFreeAsync(addr, stream) })
+}

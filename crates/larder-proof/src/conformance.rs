@@ -1,0 +1,118 @@
+//! The conformance suite on the real GPU.
+
+use std::cell::RefCell;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::{CudaStream, result, sys};
+use larder_core::types::{MIB, StreamId};
+use larder_sim::conformance::{self, Drive};
+
+use crate::rig::{Explain, Gate, Rig, id_of};
+
+/// Real work for the checks.
+struct CudaDrive {
+    streams: [Arc<CudaStream>; 2],
+    gates: RefCell<[Gate; 2]>,
+    scratch: u64,
+}
+
+impl CudaDrive {
+    fn new(rig: &Rig) -> Result<CudaDrive, String> {
+        let gates = [Gate::new(rig)?, Gate::new(rig)?];
+        // SAFETY: 4 bytes are asked for, and given back when the drive goes.
+        let scratch = unsafe { result::malloc_sync(4) }.or_say("scratch memory")?;
+        let streams = [rig.stream()?, rig.stream()?];
+        Ok(CudaDrive { streams, gates: RefCell::new(gates), scratch })
+    }
+
+    fn place(&self, stream: StreamId) -> usize {
+        let place = self.streams.iter().position(|known| id_of(known) == stream);
+        place.expect("one of the two streams")
+    }
+
+    fn stream(&self, stream: StreamId) -> &CudaStream {
+        &self.streams[self.place(stream)]
+    }
+
+    /// The graph of a capture is not wanted.
+    fn end(&self, stream: StreamId) -> Result<(), String> {
+        let mut graph = ptr::null_mut();
+        // SAFETY: the stream is alive, and the pointer is to a handle of the right type.
+        let ended =
+            unsafe { sys::cuStreamEndCapture(self.stream(stream).cu_stream(), &raw mut graph) };
+        if !graph.is_null() {
+            // SAFETY: the graph was just given to us.
+            let _ = unsafe { sys::cuGraphDestroy(graph) };
+        }
+        ended.result().or_say("ending a capture")
+    }
+}
+
+impl Drop for CudaDrive {
+    fn drop(&mut self) {
+        // SAFETY: nobody else knows of the 4 bytes.
+        let _ = unsafe { result::free_sync(self.scratch) };
+    }
+}
+
+impl Drive for CudaDrive {
+    fn streams(&self) -> [StreamId; 2] {
+        [id_of(&self.streams[0]), id_of(&self.streams[1])]
+    }
+
+    fn issue(&self, stream: StreamId) {
+        let stream = self.stream(stream);
+        stream.context().bind_to_thread().expect("the context");
+        // SAFETY: these are the 4 bytes of scratch memory.
+        unsafe { result::memset_d8_async(self.scratch, 0, 4, stream.cu_stream()) }.expect("work");
+    }
+
+    fn hold(&self, stream: StreamId) {
+        let place = self.place(stream);
+        self.gates.borrow_mut()[place].hold(&self.streams[place]).expect("a held stream");
+    }
+
+    fn finish(&self, stream: StreamId) {
+        let place = self.place(stream);
+        self.gates.borrow()[place].open();
+        self.streams[place].synchronize().expect("a stream that finishes");
+    }
+
+    fn begin_capture(&self, stream: StreamId) {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
+        self.stream(stream).begin_capture(mode).expect("a capture");
+    }
+
+    fn end_capture(&self, stream: StreamId) {
+        self.end(stream).expect("a capture that went well");
+    }
+
+    fn abandon_capture(&self, stream: StreamId) {
+        // It was broken, and the driver says so.
+        let _ = self.end(stream);
+    }
+
+    fn follow(&self, stream: StreamId, other: StreamId) {
+        self.stream(stream).join(self.stream(other)).expect("one stream behind another");
+    }
+
+    fn slack_bytes(&self) -> u64 {
+        // The driver takes and gives back a little for itself, such as page tables.
+        16 * MIB
+    }
+}
+
+pub(crate) fn run(rig: &Rig, _short: bool) -> Result<String, String> {
+    let drive = CudaDrive::new(rig)?;
+    let count = conformance::check_all(&*rig.device, &drive).map_err(|failures| {
+        failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    })?;
+    drop(drive);
+    let held = rig.device.held();
+    if held == larder_cuda::Held::default() {
+        Ok(format!("{count} checks"))
+    } else {
+        Err(format!("the checks left something behind: {held:?}"))
+    }
+}

@@ -1,0 +1,158 @@
+//! The parts of the proof, each of which runs alone, in a process of its own.
+
+use std::process::Command;
+
+use larder_core::types::MIB;
+
+use crate::rig::{Explain, Rig};
+use crate::{conformance, driver_pool, full, graphs, ordering, pairs, patterns, sharing, training};
+
+/// By how much the free memory may differ before it counts as a leak: one unit of the driver's.
+const LEAK_BYTES: u64 = 2 * MIB;
+
+/// One part.
+pub(crate) struct Part {
+    pub(crate) name: &'static str,
+    /// It is ended when it takes longer.
+    pub(crate) limit_s: u64,
+    pub(crate) about: &'static str,
+    work: Work,
+}
+
+enum Work {
+    /// On the card; whether it shall be short.
+    Card(fn(&Rig, bool) -> Result<String, String>),
+    /// The same with a library that takes memory for itself whenever it likes, so that what is free
+    /// afterwards says nothing.
+    Library(fn(&Rig, bool) -> Result<String, String>),
+    /// A program of its own.
+    Other(fn(bool) -> Result<String, String>),
+}
+
+pub(crate) const PARTS: &[Part] = &[
+    Part {
+        name: "conformance",
+        limit_s: 60,
+        about: "what any device must do",
+        work: Work::Card(conformance::run),
+    },
+    Part {
+        name: "patterns",
+        limit_s: 120,
+        about: "random scripts, every block with a pattern of its own",
+        work: Work::Card(patterns::run),
+    },
+    Part {
+        name: "late-reader",
+        limit_s: 30,
+        about: "a kernel reads a block long after it was freed",
+        work: Work::Card(ordering::late_reader),
+    },
+    Part {
+        name: "reuse",
+        limit_s: 30,
+        about: "blocks are handed out again exactly when they may be",
+        work: Work::Card(ordering::reuse),
+    },
+    Part {
+        name: "graphs",
+        limit_s: 60,
+        about: "capture, and replays beside eager work",
+        work: Work::Card(graphs::run),
+    },
+    Part {
+        name: "share",
+        limit_s: 60,
+        about: "two processes share blocks both ways",
+        work: Work::Card(sharing::run),
+    },
+    Part {
+        name: "full",
+        limit_s: 60,
+        about: "out of memory on a full card, then recovery",
+        work: Work::Card(full::run),
+    },
+    Part {
+        name: "driver-pool",
+        limit_s: 30,
+        about: "backend:cudaMallocAsync behind the same interface",
+        work: Work::Card(driver_pool::run),
+    },
+    Part {
+        name: "sanitizer",
+        limit_s: 150,
+        about: "compute-sanitizer on a short run of patterns",
+        work: Work::Other(sanitizer),
+    },
+    Part {
+        name: "pairs",
+        limit_s: 90,
+        about: "what a malloc and a free cost, side by side",
+        work: Work::Card(pairs::run),
+    },
+    Part {
+        name: "training",
+        limit_s: 90,
+        about: "a training loop with cudarc's allocation and with ours",
+        work: Work::Library(training::run),
+    },
+];
+
+impl Part {
+    pub(crate) fn named(name: &str) -> Option<&'static Part> {
+        PARTS.iter().find(|part| part.name == name)
+    }
+
+    /// Whether all kernels shall be loaded at once, so that none takes memory while we count it.
+    pub(crate) fn loads_eagerly(&self) -> bool {
+        matches!(self.work, Work::Card(_))
+    }
+
+    /// Runs the part in this process, and says in a few words what came of it. Under a tool that
+    /// takes memory of its own, the memory is not counted.
+    pub(crate) fn run(&self, short: bool, counted: bool) -> Result<String, String> {
+        let (run, counted) = match self.work {
+            Work::Other(run) => return run(short),
+            Work::Library(run) => (run, false),
+            Work::Card(run) => (run, counted),
+        };
+        let rig = Rig::new()?;
+        // Once in short, so that what the driver keeps for itself is there before we count.
+        run(&rig, true).or_say("warming up")?;
+        let before_bytes = rig.free_bytes()?;
+        let said = run(&rig, short)?;
+        let after_bytes = rig.free_bytes()?;
+        let held = rig.device.held();
+        let leaks = counted && after_bytes.abs_diff(before_bytes) > LEAK_BYTES;
+        if leaks || held != larder_cuda::Held::default() {
+            return Err(format!(
+                "{said}; but {before_bytes} bytes were free before and {after_bytes} after, and \
+                 {held:?} is still out"
+            ));
+        }
+        let left = after_bytes as i64 - before_bytes as i64;
+        Ok(if counted { format!("{said}; free memory afterwards {left:+} bytes") } else { said })
+    }
+}
+
+/// A short run of the patterns under the memory checker.
+fn sanitizer(_short: bool) -> Result<String, String> {
+    let program = std::env::current_exe().or_say("this program")?;
+    let output = Command::new("compute-sanitizer")
+        // A driver call that is refused is answered by the program, not an error of its memory.
+        .args(["--tool", "memcheck", "--report-api-errors", "no"])
+        .args(["--error-exitcode", "97", "--print-limit", "20"])
+        .arg(program)
+        .args(["part", "patterns", "--short", "--uncounted"])
+        .output()
+        .or_say("compute-sanitizer")?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    eprintln!("{said}\n{}", String::from_utf8_lossy(&output.stderr));
+    let summary = said.lines().rev().find(|line| line.contains("ERROR SUMMARY"));
+    let summary = summary.map_or("no summary", |line| line.trim_start_matches('=').trim());
+    if output.status.success() && summary == "ERROR SUMMARY: 0 errors" {
+        Ok(summary.to_owned())
+    } else {
+        Err(format!("{}: {summary}", output.status))
+    }
+}

@@ -1,0 +1,402 @@
+//! The allocator as programs use it: one handle, whatever is behind it.
+
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytemuck::AnyBitPattern;
+use larder_core::allocator::share::Shared;
+use larder_core::device::MemoryInfo;
+use larder_core::heap::snapshot::SegmentState;
+use larder_core::record::stats::{ByPool, Counter};
+use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
+use larder_cuda::{AsyncPool, CudaDevice};
+use larder_sim::SimDevice;
+
+use crate::block::Block;
+use crate::buffer::Buffer;
+use crate::builder::Builder;
+use crate::error::Error;
+use crate::opened::Opened;
+use crate::pool::Pool;
+use crate::stream::Stream;
+
+/// A caching allocator for one GPU. Clones are the same allocator, and any thread may use it.
+///
+/// Memory is handed out on a stream and, once freed, handed out again on that stream at once: work
+/// on a stream runs in order, so whoever gets it next comes after whoever had it.
+///
+/// ```
+/// use larder::Allocator;
+///
+/// let allocator = Allocator::simulated(0)?;
+/// let stream = allocator.new_stream()?;
+/// let buffer = allocator.alloc::<f32>(1000, &stream)?;
+/// assert_eq!(buffer.len(), 1000);
+/// drop(buffer);
+/// let again = allocator.alloc::<f32>(1000, &stream)?;
+/// assert_eq!(allocator.stats().num_device_alloc, 1, "the second came out of the cache");
+/// # drop(again);
+/// # Ok::<(), larder::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Allocator(Arc<Inner>);
+
+struct Inner {
+    backend: Backend,
+    gpu: Gpu,
+    /// The next stream of a simulated GPU.
+    stream_next: AtomicU64,
+    /// Why a block could not be freed when it was dropped, if nobody has asked yet.
+    drop_error: Mutex<Option<Error>>,
+    /// Tells this allocator from all others of the process.
+    number: u64,
+    /// The streams that were ever used. They come last: what is above may still wait for them.
+    streams: Mutex<HashMap<StreamId, Stream>>,
+}
+
+/// The number of the next allocator.
+static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
+
+thread_local! {
+    /// The allocator and the stream that this thread used last, so that a program that stays on
+    /// one stream is not asked to prove it again and again.
+    static LAST_ADMITTED: Cell<Option<(u64, StreamId)>> = const { Cell::new(None) };
+}
+
+/// Where blocks come from.
+pub(crate) enum Backend {
+    /// Our own cache.
+    Native(Arc<larder_core::Allocator>),
+    /// The driver's own pool.
+    Async(AsyncPool),
+}
+
+/// The GPU itself.
+pub(crate) enum Gpu {
+    Cuda(Arc<CudaDevice>),
+    Simulated(Arc<SimDevice>),
+}
+
+impl Allocator {
+    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
+    /// one clear error.
+    ///
+    /// ```no_run
+    /// let allocator = larder::Allocator::cuda(0)?;
+    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn cuda(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().cuda(index)
+    }
+
+    /// An allocator for a simulated GPU with 80 GiB, with default settings.
+    pub fn simulated(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().simulated(index)
+    }
+
+    /// Begins an allocator with settings and hooks.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    pub(crate) fn assemble(backend: Backend, gpu: Gpu) -> Allocator {
+        Allocator(Arc::new(Inner {
+            backend,
+            gpu,
+            stream_next: AtomicU64::new(1),
+            drop_error: Mutex::default(),
+            number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
+            streams: Mutex::default(),
+        }))
+    }
+
+    // Streams.
+
+    /// The GPU's default stream.
+    pub fn default_stream(&self) -> Stream {
+        match &self.0.gpu {
+            Gpu::Cuda(device) => Stream::from(device.context().default_stream()),
+            Gpu::Simulated(_) => Stream::simulated(StreamId(0)),
+        }
+    }
+
+    /// A new stream.
+    pub fn new_stream(&self) -> Result<Stream, Error> {
+        match &self.0.gpu {
+            Gpu::Cuda(device) => Ok(Stream::from(device.context().new_stream()?)),
+            Gpu::Simulated(_) => {
+                let id = self.0.stream_next.fetch_add(1, Ordering::Relaxed);
+                Ok(Stream::simulated(StreamId(id)))
+            }
+        }
+    }
+
+    /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
+    /// allocator: memory is cached for it, and a wait for it must not find it gone.
+    pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
+        let known = (self.0.number, stream.id());
+        if LAST_ADMITTED.get() == Some(known) {
+            return Ok(());
+        }
+        self.check_stream(stream)?;
+        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        streams.entry(stream.id()).or_insert_with(|| stream.clone());
+        LAST_ADMITTED.set(Some(known));
+        Ok(())
+    }
+
+    fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
+        let fits = match (&self.0.gpu, stream.cuda()) {
+            (Gpu::Cuda(device), Some(cuda)) => cuda.context().cu_ctx() == device.context().cu_ctx(),
+            (Gpu::Simulated(_), None) => true,
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(Error::ForeignStream) }
+    }
+
+    // Memory.
+
+    /// `len` elements for use on the stream. What they hold is whatever was there before, and any
+    /// bytes are values of such a type.
+    pub fn alloc<T: AnyBitPattern>(
+        &self,
+        len: usize,
+        stream: impl Into<Stream>,
+    ) -> Result<Buffer<T>, Error> {
+        let too_large = Error::TooLarge { len, element_bytes: size_of::<T>() };
+        let size_bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
+        let block = self.alloc_block(size_bytes as u64, stream)?;
+        Ok(Buffer::new(block, len))
+    }
+
+    /// `len` elements for use on the stream, all zero once the work that the stream has so far is
+    /// done. A simulated GPU has no bytes to set.
+    pub fn alloc_zeros<T: AnyBitPattern>(
+        &self,
+        len: usize,
+        stream: impl Into<Stream>,
+    ) -> Result<Buffer<T>, Error> {
+        let buffer = self.alloc(len, stream)?;
+        buffer.block().set_zero()?;
+        Ok(buffer)
+    }
+
+    /// Bytes for use on the stream.
+    pub fn alloc_block(&self, size_bytes: u64, stream: impl Into<Stream>) -> Result<Block, Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        let addr = match &self.0.backend {
+            Backend::Native(native) => native.malloc(size_bytes, stream.id())?,
+            Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,
+        };
+        Ok(Block::new(self.clone(), addr, size_bytes, stream))
+    }
+
+    /// Frees what a block had.
+    pub(crate) fn free(&self, addr: Addr) -> Result<(), Error> {
+        match &self.0.backend {
+            Backend::Native(native) => native.free(addr)?,
+            Backend::Async(pool) => pool.free(addr)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn record_stream(&self, addr: Addr, stream: StreamId) -> Result<(), Error> {
+        match &self.0.backend {
+            Backend::Native(native) => native.record_stream(addr, stream)?,
+            Backend::Async(pool) => pool.record_stream(addr, stream)?,
+        }
+        Ok(())
+    }
+
+    pub(crate) fn share(&self, addr: Addr) -> Result<Shared, Error> {
+        Ok(self.native("share memory")?.share(addr)?)
+    }
+
+    /// Opens `len` elements that another process shares: what [`Buffer::share`] gave there.
+    pub fn open<T: AnyBitPattern>(&self, shared: &Shared, len: usize) -> Result<Opened<T>, Error> {
+        let base = self.native("open shared memory")?.open_shared(&shared.bytes)?;
+        Opened::new(self.clone(), base, shared.offset_bytes, len)
+    }
+
+    pub(crate) fn close(&self, base: Addr) -> Result<(), Error> {
+        Ok(self.native("close shared memory")?.close_shared(base)?)
+    }
+
+    /// Lets another GPU of this process use this one's memory, what there is and what will be.
+    pub fn open_to_peer(&self, peer: u32) -> Result<(), Error> {
+        Ok(self.native("open memory to a peer")?.open_to_peer(DeviceIndex(peer))?)
+    }
+
+    /// A new private pool. See [`Pool`].
+    pub fn new_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::new(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
+    /// A new private pool for the memory of a graph. See [`Pool::capture`].
+    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::for_capture(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
+    /// Waits for all events and gives everything cached back to the GPU.
+    pub fn empty_cache(&self) -> Result<(), Error> {
+        match &self.0.backend {
+            Backend::Native(native) => native.empty_cache()?,
+            Backend::Async(pool) => pool.empty_cache()?,
+        }
+        Ok(())
+    }
+
+    /// Caps what may be held at this part of the GPU's memory; 1 lifts the cap.
+    pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
+        match &self.0.backend {
+            Backend::Native(native) => native.set_memory_fraction(fraction)?,
+            Backend::Async(pool) => pool.set_memory_fraction(fraction)?,
+        }
+        Ok(())
+    }
+
+    // What there is to see.
+
+    /// All statistics. Of the driver's own pool only the bytes allocated and reserved are known.
+    pub fn stats(&self) -> Stats {
+        match &self.0.backend {
+            Backend::Native(native) => native.stats(),
+            Backend::Async(pool) => {
+                // A driver that does not tell is one of which nothing is known.
+                let known = pool.stats().unwrap_or_default();
+                let bytes = |current: u64, peak: u64| {
+                    let (current, peak) = (current as i64, peak as i64);
+                    let all = Counter { current, peak, ..Counter::default() };
+                    ByPool { all, ..ByPool::default() }
+                };
+                let allocated = bytes(known.allocated_bytes, known.allocated_peak_bytes);
+                Stats {
+                    allocated_bytes: allocated,
+                    active_bytes: allocated,
+                    reserved_bytes: bytes(known.reserved_bytes, known.reserved_peak_bytes),
+                    ..Stats::default()
+                }
+            }
+        }
+    }
+
+    /// Peaks become the current values.
+    pub fn reset_peak_stats(&self) -> Result<(), Error> {
+        match &self.0.backend {
+            Backend::Native(native) => native.reset_peak_stats(),
+            Backend::Async(pool) => pool.reset_peak_stats()?,
+        }
+        Ok(())
+    }
+
+    /// Every segment and block as it stands. The driver's own pool does not tell.
+    pub fn snapshot(&self) -> Result<Vec<SegmentState>, Error> {
+        Ok(self.native("tell its blocks")?.snapshot())
+    }
+
+    /// How much memory the GPU has, and how much nobody holds.
+    pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
+        use larder_core::device::Device;
+        let info = match &self.0.gpu {
+            Gpu::Cuda(device) => device.memory_info(),
+            Gpu::Simulated(device) => device.memory_info(),
+        };
+        let refused = |error| larder_core::Error::Device { call: "tell its free memory", error };
+        Ok(info.map_err(refused)?)
+    }
+
+    /// The settings in force; those of the driver's own pool are its alone.
+    pub fn config(&self) -> Config {
+        match &self.0.backend {
+            Backend::Native(native) => native.config(),
+            Backend::Async(_) => Config {
+                backend: larder_core::config::Backend::CudaMallocAsync,
+                ..Config::default()
+            },
+        }
+    }
+
+    /// Changes settings while running. A text that cannot be read changes nothing.
+    pub fn configure(&self, text: &str) -> Result<(), Error> {
+        Ok(self.native("be configured while running")?.configure(text)?)
+    }
+
+    /// Tells this of every request that could not be met, before the error goes out. It may call
+    /// the allocator.
+    pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
+        match &self.0.backend {
+            Backend::Native(native) => native.on_out_of_memory(observer),
+            Backend::Async(pool) => pool.on_out_of_memory(observer),
+        }
+    }
+
+    /// Calls this whenever no cached block fits; it says whether it freed anything. It may call the
+    /// allocator.
+    pub fn on_miss(
+        &self,
+        callback: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<(), Error> {
+        self.native("tell when its cache has nothing")?.on_miss(callback);
+        Ok(())
+    }
+
+    /// Why a block could not be freed when it was dropped; none if all went well since the last
+    /// time this was asked. [`Block::free`] and [`Buffer::free`] say it at once.
+    pub fn take_drop_error(&self) -> Option<Error> {
+        self.0.drop_error.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn note_drop_error(&self, error: Error) {
+        let mut place = self.0.drop_error.lock().unwrap_or_else(PoisonError::into_inner);
+        place.get_or_insert(error);
+    }
+
+    // What is behind it.
+
+    /// The allocator of `larder-core`, with everything that it can do by address. The driver's own
+    /// pool has none.
+    pub fn core(&self) -> Option<&Arc<larder_core::Allocator>> {
+        match &self.0.backend {
+            Backend::Native(native) => Some(native),
+            Backend::Async(_) => None,
+        }
+    }
+
+    /// The allocator behind it, for a call that the driver's own pool does not have.
+    pub(crate) fn native(&self, what: &'static str) -> Result<&Arc<larder_core::Allocator>, Error> {
+        self.core().ok_or(Error::NotWithAsync(what))
+    }
+
+    /// The real GPU; none if it is simulated.
+    pub fn cuda_device(&self) -> Option<&Arc<CudaDevice>> {
+        match &self.0.gpu {
+            Gpu::Cuda(device) => Some(device),
+            Gpu::Simulated(_) => None,
+        }
+    }
+
+    /// The simulated GPU; none if it is real.
+    pub fn simulated_device(&self) -> Option<&Arc<SimDevice>> {
+        match &self.0.gpu {
+            Gpu::Cuda(_) => None,
+            Gpu::Simulated(device) => Some(device),
+        }
+    }
+}
+
+impl fmt::Debug for Allocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gpu = match &self.0.gpu {
+            Gpu::Cuda(_) => "cuda",
+            Gpu::Simulated(_) => "simulated",
+        };
+        f.debug_struct("Allocator").field("gpu", &gpu).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,108 @@
+//! Blocks: bytes of a GPU that free themselves.
+
+use larder_core::Addr;
+use larder_core::allocator::share::Shared;
+
+use crate::allocator::Allocator;
+use crate::error::Error;
+use crate::interop::{self, Uses};
+use crate::stream::Stream;
+
+/// Bytes on a GPU. Dropping the block gives them back to the cache in the order of its stream: the
+/// next block there may be the same bytes, and comes after the work that uses this one.
+#[derive(Debug)]
+pub struct Block {
+    allocator: Allocator,
+    addr: Addr,
+    size_bytes: u64,
+    stream: Stream,
+    uses: Uses,
+}
+
+impl Block {
+    pub(crate) fn new(allocator: Allocator, addr: Addr, size_bytes: u64, stream: Stream) -> Block {
+        Block { allocator, addr, size_bytes, stream, uses: Uses::default() }
+    }
+
+    /// Where the bytes are, as a number: on a real GPU, the value of a device pointer. No bytes are
+    /// at 0.
+    pub fn addr(&self) -> u64 {
+        self.addr.0
+    }
+
+    /// The address, at a place that a kernel's arguments can point to.
+    pub(crate) fn addr_place(&self) -> &u64 {
+        &self.addr.0
+    }
+
+    /// How many bytes were asked for.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The stream on which the block was handed out.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The allocator that the block goes back to.
+    pub fn allocator(&self) -> &Allocator {
+        &self.allocator
+    }
+
+    pub(crate) fn uses(&self) -> &Uses {
+        &self.uses
+    }
+
+    /// The bytes are used on this stream too: once freed they are handed out again only when the
+    /// work issued there by then is done.
+    ///
+    /// `cudarc`'s copies and cuBLAS calls do this by themselves. It is for what gets the plain
+    /// address.
+    pub fn record_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
+        let stream = stream.into();
+        self.allocator.admit(&stream)?;
+        self.allocator.record_stream(self.addr, stream.id())
+    }
+
+    /// What another process needs to use the bytes. The block must live until that process has
+    /// closed them.
+    pub fn share(&self) -> Result<Shared, Error> {
+        self.allocator.share(self.addr)
+    }
+
+    /// Sets all bytes to zero, in the order of the stream. A simulated GPU has none.
+    pub(crate) fn set_zero(&self) -> Result<(), Error> {
+        let Some(cuda) = self.stream.cuda() else { return Ok(()) };
+        if self.size_bytes == 0 {
+            return Ok(());
+        }
+        Ok(interop::set_zero(self, cuda)?)
+    }
+
+    /// Frees the block as dropping it does, and says if that went wrong. Then the bytes stay as
+    /// they were, live and out of reach.
+    pub fn free(mut self) -> Result<(), Error> {
+        self.give_back()
+    }
+
+    /// Frees the bytes, whatever comes of it: nothing is at address 0, so that it happens once.
+    fn give_back(&mut self) -> Result<(), Error> {
+        let addr = std::mem::take(&mut self.addr);
+        self.wait_for_uses()?;
+        self.allocator.free(addr)
+    }
+
+    /// Gives the bytes to somebody who will free them by their address.
+    pub fn leak(mut self) -> u64 {
+        std::mem::take(&mut self.addr).0
+    }
+}
+
+impl Drop for Block {
+    fn drop(&mut self) {
+        if let Err(error) = self.give_back() {
+            self.allocator.note_drop_error(error);
+        }
+    }
+}

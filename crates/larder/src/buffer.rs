@@ -1,0 +1,111 @@
+//! Buffers: elements of one type on a GPU.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use larder_core::allocator::share::Shared;
+
+use crate::block::Block;
+use crate::error::Error;
+use crate::stream::Stream;
+
+/// Elements of one type on a GPU, which free themselves in the order of their stream.
+///
+/// On a real GPU a buffer goes straight into `cudarc`: it implements `DeviceSlice`, `DevicePtr` and
+/// `DevicePtrMut`, so copies and cuBLAS calls take it, and a launch takes it as an argument. Used
+/// on another stream than its own in this way, it makes the streams wait for each other, and it is
+/// handed out again only when that stream is done with it. For code that gets the plain
+/// [address](Buffer::addr), [`Buffer::record_stream`] says so by hand.
+///
+/// ```no_run
+/// use larder::Allocator;
+///
+/// let allocator = Allocator::cuda(0)?;
+/// let stream = allocator.new_stream()?;
+/// let cuda = stream.cuda().expect("a real GPU");
+/// let mut buffer = allocator.alloc::<f32>(4, &stream)?;
+/// cuda.memcpy_htod(&[1.0_f32, 2.0, 3.0, 4.0], &mut buffer)?;
+/// assert_eq!(cuda.clone_dtoh(&buffer)?, [1.0, 2.0, 3.0, 4.0]);
+/// # Ok::<(), larder::Error>(())
+/// ```
+pub struct Buffer<T> {
+    block: Block,
+    len: usize,
+    /// The elements are on the GPU: sending the buffer sends none of them.
+    element: PhantomData<fn() -> T>,
+}
+
+impl<T> Buffer<T> {
+    pub(crate) fn new(block: Block, len: usize) -> Buffer<T> {
+        Buffer { block, len, element: PhantomData }
+    }
+
+    /// How many elements there are.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes the elements have.
+    pub fn size_bytes(&self) -> u64 {
+        self.block.size_bytes()
+    }
+
+    /// Where the elements are, as a number: on a real GPU, the value of a device pointer.
+    pub fn addr(&self) -> u64 {
+        self.block.addr()
+    }
+
+    /// The stream on which the buffer was handed out.
+    pub fn stream(&self) -> &Stream {
+        self.block.stream()
+    }
+
+    /// The bytes themselves.
+    pub fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The bytes themselves, without their type.
+    pub fn into_block(self) -> Block {
+        self.block
+    }
+
+    /// The buffer is used on this stream too: once freed it is handed out again only when the work
+    /// issued there by then is done. See [`Block::record_stream`].
+    ///
+    /// ```
+    /// # use larder::Allocator;
+    /// let allocator = Allocator::simulated(0)?;
+    /// let [compute, copy] = [allocator.new_stream()?, allocator.new_stream()?];
+    /// let batch = allocator.alloc::<f32>(300_000, &compute)?;
+    /// batch.record_stream(&copy)?;
+    /// drop(batch);
+    /// assert_eq!(allocator.stats().active.all.current, 1, "the other stream may still read it");
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn record_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
+        self.block.record_stream(stream)
+    }
+
+    /// What another process needs to use the buffer. See [`Block::share`].
+    pub fn share(&self) -> Result<Shared, Error> {
+        self.block.share()
+    }
+
+    /// Frees the buffer as dropping it does, and says if that went wrong.
+    pub fn free(self) -> Result<(), Error> {
+        self.block.free()
+    }
+}
+
+impl<T> fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let element = std::any::type_name::<T>();
+        write!(f, "Buffer<{element}>({} at {:#x})", self.len, self.addr())
+    }
+}

@@ -1,0 +1,148 @@
+//! The builder: settings and hooks first, then the GPU.
+
+use std::sync::Arc;
+
+use larder_core::config::Backend as Choice;
+use larder_core::{Config, OutOfMemory, Policy};
+use larder_cuda::{AsyncPool, CudaDevice, CudaOptions};
+use larder_sim::{SimDevice, SimOptions};
+
+use crate::allocator::{Allocator, Backend, Gpu};
+use crate::error::Error;
+
+type MissCallback = Box<dyn Fn() -> bool + Send + Sync>;
+type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
+
+/// What an allocator shall be like. [`Allocator::builder`] begins one; [`Builder::cuda`] and
+/// [`Builder::simulated`] end it.
+///
+/// ```
+/// use larder::Allocator;
+///
+/// let allocator = Allocator::builder()
+///     .settings("expandable_segments:True,garbage_collection_threshold:0.8")?
+///     .memory_fraction(0.5)
+///     .on_out_of_memory(|report| eprintln!("{report}"))
+///     .simulated(0)?;
+/// assert!(allocator.config().expandable_segments);
+/// # Ok::<(), larder::Error>(())
+/// ```
+#[must_use]
+#[derive(Default)]
+pub struct Builder {
+    config: Config,
+    policy: Policy,
+    memory_fraction: Option<f64>,
+    cuda_options: CudaOptions,
+    miss_callbacks: Vec<MissCallback>,
+    observers: Vec<OutOfMemoryObserver>,
+}
+
+impl Builder {
+    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far.
+    pub fn settings(mut self, text: &str) -> Result<Builder, Error> {
+        self.config = self.config.update(text)?;
+        Ok(self)
+    }
+
+    /// Takes settings as they are.
+    pub fn config(mut self, config: Config) -> Builder {
+        self.config = config;
+        self
+    }
+
+    /// Decides as this policy does; without it, as `larder` does.
+    pub fn policy(mut self, policy: Policy) -> Builder {
+        self.policy = policy;
+        self
+    }
+
+    /// Caps what may be held at this part of the GPU's memory, from 0 to 1.
+    pub fn memory_fraction(mut self, fraction: f64) -> Builder {
+        self.memory_fraction = Some(fraction);
+        self
+    }
+
+    /// What can be chosen about a real GPU.
+    pub fn cuda_options(mut self, options: CudaOptions) -> Builder {
+        self.cuda_options = options;
+        self
+    }
+
+    /// Calls this whenever no cached block fits; it says whether it freed anything.
+    pub fn on_miss(mut self, callback: impl Fn() -> bool + Send + Sync + 'static) -> Builder {
+        self.miss_callbacks.push(Box::new(callback));
+        self
+    }
+
+    /// Tells this of every request that could not be met, before the error goes out.
+    pub fn on_out_of_memory(
+        mut self,
+        observer: impl Fn(&OutOfMemory) + Send + Sync + 'static,
+    ) -> Builder {
+        self.observers.push(Box::new(observer));
+        self
+    }
+
+    /// An allocator for the GPU of this index. A machine with no CUDA gives one clear error.
+    pub fn cuda(self, index: u32) -> Result<Allocator, Error> {
+        let device = Arc::new(CudaDevice::new(index, self.cuda_options)?);
+        self.cuda_device(device)
+    }
+
+    /// An allocator for a GPU that is open already.
+    pub fn cuda_device(mut self, device: Arc<CudaDevice>) -> Result<Allocator, Error> {
+        let backend = match self.config.backend {
+            Choice::Native => self.native(Arc::clone(&device) as _),
+            Choice::CudaMallocAsync => {
+                let pool = AsyncPool::new(Arc::clone(&device))?;
+                pool.set_memory_fraction(self.config.memory_fraction)?;
+                for observer in self.observers.drain(..) {
+                    pool.on_out_of_memory(observer);
+                }
+                Backend::Async(pool)
+            }
+        };
+        self.finish(backend, Gpu::Cuda(device))
+    }
+
+    /// An allocator for a simulated GPU of this index, with 80 GiB.
+    pub fn simulated(self, index: u32) -> Result<Allocator, Error> {
+        self.simulated_with(SimOptions { index, ..SimOptions::default() })
+    }
+
+    /// An allocator for a simulated GPU of any kind.
+    pub fn simulated_with(self, options: SimOptions) -> Result<Allocator, Error> {
+        self.simulated_device(Arc::new(SimDevice::new(options)))
+    }
+
+    /// An allocator for a simulated GPU that there is already.
+    pub fn simulated_device(mut self, device: Arc<SimDevice>) -> Result<Allocator, Error> {
+        if self.config.backend == Choice::CudaMallocAsync {
+            return Err(Error::AsyncSimulated);
+        }
+        let backend = self.native(Arc::clone(&device) as _);
+        self.finish(backend, Gpu::Simulated(device))
+    }
+
+    /// Our own allocator over a device, with the hooks.
+    fn native(&mut self, device: Arc<dyn larder_core::device::Device>) -> Backend {
+        let config = self.config.clone();
+        let allocator = larder_core::Allocator::new(device, config, self.policy.clone());
+        for callback in self.miss_callbacks.drain(..) {
+            allocator.on_miss(callback);
+        }
+        for observer in self.observers.drain(..) {
+            allocator.on_out_of_memory(observer);
+        }
+        Backend::Native(Arc::new(allocator))
+    }
+
+    fn finish(self, backend: Backend, gpu: Gpu) -> Result<Allocator, Error> {
+        let allocator = Allocator::assemble(backend, gpu);
+        if let Some(fraction) = self.memory_fraction {
+            allocator.set_memory_fraction(fraction)?;
+        }
+        Ok(allocator)
+    }
+}

@@ -1,0 +1,78 @@
+//! What can go wrong, as one type.
+
+use cudarc::driver::DriverError;
+use larder_core::OutOfMemory;
+use larder_cuda::CudaError;
+
+/// Why a call failed. Whatever the case, nothing is half done.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// The allocator could not do it: out of memory, an unknown address, a device that refused.
+    #[error(transparent)]
+    Allocator(#[from] larder_core::Error),
+    /// The GPU cannot be had.
+    #[error(transparent)]
+    Cuda(#[from] CudaError),
+    /// The driver refused a call that `cudarc` made.
+    #[error("the CUDA driver refused a call: {0}")]
+    Driver(DriverError),
+    /// The stream is not one of the allocator's GPU.
+    #[error("the stream is not one of the GPU that the allocator is for")]
+    ForeignStream,
+    /// More elements than addresses can count.
+    #[error("{len} elements of {element_bytes} bytes are more than any GPU has")]
+    TooLarge {
+        /// How many elements were asked for.
+        len: usize,
+        /// How large one is.
+        element_bytes: usize,
+    },
+    /// The driver's own pool, chosen by `backend:cudaMallocAsync`, cannot do this.
+    #[error("the driver's own pool (backend:cudaMallocAsync) cannot {0}")]
+    NotWithAsync(&'static str),
+    /// The simulated GPU has no pool of a driver's.
+    #[error(
+        "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does not have"
+    )]
+    AsyncSimulated,
+    /// A shape whose elements are not as many as the buffer's.
+    #[error("a shape of {shape_len} elements does not fit a buffer of {len}")]
+    Shape {
+        /// How many elements the shape has.
+        shape_len: u64,
+        /// How many the buffer has.
+        len: usize,
+    },
+    /// What was opened is shorter than what was asked for.
+    #[error("{len} elements of {element_bytes} bytes from byte {offset_bytes} on do not fit")]
+    Outside {
+        /// How many elements were asked for.
+        len: usize,
+        /// How large one is.
+        element_bytes: usize,
+        /// Where they should start.
+        offset_bytes: u64,
+    },
+}
+
+impl Error {
+    /// The numbers, if the request could not be met for want of memory.
+    pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
+        match self {
+            Error::Allocator(larder_core::Error::OutOfMemory(report)) => Some(report),
+            _ => None,
+        }
+    }
+}
+
+impl From<DriverError> for Error {
+    fn from(error: DriverError) -> Error {
+        Error::Driver(error)
+    }
+}
+
+impl From<larder_core::config::ConfigError> for Error {
+    fn from(error: larder_core::config::ConfigError) -> Error {
+        Error::Allocator(error.into())
+    }
+}

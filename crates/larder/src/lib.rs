@@ -1,0 +1,69 @@
+//! A caching allocator for GPU memory.
+//!
+//! It makes the decisions of PyTorch's CUDA caching allocator, or better ones, for Rust programs:
+//! memory is handed out in tens of nanoseconds out of a cache, in the order of streams, and given
+//! back to the GPU only when that helps.
+//!
+//! ```
+//! use larder::Allocator;
+//!
+//! let allocator = Allocator::simulated(0)?; // or Allocator::cuda(0)?
+//! let [compute, copy] = [allocator.new_stream()?, allocator.new_stream()?];
+//! let batch = allocator.alloc::<f32>(300_000, &compute)?;
+//! batch.record_stream(&copy)?; // another stream reads it
+//! drop(batch); // handed out again when that stream is done
+//! println!("{} bytes at the peak", allocator.stats().reserved_bytes.all.peak);
+//! # Ok::<(), larder::Error>(())
+//! ```
+//!
+//! | to … | use |
+//! |---|---|
+//! | get an allocator for a GPU, or for a simulated one | [`Allocator::cuda`], [`Allocator::simulated`] |
+//! | choose settings, a policy, a cap, hooks | [`Allocator::builder`] |
+//! | have elements, or bytes | [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a [`Block`] |
+//! | use them with `cudarc` and its libraries | [`Buffer`] implements its traits |
+//! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
+//! | use them on several streams | [`Buffer::record_stream`] |
+//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
+//! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
+//! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::on_out_of_memory`] |
+//! | reach everything else by address | [`Allocator::core`] |
+//!
+//! It builds with no CUDA installed. The driver is loaded when a GPU is asked for; where there is
+//! none, that is one clear error. A simulated GPU does everything but hold bytes, so programs and
+//! their tests run anywhere.
+#![deny(unsafe_code)]
+
+mod allocator;
+mod block;
+mod buffer;
+mod builder;
+mod error;
+mod interop;
+mod opened;
+mod pool;
+mod stream;
+
+pub use allocator::Allocator;
+pub use block::Block;
+pub use buffer::Buffer;
+pub use builder::Builder;
+pub use error::Error;
+pub use interop::dlpack;
+pub use opened::Opened;
+pub use pool::Pool;
+pub use stream::Stream;
+
+/// The version of `cudarc` whose traits a [`Buffer`] implements.
+pub use cudarc;
+pub use larder_core::allocator::share::Shared;
+pub use larder_core::device::MemoryInfo;
+pub use larder_core::heap::snapshot::{BlockState, SegmentState};
+pub use larder_core::{Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
+pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
+pub use larder_sim::{SimDevice, SimOptions, Wire};
+
+/// The README's example, so that it keeps working.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

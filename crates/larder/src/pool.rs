@@ -1,0 +1,74 @@
+//! Private pools: memory set apart, by a program or for a graph.
+
+use std::fmt;
+use std::ops::Deref;
+
+use larder_core::MemPool;
+use larder_core::heap::Filter;
+
+use crate::allocator::Allocator;
+use crate::error::Error;
+use crate::stream::Stream;
+
+/// Memory set apart: what is allocated in its scopes comes from it, and what it has cached serves
+/// nobody else. Dropping it gives its cached memory back; what is still live stays good.
+///
+/// It has all methods of [`MemPool`], checkpoints and statistics among them.
+///
+/// ```
+/// use larder::Allocator;
+///
+/// let allocator = Allocator::simulated(0)?;
+/// let stream = allocator.new_stream()?;
+/// let pool = allocator.new_pool()?;
+/// let apart = pool.within(|| allocator.alloc::<f32>(1 << 20, &stream))?;
+/// assert_eq!(pool.snapshot().len(), 1, "one segment is the pool's own");
+/// drop(apart);
+/// let elsewhere = allocator.alloc::<f32>(1 << 20, &stream)?;
+/// assert_eq!(allocator.stats().num_device_alloc, 2, "which serves nobody else");
+/// # drop(elsewhere);
+/// # Ok::<(), larder::Error>(())
+/// ```
+pub struct Pool {
+    pool: MemPool,
+    /// Kept, with its streams, for as long as the pool.
+    allocator: Allocator,
+}
+
+impl Pool {
+    pub(crate) fn new(pool: MemPool, allocator: Allocator) -> Pool {
+        Pool { pool, allocator }
+    }
+
+    /// Runs `body` with all requests of this thread served from the pool. The scope ends with
+    /// `body`, also if it panics. Scopes of different pools can be nested; the innermost counts.
+    pub fn within<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        self.pool.scope(body)?
+    }
+
+    /// Runs `body`, which captures a graph on the stream, with all requests for streams under that
+    /// capture served from the pool. The memory is the graph's for as long as the pool lives.
+    pub fn capture<T>(
+        &self,
+        stream: impl Into<Stream>,
+        body: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let stream = stream.into();
+        self.allocator.admit(&stream)?;
+        self.pool.scope_for(Filter::Capture(stream.id()), body)?
+    }
+}
+
+impl Deref for Pool {
+    type Target = MemPool;
+
+    fn deref(&self) -> &MemPool {
+        &self.pool
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.pool.fmt(f)
+    }
+}

@@ -1,0 +1,106 @@
+//! The folder `target/gpu`: everything that proves and measures on a machine with a GPU.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::peer::{self, Peer, UNPACK, WHEEL_KIND};
+use crate::programs::{self, target_folder};
+use crate::request::Gpu;
+
+/// The compiler of kernels, which needs no GPU.
+const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
+const KERNELS: &str = "crates/larder-proof/kernels";
+
+/// Finds CUDA's libraries and tools in their usual places, and runs the program.
+const SCRIPT: &str = r#"#!/usr/bin/env bash
+# Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts.
+set -u
+here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+# cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
+folders=(/usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib)
+packages="$(python3 -c 'import site; print("\n".join(site.getsitepackages()))' 2>/dev/null)"
+while IFS= read -r folder; do
+    [ -n "$folder" ] && folders+=("$folder"/nvidia/cu13/lib "$folder"/nvidia/cublas/lib)
+done <<<"$packages"
+for folder in "${folders[@]}"; do
+    [ -d "$folder" ] && LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
+done
+export LD_LIBRARY_PATH
+export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
+exec "$here/larder-proof" "$@"
+"#;
+
+/// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
+const STAND_IN_PARTS: [&str; 8] =
+    ["conformance", "patterns", "late-reader", "reuse", "graphs", "share", "full", "driver-pool"];
+
+pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
+    let target = target_folder(root);
+    if what == Gpu::Kernels {
+        compile_kernels(root, &target)?;
+    }
+    programs::build(root, cargo, &target, &["-p", "larder-proof"])?;
+    if what == Gpu::StandIn {
+        return run_on_stand_in(root, &target);
+    }
+    // Below the repository, wherever Cargo builds, so that the folder can be named there.
+    let folder = root.join("target/gpu");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let program = folder.join("larder-proof");
+    fs::copy(target.join("release/larder-proof"), &program)
+        .map_err(|error| format!("{}: {error}", program.display()))?;
+    peer::run(Command::new("strip").arg(&program))?;
+    let script = folder.join("run.sh");
+    fs::write(&script, SCRIPT).map_err(|error| format!("{}: {error}", script.display()))?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
+        .map_err(|error| format!("{}: {error}", script.display()))?;
+    let size = fs::metadata(&program).map_or(0, |known| known.len());
+    println!(
+        "target/gpu: {:.1} MiB; on the machine with the GPU: target/gpu/run.sh",
+        size as f64 / 1_048_576.0
+    );
+    Ok(())
+}
+
+/// Runs the proof in short, with a library in the driver's place that works on the host's memory.
+fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
+    let headers = Peer::new(target).cuda_headers()?;
+    let folder = target.join("stand-in");
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut compile = Command::new("g++");
+    compile
+        .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-isystem"])
+        .arg(headers)
+        .arg(root.join("crates/larder-proof/stand_in/driver.cpp"))
+        .arg("-o")
+        .arg(folder.join("libcuda.so.1"));
+    peer::run(&mut compile)?;
+    let mut proof = Command::new(target.join("release/larder-proof"));
+    proof.arg("--short").args(STAND_IN_PARTS);
+    peer::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))
+}
+
+/// Compiles the kernels with NVRTC out of its wheel, which stays under target/nvrtc.
+fn compile_kernels(root: &Path, target: &Path) -> Result<(), String> {
+    let folder = target.join("nvrtc");
+    let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
+    if !library.is_file() {
+        let wheels = folder.join("wheels");
+        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        eprintln!("==> fetching {NVRTC} (once, about 90 MB)");
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).arg(NVRTC);
+        peer::run(&mut pip)?;
+        let mut unpack = Command::new("python3");
+        unpack.args(["-c", UNPACK]).arg(&wheels).arg(&folder).arg("nvidia/cu13/lib/");
+        peer::run(&mut unpack)?;
+        // What is left of the wheel costs room and nothing else.
+        let _ = fs::remove_dir_all(&wheels);
+    }
+    let kernels = root.join(KERNELS);
+    let mut compile = Command::new("python3");
+    compile.arg(kernels.join("compile.py")).arg(&library);
+    peer::run(compile.arg(kernels.join("kernels.cu")).arg(kernels.join("kernels.ptx")))
+}
