@@ -64,10 +64,11 @@ fn key(block: &Block) -> (u64, Addr) {
 
 impl FreeIndex {
     pub(crate) fn new() -> FreeIndex {
+        let bins = vec![Bin::Empty; BINS].into_boxed_slice();
         FreeIndex {
             top: 0,
             words: [0; WORDS],
-            bins: Box::new([Bin::Empty; BINS]),
+            bins: bins.try_into().expect("so many bins"),
             rows: Vec::new(),
             spare_rows: Vec::new(),
         }

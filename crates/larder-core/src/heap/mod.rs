@@ -74,16 +74,13 @@ pub struct Heap {
     reserved_bytes: u64,
     /// `config.max_split_bytes`, or the largest number where there is no limit.
     split_limit_bytes: u64,
-    /// Whether no setting asks for more than rounding up to the unit of blocks.
-    rounds_plainly: bool,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
-    /// Whether it ever was on. Until then no search was counted, and every age is zero.
-    has_collected: bool,
-    /// Whether there ever was a split limit. Until then no block is oversize.
-    has_limited: bool,
-    /// Whether requests are rounded plainly, none of the above ever was, and nobody listens to
-    /// records: what the usual path through the heap may take for granted.
+    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
+    /// is zero, and no block is oversize.
+    was_unusual: bool,
+    /// Whether requests are rounded plainly, nothing was unusual yet, and nobody listens to records:
+    /// what the usual path through the heap may take for granted.
     plain: bool,
 }
 
@@ -104,10 +101,8 @@ impl Heap {
             lift: Lift::NONE,
             reserved_bytes: 0,
             split_limit_bytes: u64::MAX,
-            rounds_plainly: true,
             collecting: false,
-            has_collected: false,
-            has_limited: false,
+            was_unusual: false,
             plain: true,
         };
         heap.set_fraction(heap.config.memory_fraction);
@@ -163,13 +158,11 @@ impl Heap {
     /// Works out what follows from settings, policy, cap, and whether anybody listens.
     pub(crate) fn derive(&mut self) {
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
-        self.rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
-        self.has_collected |= self.collecting;
-        self.has_limited |= self.config.max_split_bytes.is_some();
-        let quiet = !self.recorder.is_listening();
-        self.plain = self.rounds_plainly && !self.has_collected && !self.has_limited && quiet;
+        self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
+        let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
+        self.plain = rounds_plainly && !self.was_unusual && !self.recorder.is_listening();
     }
 
     /// Whether garbage collection is on.
@@ -180,7 +173,7 @@ impl Heap {
     /// Rounds a request, and routes it to the default pools.
     pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let mut want = self.want_plainly(requested_bytes, stream);
-        if !self.rounds_plainly {
+        if !self.plain {
             want.size_bytes = size::round(requested_bytes, &self.config);
             want.kind = size::kind(want.size_bytes);
             want.pool = PoolIndex::default_for(want.kind);
@@ -360,7 +353,7 @@ impl Heap {
         let block = &mut self.blocks[id];
         let lane = block.lane;
         block.state = State::Free;
-        if !PLAIN && self.has_collected {
+        if !PLAIN && self.was_unusual {
             block.free_since = self.pools.pool(self.pools.lane(lane).pool).searches;
         }
         self.pools.lane_mut(lane).free.insert(&mut self.blocks, id);
