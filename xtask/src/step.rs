@@ -193,6 +193,8 @@ mod tests {
                 "tidy",
                 "release build",
                 "parity",
+                "headers",
+                "stand-in",
                 "doc tests",
                 "tests",
             ];
