@@ -168,7 +168,7 @@ fn a_trace_for_perfetto_adds_up() {
     };
     let (begun, ended) = (ids("b"), ids("e"));
     assert!(ended.iter().all(|id| begun.contains(id)));
-    assert_eq!(begun.len() - ended.len(), 1 + 4, "a live block, and the segments");
+    assert_eq!(begun.len() - ended.len(), 1 + 3, "a live block, and the segments");
 }
 
 #[test]
