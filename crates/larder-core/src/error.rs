@@ -186,6 +186,8 @@ pub struct OutOfMemory {
     pub allocated_bytes: u64,
     /// Bytes that the allocator holds of the device.
     pub reserved_bytes: u64,
+    /// Of the reserved bytes, those that are free in private pools, where others do not get them.
+    pub private_free_bytes: u64,
     /// The cap on `reserved_bytes`, if there is one.
     pub cap_bytes: Option<u64>,
     /// The largest cached block that is free, on any stream.
@@ -199,9 +201,10 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
-    /// Bytes that the allocator holds but no live allocation uses.
+    /// Bytes that the allocator holds but that neither a live allocation nor a private pool uses.
     pub fn unallocated_bytes(&self) -> u64 {
-        self.reserved_bytes.saturating_sub(self.allocated_bytes)
+        let used_bytes = self.allocated_bytes.saturating_add(self.private_free_bytes);
+        self.reserved_bytes.saturating_sub(used_bytes)
     }
 
     /// What a person could do about it, judged from the numbers.
@@ -264,13 +267,12 @@ impl fmt::Display for OutOfMemory {
         if let Some(cap) = self.cap_bytes {
             write!(f, "{} allowed. ", Bytes(cap))?;
         }
-        write!(
-            f,
-            "{} is in live allocations, and {} is reserved but unallocated. {}",
-            Bytes(self.allocated_bytes),
-            Bytes(self.unallocated_bytes()),
-            self.advice()
-        )
+        write!(f, "{} is in live allocations, ", Bytes(self.allocated_bytes))?;
+        if self.private_free_bytes > 0 {
+            write!(f, "{} is kept by private pools, ", Bytes(self.private_free_bytes))?;
+        }
+        let unallocated = Bytes(self.unallocated_bytes());
+        write!(f, "and {unallocated} is reserved but unallocated. {}", self.advice())
     }
 }
 
@@ -288,6 +290,7 @@ mod tests {
             total_bytes: 80 * GIB,
             allocated_bytes: 70 * GIB,
             reserved_bytes: 78 * GIB,
+            private_free_bytes: 0,
             cap_bytes: None,
             largest_free_block_bytes: GIB,
             processes: Vec::new(),
@@ -309,6 +312,9 @@ mod tests {
     fn the_advice_follows_from_the_numbers() {
         let on = OutOfMemory { expandable_segments: true, ..report() };
         assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
+        let pooled = OutOfMemory { private_free_bytes: 6 * GIB, ..report() };
+        assert!(pooled.to_string().contains("6.00 GiB is kept by private pools, and 2.00 GiB is"));
+        assert!(pooled.to_string().contains("smaller batches"), "the pieces are not ours to join");
         let full = OutOfMemory { allocated_bytes: 78 * GIB, ..report() };
         assert!(full.to_string().contains("smaller batches"));
         let other = ProcessMemory { pid: 7, own: false, used_bytes: 40 * GIB };

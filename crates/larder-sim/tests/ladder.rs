@@ -163,6 +163,7 @@ fn out_of_memory_is_told_in_numbers() {
         total_bytes: 100 * MIB,
         allocated_bytes: 40 * MIB,
         reserved_bytes: 40 * MIB,
+        private_free_bytes: 0,
         cap_bytes: None,
         largest_free_block_bytes: 0,
         processes: vec![own, tenant],

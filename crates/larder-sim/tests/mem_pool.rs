@@ -199,7 +199,9 @@ fn a_pool_told_to_lend_does_so_and_no_other() {
         top.free(block);
         other.scope(|| top.oom(40 * MIB)).unwrap();
         lender.set_use_on_oom(false).unwrap();
-        top.oom(40 * MIB);
+        let report = top.oom(40 * MIB);
+        assert_eq!((report.private_free_bytes, report.unallocated_bytes()), (40 * MIB, 0));
+        assert!(report.to_string().contains("40.00 MiB is kept by private pools"));
     });
 }
 

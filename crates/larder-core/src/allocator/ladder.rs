@@ -208,6 +208,7 @@ impl Allocator {
             total_bytes: memory.total_bytes,
             allocated_bytes: shelf.heap.recorder().allocated_bytes(),
             reserved_bytes: shelf.heap.reserved_bytes(),
+            private_free_bytes: shelf.heap.private_free_bytes(),
             cap_bytes: shelf.heap.cap_bytes(),
             largest_free_block_bytes: shelf.heap.largest_free_bytes(),
             processes: self.device.processes(),

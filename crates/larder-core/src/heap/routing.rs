@@ -201,6 +201,13 @@ impl Heap {
         Ok(())
     }
 
+    /// Bytes in free blocks of private pools.
+    pub(crate) fn private_free_bytes(&self) -> u64 {
+        let pools = self.privates.iter().flat_map(|(_, private)| [private.small, private.large]);
+        let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
+        lanes.flat_map(|lane| lane.free.iter()).map(|entry| entry.size_bytes).sum()
+    }
+
     /// The private pools whose memory may go back to the device.
     pub(crate) fn released_pools(&self) -> Vec<PoolId> {
         let released = self.privates.iter().filter(|(_, private)| private.is_released());
