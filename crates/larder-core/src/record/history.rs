@@ -175,7 +175,9 @@ impl History {
         let max = wishes.map_or(1, |wishes| wishes.max_entries);
         if wishes.is_none() || clear {
             let ring = std::mem::replace(&mut self.ring, Ring::new(max));
-            ring.iter().for_each(|entry| self.forget(entry));
+            for entry in ring.iter() {
+                self.let_go(entry.context, entry.note);
+            }
         } else {
             self.ring.set_max(max);
         }
@@ -227,12 +229,7 @@ impl History {
     #[inline]
     pub(crate) fn resume(&mut self, scene: Scene) {
         let old = std::mem::replace(&mut self.scene.0, scene);
-        if let Some(context) = old.context {
-            self.contexts.drop_use(context);
-        }
-        if let Some(note) = old.note {
-            self.notes.drop_use(note);
-        }
+        self.let_go(old.context, old.note);
     }
 
     /// Time went on within a call.
@@ -241,7 +238,9 @@ impl History {
     }
 
     /// An event. Its context is the caller's, or, where the caller gave none, that of `owner`.
-    #[inline]
+    // Always inlined: a fact that is told in place is never put together in memory.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn tell(&mut self, fact: &Fact, owner: Option<Owner>) {
         let level = self.level();
         let context = if level >= Level::Alloc {
@@ -274,9 +273,8 @@ impl History {
         if let Some(note) = note {
             self.notes.add_use(note);
         }
-        if let Some(old) = self.ring.push(entry) {
-            self.forget(&old);
-        }
+        let (old_context, old_note) = self.ring.push(entry);
+        self.let_go(old_context, old_note);
     }
 
     /// An event that nobody's context belongs to; the notes are the caller's all the same.
@@ -315,11 +313,12 @@ impl History {
         at as u32
     }
 
-    fn forget(&mut self, entry: &Entry) {
-        if let Some(context) = entry.context {
+    #[inline]
+    fn let_go(&mut self, context: Option<KeptId>, note: Option<KeptId>) {
+        if let Some(context) = context {
             self.contexts.drop_use(context);
         }
-        if let Some(note) = entry.note {
+        if let Some(note) = note {
             self.notes.drop_use(note);
         }
     }

@@ -55,21 +55,29 @@ impl Ring {
         self.max = max.max(1).max(self.len);
     }
 
-    /// Adds an entry; the one whose place it takes, if it takes one.
+    /// Adds an entry. If it takes the place of another, what that one named is given back: its
+    /// context and its note.
     #[inline]
-    pub(super) fn push(&mut self, entry: Entry) -> Option<Entry> {
+    pub(super) fn push(&mut self, entry: Entry) -> (Option<KeptId>, Option<KeptId>) {
         if self.len < self.max {
-            let piece = self.len / PIECE;
-            if piece == self.pieces.len() {
-                self.pieces.push(Vec::with_capacity(PIECE));
-            }
-            self.pieces[piece].push(entry);
-            self.len += 1;
-            return None;
+            self.append(entry);
+            return (None, None);
         }
         let at = self.oldest;
         self.oldest = if at + 1 == self.len { 0 } else { at + 1 };
-        Some(std::mem::replace(&mut self.pieces[at / PIECE][at % PIECE], entry))
+        let place = &mut self.pieces[at / PIECE][at % PIECE];
+        let names = (place.context, place.note);
+        *place = entry;
+        names
+    }
+
+    fn append(&mut self, entry: Entry) {
+        let piece = self.len / PIECE;
+        if piece == self.pieces.len() {
+            self.pieces.push(Vec::with_capacity(PIECE));
+        }
+        self.pieces[piece].push(entry);
+        self.len += 1;
     }
 
     /// The entries, oldest first.
@@ -117,8 +125,7 @@ mod tests {
     #[test]
     fn the_oldest_goes_first() {
         let mut ring = Ring::new(3);
-        let gone: Vec<_> = (0..5).filter_map(|number| ring.push(entry(number))).collect();
-        assert_eq!(gone.iter().map(|entry| entry.addr).collect::<Vec<_>>(), [0, 1]);
+        push(&mut ring, 0..5);
         assert_eq!(numbers(&ring), [2, 3, 4]);
     }
 
@@ -131,7 +138,8 @@ mod tests {
         assert_eq!(numbers(&ring), [3, 4, 5, 6]);
         ring.set_max(1);
         assert_eq!(numbers(&ring), [3, 4, 5, 6], "what is there stays");
-        assert_eq!(ring.push(entry(7)).map(|entry| entry.addr), Some(3));
+        push(&mut ring, 7..8);
+        assert_eq!(numbers(&ring), [4, 5, 6, 7]);
     }
 
     #[test]
