@@ -301,6 +301,34 @@ impl Allocator {
         Ok(self.native("tell its blocks")?.snapshot())
     }
 
+    /// Remembers what happens from now on; [`Allocator::take_snapshot`] shows it. The driver's own
+    /// pool remembers nothing.
+    ///
+    /// ```
+    /// use larder::{Allocator, HistoryOptions, SnapshotOptions};
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// allocator.record_history(HistoryOptions::default())?;
+    /// drop(allocator.alloc::<f32>(1000, &allocator.default_stream())?);
+    /// let snapshot = allocator.take_snapshot(SnapshotOptions::default())?;
+    /// assert_eq!(snapshot.trace.len(), 4); // A segment, a block, and the two steps of its free.
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn record_history(&self, options: HistoryOptions) -> Result<(), Error> {
+        Ok(self.native("remember what happens")?.record_history(options)?)
+    }
+
+    /// Remembers nothing from now on, and forgets what was remembered.
+    pub fn stop_history(&self) -> Result<(), Error> {
+        self.native("remember what happens")?.stop_history();
+        Ok(())
+    }
+
+    /// The state of the memory, what is remembered, and the settings.
+    pub fn take_snapshot(&self, options: SnapshotOptions) -> Result<Snapshot, Error> {
+        Ok(self.native("tell its blocks")?.take_snapshot(options))
+    }
+
     /// How much memory the GPU has, and how much nobody holds.
     pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
         use larder_core::device::Device;

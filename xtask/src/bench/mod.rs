@@ -82,10 +82,17 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
             Some(reading::replay_large(&programs, &grow, &workloads, &folder)?)
         },
     };
-    workload::write(&root.join("docs/benchmarks.md"), &results.page())?;
+    let page = root.join("docs/benchmarks.md");
+    let old = fs::read_to_string(&page).unwrap_or_default();
+    workload::write(&page, &format!("{}{}", results.page(), kept(&old)))?;
     workload::write(&root.join("docs/benchmarks.svg"), &chart::draw(&results.times))?;
     print!("{}", Table::of_figures("ns per operation", &results.times).plain());
     Ok(())
+}
+
+/// The part of the page that is not measured here: it needs a card.
+fn kept(page: &str) -> &str {
+    page.find("\n## On a card\n").map_or("", |at| &page[at..])
 }
 
 /// The example that makes a large snapshot out of a small one.
@@ -141,6 +148,13 @@ fn replay_all(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn figures_of_a_card_stay_on_the_page() {
+        let card = "\n## On a card\n\n| pairs |\n";
+        assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{card}")), card);
+        assert_eq!(kept("# Benchmarks\n"), "");
+    }
 
     #[test]
     fn a_quick_look_is_short_and_says_so() {
