@@ -6,8 +6,6 @@
 // Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up.
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <cstdio>
 #include <exception>
@@ -17,12 +15,10 @@
 #include <iterator>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -31,7 +27,9 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include "bench.hpp"
 #include "history.hpp"
+#include "script.hpp"
 
 namespace c10::cuda::_internal {
 // Declared in no header that comes with the library.
@@ -56,68 +54,19 @@ namespace allocator = c10::cuda::CUDACachingAllocator;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
 using c10::CachingAllocator::StatType;
+using script::BadInput;
+using script::handle;
+using script::Op;
 
 constexpr c10::DeviceIndex kDevice = 0;
-
-// A script's mistake, or a file's; what it says is one sentence.
-struct BadInput : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 // The allocator refused an operation for another reason than out of memory.
 struct GaveUp : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The handle of a numbered stream: even, as PyTorch wants it, and rising with the number.
-//
-// PyTorch looks at the streams on which events wait in the order of a hash table, and the sums of
-// what was split and merged on the way depend on that order. With these handles it is the order of
-// the numbers for streams 0 to 3, which is the order that we take. Beyond those, each `shuffle` has
-// an order of its own.
-cudaStream_t handle(uint64_t stream, uint64_t shuffle = 0) {
-  constexpr uint64_t kFirst[] = {0, 96, 208, 304};
-  if (stream < 4) {
-    return reinterpret_cast<cudaStream_t>(kFirst[stream]);
-  }
-  uint64_t offset = (stream + shuffle) * shuffle * 0x9e3779b97f4a7c15 >> 58;
-  return reinterpret_cast<cudaStream_t>((stream * 64 + offset) * 16);
-}
-
 c10::MempoolId_t pool_id(uint64_t pool) {
   return {0, pool};
-}
-
-// One line of a script. The reader of the program `larder` is the strict one; this one trusts the
-// words to be there and to be numbers.
-struct Op {
-  std::string name;
-  std::vector<std::string> words;
-
-  uint64_t number(size_t at) const {
-    return std::stoull(words.at(at));
-  }
-};
-
-std::vector<Op> read_script(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    throw BadInput(path + ": the file cannot be read");
-  }
-  std::vector<Op> ops;
-  std::string line;
-  while (std::getline(file, line)) {
-    std::istringstream stream(line);
-    Op op;
-    if (!(stream >> op.name) || op.name.front() == '#') {
-      continue;
-    }
-    for (std::string word; stream >> word;) {
-      op.words.push_back(word);
-    }
-    ops.push_back(std::move(op));
-  }
-  return ops;
 }
 
 // An allocator on the device, and the allocations of a script by their IDs.
@@ -391,7 +340,7 @@ void replay(
     std::optional<std::string> placements,
     uint64_t shuffle,
     std::optional<history::Listing> listing) {
-  auto ops = read_script(path);
+  auto ops = script::read(path);
   Replay replay(std::move(placements), shuffle, listing);
   for (size_t index = 0; index < ops.size(); ++index) {
     try {
@@ -409,134 +358,6 @@ void replay(
     listing->finish();
   }
   print(counted);
-}
-
-// One operation with its allocation's place in a table, so that the timed loop looks nothing up.
-struct Step {
-  // What to ask for; 0 to free what is in the slot.
-  uint64_t size;
-  uint32_t slot;
-  uint32_t stream;
-};
-
-struct Steps {
-  std::vector<Step> steps;
-  uint32_t slots = 0;
-  uint64_t streams = 1;
-};
-
-// The `alloc` and `free` lines of a script; whatever is live at the end is freed, so that the next
-// pass finds what this one found. Slots are used again, so that the table stays small.
-Steps bench_steps(const std::vector<Op>& ops) {
-  Steps result;
-  std::unordered_map<std::string, uint32_t> live;
-  std::vector<uint32_t> spare;
-  for (const Op& op : ops) {
-    if (op.name == "alloc" && op.number(1) > 0) {
-      auto stream = static_cast<uint32_t>(op.number(2));
-      uint32_t slot = result.slots;
-      if (spare.empty()) {
-        result.slots += 1;
-      } else {
-        slot = spare.back();
-        spare.pop_back();
-      }
-      live[op.words[0]] = slot;
-      result.steps.push_back({op.number(1), slot, stream});
-      result.streams = std::max<uint64_t>(result.streams, stream + 1);
-    } else if (op.name == "free") {
-      if (auto found = live.find(op.words.at(0)); found != live.end()) {
-        result.steps.push_back({0, found->second, 0});
-        spare.push_back(found->second);
-        live.erase(found);
-      }
-    }
-  }
-  std::vector<uint32_t> left;
-  for (const auto& [id, slot] : live) {
-    left.push_back(slot);
-  }
-  std::sort(left.begin(), left.end());
-  for (uint32_t slot : left) {
-    result.steps.push_back({0, slot, 0});
-  }
-  return result;
-}
-
-// One pass over all steps, on streams that start at `first_stream`.
-void pass(const Steps& steps, std::vector<void*>& table, uint64_t first_stream) {
-  auto* allocator = allocator::get();
-  for (const Step& step : steps.steps) {
-    if (step.size > 0) {
-      auto stream = handle(first_stream + step.stream);
-      table[step.slot] = allocator->raw_alloc_with_stream(step.size, stream);
-    } else {
-      allocator->raw_delete(table[step.slot]);
-    }
-  }
-}
-
-// Where threads meet: none goes on before all have come.
-class Barrier {
- public:
-  explicit Barrier(size_t count) : left_(count) {}
-
-  void wait() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    left_ -= 1;
-    if (left_ == 0) {
-      all_here_.notify_all();
-    } else {
-      all_here_.wait(lock, [this] { return left_ == 0; });
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  size_t left_;
-};
-
-void bench(const std::string& path, uint64_t repeat, uint64_t threads) {
-  auto steps = bench_steps(read_script(path));
-  Barrier ready(threads + 1);
-  std::vector<std::thread> runs;
-  std::vector<std::exception_ptr> failures(threads);
-  for (uint64_t thread = 0; thread < threads; ++thread) {
-    runs.emplace_back([&, thread] {
-      std::vector<void*> table(steps.slots);
-      uint64_t first_stream = thread * steps.streams;
-      bool is_ready = false;
-      try {
-        pass(steps, table, first_stream);
-        is_ready = true;
-        ready.wait();
-        for (uint64_t i = 0; i < repeat; ++i) {
-          pass(steps, table, first_stream);
-        }
-      } catch (...) {
-        failures[thread] = std::current_exception();
-        if (!is_ready) {
-          ready.wait();
-        }
-      }
-    });
-  }
-  ready.wait();
-  auto start = std::chrono::steady_clock::now();
-  for (auto& run : runs) {
-    run.join();
-  }
-  std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
-  for (auto& failure : failures) {
-    if (failure) {
-      std::rethrow_exception(failure);
-    }
-  }
-  uint64_t ops = steps.steps.size() * repeat * threads;
-  double ns_per_op = elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1));
-  std::cout << "{\"ns_per_op\":" << ns_per_op << ",\"ops\":" << ops << ",\"threads\":" << threads
-            << "}\n";
 }
 
 // The value behind an option, if the option is there.
@@ -586,7 +407,7 @@ int run(const std::vector<std::string>& words) {
       auto never = c10::CachingDeviceAllocator::RecordContext::NEVER;
       allocator::recordHistory(true, nullptr, std::stoull(*entries), never, true, {});
     }
-    bench(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
+    bench::run(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
   }
   std::cout.flush();
   return 0;

@@ -289,6 +289,7 @@ impl AsyncPool {
             total_bytes: memory.total_bytes,
             allocated_bytes: live_bytes,
             reserved_bytes: self.stats().map_or(live_bytes, |stats| stats.reserved_bytes),
+            private_free_bytes: 0,
             cap_bytes,
             largest_free_block_bytes: 0,
             processes: self.device.processes(),

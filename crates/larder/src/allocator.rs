@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::AnyBitPattern;
+use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
 use larder_core::heap::snapshot::SegmentState;

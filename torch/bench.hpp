@@ -1,0 +1,151 @@
+// What a malloc and a free of the allocator cost.
+
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <iostream>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "script.hpp"
+
+namespace bench {
+
+// One operation with its allocation's place in a table, so that the timed loop looks nothing up.
+struct Step {
+  // What to ask for; 0 to free what is in the slot.
+  uint64_t size;
+  uint32_t slot;
+  uint32_t stream;
+};
+
+struct Steps {
+  std::vector<Step> steps;
+  uint32_t slots = 0;
+  uint64_t streams = 1;
+};
+
+// The `alloc` and `free` lines of a script; whatever is live at the end is freed, so that the next
+// pass finds what this one found. Slots are used again, so that the table stays small.
+inline Steps steps_of(const std::vector<script::Op>& ops) {
+  Steps result;
+  std::unordered_map<std::string, uint32_t> live;
+  std::vector<uint32_t> spare;
+  for (const script::Op& op : ops) {
+    if (op.name == "alloc" && op.number(1) > 0) {
+      auto stream = static_cast<uint32_t>(op.number(2));
+      uint32_t slot = result.slots;
+      if (spare.empty()) {
+        result.slots += 1;
+      } else {
+        slot = spare.back();
+        spare.pop_back();
+      }
+      live[op.words[0]] = slot;
+      result.steps.push_back({op.number(1), slot, stream});
+      result.streams = std::max<uint64_t>(result.streams, stream + 1);
+    } else if (op.name == "free") {
+      if (auto found = live.find(op.words.at(0)); found != live.end()) {
+        result.steps.push_back({0, found->second, 0});
+        spare.push_back(found->second);
+        live.erase(found);
+      }
+    }
+  }
+  std::vector<uint32_t> left;
+  for (const auto& [id, slot] : live) {
+    left.push_back(slot);
+  }
+  std::sort(left.begin(), left.end());
+  for (uint32_t slot : left) {
+    result.steps.push_back({0, slot, 0});
+  }
+  return result;
+}
+
+// One pass over all steps, on streams that start at `first_stream`.
+inline void pass(const Steps& steps, std::vector<void*>& table, uint64_t first_stream) {
+  auto* allocator = c10::cuda::CUDACachingAllocator::get();
+  for (const Step& step : steps.steps) {
+    if (step.size > 0) {
+      auto stream = script::handle(first_stream + step.stream);
+      table[step.slot] = allocator->raw_alloc_with_stream(step.size, stream);
+    } else {
+      allocator->raw_delete(table[step.slot]);
+    }
+  }
+}
+
+// Where threads meet: none goes on before all have come.
+class Barrier {
+ public:
+  explicit Barrier(size_t count) : left_(count) {}
+
+  void wait() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    left_ -= 1;
+    if (left_ == 0) {
+      all_here_.notify_all();
+    } else {
+      all_here_.wait(lock, [this] { return left_ == 0; });
+    }
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable all_here_;
+  size_t left_;
+};
+
+inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
+  auto steps = steps_of(script::read(path));
+  Barrier ready(threads + 1);
+  std::vector<std::thread> runs;
+  std::vector<std::exception_ptr> failures(threads);
+  for (uint64_t thread = 0; thread < threads; ++thread) {
+    runs.emplace_back([&, thread] {
+      std::vector<void*> table(steps.slots);
+      uint64_t first_stream = thread * steps.streams;
+      bool is_ready = false;
+      try {
+        pass(steps, table, first_stream);
+        is_ready = true;
+        ready.wait();
+        for (uint64_t i = 0; i < repeat; ++i) {
+          pass(steps, table, first_stream);
+        }
+      } catch (...) {
+        failures[thread] = std::current_exception();
+        if (!is_ready) {
+          ready.wait();
+        }
+      }
+    });
+  }
+  ready.wait();
+  auto start = std::chrono::steady_clock::now();
+  for (auto& run : runs) {
+    run.join();
+  }
+  std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
+  for (auto& failure : failures) {
+    if (failure) {
+      std::rethrow_exception(failure);
+    }
+  }
+  uint64_t ops = steps.steps.size() * repeat * threads;
+  double ns_per_op = elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1));
+  std::cout << "{\"ns_per_op\":" << ns_per_op << ",\"ops\":" << ops << ",\"threads\":" << threads
+            << "}\n";
+}
+
+} // namespace bench
