@@ -227,7 +227,7 @@ class Replay {
     return status == cudaStreamCaptureStatusNone ? std::nullopt : std::optional(number);
   }
 
-  std::function<bool(cudaStream_t)> filter(const Op& op) const {
+  std::function<bool(cudaStream_t)> filter(const Op& op) {
     if (op.words.at(1) == "*") {
       return [](cudaStream_t) { return true; };
     }
