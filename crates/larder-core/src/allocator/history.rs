@@ -167,6 +167,7 @@ impl Shelf {
 impl Allocator {
     /// Locks for a call in which something may happen that is remembered. Its context is gathered
     /// before, if contexts of this level are.
+    #[inline]
     pub(super) fn enter(&self, level: Level) -> MutexGuard<'_, Shelf> {
         if !self.watch.is_on() {
             return self.lock();
@@ -190,11 +191,9 @@ impl Allocator {
 
     /// The end of a call that was entered, once its lock is dropped: what nobody names any more
     /// goes.
+    #[inline]
     pub(super) fn leave(&self) {
-        if !self.watch.is_on() {
-            return;
-        }
-        if self.watch.keeps_contexts.load(Ordering::Relaxed) {
+        if self.watch.is_on() && self.watch.keeps_contexts.load(Ordering::Relaxed) {
             self.change_history(|history| history.resume(Scene::default()));
         }
     }
@@ -219,8 +218,8 @@ impl Allocator {
         result
     }
 
-    /// A request that is no usual one.
-    #[cold]
+    /// A request that is no usual one. Not marked as cold, because nothing would be inlined into it
+    /// then, and a program that records comes here every time.
     #[inline(never)]
     pub(super) fn malloc_unusual(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         if size_bytes == 0 {
@@ -237,7 +236,6 @@ impl Allocator {
     }
 
     /// A free that is no usual one.
-    #[cold]
     #[inline(never)]
     pub(super) fn free_unusual(&self, addr: Addr) -> Result<(), Error> {
         if addr == Addr(0) {
