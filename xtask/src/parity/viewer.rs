@@ -82,10 +82,10 @@ pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<Str
         }
         let (json, pickle) = (viewer.file("middle.json"), viewer.file("after.pickle"));
         viewer.convert(&recording, &pickle, "")?;
-        viewer.compare(&recording, &pickle)?;
+        compare(&recording, &pickle)?;
         viewer.convert(&recording, &json, "")?;
         viewer.convert(&json, &pickle, "")?;
-        viewer.compare(&recording, &pickle)?;
+        compare(&recording, &pickle)?;
         compared += 1;
         // A viewer in Python takes its time; a short recording shows what a long one would.
         if fs::metadata(&recording).is_ok_and(|facts| facts.len() < SHORT_BYTES) {
@@ -121,11 +121,6 @@ impl Viewer<'_> {
         run(command.args(["--policy", "torch-2.11", "--conf", conf]), from).map(drop)
     }
 
-    fn compare(&self, before: &Path, after: &Path) -> Result<(), String> {
-        let mut command = Command::new("python3");
-        run(command.args(["-c", COMPARE]).arg(before).arg(after), before).map(drop)
-    }
-
     fn show(&self, pickle: &Path, conf: &str) -> Result<(), String> {
         for (view, writes) in VIEWS {
             let out = self.file("out");
@@ -145,6 +140,12 @@ impl Viewer<'_> {
         }
         Ok(())
     }
+}
+
+/// Fails with the place where two pickles part.
+fn compare(before: &Path, after: &Path) -> Result<(), String> {
+    let mut command = Command::new("python3");
+    run(command.args(["-c", COMPARE]).arg(before).arg(after), before).map(drop)
 }
 
 /// What a command printed, or the last thing that it said about why not.
