@@ -148,6 +148,12 @@ impl Viewer<'_> {
     }
 }
 
+/// Fails with the place where two pickles part.
+fn compare(before: &Path, after: &Path) -> Result<(), String> {
+    let mut command = Command::new("python3");
+    run(command.args(["-c", COMPARE]).arg(before).arg(after), before).map(drop)
+}
+
 /// What a command printed, or the last thing that it said about why not.
 fn run(command: &mut Command, about: &Path) -> Result<Vec<u8>, String> {
     let name = command.get_program().to_string_lossy().into_owned();

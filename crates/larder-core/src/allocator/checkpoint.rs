@@ -6,6 +6,7 @@ use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::block::BlockId;
 use crate::heap::checkpoint::{Checkpoint, Restored};
+use crate::record::event::Level;
 use crate::types::{Addr, EventId, NodeId, PoolId, StreamId};
 
 /// How a block that other streams use is freed.
@@ -18,9 +19,12 @@ impl Allocator {
     /// Saves the layout of a private pool: where its blocks are, how large, and which are live. The
     /// pool must be in use, and none of its blocks may be awaited by another stream.
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
-        let mut shelf = self.lock();
-        shelf.record_deferred(&*self.device)?;
-        shelf.heap.checkpoint(pool).map_err(about(pool))
+        let mut shelf = self.enter(Level::All);
+        let ready = shelf.record_deferred(&*self.device);
+        let saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(about(pool)));
+        drop(shelf);
+        self.leave();
+        saved
     }
 
     /// Puts a saved layout back: afterwards exactly those blocks of the pool are live that were when
@@ -30,16 +34,11 @@ impl Allocator {
     /// No byte of the memory is touched. Whoever held a block that is now freed must let go of it,
     /// and whoever held one that is live again may have it back.
     pub fn restore_pool(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
-        let pool = checkpoint.pool();
-        let mut shelf = self.lock();
-        let used = shelf.heap.plan_restore(checkpoint).map_err(about(pool))?;
-        let freed: Vec<Addr> = used.iter().map(|&block| shelf.heap.addr_of(block)).collect();
-        shelf.free_used(&*self.device, &used)?;
-        let mut restored = shelf.heap.restore(checkpoint);
-        restored.freed.extend(freed);
-        restored.freed.sort_unstable();
-        restored.created.sort_unstable();
-        Ok(restored)
+        let mut shelf = self.enter(Level::All);
+        let restored = shelf.restore(&*self.device, checkpoint);
+        drop(shelf);
+        self.leave();
+        restored
     }
 
     /// Whether exactly these blocks of a private pool are live.
@@ -53,6 +52,17 @@ impl Allocator {
 }
 
 impl Shelf {
+    fn restore(&mut self, device: &dyn Device, checkpoint: &Checkpoint) -> Result<Restored, Error> {
+        let used = self.heap.plan_restore(checkpoint).map_err(about(checkpoint.pool()))?;
+        let freed: Vec<Addr> = used.iter().map(|&block| self.heap.addr_of(block)).collect();
+        self.free_used(device, &used)?;
+        let mut restored = self.heap.restore(checkpoint);
+        restored.freed.extend(freed);
+        restored.freed.sort_unstable();
+        restored.created.sort_unstable();
+        Ok(restored)
+    }
+
     /// Frees live blocks that other streams use, all of them or, if the device refuses, none.
     fn free_used(&mut self, device: &dyn Device, blocks: &[BlockId]) -> Result<(), Error> {
         let mut farewells = Vec::with_capacity(blocks.len());

@@ -153,6 +153,7 @@ impl Shelf {
 impl Allocator {
     /// Locks for a call in which something may happen that is remembered. Its context is gathered
     /// before, if contexts of this level are.
+    #[inline]
     pub(super) fn enter(&self, level: Level) -> TurnGuard<'_, Shelf> {
         if !self.watch.is_on() {
             return self.lock();
@@ -176,11 +177,9 @@ impl Allocator {
 
     /// The end of a call that was entered, once its lock is dropped: what nobody names any more
     /// goes.
+    #[inline]
     pub(super) fn leave(&self) {
-        if !self.watch.is_on() {
-            return;
-        }
-        if self.watch.keeps_contexts.load(Ordering::Relaxed) {
+        if self.watch.is_on() && self.watch.keeps_contexts.load(Ordering::Relaxed) {
             self.change_history(|history| history.resume(Scene::default()));
         }
     }

@@ -90,10 +90,14 @@ impl Allocator {
 
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        shelf.heap.close_scope(pool).map_err(about(pool))?;
-        shelf.scope_closed(&*self.device);
-        Ok(())
+        let mut shelf = self.enter(Level::All);
+        let result = shelf.heap.close_scope(pool).map_err(about(pool));
+        if result.is_ok() {
+            shelf.scope_closed(&*self.device);
+        }
+        drop(shelf);
+        self.leave();
+        result
     }
 
     /// Whether the pool lends its free blocks to requests that would run out of memory.

@@ -57,7 +57,8 @@ impl Ring {
 
     /// Adds an entry. If it takes the place of another, what that one named is given back: its
     /// context and its note.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn push(&mut self, entry: Entry) -> (Option<KeptId>, Option<KeptId>) {
         if self.len < self.max {
             self.append(entry);
@@ -71,6 +72,8 @@ impl Ring {
         names
     }
 
+    #[cold]
+    #[inline(never)]
     fn append(&mut self, entry: Entry) {
         let piece = self.len / PIECE;
         if piece == self.pieces.len() {
