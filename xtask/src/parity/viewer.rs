@@ -103,12 +103,6 @@ fn stand_in(path: &Path) -> Result<(), String> {
     fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(said)
 }
 
-/// Whether Python's own reader finds the same in both pickles.
-fn compare(before: &Path, after: &Path) -> Result<(), String> {
-    let mut command = Command::new("python3");
-    run(command.args(["-c", COMPARE]).arg(before).arg(after), before).map(drop)
-}
-
 struct Viewer<'a> {
     programs: &'a Programs,
     program: PathBuf,
