@@ -34,7 +34,7 @@ impl Allocator {
     /// No byte of the memory is touched. Whoever held a block that is now freed must let go of it,
     /// and whoever held one that is live again may have it back.
     pub fn restore_pool(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
-        let mut shelf = self.enter(Level::All);
+        let mut shelf = self.enter(Level::State);
         let restored = shelf.restore(&*self.device, checkpoint);
         drop(shelf);
         self.leave();
