@@ -191,6 +191,8 @@ impl Heap {
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
         let mut restored = Restored::default();
         let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
+        // What is freed here is told with the context in which it was allocated.
+        let context = self.recorder.listener().and_then(|history| history.swap_context(None));
         for segment in self.segments_of(&private) {
             let is_live = |&id: &BlockId| self.blocks[id].state == State::Live;
             let live: Vec<BlockId> = self.chain(segment).filter(is_live).collect();
@@ -198,6 +200,9 @@ impl Heap {
                 restored.freed.push(self.blocks[id].addr);
                 self.put(id);
             }
+        }
+        if let Some(history) = self.recorder.listener() {
+            history.swap_context(context);
         }
         for saved in &checkpoint.segments {
             let segments = self.segments_of(&private);

@@ -329,6 +329,11 @@ impl History {
         self.owners.is_empty()
     }
 
+    /// Lets the call under way have another context, or none, and gives back the one it had.
+    pub(crate) fn swap_context(&mut self, context: Option<KeptId>) -> Option<KeptId> {
+        std::mem::replace(&mut self.scene.0.context, context)
+    }
+
     /// Whether the call that is under way has a context.
     #[inline]
     pub(crate) fn has_context(&self) -> bool {
