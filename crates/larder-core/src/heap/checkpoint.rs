@@ -7,6 +7,7 @@ use crate::heap::block::{BlockId, State};
 use crate::heap::private::Private;
 use crate::heap::segment::SegmentId;
 use crate::record::Record;
+use crate::record::history::History;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
 
 /// The layout of a private pool as it was: plain data, good for as long as the pool has the
@@ -191,8 +192,8 @@ impl Heap {
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
         let mut restored = Restored::default();
         let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
-        // What is freed here is told with the context in which it was allocated.
-        let context = self.recorder.listener().and_then(|history| history.swap_context(None));
+        // For what is freed here a context is gathered only where one is for any free.
+        let context = self.recorder.listener().and_then(History::set_context_aside);
         for segment in self.segments_of(&private) {
             let is_live = |&id: &BlockId| self.blocks[id].state == State::Live;
             let live: Vec<BlockId> = self.chain(segment).filter(is_live).collect();
@@ -202,7 +203,7 @@ impl Heap {
             }
         }
         if let Some(history) = self.recorder.listener() {
-            history.swap_context(context);
+            history.take_context_back(context);
         }
         for saved in &checkpoint.segments {
             let segments = self.segments_of(&private);

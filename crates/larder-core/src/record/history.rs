@@ -329,9 +329,16 @@ impl History {
         self.owners.is_empty()
     }
 
-    /// Lets the call under way have another context, or none, and gives back the one it had.
-    pub(crate) fn swap_context(&mut self, context: Option<KeptId>) -> Option<KeptId> {
-        std::mem::replace(&mut self.scene.0.context, context)
+    /// Puts the context of the call under way aside, unless contexts are gathered for frees too.
+    pub(crate) fn set_context_aside(&mut self) -> Option<KeptId> {
+        if self.level() < Level::All { self.scene.0.context.take() } else { None }
+    }
+
+    /// A context that was put aside comes back.
+    pub(crate) fn take_context_back(&mut self, context: Option<KeptId>) {
+        if context.is_some() {
+            self.scene.0.context = context;
+        }
     }
 
     /// Whether the call that is under way has a context.
