@@ -3,6 +3,7 @@
 use std::cell::UnsafeCell;
 use std::fmt;
 use std::hint;
+use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -31,6 +32,8 @@ const NAP: Duration = Duration::from_micros(50);
 /// So many threads can have turns, one after the other, before some of them must have ended.
 const SEATS: usize = 1 << SEAT_BITS;
 const SEAT_BITS: u32 = 6;
+/// What taking the lock twice on one thread leads to.
+const TWICE: &str = "the thread has the lock already";
 
 /// A mutual exclusion lock that gives turns. See the crate's page.
 ///
@@ -93,6 +96,9 @@ pub struct TurnGuard<'a, T> {
     pass: Pass<'a>,
     /// Whether the thread was unwinding already when it came.
     was_panicking: bool,
+    /// A shared guard is as good as a shared value, so it may be shared between threads only where
+    /// the value may.
+    value: PhantomData<&'a T>,
 }
 
 /// By what right a thread is inside.
@@ -129,7 +135,7 @@ impl<T> TurnLock<T> {
         let turn = self.turn.load(Ordering::Relaxed);
         if turn >> SEAT_BITS == token::peek() {
             let seat = turn % SEATS;
-            assert!(!self.inside[seat].load(Ordering::Relaxed), "the thread has the lock already");
+            assert!(!self.inside[seat].load(Ordering::Relaxed), "{TWICE}");
             self.inside[seat].store(true, Ordering::Relaxed);
             // Whoever ends the turn writes `turn`, passes the heavy fence, and reads `inside`.
             // Either that write is seen here, or the store above is seen there.
@@ -149,7 +155,7 @@ impl<T> TurnLock<T> {
         let turn = self.turn.load(Ordering::Relaxed);
         if turn >> SEAT_BITS == token::peek() {
             let inside = &self.inside[turn % SEATS];
-            debug_assert!(!inside.load(Ordering::Relaxed), "the thread has the lock already");
+            assert!(!inside.load(Ordering::Relaxed), "{TWICE}");
             inside.store(true, Ordering::Relaxed);
             // As in `lock`.
             barrier::light();
@@ -174,7 +180,7 @@ impl<T> TurnLock<T> {
 
     #[inline]
     fn guard<'a>(&'a self, pass: Pass<'a>) -> TurnGuard<'a, T> {
-        TurnGuard { lock: self, pass, was_panicking: thread::panicking() }
+        TurnGuard { lock: self, pass, was_panicking: thread::panicking(), value: PhantomData }
     }
 
     #[inline(never)]
@@ -325,5 +331,53 @@ impl<T> Drop for TurnGuard<'_, T> {
         if let Pass::Turn(seat) = self.pass {
             self.lock.inside[seat].store(false, Ordering::Release);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_turn(lock: &TurnLock<u64>) -> bool {
+        lock.turn.load(Ordering::Relaxed) >> SEAT_BITS == token::peek()
+    }
+
+    #[test]
+    fn who_keeps_coming_back_gets_a_turn_and_who_comes_then_ends_it() {
+        if !barrier::is_available() {
+            return;
+        }
+        let lock = TurnLock::new(0);
+        for _ in 0..STREAK {
+            lock.run(|value| *value += 1).unwrap();
+        }
+        assert!(!has_turn(&lock));
+        lock.run(|value| *value += 1).unwrap();
+        assert!(has_turn(&lock));
+        thread::scope(|scope| {
+            scope.spawn(|| lock.run(|value| *value += 1).unwrap());
+        });
+        assert!(!has_turn(&lock));
+        assert_eq!(lock.run(|value| *value), Ok(u64::from(STREAK) + 2));
+    }
+
+    #[test]
+    fn a_thread_keeps_its_seat_and_one_that_ended_loses_it() {
+        let mut gate = Gate { last: token::NOBODY, streak: 0, given: None, seats: Vec::new() };
+        let mine = gate.seat_of(token::own());
+        assert_eq!(gate.seat_of(token::own()), mine);
+        let gone = thread::scope(|scope| {
+            let gate = &mut gate;
+            scope.spawn(move || gate.seat_of(token::own())).join().unwrap()
+        });
+        assert_ne!(gone, mine);
+        while gate.seats.len() < SEATS {
+            gate.seats.push(Seat { token: usize::MAX, life: token::life().unwrap() });
+        }
+        let heir = thread::scope(|scope| {
+            let gate = &mut gate;
+            scope.spawn(move || gate.seat_of(token::own())).join().unwrap()
+        });
+        assert_eq!(heir, gone);
     }
 }
