@@ -18,7 +18,7 @@ use crate::record::context::{Context, ContextHook};
 use crate::record::event::{Actions, Event, Level};
 use crate::record::history::{Annotation, History, Scene, Stage, TraceEntry, Wishes};
 use crate::record::note;
-use crate::types::{Addr, DeviceIndex, PoolId};
+use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
 
 /// Tells the time in nanoseconds since some fixed moment; it never runs backwards.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -134,6 +134,32 @@ impl Shelf {
         self.clock.as_ref().map_or_else(|| device.now_ns(), |clock| clock())
     }
 
+    /// Hands out a free block on the usual path while a history is on that asks for no more than
+    /// entries.
+    #[inline(never)]
+    pub(super) fn take_told(
+        &mut self,
+        device: &dyn Device,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        if !self.heap.is_remembered_simply() {
+            return None;
+        }
+        self.begin(device, None);
+        self.heap.take_told(size_bytes, stream)
+    }
+
+    /// Puts back a block on the usual path while a history is on that asks for no more than entries.
+    #[inline(never)]
+    pub(super) fn put_told(&mut self, device: &dyn Device, addr: Addr) -> bool {
+        if !self.heap.is_remembered_simply() {
+            return false;
+        }
+        self.begin(device, None);
+        self.heap.put_told(addr)
+    }
+
     /// A device call took its time.
     pub(super) fn tick(&mut self, device: &dyn Device) {
         if self.heap.recorder().is_listening() {
@@ -199,7 +225,6 @@ impl Allocator {
         self.watch.level.store(level as u8, Ordering::Relaxed);
         self.watch.keeps_contexts.store(keeps_contexts, Ordering::Relaxed);
         self.watch.on.store(is_on, Ordering::Relaxed);
-        shelf.heap.derive();
         drop(shelf);
         drop(dropped);
         result

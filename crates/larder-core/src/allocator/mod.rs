@@ -107,7 +107,11 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        match self.shelf.run(|shelf| shelf.heap.take_plainly(size_bytes, stream)) {
+        let taken = self.shelf.run(|shelf| {
+            let plainly = shelf.heap.take_plainly(size_bytes, stream);
+            plainly.or_else(|| shelf.take_told(&*self.device, size_bytes, stream))
+        });
+        match taken {
             Ok(Some(addr)) => Ok(addr),
             _ => self.malloc_with_care(size_bytes, stream),
         }
@@ -153,7 +157,10 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        match self.shelf.run(|shelf| shelf.heap.put_plainly(addr)) {
+        let put = self
+            .shelf
+            .run(|shelf| shelf.heap.put_plainly(addr) || shelf.put_told(&*self.device, addr));
+        match put {
             Ok(true) => Ok(()),
             _ => self.free_with_care(addr),
         }

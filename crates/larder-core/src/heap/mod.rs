@@ -79,8 +79,8 @@ pub struct Heap {
     /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
     /// is zero, and no block is oversize.
     was_unusual: bool,
-    /// Whether requests are rounded plainly, nothing was unusual yet, and nobody listens to records:
-    /// what the usual path through the heap may take for granted.
+    /// Whether requests are rounded plainly and nothing was unusual yet: what the usual path through
+    /// the heap may take for granted.
     plain: bool,
 }
 
@@ -155,14 +155,14 @@ impl Heap {
         self.derive();
     }
 
-    /// Works out what follows from settings, policy, cap, and whether anybody listens.
-    pub(crate) fn derive(&mut self) {
+    /// Works out what follows from settings, policy and cap.
+    fn derive(&mut self) {
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
         self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
-        self.plain = rounds_plainly && !self.was_unusual && !self.recorder.is_listening();
+        self.plain = rounds_plainly && !self.was_unusual;
     }
 
     /// Whether garbage collection is on.
@@ -204,6 +204,16 @@ impl Heap {
     /// is on that asks for more care: then `want` and `take` see to it.
     #[inline]
     pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.recorder.is_listening() {
+            return None;
+        }
+        self.take_untold(requested_bytes, stream)
+    }
+
+    /// The same, while somebody listens who is not told of it here.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         if !self.plain
             || self.is_diverted()
             || !self.is_idle()
@@ -398,15 +408,28 @@ impl Heap {
     /// something asks for more care: then `live`, `uses` and `put` see to it.
     #[inline]
     pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
-        let Some(id) = self.live(addr) else { return false };
-        let block = &self.blocks[id];
-        if !self.plain || block.used_elsewhere {
+        if self.recorder.is_listening() {
             return false;
         }
-        if !self.lift(id, block.lane) {
+        self.live_plainly(addr).is_some_and(|id| {
+            self.put_untold(id);
+            true
+        })
+    }
+
+    /// The live block at an address, if it can be put back on the usual path.
+    #[inline]
+    pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
+        self.live(addr).filter(|&id| self.plain && !self.blocks[id].used_elsewhere)
+    }
+
+    /// Puts back a block on the usual path. If somebody listens, he is not told of it here.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn put_untold(&mut self, id: BlockId) {
+        if !self.lift(id, self.blocks[id].lane) {
             self.put_where::<true>(id);
         }
-        true
     }
 
     /// Puts back a live block that no other stream uses.

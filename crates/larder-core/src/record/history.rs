@@ -159,6 +159,11 @@ impl History {
         self.wishes.is_some() || !self.trackers.is_empty() || !self.owners.is_empty()
     }
 
+    /// Whether nothing but entries is asked for: no contexts, and no trackers.
+    pub(crate) fn is_simple(&self) -> bool {
+        self.level() == Level::Never && self.trackers.is_empty() && self.owners.is_empty()
+    }
+
     pub(crate) fn is_recording(&self) -> bool {
         self.wishes.is_some()
     }
