@@ -37,6 +37,10 @@ impl Format {
     /// The format that a file's name asks for.
     pub fn of_path(path: &Path) -> Option<Format> {
         let name = path.file_name()?.to_string_lossy().into_owned();
+        // A tape is mapped into memory while it is written, so that it cannot be packed.
+        if name.ends_with(".tape.gz") {
+            return None;
+        }
         let name = name.strip_suffix(".gz").unwrap_or(&name);
         let endings = [
             (".perfetto.json", Format::Perfetto),
@@ -121,43 +125,40 @@ pub fn convert(
 fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, String> {
     let workload = Workload { ops, ..Workload::default() };
     let replay = Replay::new(&workload, setup);
-    let recorder = match tape {
-        Some(path) => {
-            let recorder = Recorder::create(path);
-            Some(recorder.map_err(|error| format!("{}: {error}", path.display()))?)
-        }
-        None => None,
-    };
-    if let Some(recorder) = &recorder {
-        recorder.listen(replay.allocator());
-    } else {
+    let Some(path) = tape else {
         let recording = replay.allocator().record_history(HistoryOptions::default());
         recording.map_err(|error| error.to_string())?;
-    }
-    let allocator = replay.run_on(&workload.ops).map_err(|error| error.to_string())?;
-    if let Some(recorder) = recorder {
-        recorder.finish().map_err(|error| format!("the tape: {error}"))?;
-    }
-    let taken = allocator.take_snapshot(SnapshotOptions::default());
-    Ok(Snapshot::of_allocators(&[taken], Epoch::default()))
+        let allocator = replay.run_on(&workload.ops).map_err(|error| error.to_string())?;
+        let taken = allocator.take_snapshot(SnapshotOptions::default());
+        return Ok(Snapshot::of_allocators(&[taken], Epoch::default()));
+    };
+    let mut snapshot = None;
+    let written = whole(path, |part| {
+        let recorder = Recorder::create(part)?;
+        recorder.listen(replay.allocator());
+        let ran = replay.run_on(&workload.ops);
+        recorder.finish()?;
+        let allocator = ran.map_err(|error| io::Error::other(error.to_string()))?;
+        let taken = allocator.take_snapshot(SnapshotOptions::default());
+        snapshot = Some(Snapshot::of_allocators(&[taken], Epoch::default()));
+        Ok(())
+    });
+    written.map_err(|error| error.0)?;
+    snapshot.ok_or_else(|| format!("{}: nothing was recorded", path.display()))
 }
 
 fn write_ops(ops: &[Op], mut out: &mut dyn Write) -> io::Result<()> {
     ops.iter().try_for_each(|op| writeln!(&mut out, "{op}"))
 }
 
-/// Writes a file under another name first, so that it is there whole or not at all; packed if its
-/// name says so.
+/// Writes a file that is there whole or not at all; packed if its name says so.
 fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), LoadError> {
     let is_packed = path.extension().is_some_and(|ending| ending == "gz");
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let written = (|| {
-        let mut file = BufWriter::new(File::create(&part)?);
+    whole(path, |part| {
+        let mut file = BufWriter::new(File::create(part)?);
         if is_packed {
             let mut packer = GzEncoder::new(file, Compression::default());
             write(&mut packer)?;
@@ -165,13 +166,31 @@ fn write_whole(
         } else {
             write(&mut file)?;
         }
-        file.flush()?;
-        fs::rename(&part, path)
-    })();
+        file.flush()
+    })
+}
+
+/// Has a file written under another name beside it, and gives it its own name once it is whole. A
+/// link stays one: what it points to is replaced. What is there and is no file, a pipe or a device,
+/// is written to as it is.
+fn whole(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), LoadError> {
+    let said = |error: io::Error| LoadError(format!("{}: {error}", path.display()));
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(&target).is_ok_and(|facts| !facts.is_file()) {
+        return write(&target).map_err(said);
+    }
+    let part = (0..u32::MAX).map(|number| {
+        let mut part = target.as_os_str().to_owned();
+        part.push(format!(".part{number}"));
+        PathBuf::from(part)
+    });
+    // A name that nobody has: what is there already is somebody's.
+    let part = part.into_iter().find(|part| !part.exists()).unwrap_or_default();
+    let written = write(&part).and_then(|()| fs::rename(&part, &target));
     written.map_err(|error| {
         // What is left of it is of no use.
         let _ = fs::remove_file(&part);
-        LoadError(format!("{}: {error}", path.display()))
+        said(error)
     })
 }
 
@@ -188,6 +207,7 @@ mod tests {
         assert_eq!(format("x.perfetto.json.gz"), Some(Format::Perfetto));
         assert_eq!(format("x.ops"), Some(Format::Ops));
         assert_eq!(format("x.tape"), Some(Format::Tape));
+        assert_eq!(format("x.tape.gz"), None, "a tape cannot be packed");
         assert_eq!(format("x.txt"), None);
         assert_eq!(format("json"), None);
     }

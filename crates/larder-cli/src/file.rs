@@ -57,10 +57,12 @@ impl Contents {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let head = reader.fill_buf().map_err(|error| said(&error))?;
         let is_packed = head.starts_with(&[0x1f, 0x8b]);
-        if is_packed && (name.ends_with(".json.gz") || name.ends_with(".tape.gz")) {
+        // The reader of pickles unpacks by itself.
+        let inner = name.strip_suffix(".gz").unwrap_or(&name);
+        if is_packed && [".json", ".tape", ".ops"].iter().any(|ending| inner.ends_with(ending)) {
             let mut unpacked = BufReader::new(MultiGzDecoder::new(reader));
             let head = unpacked.fill_buf().map_err(|error| said(&error))?;
-            let kind = kind_of(head, &name).map_err(|sentence| said(&sentence))?;
+            let kind = kind_of(head, inner).map_err(|sentence| said(&sentence))?;
             return take(kind, unpacked, None).map_err(|sentence| said(&sentence));
         }
         let kind = kind_of(head, &name).map_err(|sentence| said(&sentence))?;
@@ -109,11 +111,11 @@ fn kind_of(head: &[u8], name: &str) -> Result<Kind, &'static str> {
     if head.starts_with(&larder_tape::MAGIC) {
         return Ok(Kind::Tape);
     }
-    if is_named(&[".tape", ".tape.gz"]) {
+    if is_named(&[".tape"]) {
         return Err("this is not a tape, or one of another version");
     }
     let text = head.trim_ascii_start();
-    if is_named(&[".json", ".json.gz"]) || matches!(text, [b'{' | b'[', ..]) {
+    if is_named(&[".json"]) || matches!(text, [b'{' | b'[', ..]) {
         return Ok(Kind::Json);
     }
     let is_packed_or_pickled = matches!(head, [0x1f, 0x8b, ..] | [b'P', b'K', ..] | [0x80, ..]);

@@ -211,3 +211,47 @@ fn a_listing_has_a_line_for_each_entry() {
     let usage = larder(&["replay", &script, "--level", "all"], &[]);
     assert_eq!(usage.status.code(), Some(2), "levels are for a history");
 }
+
+#[test]
+fn packed_scripts_are_read_and_tapes_are_not_packed() {
+    let desk = Desk::new("packed");
+    let script = desk.script();
+    let packed = desk.snapshot(&script, "packed.ops.gz", &[]);
+    assert!(fs::read(&packed).unwrap().starts_with(&[0x1f, 0x8b]));
+    let output = larder(&["replay", &text(&packed)], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let output = larder(&["snapshot", &text(&script), "-o", &text(&desk.file("x.tape.gz"))], &[]);
+    assert!(!output.status.success() && !desk.file("x.tape.gz").exists());
+}
+
+/// What is in the way is somebody's: a link stays a link, and a failure leaves everything as it was.
+#[cfg(unix)]
+#[test]
+fn writing_destroys_nothing_that_is_in_the_way() {
+    let desk = Desk::new("in-the-way");
+    let script = desk.script();
+    let (real, link) = (desk.file("real.json"), desk.file("link.json"));
+    fs::write(&real, "old").unwrap();
+    fs::write(desk.file("real.json.part0"), "somebody's").unwrap();
+    std::os::unix::fs::symlink(&real, &link).unwrap();
+    desk.snapshot(&script, "link.json", &[]);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_valid(&json(&real));
+    assert_eq!(fs::read(desk.file("real.json.part0")).unwrap(), b"somebody's");
+
+    let bad = desk.file("bad.ops");
+    fs::write(&bad, "pool-end 3\n").unwrap();
+    for name in ["kept.json", "kept.tape"] {
+        let kept = desk.file(name);
+        fs::write(&kept, "kept").unwrap();
+        let output = larder(&["snapshot", &text(&bad), "-o", &text(&kept)], &[]);
+        assert!(!output.status.success());
+        assert_eq!(fs::read(&kept).unwrap(), b"kept", "{name}");
+    }
+    let left: Vec<_> = fs::read_dir(&desk.0).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(left.len(), 7, "{left:?}");
+
+    let output = larder(&["snapshot", &text(&script), "--to", "json", "-o", "/dev/null"], &[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+}

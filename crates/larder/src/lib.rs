@@ -59,10 +59,11 @@ pub use cudarc;
 pub use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
 pub use larder_core::device::MemoryInfo;
-pub use larder_core::heap::snapshot::{BlockState, SegmentState};
+pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
+pub use larder_core::heap::snapshot::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
-pub use larder_core::{Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
+pub use larder_core::{Addr, Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};
 

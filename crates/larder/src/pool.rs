@@ -13,7 +13,10 @@ use crate::stream::Stream;
 /// Memory set apart: what is allocated in its scopes comes from it, and what it has cached serves
 /// nobody else. Dropping it gives its cached memory back; what is still live stays good.
 ///
-/// It has all methods of [`MemPool`], checkpoints and statistics among them.
+/// It has all methods of [`MemPool`], checkpoints and statistics among them. `restore` speaks of
+/// addresses and knows nothing of buffers: a block that it frees must be let go of by
+/// [`Block::leak`](crate::Block::leak) before, or its drop frees what lies there then; and one that it
+/// makes live again is freed by address, through [`Allocator::core`].
 ///
 /// ```
 /// use larder::Allocator;
