@@ -1,0 +1,58 @@
+//! Waiting: blocks that are freed but still awaited on other streams, until their events are done.
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State};
+use crate::record::Record;
+use crate::types::{EventId, PoolId, StreamId};
+
+impl Heap {
+    /// Takes back a live block that other streams use; it is free once these events are done.
+    pub(crate) fn put_after(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
+        self.request_free(id);
+        let block = &mut self.blocks[id];
+        block.state = State::Waiting;
+        block.used_elsewhere = false;
+        self.pending.wait_for(id, events);
+    }
+
+    /// Whether nothing is awaited.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.is_idle()
+    }
+
+    /// The first stream from `from` on with an awaited event, and that event.
+    pub(crate) fn awaited_from(&self, from: StreamId) -> Option<(StreamId, EventId)> {
+        self.pending.front_from(from)
+    }
+
+    /// The first event that a block of this private pool waits for, with its stream and its place
+    /// among the stream's events.
+    pub(crate) fn awaited_of(&self, pool: PoolId) -> Option<(StreamId, usize, EventId)> {
+        let owner =
+            |block: BlockId| self.pools.pool(self.pools.lane(self.blocks[block].lane).pool).owner;
+        self.pending.find(|block| owner(block) == Some(pool))
+    }
+
+    /// The event at this place among those of the stream is done; gives it back. A block that
+    /// waited for nothing else becomes free.
+    pub(crate) fn event_done(&mut self, stream: StreamId, at: usize) -> Option<EventId> {
+        let (event, block) = self.pending.remove(stream, at)?;
+        if let Some(block) = block {
+            self.complete_free(block);
+        }
+        Some(event)
+    }
+
+    pub(super) fn request_free(&mut self, id: BlockId) {
+        let (place, requested_bytes) = self.facts(id);
+        let oversize = self.counts_as_oversize(id);
+        self.record_of(id, Record::FreeRequested { place, requested_bytes, oversize });
+    }
+
+    pub(super) fn complete_free(&mut self, id: BlockId) {
+        let (place, requested_bytes) = self.facts(id);
+        self.record_of(id, Record::FreeCompleted { place, requested_bytes });
+        self.reclaim_where::<false>(id);
+    }
+}
