@@ -77,6 +77,8 @@ impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
     /// off on a device that has no virtual memory.
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
+        // The first time this takes milliseconds, which the first malloc in a row should not.
+        larder_lock::barrier::is_available();
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf {
