@@ -2,10 +2,10 @@
 //! a program that replays graphs knows what lies in it, and wants the heap to agree.
 
 use crate::error::PoolProblem;
-use crate::heap::Heap;
 use crate::heap::block::{BlockId, State};
 use crate::heap::private::Private;
 use crate::heap::segment::SegmentId;
+use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -242,17 +242,12 @@ impl Heap {
         let block = &self.blocks[id];
         let (whole_bytes, kind) = (block.size_bytes, block.kind);
         let (expandable, was_split) = (block.expandable, block.is_split());
-        let (blocks, bytes) = if whole_bytes > size_bytes {
+        if whole_bytes > size_bytes {
             let rest = self.blocks.split(id, size_bytes, block.requested_bytes);
             self.shelve(rest);
-            let rest_bytes = whole_bytes - size_bytes;
-            if was_split { (0, -(size_bytes as i64)) } else { (1, rest_bytes as i64) }
-        } else if was_split {
-            (-1, -(whole_bytes as i64))
-        } else {
-            (0, 0)
-        };
-        if !expandable && (blocks, bytes) != (0, 0) {
+        }
+        if !expandable {
+            let (blocks, bytes) = size::pieces_of_taking(was_split, whole_bytes, size_bytes);
             self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
         }
         let block = &mut self.blocks[id];

@@ -337,10 +337,8 @@ impl Heap {
         // Pieces of expandable segments are not counted.
         let (blocks, bytes) = if expandable {
             (0, 0)
-        } else if was_split {
-            (-i64::from(!splits), -(size_bytes as i64))
         } else {
-            (i64::from(splits), (whole_bytes - size_bytes) as i64)
+            size::pieces_of_taking(was_split, whole_bytes, size_bytes)
         };
         self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
         if PLAIN {

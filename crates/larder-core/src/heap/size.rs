@@ -95,6 +95,19 @@ pub fn should_split(
     remainder_bytes >= least_bytes && (fine || rounded_bytes < split_limit_bytes)
 }
 
+/// What it does to the free pieces of segments that are partly in use, when `size_bytes` of a free
+/// block are taken: how many more there are, and how many bytes more. `was_split` says whether the
+/// block was such a piece.
+#[inline]
+pub fn pieces_of_taking(was_split: bool, whole_bytes: u64, size_bytes: u64) -> (i64, i64) {
+    let splits = size_bytes < whole_bytes;
+    if was_split {
+        (-i64::from(!splits), -(size_bytes as i64))
+    } else {
+        (i64::from(splits), (whole_bytes - size_bytes) as i64)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +156,14 @@ mod tests {
         assert!(!should_split(false, 11 * MIB, MIB, unlimited));
         assert!(should_split(false, 11 * MIB, MIB + 512, unlimited));
         assert!(!should_split(false, 40 * MIB, 2 * MIB, 40 * MIB));
+    }
+
+    #[test]
+    fn pieces_come_with_a_split_and_go_with_their_last_byte() {
+        assert_eq!(pieces_of_taking(false, 2048, 512), (1, 1536));
+        assert_eq!(pieces_of_taking(false, 2048, 2048), (0, 0));
+        assert_eq!(pieces_of_taking(true, 2048, 512), (0, -512));
+        assert_eq!(pieces_of_taking(true, 2048, 2048), (-1, -2048));
     }
 
     #[test]
