@@ -4,6 +4,7 @@
 //! green run there. It has no dependencies: it must build first, and fast, on a fresh clone.
 #![forbid(unsafe_code)]
 
+mod backend;
 mod bench;
 mod gpu;
 mod headers;
@@ -13,6 +14,7 @@ mod programs;
 mod request;
 mod step;
 mod tidy;
+mod wheels;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -44,6 +46,7 @@ fn perform(task: Task) -> ExitCode {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
+        Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {
             return done(gpu::run(&runner.root, Path::new(&runner.program), what));
         }
