@@ -21,7 +21,9 @@ namespace larder_torch {
   if (status == LARDER_OUT_OF_MEMORY) {
     // The error that the driver keeps must not come up again at the next launch of a kernel.
     (void)cudaGetLastError();
-    TORCH_CHECK_WITH(OutOfMemoryError, false, text);
+    // Programs look for PyTorch's own first words.
+    auto rest = std::min(text.find(" out of memory"), text.size());
+    TORCH_CHECK_WITH(OutOfMemoryError, false, "CUDA", text.substr(rest));
   }
   TORCH_CHECK_VALUE(status != LARDER_BAD_SETTING, text);
   TORCH_CHECK(false, text);
