@@ -33,6 +33,18 @@ void follow_settings(Backend& backend) {
   };
 }
 
+// PyTorch's kernels run on real devices alone. "process" is the device that the process has beside PyTorch,
+// and only a program without kernels names it.
+std::string devices_asked_for() {
+  const char* asked = std::getenv("LARDER_DEVICE");
+  std::string devices = asked != nullptr ? asked : "cuda";
+  TORCH_CHECK(
+      devices == "cuda" || devices == "process",
+      "LARDER_DEVICE is '", devices, "', and PyTorch runs on real GPUs only: unset it, or choose GPUs by "
+      "CUDA_VISIBLE_DEVICES");
+  return devices;
+}
+
 std::string& last_error() {
   static thread_local std::string text;
   return text;
@@ -66,7 +78,7 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
     const char* environment = std::getenv("LARDER_CONF");
     std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";
     check_settings(wanted);
-    auto backend = std::make_unique<Backend>(wanted);
+    auto backend = std::make_unique<Backend>(devices_asked_for(), wanted);
     follow_settings(*backend);
     Backend::installed = backend.get();
     current = backend.get();

@@ -54,7 +54,8 @@ struct Checkpoint : AllocatorState {
 // There is one of it in a process, which is never destroyed: memory is freed until the very end.
 class Backend final : public CUDAAllocator {
  public:
-  explicit Backend(std::string settings) : settings_(std::move(settings)) {}
+  Backend(std::string devices, std::string settings)
+      : devices_(std::move(devices)), settings_(std::move(settings)) {}
 
   static Backend& instance() {
     return *installed.load(std::memory_order_relaxed);
@@ -69,7 +70,7 @@ class Backend final : public CUDAAllocator {
       return;
     }
     larder* opened = nullptr;
-    check(larder_open(nullptr, settings_.c_str(), &opened));
+    check(larder_open(devices_.c_str(), settings_.c_str(), &opened));
     Owned<larder> owned(opened, larder_close);
     TORCH_CHECK(
         larder_device_count(opened) >= device_count,
@@ -501,7 +502,11 @@ class Backend final : public CUDAAllocator {
     return opened;
   }
 
-  static c10::DeviceIndex current_device() {
+  // Asking the runtime costs more than all the rest, and where there is one device it is that one.
+  c10::DeviceIndex current_device() const {
+    if (device_count_ == 1) [[likely]] {
+      return 0;
+    }
     c10::DeviceIndex device = -1;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return device;
@@ -577,6 +582,7 @@ class Backend final : public CUDAAllocator {
     }
   }
 
+  std::string devices_;
   std::string settings_;
   std::mutex init_mutex_;
   std::atomic<larder*> larder_{nullptr};
