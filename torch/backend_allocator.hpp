@@ -22,6 +22,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include "backend_hooks.hpp"
+#include "backend_profiler.hpp"
 #include "backend_values.hpp"
 #include "larder.h"
 
@@ -39,10 +40,6 @@ inline bool caching_is_forbidden() {
     return value != nullptr && std::string_view(value) == "1";
   }();
   return forbidden;
-}
-
-inline c10::Device device_named(c10::DeviceIndex index) {
-  return {c10::DeviceType::CUDA, index};
 }
 
 // The layout of a private pool.
@@ -148,7 +145,7 @@ class Backend final : public CUDAAllocator {
       return;
     }
     if (c10::memoryProfilingEnabled()) [[unlikely]] {
-      report_free(ptr);
+      report_free(opened(), ptr);
     }
     if (larder_status status = larder_free(opened(), ptr)) [[unlikely]] {
       TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: ", ptr);
@@ -534,52 +531,12 @@ class Backend final : public CUDAAllocator {
       fail(status);
     }
     if (c10::memoryProfilingEnabled()) [[unlikely]] {
-      report_malloc(ptr, device);
+      report_malloc(opened(), ptr, device);
     }
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
     }
     return ptr;
-  }
-
-  // What PyTorch's profiler is told: by how much the memory grew, and what it is then.
-  void report_malloc(void* ptr, c10::DeviceIndex device) {
-    larder_block_info block;
-    larder_stats stats;
-    check(larder_block_of(opened(), ptr, &block));
-    check(larder_get_stats(opened(), device, &stats));
-    c10::reportMemoryUsageToProfiler(
-        ptr,
-        static_cast<int64_t>(block.size),
-        stats.allocated_bytes.all.current,
-        stats.reserved_bytes.all.current,
-        device_named(device));
-  }
-
-  void report_free(void* ptr) {
-    larder_block_info block;
-    larder_stats stats;
-    if (larder_block_of(opened(), ptr, &block) == LARDER_OK &&
-        larder_get_stats(opened(), block.device, &stats) == LARDER_OK) {
-      auto size = static_cast<int64_t>(block.size);
-      c10::reportMemoryUsageToProfiler(
-          ptr,
-          -size,
-          stats.allocated_bytes.all.current - size,
-          stats.reserved_bytes.all.current,
-          device_named(static_cast<c10::DeviceIndex>(block.device)));
-    }
-  }
-
-  static void report_out_of_memory(c10::DeviceIndex device) {
-    larder_out_of_memory report;
-    if (larder_last_out_of_memory(&report) == LARDER_OK) {
-      c10::reportOutOfMemoryToProfiler(
-          static_cast<int64_t>(report.rounded_bytes),
-          report.allocated_bytes,
-          report.reserved_bytes,
-          device_named(device));
-    }
   }
 
   std::string devices_;
