@@ -1,9 +1,10 @@
 """Programs that train and infer, to be run on a card with one allocator or another.
 
-    python workloads.py NAME [--steps N]
-    python -m larder workloads.py NAME [--steps N]
+    python workloads.py NAME [--steps N] [--wait]
+    python -m larder workloads.py NAME [--steps N] [--wait]
 
-Each prints one line of JSON: the losses (or whatever the program computes) as text that is exact to the
+With --wait it says "ready" after the first steps and goes on when it is sent a line, so that several can
+be prepared at once and then run one by one. Each prints one line of JSON last: the losses (or whatever the program computes) as text that is exact to the
 bit, the time of a step, and what PyTorch's own statistics say of memory at the end. Nothing in here knows
 which allocator is in place.
 """
@@ -12,6 +13,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -19,25 +21,36 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch
 from torch import nn
 
-WARM_UP_STEPS = 5
+WARM_UP_STEPS = 8
 
 
 class Course:
     """The steps of a workload, timed after the first few, and what each computed."""
 
-    def __init__(self, steps):
+    def __init__(self, steps, wait):
         self.steps = steps
+        self.wait = wait
         self.results = []
         self.times = []
 
     def run(self, step):
         for index in range(self.steps):
+            if index == WARM_UP_STEPS:
+                pause(self.wait)
             torch.cuda.synchronize()
             begin = time.perf_counter()
             result = step(index)
             torch.cuda.synchronize()
             self.times.append(time.perf_counter() - begin)
             self.results.append(float(result).hex())
+
+
+def pause(wait):
+    """Lets whoever started this decide when it goes on."""
+    if wait:
+        torch.cuda.synchronize()
+        print("ready", flush=True)
+        sys.stdin.readline()
 
 
 def language_model(layers=6, width=512):
@@ -115,7 +128,7 @@ def generation(course):
     def step(index):
         tokens = torch.randint(0, 8192, (4, 32 + 16 * (index % 5)), device="cuda")
         cache, total = DynamicCache(), 0
-        for _ in range(24):
+        for _ in range(12):
             logits = model(input_ids=tokens, past_key_values=cache, use_cache=True).logits
             tokens = logits[:, -1:].argmax(-1)
             total += int(tokens.sum())
@@ -277,10 +290,10 @@ WORKLOADS = {
 }
 
 
-def empty_ns(count=200_000):
+def empty_ns(count=100_000):
     """What torch.empty of 4 KiB costs, allocated and freed again and again; the least of several rounds."""
     rounds = []
-    for _ in range(5):
+    for _ in range(9):
         begin = time.perf_counter_ns()
         for _ in range(count):
             torch.empty(1024, device="cuda")
@@ -292,15 +305,20 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("workload", choices=[*WORKLOADS, "empty"])
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--wait", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(7)
-    torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
     if options.workload == "empty":
         torch.empty(1, device="cuda")
+        pause(options.wait)
         print(json.dumps({"empty_ns": empty_ns()}))
         return
-    course = Course(options.steps)
+    # PyTorch would fill new memory in this mode, which is not what programs do.
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cudnn.benchmark = False
+    course = Course(options.steps, options.wait)
     WORKLOADS[options.workload](course)
     stats = torch.cuda.memory_stats()
     print(
