@@ -182,7 +182,7 @@ class StatisticsCase(AllocatorCase):
         free_with, _ = torch.cuda.mem_get_info()
         self.assertGreaterEqual(free_before - free_with, 512 * MIB)
         del tensor
-        self.assertEqual(torch.cuda.mem_get_info()[0], free_with)
+        self.assertLess(torch.cuda.mem_get_info()[0], free_before - 256 * MIB, "it is kept for reuse")
         torch.cuda.empty_cache()
         self.assertAlmostEqual(torch.cuda.mem_get_info()[0], free_before, delta=64 * MIB)
 
