@@ -197,12 +197,16 @@ class ObserverCase(AllocatorCase):
 
     def test_an_observer_may_ask_the_allocator(self):
         # It is called with no lock held, so it can look around.
-        looked = []
-        torch._C._cuda_attach_out_of_memory_observer(
-            lambda *_: looked.append((torch.cuda.memory_stats(), torch.cuda.memory_snapshot()))
-        )
+        looked, wanted = [], [True]
+
+        def look(*_):
+            if wanted[0]:
+                looked.append((torch.cuda.memory_stats(), torch.cuda.memory_snapshot()))
+
+        torch._C._cuda_attach_out_of_memory_observer(look)
         with self.assertRaises(torch.OutOfMemoryError):
             torch.empty(TEBIBYTE_OF_FLOATS, device="cuda")
+        wanted[0] = False
         self.assertEqual(len(looked), 1)
         self.assertEqual(looked[0][0]["num_ooms"], torch.cuda.memory_stats()["num_ooms"])
 
