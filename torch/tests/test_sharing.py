@@ -23,20 +23,14 @@ class Peer:
         configure(*settings)
 
     def sum_of(self, tensor):
-        return float(tensor.sum())
+        return float(tensor.sum(dtype=torch.float64))
 
     def sums_of(self, tensors):
-        return [float(tensor.sum()) for tensor in tensors]
+        return [self.sum_of(tensor) for tensor in tensors]
 
     def double(self, tensor):
         tensor.mul_(2)
         torch.cuda.synchronize()
-
-    def double_and_return(self, tensor):
-        tensor.mul_(2)
-        torch.cuda.synchronize()
-        self.kept.append(tensor)
-        return None
 
     def make(self, value_and_count):
         value, count = value_and_count
@@ -55,7 +49,7 @@ class Peer:
         self.kept.append(tensor)
 
     def sums_of_kept(self, _):
-        return [float(tensor.sum()) for tensor in self.kept]
+        return self.sums_of(self.kept)
 
     def forget(self, _):
         self.kept.clear()
