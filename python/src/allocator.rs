@@ -5,6 +5,7 @@ use std::sync::Arc;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
+use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, OutOfMemory, StreamId};
 use larder_sim::{SimDevice, SimOptions};
 use pyo3::exceptions::PyRuntimeError;
@@ -54,6 +55,13 @@ impl Device {
     }
 }
 
+/// A number of bytes in the largest unit that holds it whole.
+fn capacity_text(bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
+    let unit = units.into_iter().find(|(size, _)| bytes.is_multiple_of(*size));
+    unit.map_or_else(|| format!("{bytes}B"), |(size, name)| format!("{}{name}", bytes / size))
+}
+
 impl Allocator {
     fn simulated(&self) -> PyResult<&Arc<SimDevice>> {
         self.larder
@@ -88,13 +96,16 @@ impl Allocator {
         let conf = Conf::of(settings, policy)?;
         let policy = conf.policy.name;
         let builder = larder::Allocator::builder().config(conf.config).policy(conf.policy);
-        let made = match (Device::parse(&text)?, memory) {
+        let (made, device) = match (Device::parse(&text)?, memory) {
             (Device::Simulated { memory_bytes }, memory) => {
                 let plain = SimOptions::default();
                 let memory_bytes = memory.or(memory_bytes).unwrap_or(plain.memory_bytes);
-                builder.simulated_with(SimOptions { memory_bytes, ..plain })
+                let made = builder.simulated_with(SimOptions { memory_bytes, ..plain });
+                (made, format!("sim:{}", capacity_text(memory_bytes)))
             }
-            (Device::Cuda(index), None) => py.detach(|| builder.cuda(index)),
+            (Device::Cuda(index), None) => {
+                (py.detach(|| builder.cuda(index)), format!("cuda:{index}"))
+            }
             (Device::Cuda(_), Some(_)) => {
                 return Err(UsageError::new_err("a real GPU has the memory that it has"));
             }
@@ -102,7 +113,7 @@ impl Allocator {
         let larder = made.map_err(|error| of_larder(py, &error))?;
         let core = larder.core().cloned();
         let core = core.ok_or_else(|| PyRuntimeError::new_err("there is no allocator"))?;
-        Ok(Allocator { larder, core, policy, device: text })
+        Ok(Allocator { larder, core, policy, device })
     }
 
     /// The device, as its text.

@@ -18,7 +18,10 @@ const LARDER_VARIABLE: &str = "LARDER_CONF";
 
 /// Who decides, and with which settings.
 pub(crate) struct Conf {
+    /// The one that the text names, or the default.
     pub(crate) policy: Policy,
+    /// Whether the text names one.
+    pub(crate) names_policy: bool,
     pub(crate) config: Config,
 }
 
@@ -41,10 +44,10 @@ impl Conf {
                         place, and the two exclude each other"
                 .to_owned());
         }
-        Ok(Conf { policy, config })
+        Ok(Conf { policy, names_policy: !ours.is_empty(), config })
     }
 
-    /// What a caller asks for: a text, or else what the environment says; and a policy that wins.
+    /// What a caller asks for: a text, or else what the environment says; and a policy.
     pub(crate) fn of(settings: Option<&str>, policy: Option<&str>) -> PyResult<Conf> {
         let text = match settings {
             Some(text) => text.to_owned(),
@@ -53,6 +56,12 @@ impl Conf {
         let mut conf = Conf::read(&text)
             .map_err(|error| SettingsError::new_err(format!("settings: {error}")))?;
         if let Some(name) = policy {
+            if conf.names_policy && conf.policy.name != name {
+                let theirs = conf.policy.name;
+                return Err(SettingsError::new_err(format!(
+                    "the settings name the policy {theirs}, and policy= names {name}"
+                )));
+            }
             let parsed = name.parse::<Policy>();
             conf.policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
         }

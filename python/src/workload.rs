@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::conf::Conf;
-use crate::errors::{FileError, UsageError};
+use crate::errors::{FileError, SettingsError, UsageError};
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
@@ -25,8 +25,8 @@ impl From<larder_cli::workload::Workload> for Workload {
     }
 }
 
-fn set_up(policy: &str, settings: &str, memory: u64, addresses: &str) -> PyResult<Setup> {
-    let conf = Conf::of(Some(settings), Some(policy))?;
+fn set_up(policy: Option<&str>, settings: &str, memory: u64, addresses: &str) -> PyResult<Setup> {
+    let conf = Conf::of(Some(settings), policy)?;
     let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
     Ok(Setup { policy: conf.policy, config: conf.config, memory_bytes: memory, addresses })
 }
@@ -58,7 +58,7 @@ impl Workload {
         &self,
         py: Python<'_>,
         name: &str,
-        policy: &str,
+        policy: Option<&str>,
         settings: &str,
         memory: u64,
         addresses: &str,
@@ -67,7 +67,12 @@ impl Workload {
         let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, |_, _| ()));
         let outcome = ran.map_err(|error| stopped(name, &error))?;
         let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
-        Ok(Outcome { run: outcome, summary, settings: settings.to_owned() })
+        Ok(Outcome {
+            run: outcome,
+            summary,
+            settings: settings.to_owned(),
+            policy: setup.policy.name,
+        })
     }
 
     /// Runs it once for each of the settings; with the table that shows them side by side.
@@ -75,7 +80,7 @@ impl Workload {
         &self,
         py: Python<'_>,
         name: &str,
-        policy: &str,
+        policy: Option<&str>,
         settings: Vec<String>,
         memory: u64,
         addresses: &str,
@@ -84,6 +89,11 @@ impl Workload {
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
             let conf = Conf::of(Some(&text), None)?;
+            if conf.names_policy {
+                let sentence =
+                    format!("settings: '{text}': all runs have one policy, which policy= names");
+                return Err(SettingsError::new_err(sentence));
+            }
             Ok((text, conf.config))
         };
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
@@ -92,7 +102,7 @@ impl Workload {
         let table = summary::rows(name, &setup, &rows);
         let outcomes = rows.into_iter().map(|row| {
             let summary = summary::outcome(name, &self.0, &setup, &row.conf, &row.outcome);
-            Outcome { run: row.outcome, summary, settings: row.conf }
+            Outcome { run: row.outcome, summary, settings: row.conf, policy: setup.policy.name }
         });
         Ok((outcomes.collect(), table))
     }
@@ -102,7 +112,7 @@ impl Workload {
         &self,
         py: Python<'_>,
         name: &str,
-        policy: &str,
+        policy: Option<&str>,
         settings: &str,
         memory: u64,
         addresses: &str,
@@ -125,6 +135,9 @@ pub(crate) struct Outcome {
     /// The settings of the run.
     #[pyo3(get)]
     settings: String,
+    /// Who decided.
+    #[pyo3(get)]
+    policy: &'static str,
 }
 
 #[pymethods]

@@ -20,14 +20,17 @@ Source = Union[str, "os.PathLike[str]", Snapshot]
 class Replay:
     """What came of one run."""
 
-    def __init__(self, native: _native.Outcome, name: str, operations: int, policy: str) -> None:
+    def __init__(self, native: _native.Outcome, name: str, operations: int) -> None:
         self._native = native
         self.name = name
         """What was run."""
         self.operation_count = operations
         """How many operations it has."""
-        self.policy = policy
+
+    @property
+    def policy(self) -> str:
         """Who decided."""
+        return self._native.policy
 
     @property
     def settings(self) -> str:
@@ -189,7 +192,7 @@ def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
 def replay(
     source: Source,
     *,
-    policy: str = "larder",
+    policy: str | None = None,
     memory: int | str = "80GiB",
     settings: Settings = "",
     device: int = 0,
@@ -200,7 +203,7 @@ def replay(
     source
         An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a `Snapshot`.
     policy
-        Who decides: `larder`, or `torch-2.11` exactly as PyTorch 2.11 does.
+        Who decides: `larder`, which is the default, or `torch-2.11` exactly as PyTorch 2.11 does.
     memory
         How much memory the GPU has.
     settings
@@ -213,14 +216,14 @@ def replay(
     workload, name = _load(source, device)
     text = settings_text(settings)
     outcome = workload.replay(name, policy, text, memory_bytes(memory), addresses)
-    return Replay(outcome, name, len(workload), policy)
+    return Replay(outcome, name, len(workload))
 
 
 def compare(
     source: Source,
     settings: Iterable[Settings] | None = None,
     *,
-    policy: str = "larder",
+    policy: str | None = None,
     memory: int | str = "80GiB",
     device: int = 0,
     addresses: str = "recorded",
@@ -232,14 +235,14 @@ def compare(
     confs = list(_native.USUAL_SETTINGS) if settings is None else [settings_text(one) for one in settings]
     workload, name = _load(source, device)
     outcomes, summary = workload.compare(name, policy, confs, memory_bytes(memory), addresses)
-    runs = [Replay(outcome, name, len(workload), policy) for outcome in outcomes]
+    runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
 
 
 def fit(
     source: Source,
     *,
-    policy: str = "larder",
+    policy: str | None = None,
     memory: int | str = "80GiB",
     settings: Settings = "",
     device: int = 0,

@@ -84,7 +84,8 @@ def _chain():
 
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None:
-        return
+        # So it is told to `site`, which thinks nothing of it.
+        raise ImportError("there is no sitecustomize", name="sitecustomize")
     module = importlib.util.module_from_spec(spec)
     ours = sys.modules.get("sitecustomize")
     sys.modules["sitecustomize"] = module
