@@ -56,7 +56,9 @@ def run_python(tmp_path: Path, fake_torch: FakeTorch) -> Run:
     """Starts Python with some words, the stand-in for PyTorch on its path, in a folder of the test."""
     home = Path(larder.__file__).parents[1]
 
-    def run(*words: str, environment: dict[str, str] | None = None, **more: object) -> subprocess.CompletedProcess[str]:
+    def run(
+        *words: str, environment: dict[str, str] | None = None, input: str | None = None
+    ) -> subprocess.CompletedProcess[str]:
         paths = [str(fake_torch.folder), str(home)]
         variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "STAND_IN_DIARY": str(fake_torch.diary)}
         variables.update(environment or {})
@@ -67,7 +69,7 @@ def run_python(tmp_path: Path, fake_torch: FakeTorch) -> Run:
             capture_output=True,
             text=True,
             timeout=300,
-            **more,  # type: ignore[call-overload]
+            input=input,
         )
 
     return run

@@ -73,7 +73,6 @@ class FakeTorch:
         used: bool = False,
         allocator: str = "native",
         source: str = STAND_IN,
-        headers: bool = True,
     ) -> FakeTorch:
         package = self.folder / "torch"
         (package / "lib").mkdir(parents=True)
@@ -83,13 +82,12 @@ class FakeTorch:
         for name in ("libc10.so", "libc10_cuda.so"):
             words = ["g++", "-shared", "-fPIC", "-x", "c++", os.devnull, f"-Wl,-soname,{name}", "-o"]
             subprocess.run([*words, str(package / "lib" / name)], check=True)
-        if headers:
-            include = self.folder / "nvidia" / "cu13" / "include"
-            include.mkdir(parents=True)
-            (include / "cuda_runtime_api.h").write_text(
-                '#define CUDART_VERSION 13000\n#include "crt/host_defines.h"\n__host__ int larder_test_only();\n'
-            )
-            (include / "cuda.h").write_text("")
+        include = self.folder / "nvidia" / "cu13" / "include"
+        include.mkdir(parents=True)
+        (include / "cuda_runtime_api.h").write_text(
+            '#define CUDART_VERSION 13000\n#include "crt/host_defines.h"\n__host__ int larder_test_only();\n'
+        )
+        (include / "cuda.h").write_text("")
         text = INIT.format(
             version=version, cuda=cuda, hip=hip, used=used, allocator=allocator, sources=str(self.sources)
         )

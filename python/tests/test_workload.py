@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     path = workloads / "prefetch_streams.pickle.gz"
     for call in (larder.replay, larder.fit):
         with pytest.raises(larder.Error, match=sentence):
-            call(path, **arguments)  # type: ignore[operator]
+            call(path, **arguments)  # type: ignore[arg-type]
     with pytest.raises(larder.SettingsError, match="all runs have one policy"):
         larder.compare(path, ["policy:larder"])
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_is_refused_in_one_sentence(
 def test_a_file_that_is_not_there_is_told_as_python_tells_it(tmp_path: Path) -> None:
     for call in (larder.replay, larder.compare, larder.fit, larder.Snapshot):
         with pytest.raises(FileNotFoundError):
-            call(tmp_path / "missing.pickle")  # type: ignore[operator]
+            call(tmp_path / "missing.pickle")
     with pytest.raises(larder.FileError, match="this is a folder"):
         larder.replay(tmp_path)
 

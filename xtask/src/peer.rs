@@ -170,7 +170,7 @@ fn link_runtime(root: &Path, archive: &Path, runtime: &Path) -> Result<(), Strin
 }
 
 /// What a program said last, which is mostly why it failed.
-fn last_line(said: &[u8]) -> String {
+pub(crate) fn last_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
     line.trim_start_matches("ERROR: ").to_owned()

@@ -66,6 +66,7 @@ impl Step {
         steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "200"]));
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
+        steps.push(Self::cargo("python", &["xtask", "python"]));
         steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
         steps.push(if has_nextest {
             Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -195,6 +196,7 @@ mod tests {
                 "parity",
                 "headers",
                 "stand-in",
+                "python",
                 "doc tests",
                 "tests",
             ];

@@ -3,7 +3,23 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import final
 
-from typing_extensions import Self
+from typing_extensions import Self, disjoint_base
+
+__all__ = [
+    "__version__",
+    "Allocator",
+    "Pool",
+    "Checkpoint",
+    "Snapshot",
+    "Workload",
+    "Outcome",
+    "environment_settings",
+    "check_settings",
+    "parse_size",
+    "format_size",
+    "POLICIES",
+    "USUAL_SETTINGS",
+]
 
 __version__: str
 POLICIES: list[str]
@@ -14,6 +30,7 @@ def check_settings(name: str, text: str) -> None: ...
 def parse_size(text: str) -> int: ...
 def format_size(size_bytes: int) -> str: ...
 
+@disjoint_base
 class Allocator:
     def __new__(
         cls,

@@ -25,10 +25,10 @@ class Snapshot:
     >>> from larder import Allocator
     >>> allocator = Allocator()
     >>> allocator.record_history()
-    >>> address = allocator.malloc(1 << 20)
+    >>> address = allocator.malloc(3 << 20)
     >>> snapshot = allocator.snapshot()
     >>> snapshot
-    <larder.Snapshot of allocator: 1 segment, 2.00 MiB reserved, 1.00 MiB live, 2 entries>
+    <larder.Snapshot of allocator: 1 segment, 20.00 MiB reserved, 3.00 MiB live, 2 entries>
     >>> snapshot.segments[0]["blocks"][0]["state"]
     'active_allocated'
     """
