@@ -27,6 +27,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <dlfcn.h>
+
 #include "bench.hpp"
 #include "history.hpp"
 #include "script.hpp"
@@ -45,6 +47,7 @@ int larder_sim_capture(cudaStream_t stream, int on);
 int larder_sim_launch(cudaStream_t stream);
 int larder_sim_wait(cudaStream_t stream, cudaStream_t other);
 uint64_t larder_sim_used();
+int larder_sim_offer();
 int larder_sim_calls(LarderCallCounts* counts);
 }
 
@@ -387,13 +390,36 @@ std::optional<history::Listing> listing(const std::vector<std::string>& words) {
   return std::optional<history::Listing>(std::in_place, *path, wishes);
 }
 
+// Puts Larder in the place of PyTorch's allocator, behind the same interface and on the same device.
+void install(const std::string& path) {
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) {
+    throw BadInput(dlerror());
+  }
+  auto function = [&](const char* name) {
+    void* found = dlsym(library, name);
+    return found != nullptr ? found : throw BadInput(path + ": there is no function " + name);
+  };
+  larder_sim_offer();
+  setenv("LARDER_DEVICE", "process", 1);
+  auto* put_in = reinterpret_cast<int (*)(const char*)>(function("larder_torch_install"));
+  auto* reason = reinterpret_cast<const char* (*)()>(function("larder_torch_last_error"));
+  if (put_in("policy:torch-2.11") != 0) {
+    throw BadInput(path + ": " + reason());
+  }
+}
+
 int run(const std::vector<std::string>& words) {
   if (words.size() < 2 || (words[0] != "replay" && words[0] != "bench")) {
     std::cerr << "usage: judge replay FILE.ops [--placements OUT] [--shuffle SEED]\n"
                  "                             [--history OUT] [--level never|state|alloc|all]\n"
                  "                             [--max-entries N] [--skip ACTION,…]\n"
-                 "       judge bench FILE.ops [--repeat N] [--threads T] [--history N]\n";
+                 "       judge bench FILE.ops [--repeat N] [--threads T] [--history N]\n"
+                 "both:  [--backend LIBRARY]\n";
     return 2;
+  }
+  if (auto backend = option(words, "--backend")) {
+    install(*backend);
   }
   // The allocator asks whether somebody uses the device before it answers for it.
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });

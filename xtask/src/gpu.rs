@@ -5,9 +5,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::peer::{self, Peer, UNPACK, WHEEL_KIND};
+use crate::peer::{self, Peer};
 use crate::programs::{self, target_folder};
 use crate::request::Gpu;
+use crate::wheels::Wheels;
 
 /// The compiler of kernels, which needs no GPU.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -86,19 +87,8 @@ fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
 fn compile_kernels(root: &Path, target: &Path) -> Result<(), String> {
     let folder = target.join("nvrtc");
     let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
-    if !library.is_file() {
-        let wheels = folder.join("wheels");
-        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
-        eprintln!("==> fetching {NVRTC} (once, about 90 MB)");
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).arg(NVRTC);
-        peer::run(&mut pip)?;
-        let mut unpack = Command::new("python3");
-        unpack.args(["-c", UNPACK]).arg(&wheels).arg(&folder).arg("nvidia/cu13/lib/");
-        peer::run(&mut unpack)?;
-        // What is left of the wheel costs room and nothing else.
-        let _ = fs::remove_dir_all(&wheels);
-    }
+    let (what, files) = ("NVRTC", folder);
+    Wheels { what, pins: &[NVRTC], wanted: &["nvidia/cu13/lib/"], files }.fetch()?;
     let kernels = root.join(KERNELS);
     let mut compile = Command::new("python3");
     compile.arg(kernels.join("compile.py")).arg(&library);

@@ -4,6 +4,7 @@
 //! green run there. It has no dependencies: it must build first, and fast, on a fresh clone.
 #![forbid(unsafe_code)]
 
+mod backend;
 mod bench;
 mod gpu;
 mod headers;
@@ -14,6 +15,7 @@ mod python;
 mod request;
 mod step;
 mod tidy;
+mod wheels;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -46,6 +48,7 @@ fn perform(task: Task) -> ExitCode {
         Task::Bench(options) => return measure(&runner, options),
         Task::Python => return done(python::run(&runner.root)),
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
+        Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {
             return done(gpu::run(&runner.root, Path::new(&runner.program), what));
         }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use crate::wheels::Wheels;
+
 /// The wheels, of which the allocator and the headers are taken. Everything is pinned: the peer is
 /// one version, and its results must not change under us.
 const WHEELS: [&str; 4] = [
@@ -12,35 +14,6 @@ const WHEELS: [&str; 4] = [
     "nvidia-cuda-crt==13.0.88",
     "nvidia-nvml-dev==13.4.92",
 ];
-
-/// The wheels are for this Python and this system, whichever Python fetches them.
-pub(crate) const WHEEL_KIND: [&str; 15] = [
-    "--no-deps",
-    "--only-binary=:all:",
-    "--implementation=cp",
-    "--python-version=3.11",
-    "--abi=cp311",
-    "--abi=none",
-    "--platform=manylinux_2_28_x86_64",
-    "--platform=manylinux2014_x86_64",
-    "--platform=manylinux_2_17_x86_64",
-    "--disable-pip-version-check",
-    "--no-input",
-    "--retries=1",
-    "--timeout=20",
-    "--quiet",
-    "--dest",
-];
-
-/// Takes out of each wheel in a folder what lies under the given prefixes.
-pub(crate) const UNPACK: &str = "
-import pathlib, sys, zipfile
-wheels, out, *prefixes = sys.argv[1:]
-for wheel in pathlib.Path(wheels).glob('*.whl'):
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.startswith(tuple(prefixes))]
-        archive.extractall(out, names)
-";
 
 const WANTED: [&str; 6] = [
     "torch/lib/libc10.so",
@@ -80,6 +53,21 @@ impl Peer {
         self.folder.join("peer")
     }
 
+    fn fetch(&self) -> Result<(), String> {
+        let (what, files) = ("PyTorch's allocator", self.wheel_files());
+        Wheels { what, pins: &WHEELS, wanted: &WANTED, files }.fetch()
+    }
+
+    /// The folder with the judge and the libraries that it runs with.
+    pub(crate) fn bin(&self) -> PathBuf {
+        self.folder.join("bin")
+    }
+
+    /// The folder into which PyTorch's wheel was unpacked.
+    pub(crate) fn torch(&self) -> PathBuf {
+        self.wheel_files().join("torch")
+    }
+
     /// CUDA's headers, which come with the peer.
     pub(crate) fn cuda_headers(&self) -> Result<PathBuf, String> {
         self.fetch()?;
@@ -99,38 +87,6 @@ impl Peer {
         let runtime = bin.join("libcudart.so.13");
         link_runtime(root, static_library, &runtime)?;
         self.compile_judge(root, &runtime)
-    }
-
-    /// The wheels are large and little of them is needed, so they do not stay.
-    fn fetch(&self) -> Result<(), String> {
-        let complete = self.wheel_files().join("complete");
-        let pinned = [&WHEELS[..], &WANTED[..]].concat().join("\n");
-        if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
-            return Ok(());
-        }
-        let wheels = self.folder.join("wheels");
-        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
-        eprintln!("==> fetching {} (once, about 530 MB)", WHEELS.join(", "));
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).args(WHEELS);
-        let fetched = pip.output();
-        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
-            let reason = match &fetched {
-                Ok(output) => last_line(&output.stderr),
-                Err(error) => error.to_string(),
-            };
-            return Err(format!(
-                "PyTorch's allocator is not in the cache under target/judge, and \
-                 `python3 -m pip download` cannot fetch it: {reason}"
-            ));
-        }
-        let mut unpack = Command::new("python3");
-        unpack.args(["-c", UNPACK]).arg(&wheels).arg(self.wheel_files()).args(WANTED);
-        run(&mut unpack)?;
-        fs::write(&complete, pinned).map_err(|error| format!("{}: {error}", complete.display()))?;
-        // What is left of the wheels costs room and nothing else.
-        let _ = fs::remove_dir_all(&wheels);
-        Ok(())
     }
 
     /// The judge's own search path comes before those of PyTorch's libraries, so that a CUDA that
@@ -167,13 +123,6 @@ fn link_runtime(root: &Path, archive: &Path, runtime: &Path) -> Result<(), Strin
         .args(["-Wl,--no-whole-archive", "-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
         .arg(runtime);
     run(&mut link)
-}
-
-/// What a program said last, which is mostly why it failed.
-pub(crate) fn last_line(said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said);
-    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    line.trim_start_matches("ERROR: ").to_owned()
 }
 
 /// Runs a command of which nothing but success is wanted.

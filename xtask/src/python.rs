@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use crate::peer;
 use crate::programs::target_folder;
+use crate::wheels;
 
 /// The folder `python` under Cargo's target folder, with a virtual environment in it.
 struct Environment {
@@ -47,7 +48,7 @@ impl Environment {
         let fetched = pip.args(["--retries=1", "--timeout=20"]).args(&tools).output();
         if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
             let reason = match &fetched {
-                Ok(output) => peer::last_line(&output.stderr),
+                Ok(output) => wheels::last_line(&output.stderr),
                 Err(error) => error.to_string(),
             };
             return Err(format!(

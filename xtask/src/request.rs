@@ -14,6 +14,7 @@ Commands:
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
+  backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
   python   the Python package, installed as its users install it, and its tests
   gpu      the folder target/gpu, which proves and measures on a machine with a GPU
@@ -50,11 +51,12 @@ const PARITY_HELP: &str = "\
 Runs PyTorch 2.11's own allocator and ours, policy torch-2.11, on the same simulated GPU with the
 same scripts, and compares every statistic, every count of device calls and every placement.
 
-Usage: cargo xtask parity [--seeds N] [--from SEED]
+Usage: cargo xtask parity [--seeds N] [--from SEED] [--through-interface]
 
 Options:
-  --seeds N     how many random scripts of each flavour, each under all settings; 50 without it
-  --from SEED   the first seed; 1 without it
+  --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
+  --from SEED           the first seed; 1 without it
+  --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
 
 The recorded programs are compared too. A difference is printed with its seed, its settings and the
 shortest beginning of the script that shows it. Scripts on which the peer gives up or does not agree
@@ -97,6 +99,15 @@ It needs python3 with pip and venv, g++ and, the first time, the Python package 
 stays under target/python. It needs no PyTorch.
 ";
 
+const BACKEND_HELP: &str = "\
+Builds the library that puts Larder behind PyTorch's own interface, against PyTorch 2.11 and against the
+newest PyTorch that it is known to build for.
+
+Usage: cargo xtask backend
+
+It needs what parity needs, and the newest PyTorch's wheel besides.
+";
+
 const GPU_HELP: &str = "\
 Builds what proves and measures on a machine with a GPU, and lays it out in target/gpu: a program and
 a script that runs it. Nothing is built there; the machine needs the NVIDIA driver, and for the
@@ -134,6 +145,7 @@ pub(crate) enum Task {
     Bench(Options),
     Headers,
     Python,
+    Backend,
     Gpu(Gpu),
 }
 
@@ -143,10 +155,11 @@ impl Task {
             "test" => Some(Self::Test),
             "lint" => Some(Self::Lint),
             "tidy" => Some(Self::Tidy),
-            "parity" => Some(Self::Parity(Seeds { from: 1, count: 50 })),
+            "parity" => Some(Self::Parity(Seeds { from: 1, count: 50, through_interface: false })),
             "bench" => Some(Self::Bench(Options::default())),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
+            "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
         }
@@ -161,6 +174,7 @@ impl Task {
             Self::Bench(_) => BENCH_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
+            Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
         }
     }
@@ -174,6 +188,7 @@ impl Task {
     ) -> Result<bool, String> {
         match (self, option) {
             (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
+            (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
             (Self::Bench(options), "--rounds") => {
                 let rounds = number(option, rest)?;
@@ -258,7 +273,11 @@ mod tests {
 
     #[test]
     fn parity_takes_its_seeds() {
-        let parity = |from, count| Ok(Request::Run(Task::Parity(Seeds { from, count })));
+        let seeds = |from, count| Seeds { from, count, through_interface: false };
+        let parity = |from, count| Ok(Request::Run(Task::Parity(seeds(from, count))));
+        let through = Seeds { through_interface: true, ..seeds(1, 9) };
+        let parsed = parse("parity --through-interface --seeds 9");
+        assert_eq!(parsed, Ok(Request::Run(Task::Parity(through))));
         assert_eq!(parse("parity"), parity(1, 50));
         assert_eq!(parse("parity --from 7"), parity(7, 50));
         assert_eq!(parse("parity --seeds 2000 --from 3"), parity(3, 2000));
@@ -286,6 +305,7 @@ mod tests {
     #[test]
     fn gpu_takes_flags_and_headers_takes_nothing() {
         assert_eq!(parse("headers"), Ok(Request::Run(Task::Headers)));
+        assert_eq!(parse("backend"), Ok(Request::Run(Task::Backend)));
         assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(Gpu::Folder))));
         assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
         assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));

@@ -64,6 +64,9 @@ impl Step {
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
         steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "200"]));
+        steps.push(Self::cargo("backend", &["xtask", "backend"]));
+        let through = ["xtask", "parity", "--through-interface", "--seeds", "40"];
+        steps.push(Self::cargo("parity through PyTorch's interface", &through));
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
         steps.push(Self::cargo("python", &["xtask", "python"]));
@@ -194,6 +197,8 @@ mod tests {
                 "tidy",
                 "release build",
                 "parity",
+                "backend",
+                "parity through PyTorch's interface",
                 "headers",
                 "stand-in",
                 "python",

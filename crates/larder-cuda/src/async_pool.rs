@@ -82,10 +82,10 @@ impl AsyncPool {
         if supported.map_err(CudaError::driver("tell what the GPU can do"))? == 0 {
             return Err(CudaError::NoMemoryPools { index });
         }
-        let context = Context::new(cuda);
+        let context = Context::new(Arc::clone(&cuda));
         let call = || -> Result<(Pool, Arc<CudaStream>), DeviceError> {
             let _entered = context.enter()?;
-            let pool = driver::default_pool(context.cuda().cu_device())?;
+            let pool = driver::default_pool(cuda.cu_device())?;
             let keep = [
                 (PoolAttribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX),
                 (PoolAttribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1),
@@ -96,7 +96,7 @@ impl AsyncPool {
                 // SAFETY: the default pool lives as long as the device.
                 unsafe { driver::set_pool_attribute(pool, attribute, value) }?;
             }
-            let unifier = context.cuda().new_stream();
+            let unifier = cuda.new_stream();
             Ok((Pool(pool), unifier.map_err(|error| driver::refusal(error.0))?))
         };
         let (pool, unifier) = call().map_err(CudaError::driver("prepare its memory pool"))?;

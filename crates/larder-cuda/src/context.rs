@@ -1,8 +1,8 @@
 //! The device's context, and what must be so on a thread that calls the driver.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::CudaContext;
 use cudarc::driver::sys::{self, CUstreamCaptureMode};
@@ -10,16 +10,26 @@ use larder_core::device::DeviceError;
 
 use crate::driver;
 
-/// The primary context of a device, kept alive.
+/// The primary context of a device, kept alive once it is made. Making it takes memory of the device,
+/// some hundred MiB, which a process that only might use the device should not take.
 pub(crate) struct Context {
-    cuda: Arc<CudaContext>,
+    ordinal: i32,
+    cuda: OnceLock<Arc<CudaContext>>,
     /// How often it was entered, which is how many calls came.
     entries: AtomicU64,
 }
 
 impl Context {
+    /// The context of the device of this number, which is made when it is first entered.
+    pub(crate) fn of(ordinal: i32) -> Context {
+        Context { ordinal, cuda: OnceLock::new(), entries: AtomicU64::new(0) }
+    }
+
+    /// A context that is there already.
     pub(crate) fn new(cuda: Arc<CudaContext>) -> Context {
-        Context { cuda, entries: AtomicU64::new(0) }
+        let context = Context::of(cuda.ordinal() as i32);
+        let _ = context.cuda.set(cuda);
+        context
     }
 
     /// How often it was entered.
@@ -27,12 +37,20 @@ impl Context {
         self.entries.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn cuda(&self) -> &Arc<CudaContext> {
-        &self.cuda
-    }
-
-    pub(crate) fn raw(&self) -> sys::CUcontext {
-        self.cuda.cu_ctx()
+    /// The context, made if need be. What is current on the thread stays so.
+    pub(crate) fn cuda(&self) -> Result<&Arc<CudaContext>, DeviceError> {
+        if let Some(cuda) = self.cuda.get() {
+            return Ok(cuda);
+        }
+        let before = driver::current_context();
+        let made = CudaContext::new(self.ordinal as usize);
+        // Making the context made it current; that is the program's affair, not ours.
+        if let Ok(before) = before {
+            // SAFETY: it was current when we were called.
+            let _ = unsafe { driver::set_current_context(before) };
+        }
+        let made = made.map_err(|error| driver::refusal(error.0))?;
+        Ok(self.cuda.get_or_init(|| made))
     }
 
     /// Makes the context current on this thread, and lets the thread make calls that a capture
@@ -40,11 +58,12 @@ impl Context {
     /// the usual case, that is no more than a look.
     pub(crate) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
         self.entries.fetch_add(1, Ordering::Relaxed);
+        let own = self.cuda()?.cu_ctx();
         let previous = driver::current_context()?;
-        let restore = previous != self.raw();
+        let restore = previous != own;
         if restore {
             // SAFETY: this very value keeps the context alive.
-            unsafe { driver::set_current_context(self.raw()) }?;
+            unsafe { driver::set_current_context(own) }?;
         }
         let relaxed = CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         let mode = driver::exchange_capture_mode(relaxed)?;

@@ -55,6 +55,9 @@ impl ShareBy {
 pub struct CudaOptions {
     /// How pages are made known to other processes.
     pub share_by: ShareBy,
+    /// Whether the device's context is made at the first call that needs it and not at once. It takes
+    /// some hundred MiB, so a process with many GPUs of which it uses few wants this.
+    pub late_context: bool,
 }
 
 /// A GPU. The crate's page says what holds for every call.
@@ -95,23 +98,18 @@ impl CudaDevice {
         if index >= count {
             return Err(CudaError::NoDevice { index, count });
         }
-        let before = driver::current_context();
-        let opened = CudaDevice::open(index, options);
-        // Making the context made it current; that is the program's affair, not ours.
-        if let Ok(before) = before {
-            // SAFETY: it was current when we were called.
-            let _ = unsafe { driver::set_current_context(before) };
+        let device = CudaDevice::describe(index, options)?;
+        if !options.late_context {
+            device.context.cuda().map_err(CudaError::driver("make a context"))?;
         }
-        opened
+        Ok(device)
     }
 
-    fn open(index: u32, options: CudaOptions) -> Result<CudaDevice, CudaError> {
-        let cuda = CudaContext::new(index as usize).map_err(|error| {
-            let error = driver::refusal(error.0);
-            CudaError::Driver { call: "make a context", error }
-        })?;
+    fn describe(index: u32, options: CudaOptions) -> Result<CudaDevice, CudaError> {
+        let ordinal = index as i32;
+        let cuda = driver::device(ordinal).map_err(CudaError::driver("name a GPU"))?;
         let attribute = |attribute| {
-            driver::attribute(cuda.cu_device(), attribute)
+            driver::attribute(cuda, attribute)
                 .map(|value| value != 0)
                 .map_err(CudaError::driver("tell what the GPU can do"))
         };
@@ -119,7 +117,6 @@ impl CudaDevice {
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)?;
         let rdma =
             attribute(Attribute::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED)?;
-        let ordinal = index as i32;
         let page_kind = driver::page_kind(ordinal, options.share_by.handles(), rdma);
         let granularity_bytes = if virtual_memory {
             let asked = driver::granularity(&page_kind);
@@ -127,9 +124,9 @@ impl CudaDevice {
         } else {
             RANGE_ALIGNMENT_BYTES
         };
-        let (_, total_bytes) =
-            driver::memory_info().map_err(CudaError::driver("tell its memory"))?;
-        let bus_id = driver::bus_id(cuda.cu_device());
+        let total_bytes =
+            driver::total_bytes(cuda).map_err(CudaError::driver("tell its memory"))?;
+        let bus_id = driver::bus_id(cuda);
         let properties = Properties {
             index: DeviceIndex(index),
             total_bytes,
@@ -138,7 +135,7 @@ impl CudaDevice {
         };
         Ok(CudaDevice {
             properties,
-            context: Context::new(cuda),
+            context: Context::of(ordinal),
             ordinal,
             bus_id: bus_id.map_err(CudaError::driver("tell the GPU's address"))?,
             page_kind: PageKind(page_kind),
@@ -151,8 +148,11 @@ impl CudaDevice {
     }
 
     /// The context that the device works in, for use with `cudarc`.
+    ///
+    /// # Panics
+    /// If the device was opened with `late_context` and the driver refuses to make the context now.
     pub fn context(&self) -> &Arc<CudaContext> {
-        self.context.cuda()
+        self.context.cuda().expect("the context was made when the device was opened")
     }
 
     /// How many calls reached the driver.
@@ -498,17 +498,14 @@ impl Device for CudaDevice {
         if peer.0 >= driver::device_count()? {
             return Err(refused("there is no such device"));
         }
-        let before = driver::current_context()?;
-        let cuda = CudaContext::new(peer.0 as usize).map_err(|error| driver::refusal(error.0));
-        // SAFETY: it was current when we were called.
-        unsafe { driver::set_current_context(before) }?;
-        let context = Context::new(cuda?);
-        if !driver::can_reach(context.cuda().cu_device(), self.context.cuda().cu_device())? {
+        let context = Context::of(peer.0 as i32);
+        let (theirs, own) = (context.cuda()?, self.context.cuda()?);
+        if !driver::can_reach(theirs.cu_device(), own.cu_device())? {
             return Err(refused("no way leads from the one to the other"));
         }
         let entered = context.enter()?;
         // SAFETY: this very value keeps the context alive.
-        unsafe { driver::enable_peer(self.context.raw()) }?;
+        unsafe { driver::enable_peer(own.cu_ctx()) }?;
         drop(entered);
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(context);
         Ok(())

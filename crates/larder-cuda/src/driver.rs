@@ -66,6 +66,18 @@ pub fn device_count() -> Result<u32, DeviceError> {
     written(0, |count| unsafe { sys::cuDeviceGetCount(count) }).map(|count: c_int| count as u32)
 }
 
+/// The device of this number.
+pub fn device(ordinal: i32) -> Result<sys::CUdevice, DeviceError> {
+    // SAFETY: the pointer is to a handle of the right type.
+    written(0, |device| unsafe { sys::cuDeviceGet(device, ordinal) })
+}
+
+/// How much memory the device has.
+pub fn total_bytes(device: sys::CUdevice) -> Result<u64, DeviceError> {
+    // SAFETY: the pointer is to a number of the right type.
+    written(0, |bytes| unsafe { sys::cuDeviceTotalMem_v2(bytes, device) }).map(|bytes| bytes as u64)
+}
+
 /// One of the device's numbers.
 pub fn attribute(
     device: sys::CUdevice,

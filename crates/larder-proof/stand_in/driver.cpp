@@ -197,6 +197,7 @@ CUresult cuDeviceGetPCIBusId(char *name, int length, CUdevice) {
     std::strncpy(name, "0000:00:00.0", static_cast<size_t>(length));
     return CUDA_SUCCESS;
 }
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice) { return *bytes = TOTAL, CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
     return *context = reinterpret_cast<CUcontext>(&context_mark), CUDA_SUCCESS;
 }

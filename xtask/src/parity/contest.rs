@@ -43,13 +43,18 @@ pub(super) enum Verdict {
 /// How a run of the peer ended.
 enum Ending {
     Done(Outcome),
-    /// It gave up; at which operation, counted from 1, if it says so.
-    GaveUp(Option<usize>),
+    /// It gave up: at which operation, counted from 1, if it says so, and what it said.
+    GaveUp {
+        at: Option<usize>,
+        said: String,
+    },
 }
 
 /// Where one worker runs its cases.
 pub(super) struct Ring<'a> {
     pub(super) programs: &'a Programs,
+    /// The library that puts ours behind the peer's own interface, if ours is to run there.
+    pub(super) backend: Option<&'a Path>,
     /// A folder of its own for what the runs write.
     pub(super) scratch: PathBuf,
     /// Where scripts are kept that show a difference.
@@ -60,7 +65,7 @@ impl Ring<'_> {
     pub(super) fn judge(&self, case: &Case<'_>) -> Result<Verdict, String> {
         match self.peer(case, 0)? {
             Ending::Done(peer) => self.compare(case, &peer),
-            Ending::GaveUp(at) => self.survive(case, at),
+            Ending::GaveUp { at, .. } => self.survive(case, at),
         }
     }
 
@@ -128,13 +133,24 @@ impl Ring<'_> {
                 _ => Verdict::PeerGaveUp,
             }),
             // An order of its hash tables in which it gives up still sooner.
-            Ending::GaveUp(_) => Ok(Verdict::PeerGaveUp),
+            Ending::GaveUp { .. } => Ok(Verdict::PeerGaveUp),
         }
     }
 
     fn peer(&self, case: &Case<'_>, shuffle: u32) -> Result<Ending, String> {
-        let placements = self.scratch.join("peer.placements");
-        let history = self.scratch.join("peer.history");
+        self.behind_interface(case, shuffle, "peer", None)
+    }
+
+    /// Runs a case through the peer's interface, behind which is the peer, or ours out of a library.
+    fn behind_interface(
+        &self,
+        case: &Case<'_>,
+        shuffle: u32,
+        who: &str,
+        backend: Option<&Path>,
+    ) -> Result<Ending, String> {
+        let placements = self.scratch.join(format!("{who}.placements"));
+        let history = self.scratch.join(format!("{who}.history"));
         let mut command = Command::new(&self.programs.judge);
         command
             .arg("replay")
@@ -149,13 +165,16 @@ impl Ring<'_> {
         if let Some((_, addresses)) = case.recording {
             command.env("LARDER_SIM_ADDRESSES", addresses);
         }
+        if let Some(library) = backend {
+            command.arg("--backend").arg(library);
+        }
         let output = command.output().map_err(|error| format!("the judge: {error}"))?;
         match output.status.code() {
             Some(0) => read(&output.stdout, &placements, &history).map(Ending::Done),
             // An allocator that ends the process has given up too.
             Some(3) | None => {
-                let said = String::from_utf8_lossy(&output.stderr).into_owned();
-                Ok(Ending::GaveUp(operation_in(&said)))
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Ok(Ending::GaveUp { at: operation_in(&said), said })
             }
             Some(_) => Err(format!(
                 "the judge cannot run {}: {}",
@@ -167,6 +186,13 @@ impl Ring<'_> {
 
     /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
     fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
+        if let Some(library) = self.backend {
+            let ending = self.behind_interface(case, 0, "ours", Some(library))?;
+            return Ok(match ending {
+                Ending::Done(outcome) => Ok(outcome),
+                Ending::GaveUp { said, .. } => Err(format!("ours gives up: {said}")),
+            });
+        }
         let placements = self.scratch.join("ours.placements");
         let history = self.scratch.join("ours.history");
         let file = case.recording.map_or(case.script, |(recording, _)| recording);
@@ -233,7 +259,7 @@ impl Ring<'_> {
                     let parting = Outcome::parting(peer, ours);
                     (!parting.is_none()).then(|| parting.first())
                 }
-                (Ending::GaveUp(_), Ok(_)) => None,
+                (Ending::GaveUp { .. }, Ok(_)) => None,
             };
             match parting {
                 Some(sentence) => (length, found) = (middle, sentence),

@@ -19,6 +19,7 @@ use std::thread;
 use contest::{Case, Ring, Verdict};
 use settings::{Flavour, RECORDED, Remembering, memory_sizes};
 
+use crate::backend;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
 
@@ -27,6 +28,8 @@ use crate::programs::{Programs, recordings, target_folder};
 pub(crate) struct Seeds {
     pub(crate) from: u64,
     pub(crate) count: u64,
+    /// Whether ours runs behind PyTorch's own interface, as it does in a PyTorch program.
+    pub(crate) through_interface: bool,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -53,16 +56,25 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     let programs = Programs::build(root, cargo, &target)?;
     let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
     jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
-    let totals = compare_all(&jobs, &programs, &target.join("judge"))?;
+    let peer = Peer::new(&target);
+    let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
+    let totals = compare_all(&jobs, &programs, backend.as_deref(), &target.join("judge"))?;
     let Totals { compared, gave_up, unsteady, different } = totals;
-    println!("{}", viewer::check(&programs, &Peer::new(&target), root)?);
+    if backend.is_none() {
+        println!("{}", viewer::check(&programs, &peer, root)?);
+    }
     println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
     let set_aside = gave_up + unsteady;
     println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
     Ok(different == 0)
 }
 
-fn compare_all(jobs: &[Job], programs: &Programs, folder: &Path) -> Result<Totals, String> {
+fn compare_all(
+    jobs: &[Job],
+    programs: &Programs,
+    backend: Option<&Path>,
+    folder: &Path,
+) -> Result<Totals, String> {
     let differences = folder.join("differences");
     // Scripts of an earlier run would be taken for findings of this one.
     let _ = fs::remove_dir_all(&differences);
@@ -74,7 +86,7 @@ fn compare_all(jobs: &[Job], programs: &Programs, folder: &Path) -> Result<Total
         let threads: Vec<_> = (0..workers)
             .map(|number| {
                 let scratch = folder.join(format!("worker-{number}"));
-                let ring = Ring { programs, scratch, differences: differences.clone() };
+                let ring = Ring { programs, backend, scratch, differences: differences.clone() };
                 let (next, totals) = (&next, &totals);
                 scope.spawn(move || -> Result<(), String> {
                     create(&ring.scratch)?;

@@ -1,0 +1,109 @@
+// Puts Larder in the place of PyTorch's own CUDA allocator.
+//
+// The library that this file becomes is loaded into a process with PyTorch in it, and
+// larder_torch_install() is called before anything of CUDA is used. It needs nothing of Python, so that
+// a C++ program can load it too. It builds against PyTorch 2.11 and later.
+
+#include <cstdlib>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+
+#include "backend_allocator.hpp"
+#include "backend_values.hpp"
+
+namespace larder_torch {
+namespace {
+
+namespace config = c10::CachingAllocator;
+
+// PyTorch reads settings in two steps, of which the second is a hook for what is CUDA's own. Ours comes
+// after it and looks at the outcome.
+void follow_settings(Backend& backend) {
+  auto& hook = config::AcceleratorAllocatorConfig::getConfigParserHook();
+  hook = [&backend, before = hook](const std::string& text) {
+    if (before) {
+      before(text);
+    }
+    backend.reconfigure();
+  };
+}
+
+// PyTorch's kernels run on real devices alone. "process" is the device that the process has beside PyTorch,
+// and only a program without kernels names it.
+std::string devices_asked_for() {
+  const char* asked = std::getenv("LARDER_DEVICE");
+  std::string devices = asked != nullptr ? asked : "cuda";
+  TORCH_CHECK(
+      devices == "cuda" || devices == "process",
+      "LARDER_DEVICE is '", devices, "', and PyTorch runs on real GPUs only: unset it, or choose GPUs by "
+      "CUDA_VISIBLE_DEVICES");
+  return devices;
+}
+
+std::string& last_error() {
+  static thread_local std::string text;
+  return text;
+}
+
+} // namespace
+} // namespace larder_torch
+
+extern "C" {
+
+// Puts Larder in the place of PyTorch's own allocator. `settings` are Larder's own, "key:value,…", or NULL
+// for those of the variable LARDER_CONF; PyTorch's come from PyTorch. Returns 0, or 1 with the reason in
+// larder_torch_last_error(), and then nothing was changed.
+__attribute__((visibility("default"))) int larder_torch_install(const char* settings) {
+  using namespace larder_torch;
+  static std::mutex mutex;
+  std::lock_guard<std::mutex> guard(mutex);
+  try {
+    if (Backend::installed.load() != nullptr) {
+      return 0;
+    }
+    auto& current = c10::cuda::CUDACachingAllocator::allocator;
+    TORCH_CHECK(
+        !current.load()->initialized(),
+        "CUDA is in use already, and what was allocated cannot change hands: install Larder before "
+        "the first use of CUDA");
+    TORCH_CHECK(
+        current.load()->name() == "native",
+        "PyTorch's allocator is '", current.load()->name(), "', and Larder takes the place of the "
+        "native one only");
+    const char* environment = std::getenv("LARDER_CONF");
+    std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";
+    check_settings(wanted);
+    auto backend = std::make_unique<Backend>(devices_asked_for(), wanted);
+    follow_settings(*backend);
+    Backend::installed = backend.get();
+    current = backend.get();
+    c10::SetAllocator(c10::kCUDA, backend.release(), /*priority=*/255);
+    return 0;
+  } catch (const c10::Error& error) {
+    last_error() = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    last_error() = error.what();
+  }
+  return 1;
+}
+
+__attribute__((visibility("default"))) int larder_torch_is_installed(void) {
+  return larder_torch::Backend::installed.load() != nullptr;
+}
+
+// Why the calling thread's last larder_torch_install failed.
+__attribute__((visibility("default"))) const char* larder_torch_last_error(void) {
+  return larder_torch::last_error().c_str();
+}
+
+// For programs that are to run on the PyTorch that this library was built for and on no other.
+__attribute__((visibility("default"))) const char* larder_torch_version(void) {
+  return LARDER_TORCH_TEXT;
+}
+
+} // extern "C"

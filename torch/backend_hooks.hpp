@@ -1,0 +1,189 @@
+// Functions and objects of PyTorch's, as the hooks of larder.h.
+
+#pragma once
+
+#include <atomic>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
+
+#include "larder.h"
+
+// 211 for PyTorch 2.11.
+#define LARDER_TORCH (TORCH_VERSION_MAJOR * 100 + TORCH_VERSION_MINOR)
+#define LARDER_TORCH_TEXT_OF(major, minor) #major "." #minor
+#define LARDER_TORCH_TEXT_FROM(major, minor) LARDER_TORCH_TEXT_OF(major, minor)
+#define LARDER_TORCH_TEXT LARDER_TORCH_TEXT_FROM(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR)
+
+namespace larder_torch {
+
+using c10::cuda::CUDACachingAllocator::AllocatorState;
+using c10::cuda::CUDACachingAllocator::AllocatorTraceTracker;
+using c10::cuda::CUDACachingAllocator::CheckpointDelta;
+using c10::cuda::CUDACachingAllocator::CreateContextFn;
+using c10::cuda::CUDACachingAllocator::CUDAAllocator;
+using c10::cuda::CUDACachingAllocator::DeviceStats;
+using c10::cuda::CUDACachingAllocator::OutOfMemoryObserver;
+using c10::cuda::CUDACachingAllocator::RecordContext;
+using c10::cuda::CUDACachingAllocator::SegmentInfo;
+using c10::cuda::CUDACachingAllocator::ShareableHandle;
+using c10::cuda::CUDACachingAllocator::SnapshotInfo;
+using c10::cuda::CUDACachingAllocator::StreamSegmentSize;
+using c10::cuda::CUDACachingAllocator::TraceEntry;
+
+// Something of larder.h's that is given back by a function of its own.
+template <typename T>
+using Owned = std::unique_ptr<T, void (*)(T*)>;
+
+template <typename T>
+void destroy(void* data) {
+  delete static_cast<T*>(data);
+}
+
+// Filters and sources.
+
+using Filter = std::function<bool(cudaStream_t)>;
+
+inline larder_filter filter_of(Filter filter) {
+  larder_filter asked{};
+  asked.kind = LARDER_FILTER_FUNCTION;
+  asked.takes = [](void* data, void* stream) {
+    return (*static_cast<Filter*>(data))(static_cast<cudaStream_t>(stream));
+  };
+  asked.release = destroy<Filter>;
+  asked.data = new Filter(std::move(filter));
+  return asked;
+}
+
+// The pool keeps the allocator alive until its last segment has gone back. A custom allocator says that
+// it has no memory by null or by an exception, as PyTorch's own does.
+using Source = std::shared_ptr<CUDAAllocator>;
+
+inline larder_source source_of(Source allocator) {
+  larder_source source{};
+  source.alloc = [](void* data, size_t size, int32_t, void*) -> void* {
+    try {
+      return (*static_cast<Source*>(data))->raw_alloc(size);
+    } catch (const std::exception& error) {
+      TORCH_WARN("a custom allocator could not allocate: ", error.what());
+      return nullptr;
+    }
+  };
+  source.free = [](void* data, void* ptr, size_t, int32_t, void*) {
+    try {
+      (*static_cast<Source*>(data))->raw_delete(ptr);
+    } catch (const std::exception& error) {
+      TORCH_WARN("a custom allocator could not free: ", error.what());
+    }
+  };
+  source.release = destroy<Source>;
+  source.data = new Source(std::move(allocator));
+  return source;
+}
+
+// Memory that others keep without need, such as what was sent to other processes and is done with.
+inline bool run_free_memory_callbacks(void*, int32_t) {
+  bool freed = false;
+  for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+  }
+  return freed;
+}
+
+// Contexts: a shared pointer in a box that counts its references.
+
+using Context = std::shared_ptr<c10::GatheredContext>;
+
+struct ContextBox {
+  explicit ContextBox(Context context) : context(std::move(context)) {}
+  Context context;
+  std::atomic<size_t> references{1};
+};
+
+inline Context context_in(void* box) {
+  return box == nullptr ? nullptr : static_cast<ContextBox*>(box)->context;
+}
+
+inline void retain_context(void*, void* box) {
+  static_cast<ContextBox*>(box)->references.fetch_add(1, std::memory_order_relaxed);
+}
+
+inline void release_context(void*, void* box) {
+  auto* held = static_cast<ContextBox*>(box);
+  if (held->references.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+    delete held;
+  }
+}
+
+// Gathering may throw; an allocation does not fail for want of a stack.
+inline void* gather_context(void* data) {
+  try {
+    auto context = reinterpret_cast<CreateContextFn>(data)();
+    return context == nullptr ? nullptr : new ContextBox(std::move(context));
+  } catch (const std::exception& error) {
+    TORCH_WARN_ONCE("the context of an allocation could not be gathered: ", error.what());
+    return nullptr;
+  }
+}
+
+inline larder_contexts contexts_by(CreateContextFn recorder) {
+  void* data = reinterpret_cast<void*>(recorder);
+  return {gather_context, retain_context, release_context, data};
+}
+
+inline uint64_t unix_time_ns(void*) {
+  return static_cast<uint64_t>(c10::getTime());
+}
+
+// Observers and trackers.
+
+inline void tell_out_of_memory(void* data, const larder_out_of_memory* report) {
+  if (!report->rejected) {
+    (*static_cast<OutOfMemoryObserver*>(data))(
+        report->device,
+        report->tried_bytes,
+        report->has_cap ? report->cap_bytes : report->total_bytes,
+        report->free_bytes);
+  }
+}
+
+#if LARDER_TORCH >= 212
+using c10::cuda::CUDACachingAllocator::OomRejectionObserver;
+
+inline void tell_rejection(void* data, const larder_out_of_memory* report) {
+  if (report->rejected) {
+    std::thread([observer = *static_cast<OomRejectionObserver*>(data), report = *report] {
+      try {
+        observer(report.device, report.tried_bytes, report.reserved_bytes, report.total_bytes);
+      } catch (const std::exception& error) {
+        TORCH_WARN("an observer of rejected allocations failed: ", error.what());
+      }
+    }).detach();
+  }
+}
+#endif
+
+inline TraceEntry entry_of(const larder_event& event, c10::approx_time_t time) {
+  return {
+      static_cast<TraceEntry::Action>(event.action),
+      static_cast<c10::DeviceIndex>(event.device),
+      event.addr,
+      event.size,
+      event.stream,
+      {event.pool.a, event.pool.b},
+      time,
+      context_in(event.context),
+      event.compile_context,
+      event.user_metadata};
+}
+
+inline void tell_event(void* data, const larder_event* event) {
+  (*static_cast<AllocatorTraceTracker*>(data))(entry_of(*event, c10::getApproximateTime()));
+}
+
+} // namespace larder_torch

@@ -1,0 +1,96 @@
+//! Files out of wheels of the Python package index, kept in a cache.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::peer::run;
+
+/// The wheels are for this Python and this system, whichever Python fetches them.
+const WHEEL_KIND: [&str; 15] = [
+    "--no-deps",
+    "--only-binary=:all:",
+    "--implementation=cp",
+    "--python-version=3.11",
+    "--abi=cp311",
+    "--abi=none",
+    "--platform=manylinux_2_28_x86_64",
+    "--platform=manylinux2014_x86_64",
+    "--platform=manylinux_2_17_x86_64",
+    "--disable-pip-version-check",
+    "--no-input",
+    "--retries=1",
+    "--timeout=20",
+    "--quiet",
+    "--dest",
+];
+
+/// Takes out of each wheel in a folder what lies under the given prefixes.
+const UNPACK: &str = "
+import pathlib, sys, zipfile
+wheels, out, *prefixes = sys.argv[1:]
+for wheel in pathlib.Path(wheels).glob('*.whl'):
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if name.startswith(tuple(prefixes))]
+        archive.extractall(out, names)
+";
+
+/// Some wheels, what is wanted of them, and where it is kept.
+pub(crate) struct Wheels<'a> {
+    /// What they are together, for sentences.
+    pub(crate) what: &'a str,
+    /// Names with versions: what is fetched must not change under us.
+    pub(crate) pins: &'a [&'a str],
+    /// How the names of the wanted files begin.
+    pub(crate) wanted: &'a [&'a str],
+    /// Where the wanted files are kept.
+    pub(crate) files: PathBuf,
+}
+
+impl Wheels<'_> {
+    /// Fetches what is not there. The wheels are large and little of them is needed, so they do not
+    /// stay.
+    pub(crate) fn fetch(&self) -> Result<(), String> {
+        let complete = self.files.join("complete");
+        let pinned = [self.pins, self.wanted].concat().join("\n");
+        if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
+            return Ok(());
+        }
+        let wheels = self.files.with_extension("wheels");
+        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        eprintln!(
+            "==> fetching {} (once; a wheel of PyTorch has about 530 MB)",
+            self.pins.join(", ")
+        );
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).args(self.pins);
+        let fetched = pip.output();
+        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
+            let reason = match &fetched {
+                Ok(output) => last_line(&output.stderr),
+                Err(error) => error.to_string(),
+            };
+            return Err(format!(
+                "{} is not in the cache under target/, and `python3 -m pip download` cannot \
+                 fetch it: {reason}",
+                self.what
+            ));
+        }
+        unpack(&wheels, &self.files, self.wanted)?;
+        fs::write(&complete, pinned).map_err(|error| format!("{}: {error}", complete.display()))?;
+        // What is left of the wheels costs room and nothing else.
+        let _ = fs::remove_dir_all(&wheels);
+        Ok(())
+    }
+}
+
+fn unpack(wheels: &Path, files: &Path, wanted: &[&str]) -> Result<(), String> {
+    run(Command::new("python3").args(["-c", UNPACK]).arg(wheels).arg(files).args(wanted))
+}
+
+/// What a program said last, which is mostly why it failed.
+pub(crate) fn last_line(said: &[u8]) -> String {
+    let said = String::from_utf8_lossy(said);
+    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
+    line.trim_start_matches("ERROR: ").to_owned()
+}
