@@ -7,6 +7,10 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo says where"));
+    // What was laid out before may have another name by now.
+    for entry in fs::read_dir(&out)? {
+        fs::remove_file(entry?.path())?;
+    }
     let torch = Path::new("../torch");
     println!("cargo::rerun-if-changed={}", torch.display());
     for entry in fs::read_dir(torch)? {

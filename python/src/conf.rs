@@ -3,7 +3,7 @@
 use std::env;
 
 use larder_core::Policy;
-use larder_core::config::{Backend, Config};
+use larder_core::config::{Backend, Config, ConfigError};
 use larder_core::types::Bytes;
 use pyo3::prelude::*;
 
@@ -101,10 +101,21 @@ fn environment() -> PyResult<String> {
     Ok(whole)
 }
 
-/// The settings that the environment asks for, as one text.
+/// Fails with a sentence if the environment asks for what cannot be in a process with PyTorch. PyTorch reads its
+/// own settings itself, and may know more of them than we do.
 #[pyfunction]
-pub(crate) fn environment_settings() -> PyResult<String> {
-    environment()
+pub(crate) fn check_environment() -> PyResult<()> {
+    let set = |name: &&str| env::var(name).ok().map(|text| ((*name).to_owned(), text));
+    if let Some((name, text)) = TORCH_VARIABLES.iter().find_map(set) {
+        match Config::parse(&text) {
+            Err(ConfigError::UnknownKey { .. }) => {}
+            _ => check_settings(&name, &text)?,
+        }
+    }
+    if let Some((name, text)) = set(&LARDER_VARIABLE) {
+        check_settings(&name, &text)?;
+    }
+    Ok(())
 }
 
 /// Fails with a sentence unless the text can be read; `name` says where it is from.

@@ -27,7 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<snapshot::Snapshot>()?;
     module.add_class::<workload::Workload>()?;
     module.add_class::<workload::Outcome>()?;
-    module.add_function(wrap_pyfunction!(conf::environment_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::check_environment, module)?)?;
     module.add_function(wrap_pyfunction!(conf::check_settings, module)?)?;
     module.add_function(wrap_pyfunction!(conf::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;

@@ -20,6 +20,7 @@ STAND_IN = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
+#pragma GCC visibility push(default)
 static bool installed = false;
 extern "C" int larder_torch_install(const char *settings) {
     if (std::getenv("STAND_IN_REFUSES")) return 1;

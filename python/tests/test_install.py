@@ -117,10 +117,18 @@ def test_a_bad_setting_gets_one_sentence(
     assert fake_torch.installs() == []
 
 
+def test_settings_that_only_pytorch_knows_are_left_to_it(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    fake_torch.make()
+    done = run_python(script(INSTALL), environment={"PYTORCH_ALLOC_CONF": "a_setting_of_torch_3:True"})
+    assert done.stdout == "True\n", done.stdout
+
+
 def test_of_pytorchs_two_variables_the_older_name_counts_alone(
     run_python: Run, script: Script, fake_torch: FakeTorch
 ) -> None:
     fake_torch.make()
-    variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "nonsense:1"}
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "max_split_size_mb:few"}
     done = run_python(script(INSTALL), environment=variables)
     assert done.stdout == "True\n", done.stdout

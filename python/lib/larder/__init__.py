@@ -20,7 +20,9 @@ And it tells on a simulated GPU what a program needs:
 
 from __future__ import annotations
 
-from larder import torch
+import os
+
+from larder import _native, torch
 from larder._native import POLICIES, Checkpoint, __version__
 from larder.allocator import Allocator, Block, Pool
 from larder.errors import (
@@ -37,6 +39,17 @@ from larder.errors import (
 from larder.workload import Comparison, Fit, Replay, compare, fit, replay
 from larder.snapshot import Snapshot
 from larder.table import Table
+
+
+
+def library_path() -> str:
+    """The library that exports Larder's C interface, for `ctypes` and for PyTorch's pluggable allocator.
+
+    `torch.cuda.memory.CUDAPluggableAllocator(larder.library_path(), "larder_torch_alloc", "larder_torch_free")` has
+    PyTorch take its memory from Larder, without the statistics, snapshots and pools that `larder.torch.install` gives.
+    """
+    return os.path.abspath(str(_native.__file__))
+
 
 __all__ = [
     "POLICIES",
@@ -61,6 +74,7 @@ __all__ = [
     "__version__",
     "compare",
     "fit",
+    "library_path",
     "replay",
     "torch",
 ]

@@ -37,7 +37,6 @@ options:
 environment:
   PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever
   LARDER_CONF           Larder's own settings
-  LARDER_DEVICE         sim:80GiB for a simulated GPU
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
   CXX, CUDA_HOME        the compiler for it, and where CUDA's headers are
 """
@@ -94,7 +93,7 @@ class Request:
             conf = ",".join(part for part in (conf.strip(" ,"), f"policy:{self.policy}") if part)
         if self.conf is not None or self.policy is not None:
             os.environ["LARDER_CONF"] = conf
-        _native.environment_settings()
+        _native.check_environment()
         children.arrange(os.environ)
 
 

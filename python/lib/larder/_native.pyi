@@ -13,7 +13,7 @@ __all__ = [
     "Snapshot",
     "Workload",
     "Outcome",
-    "environment_settings",
+    "check_environment",
     "check_settings",
     "parse_size",
     "format_size",
@@ -25,7 +25,7 @@ __version__: str
 POLICIES: list[str]
 USUAL_SETTINGS: list[str]
 
-def environment_settings() -> str: ...
+def check_environment() -> None: ...
 def check_settings(name: str, text: str) -> None: ...
 def parse_size(text: str) -> int: ...
 def format_size(size_bytes: int) -> str: ...

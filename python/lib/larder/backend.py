@@ -200,7 +200,7 @@ def command(torch: TorchFacts, out: Path) -> list[str]:
     """The compiler's whole command line."""
     include = torch.folder / "include"
     folders = [SOURCES, *cuda_folders(torch), include]
-    words = [*compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-pthread"]
+    words = [*compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     words.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}")
     if not (include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").is_file():
         words.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")

@@ -43,7 +43,7 @@ def install(*, children_too: bool = True) -> None:
     global _library
     if is_installed():
         return
-    _native.environment_settings()
+    _native.check_environment()
     torch = _import_torch()
     # Where child processes install Larder as they import torch, that was it.
     if is_installed():
