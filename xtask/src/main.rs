@@ -11,6 +11,7 @@ mod headers;
 mod parity;
 mod peer;
 mod programs;
+mod python;
 mod request;
 mod step;
 mod tidy;
@@ -45,6 +46,7 @@ fn perform(task: Task) -> ExitCode {
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
+        Task::Python => return done(python::run(&runner.root)),
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {

@@ -16,6 +16,7 @@ Commands:
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
+  python   the Python package, installed as its users install it, and its tests
   gpu      the folder target/gpu, which proves and measures on a machine with a GPU
 
 Options:
@@ -28,8 +29,8 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, CUDA's headers, the proof on a stand-in for the driver, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise
-under cargo test.
+on 200 seeds, CUDA's headers, the proof on a stand-in for the driver, the Python package, doc tests,
+tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
 const LINT_HELP: &str = "\
@@ -89,6 +90,15 @@ It needs python3 with pip, g++ and, the first time, the Python package index; wh
 under target/judge.
 ";
 
+const PYTHON_HELP: &str = "\
+Installs the Python package from its folder with pip and runs its tests, in a virtual environment.
+
+Usage: cargo xtask python
+
+It needs python3 with pip and venv, g++ and, the first time, the Python package index; what it fetches
+stays under target/python. It needs no PyTorch.
+";
+
 const BACKEND_HELP: &str = "\
 Builds the library that puts Larder behind PyTorch's own interface, against PyTorch 2.11 and against the
 newest PyTorch that it is known to build for.
@@ -134,6 +144,7 @@ pub(crate) enum Task {
     Parity(Seeds),
     Bench(Options),
     Headers,
+    Python,
     Backend,
     Gpu(Gpu),
 }
@@ -147,6 +158,7 @@ impl Task {
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50, through_interface: false })),
             "bench" => Some(Self::Bench(Options::default())),
             "headers" => Some(Self::Headers),
+            "python" => Some(Self::Python),
             "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
@@ -161,6 +173,7 @@ impl Task {
             Self::Parity(_) => PARITY_HELP,
             Self::Bench(_) => BENCH_HELP,
             Self::Headers => HEADERS_HELP,
+            Self::Python => PYTHON_HELP,
             Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
         }
@@ -296,6 +309,7 @@ mod tests {
         assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(Gpu::Folder))));
         assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
         assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
+        assert_eq!(parse("python"), Ok(Request::Run(Task::Python)));
         assert!(parse("headers --kernels").unwrap_err().contains("`--kernels`"));
         assert_eq!(parse("gpu --help"), Ok(Request::Help(GPU_HELP)));
     }

@@ -69,6 +69,7 @@ impl Step {
         steps.push(Self::cargo("parity through PyTorch's interface", &through));
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
+        steps.push(Self::cargo("python", &["xtask", "python"]));
         steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
         steps.push(if has_nextest {
             Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -200,6 +201,7 @@ mod tests {
                 "parity through PyTorch's interface",
                 "headers",
                 "stand-in",
+                "python",
                 "doc tests",
                 "tests",
             ];

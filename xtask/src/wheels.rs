@@ -89,7 +89,7 @@ fn unpack(wheels: &Path, files: &Path, wanted: &[&str]) -> Result<(), String> {
 }
 
 /// What a program said last, which is mostly why it failed.
-fn last_line(said: &[u8]) -> String {
+pub(crate) fn last_line(said: &[u8]) -> String {
     let said = String::from_utf8_lossy(said);
     let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
     line.trim_start_matches("ERROR: ").to_owned()

@@ -7,7 +7,7 @@ use larder_cli::convert::Format;
 use larder_cli::workload::Addresses;
 use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
-use larder_core::types::{GIB, KIB, MIB};
+use larder_sim::parse_capacity;
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
 /// settings, and finds out how much memory a program needs.
@@ -105,7 +105,7 @@ pub(crate) struct Common {
     #[arg(long, default_value = "larder", value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Policy,
     /// How much memory the simulated GPU has: 80GiB, 400MiB.
-    #[arg(long, default_value = "80GiB", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, default_value = "80GiB", value_name = "SIZE", value_parser = parse_capacity)]
     pub(crate) memory: u64,
     /// Which device's trace to take from a snapshot.
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -148,44 +148,9 @@ pub(crate) struct Conf {
     pub(crate) conf: String,
 }
 
-/// A number of bytes with its unit.
-fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || format!("a size is a number with a unit, such as 80GiB or 400MiB, not '{text}'");
-    let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let unit_bytes = match unit {
-        "TiB" => 1024 * GIB,
-        "GiB" => GIB,
-        "MiB" => MIB,
-        "KiB" => KIB,
-        "" | "B" => 1,
-        _ => return Err(wrong()),
-    };
-    let number: f64 = number.parse().map_err(|_| wrong())?;
-    let bytes = number * unit_bytes as f64;
-    if bytes < (2 * MIB) as f64 || bytes > (1_u64 << 50) as f64 {
-        let unit = if unit.is_empty() { " bytes; give a unit, such as GiB" } else { "" };
-        return Err(format!("a device has from 2MiB to 1024TiB of memory, not {text}{unit}"));
-    }
-    Ok(bytes as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_size("80GiB"), Ok(80 * GIB));
-        assert_eq!(parse_size("400MiB"), Ok(400 * MIB));
-        assert_eq!(parse_size("1.5GiB"), Ok(3 * GIB / 2));
-        assert_eq!(parse_size("1073741824"), Ok(GIB));
-        assert!(parse_size("80").unwrap_err().contains("give a unit"));
-        for bad in ["", "80", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"]
-        {
-            assert!(parse_size(bad).is_err(), "{bad} was taken");
-        }
-    }
 
     #[test]
     fn the_command_line_is_consistent() {

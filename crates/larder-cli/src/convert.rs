@@ -100,25 +100,55 @@ pub fn convert(
             record(ops, setup, Some(out)).map_err(|sentence| said(&sentence))?;
             return Ok(Converted::default());
         }
-        (Contents::Snapshot(_), Format::Tape) => {
-            return Err(said(&"only a script can be recorded on a tape"));
-        }
         (Contents::Script(ops), _) => {
             record(ops, setup, None).map_err(|sentence| said(&sentence))?
         }
         (Contents::Snapshot(snapshot), _) => *snapshot,
     };
-    match format {
-        Format::Pickle => write_whole(out, |file| snapshot.write_pickle(file))?,
-        Format::Json => write_whole(out, |file| snapshot.write_json(file))?,
-        Format::Perfetto => write_whole(out, |file| perfetto::write(&snapshot, file))?,
-        Format::Ops | Format::Tape => {
-            let recording =
-                Recording::from_snapshot(&snapshot, device).map_err(|error| said(&error))?;
-            write_whole(out, |file| write_ops(&recording.ops, file))?;
+    save(&snapshot, out, format, device).map_err(|problem| match problem {
+        Unsaved::Snapshot(sentence) => said(&sentence),
+        Unsaved::File(error) => error,
+    })?;
+    Ok(Converted { unkept_values: snapshot.unkept_values })
+}
+
+/// Why a snapshot was not written; one sentence.
+#[derive(Debug)]
+pub enum Unsaved {
+    /// It cannot be had in this format.
+    Snapshot(String),
+    /// The file cannot be written.
+    File(LoadError),
+}
+
+impl fmt::Display for Unsaved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsaved::Snapshot(sentence) => f.write_str(sentence),
+            Unsaved::File(error) => error.fmt(f),
         }
     }
-    Ok(Converted { unkept_values: snapshot.unkept_values })
+}
+
+impl std::error::Error for Unsaved {}
+
+/// Writes a snapshot to `out`, whole or not at all. An op script takes the trace of one device.
+pub fn save(snapshot: &Snapshot, out: &Path, format: Format, device: u32) -> Result<(), Unsaved> {
+    let written = match format {
+        Format::Pickle => write_whole(out, |file| snapshot.write_pickle(file)),
+        Format::Json => write_whole(out, |file| snapshot.write_json(file)),
+        Format::Perfetto => write_whole(out, |file| perfetto::write(snapshot, file)),
+        Format::Ops => {
+            let recording = Recording::from_snapshot(snapshot, device)
+                .map_err(|error| Unsaved::Snapshot(error.to_string()))?;
+            write_whole(out, |file| write_ops(&recording.ops, file))
+        }
+        Format::Tape => {
+            let sentence = "only a script can be recorded on a tape";
+            return Err(Unsaved::Snapshot(sentence.to_owned()));
+        }
+    };
+    written.map_err(Unsaved::File)
 }
 
 /// Runs a script with its history on.

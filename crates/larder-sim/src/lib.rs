@@ -39,6 +39,7 @@
 
 mod addresses;
 mod calls;
+mod capacity;
 mod captures;
 pub mod conformance;
 mod device;
@@ -53,6 +54,7 @@ pub mod soak;
 mod streams;
 
 pub use calls::{CallKind, Calls, release_extra_ns};
+pub use capacity::parse_capacity;
 pub use device::{SimDevice, SimOptions, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};

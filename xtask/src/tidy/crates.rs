@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 12] = [
+const GRAPH: [Edges; 13] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -37,6 +37,11 @@ const GRAPH: [Edges; 12] = [
     Edges {
         package: "larder-proof",
         ours: &["larder-core", "larder-sim", "larder-cuda", "larder"],
+        others: true,
+    },
+    Edges {
+        package: "larder-python",
+        ours: &["larder-core", "larder-sim", "larder", "larder-cli", "larder-c"],
         others: true,
     },
     Edges { package: "xtask", ours: &[], others: true },

@@ -58,8 +58,11 @@ fn crate_roots(tree: &Tree) -> BTreeSet<String> {
 
 /// Splits a path into the folder of a crate that must be safe and the place inside it.
 fn safe_crate(path: &str) -> Option<(&str, &str)> {
-    let folder = if path.starts_with("xtask/") {
-        "xtask"
+    let outside = ["xtask", "python"]
+        .into_iter()
+        .find(|folder| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')));
+    let folder = if let Some(folder) = outside {
+        folder
     } else {
         let name = path.strip_prefix("crates/")?.split('/').next()?;
         if EXEMPT.contains(&name) {
@@ -129,6 +132,7 @@ mod tests {
         assert_eq!(places(&[comment]), [(bare.0.to_owned(), 1)]);
         assert!(places(&[(bare.0, "#![forbid(unsafe_code)]\n")]).is_empty());
         assert!(places(&[("crates/larder-c/src/lib.rs", "")]).is_empty());
+        assert_eq!(places(&[("python/src/lib.rs", "")]).len(), 1);
     }
 
     #[test]

@@ -1,0 +1,80 @@
+"""A caching allocator for GPU memory.
+
+It runs PyTorch programs on the GPU, with no change to them:
+
+    python -m larder train.py
+
+or, in a notebook, before the first use of CUDA:
+
+    import larder
+    larder.torch.install()
+
+And it tells on a simulated GPU what a program needs:
+
+    larder.replay("snapshot.pickle")
+    larder.compare("snapshot.pickle")
+    larder.fit("snapshot.pickle")
+
+`larder.Allocator` is the allocator itself, for experiments and tests.
+"""
+
+from __future__ import annotations
+
+import os
+
+from larder import _native, torch
+from larder._native import POLICIES, Checkpoint, __version__
+from larder.allocator import Allocator, Block, Pool
+from larder.errors import (
+    AddressError,
+    DeviceError,
+    Error,
+    FileError,
+    InstallError,
+    OutOfMemoryError,
+    PoolError,
+    SettingsError,
+    UsageError,
+)
+from larder.workload import Comparison, Fit, Replay, compare, fit, replay
+from larder.snapshot import Snapshot
+from larder.table import Table
+
+
+
+def library_path() -> str:
+    """The library that exports Larder's C interface, for `ctypes` and for PyTorch's pluggable allocator.
+
+    `torch.cuda.memory.CUDAPluggableAllocator(larder.library_path(), "larder_torch_alloc", "larder_torch_free")` has
+    PyTorch take its memory from Larder, without the statistics, snapshots and pools that `larder.torch.install` gives.
+    """
+    return os.path.abspath(str(_native.__file__))
+
+
+__all__ = [
+    "POLICIES",
+    "AddressError",
+    "Allocator",
+    "Block",
+    "Checkpoint",
+    "Comparison",
+    "DeviceError",
+    "Error",
+    "FileError",
+    "Fit",
+    "InstallError",
+    "OutOfMemoryError",
+    "Pool",
+    "PoolError",
+    "Replay",
+    "SettingsError",
+    "Snapshot",
+    "Table",
+    "UsageError",
+    "__version__",
+    "compare",
+    "fit",
+    "library_path",
+    "replay",
+    "torch",
+]

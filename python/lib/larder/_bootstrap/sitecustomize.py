@@ -1,0 +1,104 @@
+# Python runs this as it starts, if `python -m larder` put its folder on PYTHONPATH. It has Larder take the place
+# of PyTorch's allocator right after the program has imported torch, and costs next to nothing if it never does.
+#
+# Any Python that the program starts comes by here, also a very old one, so this file keeps to what all of
+# them can read and does nothing where it has no business.
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+class _TorchFinder(object):
+    """Finds torch as everybody does, and adds the installation to its loading."""
+
+    def __init__(self):
+        self._is_busy = False
+
+    def find_spec(self, name, path=None, target=None):
+        if name != "torch" or self._is_busy:
+            return None
+        import importlib.util
+
+        self._is_busy = True
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._is_busy = False
+        loader = getattr(spec, "loader", None)
+        if loader is None or not hasattr(loader, "exec_module"):
+            return spec
+        load = loader.exec_module
+
+        def exec_module(module):
+            # The loader is left as it was found, for whoever looks at it.
+            loader.__dict__.pop("exec_module", None)
+            load(module)
+            _install()
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _install():
+    try:
+        _larder().torch._install_in_child()
+    except Exception as error:
+        _give_up(error)
+
+
+def _larder():
+    """The package: as it is installed, or else the one that this file is part of."""
+    try:
+        import larder.torch
+    except ImportError:
+        place = os.path.dirname(os.path.dirname(_FOLDER))
+        sys.path.append(place)
+        try:
+            import larder.torch
+        finally:
+            sys.path.remove(place)
+    return larder
+
+
+def _give_up(error):
+    """Without Larder the program does not go on: it asked for it."""
+    import threading
+
+    kind = type(error)
+    is_ours = kind.__module__ == "larder.errors"
+    sys.stderr.write("larder: {}\n".format(error if is_ours else "{}: {}".format(kind.__name__, error)))
+    sys.stderr.flush()
+    if threading.current_thread() is not threading.main_thread():
+        # An exception would end this thread alone.
+        os._exit(1)
+    raise SystemExit(1)
+
+
+def _chain():
+    """Runs the sitecustomize that stands behind this one, as if this one were not there."""
+    import importlib.machinery
+    import importlib.util
+
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        # So it is told to `site`, which thinks nothing of it.
+        raise ImportError("there is no sitecustomize", name="sitecustomize")
+    module = importlib.util.module_from_spec(spec)
+    ours = sys.modules.get("sitecustomize")
+    sys.modules["sitecustomize"] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules["sitecustomize"] = ours
+        raise
+
+
+# The program's own search path is what it would be without us.
+sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != _FOLDER]
+if sys.version_info >= (3, 10):
+    if os.environ.get("LARDER_INSTALL") == "1":
+        sys.meta_path.insert(0, _TorchFinder())
+    _chain()

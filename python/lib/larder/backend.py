@@ -1,0 +1,238 @@
+"""The C++ part: compiled once for the PyTorch that is installed, and kept in a cache."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from larder import _native
+from larder.errors import InstallError
+
+__all__ = ["TorchFacts", "build", "cache_folder"]
+
+PACKAGE = Path(__file__).parent
+SOURCES = PACKAGE / "_backend"
+PLAIN_CUDA = PACKAGE / "_plain_cuda"
+KNOWN = ((2, 11), (2, 15))
+"""The oldest and the newest PyTorch that the C++ part is tested with."""
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """What the compiler has to know of a PyTorch."""
+
+    version: str
+    folder: Path
+    cuda: str
+    cxx11_abi: bool
+
+    @classmethod
+    def of(cls, torch: ModuleType) -> TorchFacts:
+        """The facts about an imported PyTorch."""
+        if torch.__file__ is None:
+            raise InstallError("torch has no folder: it is not an installed PyTorch")
+        return cls(
+            version=str(torch.__version__),
+            folder=Path(torch.__file__).parent,
+            cuda=str(torch.version.cuda),
+            cxx11_abi=bool(getattr(torch._C, "_GLIBCXX_USE_CXX11_ABI", True)),
+        )
+
+    @property
+    def release(self) -> tuple[int, int]:
+        """Its major and its minor version."""
+        match = re.match(r"(\d+)\.(\d+)", self.version)
+        if match is None:
+            raise InstallError(f"torch says that it is version '{self.version}', which is none")
+        return int(match[1]), int(match[2])
+
+    def libraries(self) -> list[Path]:
+        """The libraries that the C++ part is linked to."""
+        found = [self.folder / "lib" / name for name in ("libc10_cuda.so", "libc10.so")]
+        for library in found:
+            if not library.is_file():
+                raise InstallError(f"torch {self.version} has no {library}")
+        return found
+
+
+def cache_folder() -> Path:
+    """Where compiled libraries are kept: LARDER_CACHE, or a folder in the user's cache."""
+    if chosen := os.environ.get("LARDER_CACHE"):
+        return Path(chosen).expanduser().absolute()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser().absolute() / "larder"
+
+
+def build(torch: TorchFacts) -> Path:
+    """The library for this PyTorch, compiled if it is not in the cache."""
+    folder = cache_folder()
+    library = folder / f"backend-{_word(torch.version)}-{_digest(torch)}.so"
+    if library.is_file():
+        return library
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _lock(library.with_suffix(".lock")):
+            # Another process may have made it meanwhile.
+            if not library.is_file():
+                _compile(torch, library)
+    except OSError as error:
+        raise InstallError(
+            f"the compiled C++ part cannot be kept in {folder} ({error.strerror}): "
+            "LARDER_CACHE names another folder"
+        ) from error
+    return library
+
+
+def _word(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]", "_", text)
+
+
+def _sources() -> list[Path]:
+    sources = sorted(path for path in SOURCES.glob("*") if path.suffix in (".cpp", ".hpp", ".h"))
+    if not (SOURCES / "backend.cpp") in sources:
+        raise InstallError(f"the package has no {SOURCES / 'backend.cpp'}: install it anew")
+    return sources
+
+
+def _digest(torch: TorchFacts) -> str:
+    """Names all that the library is made of: another of any of these is another library."""
+    digest = hashlib.sha256()
+    for source in [*_sources(), *sorted(PLAIN_CUDA.rglob("*.h"))]:
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    native = _native_library()
+    files = [native, *torch.libraries()]
+    facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    settings = [os.environ.get(name, "") for name in ("CXX", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH")]
+    digest.update(repr((_native.__version__, torch, facts, settings)).encode())
+    return digest.hexdigest()[:16]
+
+
+def _native_library() -> Path:
+    """The package's native module, which exports the C interface."""
+    if _native.__file__ is None:
+        raise InstallError("larder's native module is not a file")
+    return Path(_native.__file__).resolve()
+
+
+@contextlib.contextmanager
+def _lock(path: Path) -> Iterator[None]:
+    """Lets one process at a time compile. Where a file system has no locks, all of them do, which is
+    slow but right: each writes a file of its own and renames it."""
+    import fcntl
+
+    with open(path, "w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command: what CXX says, or the first that is there."""
+    if chosen := shlex.split(os.environ.get("CXX", "")):
+        if shutil.which(chosen[0]) is None:
+            raise InstallError(f"CXX names '{chosen[0]}', which is not there: name a C++ compiler")
+        return chosen
+    for name in ("g++", "c++", "clang++"):
+        if found := shutil.which(name):
+            return [found]
+    raise InstallError(
+        "there is no C++ compiler, and the C++ part is compiled once for your PyTorch: "
+        "install g++ (on Debian and Ubuntu: apt install g++), or name one by CXX"
+    )
+
+
+def _candidates(torch: TorchFacts) -> Iterator[Path]:
+    """Folders in which CUDA's headers may be."""
+    for variable in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(variable):
+            yield Path(home) / "include"
+            yield Path(home) / "targets" / "x86_64-linux" / "include"
+    major = torch.cuda.split(".")[0]
+    places = [torch.folder.parent, *(Path(entry) for entry in sys.path if entry)]
+    for place in dict.fromkeys(places):
+        yield place / "nvidia" / f"cu{major}" / "include"
+        yield place / "nvidia" / "cuda_runtime" / "include"
+    if nvcc := shutil.which("nvcc"):
+        yield Path(nvcc).resolve().parent.parent / "include"
+    yield Path("/usr/local/cuda/include")
+    for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)):
+        yield Path(prefix) / "include"
+        yield Path(prefix) / "targets" / "x86_64-linux" / "include"
+
+
+def _cuda_major(folder: Path) -> str | None:
+    """The version of CUDA whose headers are in a folder; none if there are none."""
+    header = folder / "cuda_runtime_api.h"
+    try:
+        match = re.search(r"#define\s+CUDART_VERSION\s+(\d+)", header.read_text(errors="replace"))
+    except OSError:
+        return None
+    return str(int(match[1]) // 1000) if match else None
+
+
+def cuda_folders(torch: TorchFacts) -> list[Path]:
+    """The folders of CUDA's headers, in the order in which they are to be searched."""
+    major = torch.cuda.split(".")[0]
+    for folder in _candidates(torch):
+        if _cuda_major(folder) != major or not (folder / "cuda.h").is_file():
+            continue
+        if (folder / "crt" / "host_defines.h").is_file():
+            return [folder]
+        return [PLAIN_CUDA, folder]
+    raise InstallError(
+        f"the headers of CUDA {major}, for which torch {torch.version} is made, are not found: "
+        f"pip install nvidia-cuda-runtime{'' if int(major) > 12 else '-cu' + major}, "
+        "or name CUDA's folder by CUDA_HOME"
+    )
+
+
+def command(torch: TorchFacts, out: Path) -> list[str]:
+    """The compiler's whole command line."""
+    include = torch.folder / "include"
+    folders = [SOURCES, *cuda_folders(torch), include]
+    words = [*compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    words.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}")
+    if not (include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").is_file():
+        words.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
+    for folder in folders:
+        words += ["-I" if folder == SOURCES else "-isystem", str(folder)]
+    words += shlex.split(os.environ.get("CXXFLAGS", ""))
+    words.append(str(SOURCES / "backend.cpp"))
+    words += [str(library) for library in torch.libraries()]
+    words += [str(_native_library()), f"-Wl,-rpath,{torch.folder / 'lib'}", "-o", str(out)]
+    return words
+
+
+def _compile(torch: TorchFacts, library: Path) -> None:
+    part = library.with_name(f".{library.name}.{os.getpid()}")
+    words = command(torch, part)
+    print(f"larder: compiling the C++ part for torch {torch.version} (once)", file=sys.stderr)
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0:
+            log = library.with_suffix(".log")
+            log.write_text(f"{shlex.join(words)}\n{done.stdout}{done.stderr}")
+            raise InstallError(_complaint(torch, done.stderr, log))
+        os.replace(part, library)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _complaint(torch: TorchFacts, said: str, log: Path) -> str:
+    """Why it could not be compiled, as one sentence."""
+    line = next((line for line in said.splitlines() if "error" in line), "the compiler failed")
+    sentence = f"the C++ part cannot be compiled for torch {torch.version} ({line.strip()}); the whole log is {log}"
+    oldest, newest = KNOWN
+    if torch.release > newest:
+        sentence += f"; Larder knows torch {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"
+    return sentence

@@ -1,0 +1,129 @@
+"""Larder in the place of PyTorch's CUDA allocator.
+
+    import larder
+    larder.torch.install()   # before the first use of CUDA
+
+Everything that PyTorch's own allocator offers goes on working: statistics, snapshots, graphs, memory pools.
+`python -m larder train.py` does the same for a whole program and its child processes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import os
+import sys
+from types import ModuleType
+
+from larder import _native, backend, children
+from larder.errors import InstallError
+
+__all__ = ["compile_backend", "install", "is_installed"]
+
+_library: ctypes.CDLL | None = None
+
+
+def is_installed() -> bool:
+    """Whether PyTorch's CUDA memory in this process comes from Larder."""
+    return _library is not None and bool(_library.larder_torch_is_installed())
+
+
+def install(*, children_too: bool = True) -> None:
+    """Puts Larder in the place of PyTorch's CUDA allocator, for the rest of this process.
+
+    It must come before the first use of CUDA. Doing it again does nothing. Settings are those of the
+    environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys.
+
+    The first time, a C++ compiler makes the part that fits the installed PyTorch; it is kept in the cache.
+    Processes that this one starts install Larder too, unless `children_too` is false.
+
+    Raises `InstallError` or `SettingsError` with one sentence if it cannot be, and then PyTorch is as it was.
+    """
+    global _library
+    if is_installed():
+        return
+    _native.check_environment()
+    torch = _import_torch()
+    # Where child processes install Larder as they import torch, that was it.
+    if is_installed():
+        return
+    facts = _examine(torch)
+    _refuse_used(torch)
+    library = _load(backend.build(facts))
+    # PyTorch's own settings come from PyTorch; no text stands for what LARDER_CONF says.
+    code = library.larder_torch_install(None)
+    if code != 0:
+        said = library.larder_torch_last_error()
+        sentence = said.decode(errors="replace") if said else f"the C++ part says {code}"
+        raise InstallError(f"Larder cannot be installed: {sentence}")
+    _library = library
+    if children_too:
+        children.arrange(os.environ)
+
+
+def compile_backend() -> str:
+    """Compiles the C++ part for the installed PyTorch, if it is not in the cache; the library's path.
+
+    `install` does it by itself. This is for whoever wants it done beforehand, as in an image.
+    """
+    return os.fspath(backend.build(_examine(_import_torch())))
+
+
+def _install_in_child() -> None:
+    """What `sitecustomize` calls; the environment is arranged already."""
+    install(children_too=False)
+
+
+def _import_torch() -> ModuleType:
+    if "torch" not in sys.modules and importlib.util.find_spec("torch") is None:
+        raise InstallError(f"PyTorch is not installed for {sys.executable}: pip install torch")
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise InstallError(f"PyTorch cannot be imported: {error}") from error
+
+
+def _examine(torch: ModuleType) -> backend.TorchFacts:
+    """Refuses a PyTorch that Larder cannot serve, before anything is touched."""
+    version = getattr(torch, "version", None)
+    if getattr(version, "hip", None) is not None:
+        raise InstallError(f"torch {torch.__version__} is made for ROCm, and Larder is for CUDA")
+    if getattr(version, "cuda", None) is None:
+        raise InstallError(f"torch {torch.__version__} is made without CUDA: install one with CUDA")
+    facts = backend.TorchFacts.of(torch)
+    oldest = backend.KNOWN[0]
+    if facts.release < oldest:
+        raise InstallError(
+            f"torch {facts.version} is too old: Larder needs torch {oldest[0]}.{oldest[1]} or newer"
+        )
+    return facts
+
+
+def _refuse_used(torch: ModuleType) -> None:
+    """Refuses a process in which it is too late."""
+    if torch.cuda.is_initialized():
+        raise InstallError(
+            "CUDA is already in use in this process: install Larder before the first use of CUDA, "
+            "best right after importing torch"
+        )
+    name = torch.cuda.get_allocator_backend()
+    if name not in ("native", "larder"):
+        raise InstallError(f"PyTorch's CUDA allocator is already '{name}' in this process")
+
+
+def _load(path: os.PathLike[str]) -> ctypes.CDLL:
+    try:
+        library = ctypes.CDLL(os.fspath(path))
+    except OSError as error:
+        raise InstallError(f"the compiled C++ part cannot be loaded: {error}") from error
+    try:
+        library.larder_torch_install.argtypes = [ctypes.c_char_p]
+        library.larder_torch_install.restype = ctypes.c_int
+        library.larder_torch_last_error.argtypes = []
+        library.larder_torch_last_error.restype = ctypes.c_char_p
+        library.larder_torch_is_installed.argtypes = []
+        library.larder_torch_is_installed.restype = ctypes.c_int
+    except AttributeError as error:
+        raise InstallError(f"{os.fspath(path)} is not Larder's C++ part: {error}") from error
+    return library

@@ -1,0 +1,258 @@
+"""What a recorded program needs: replays, comparisons and the smallest device, on a simulated GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Union, overload
+
+from larder import _native
+from larder.settings import Settings, memory_bytes, settings_text
+from larder.snapshot import Snapshot
+from larder.table import Table
+
+__all__ = ["Comparison", "Fit", "Replay", "compare", "fit", "replay"]
+
+Source = Union[str, "os.PathLike[str]", Snapshot]
+"""An op script or a snapshot: its file, or a `Snapshot`."""
+
+
+class Replay:
+    """What came of one run."""
+
+    def __init__(self, native: _native.Outcome, name: str, operations: int) -> None:
+        self._native = native
+        self.name = name
+        """What was run."""
+        self.operation_count = operations
+        """How many operations it has."""
+
+    @property
+    def policy(self) -> str:
+        """Who decided."""
+        return self._native.policy
+
+    @property
+    def settings(self) -> str:
+        """The settings, as a text."""
+        return self._native.settings
+
+    @property
+    def memory_stats(self) -> dict[str, int]:
+        """The statistics at the end, with every key of `torch.cuda.memory_stats()`."""
+        return self._native.memory_stats()
+
+    @property
+    def peak_allocated_bytes(self) -> int:
+        """The most bytes that were live at once."""
+        return self.memory_stats["allocated_bytes.all.peak"]
+
+    @property
+    def peak_active_bytes(self) -> int:
+        """The most bytes that were live, or still awaited by a stream, at once."""
+        return self.memory_stats["active_bytes.all.peak"]
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        """The most bytes that were held of the device at once."""
+        return self.memory_stats["reserved_bytes.all.peak"]
+
+    @property
+    def overhead(self) -> float:
+        """Peak reserved over peak active bytes: 1 is no waste."""
+        return self._native.overhead
+
+    @property
+    def retries(self) -> int:
+        """How often the cache was given back to make room."""
+        return self.memory_stats["num_alloc_retries"]
+
+    @property
+    def ooms(self) -> int:
+        """How many allocations failed."""
+        return self._native.ooms
+
+    @property
+    def first_oom(self) -> str | None:
+        """What the first that failed said."""
+        return self._native.first_oom
+
+    @property
+    def device_calls(self) -> dict[str, int]:
+        """How often each call reached the device."""
+        return self._native.device_calls()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """How long the operations took."""
+        return self._native.elapsed_seconds
+
+    def __str__(self) -> str:
+        return self._native.summary.rstrip("\n")
+
+    def __repr__(self) -> str:
+        reserved = _native.format_size(max(0, self.peak_reserved_bytes))
+        return (
+            f"<larder.Replay of {self.name}: {self.operation_count} operations, "
+            f"{reserved} reserved at the peak, overhead {self.overhead:.3f}, {self.ooms} out of memory>"
+        )
+
+    def _repr_html_(self) -> str:
+        return Table.of_stats(self.memory_stats)._repr_html_()
+
+
+class Comparison(Sequence[Replay]):
+    """One run for each of several settings, in the order in which they were given."""
+
+    def __init__(self, runs: Iterable[Replay], summary: str) -> None:
+        self._runs = list(runs)
+        self._summary = summary
+
+    @property
+    def best(self) -> Replay:
+        """The run that ran out of memory least often, and of those the one that reserved least."""
+        return min(self._runs, key=lambda run: (run.ooms, run.peak_reserved_bytes))
+
+    @overload
+    def __getitem__(self, index: int) -> Replay: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Replay]: ...
+    def __getitem__(self, index: int | slice) -> Replay | list[Replay]:
+        return self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Replay]:
+        return iter(self._runs)
+
+    def table(self) -> Table:
+        """The runs side by side."""
+        headings = ["settings", "peak allocated", "peak reserved", "overhead", "retries", "out of memory"]
+        rows = [
+            [
+                run.settings or "(default)",
+                _native.format_size(max(0, run.peak_allocated_bytes)),
+                _native.format_size(max(0, run.peak_reserved_bytes)),
+                f"{run.overhead:.3f}",
+                str(run.retries),
+                str(run.ooms),
+            ]
+            for run in self._runs
+        ]
+        return Table(headings, rows)
+
+    def __str__(self) -> str:
+        return self._summary.rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<larder.Comparison of {len(self)} settings, best: {self.best.settings or '(default)'}>"
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
+
+
+class Fit:
+    """The smallest device on which a program runs."""
+
+    def __init__(self, memory: int | None, peak_active: int, summary: str) -> None:
+        self.memory_bytes = memory
+        """The smallest memory that was seen to suffice; None if even what was given does not."""
+        self.peak_active_bytes = peak_active
+        """The most that was in use at once."""
+        self._summary = summary
+
+    @property
+    def ratio(self) -> float | None:
+        """The memory over what was in use at the peak."""
+        if self.memory_bytes is None or self.peak_active_bytes == 0:
+            return None
+        return self.memory_bytes / self.peak_active_bytes
+
+    def __str__(self) -> str:
+        return self._summary.rstrip("\n")
+
+    def __repr__(self) -> str:
+        return f"<larder.Fit: {self._summary.splitlines()[0]}>"
+
+    def _repr_html_(self) -> str:
+        memory = "does not run" if self.memory_bytes is None else _native.format_size(self.memory_bytes)
+        rows = [["smallest memory", memory], ["peak active", _native.format_size(self.peak_active_bytes)]]
+        return Table(["fit", ""], rows)._repr_html_()
+
+
+def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
+    if isinstance(source, Snapshot):
+        return source._native.workload(device), source.name
+    # A file that is not there is told in the words that Python has for it.
+    os.stat(source)
+    return _native.Workload.load(source, device), os.path.basename(os.fspath(source))
+
+
+def replay(
+    source: Source,
+    *,
+    policy: str | None = None,
+    memory: int | str = "80GiB",
+    settings: Settings = "",
+    device: int = 0,
+    addresses: str = "recorded",
+) -> Replay:
+    """Runs a script or a recorded program on a simulated GPU, and says what it needed.
+
+    source
+        An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a `Snapshot`.
+    policy
+        Who decides: `larder`, which is the default, or `torch-2.11` exactly as PyTorch 2.11 does.
+    memory
+        How much memory the GPU has.
+    settings
+        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary.
+    device
+        Which device's trace to take from a snapshot.
+    addresses
+        Which addresses a snapshot's segments get: those of the `recorded` GPU, or the `lowest`.
+    """
+    workload, name = _load(source, device)
+    text = settings_text(settings)
+    outcome = workload.replay(name, policy, text, memory_bytes(memory), addresses)
+    return Replay(outcome, name, len(workload))
+
+
+def compare(
+    source: Source,
+    settings: Iterable[Settings] | None = None,
+    *,
+    policy: str | None = None,
+    memory: int | str = "80GiB",
+    device: int = 0,
+    addresses: str = "recorded",
+) -> Comparison:
+    """Runs it under several settings, side by side; without any, under those that people try first.
+
+    The other arguments are those of `replay`.
+    """
+    confs = list(_native.USUAL_SETTINGS) if settings is None else [settings_text(one) for one in settings]
+    workload, name = _load(source, device)
+    outcomes, summary = workload.compare(name, policy, confs, memory_bytes(memory), addresses)
+    runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
+    return Comparison(runs, summary)
+
+
+def fit(
+    source: Source,
+    *,
+    policy: str | None = None,
+    memory: int | str = "80GiB",
+    settings: Settings = "",
+    device: int = 0,
+    addresses: str = "recorded",
+) -> Fit:
+    """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
+
+    The arguments are those of `replay`.
+    """
+    workload, name = _load(source, device)
+    text = settings_text(settings)
+    found = workload.fit(name, policy, text, memory_bytes(memory), addresses)
+    return Fit(*found)

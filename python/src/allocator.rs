@@ -1,0 +1,314 @@
+//! Allocators, by address.
+
+use std::sync::Arc;
+
+use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
+use larder_core::record::event::Level;
+use larder_core::record::history::Stage;
+use larder_core::types::{GIB, KIB, MIB};
+use larder_core::{Addr, OutOfMemory, StreamId};
+use larder_sim::{SimDevice, SimOptions};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::conf::Conf;
+use crate::errors::{DeviceError, UsageError, of_core, of_larder};
+use crate::pool::Pool;
+use crate::snapshot::Snapshot;
+use crate::stack;
+
+/// A caching allocator for one GPU, real or simulated.
+#[pyclass(module = "larder._native", subclass, frozen)]
+pub(crate) struct Allocator {
+    larder: larder::Allocator,
+    core: Arc<larder_core::Allocator>,
+    policy: &'static str,
+    device: String,
+}
+
+/// What the text of a device names.
+enum Device {
+    Simulated { memory_bytes: Option<u64> },
+    Cuda(u32),
+}
+
+impl Device {
+    fn parse(text: &str) -> PyResult<Device> {
+        let wrong = || {
+            UsageError::new_err(format!(
+                "a device is 'sim:' and its memory, such as sim:80GiB, or 'cuda:' and its number, \
+                 not '{text}'"
+            ))
+        };
+        match text.split_once(':').unwrap_or((text, "")) {
+            ("sim", "") => Ok(Device::Simulated { memory_bytes: None }),
+            ("sim", memory) => {
+                let bytes = larder_sim::parse_capacity(memory);
+                let memory_bytes = Some(bytes.map_err(UsageError::new_err)?);
+                Ok(Device::Simulated { memory_bytes })
+            }
+            ("cuda", "") => Ok(Device::Cuda(0)),
+            ("cuda", number) => Ok(Device::Cuda(number.parse().map_err(|_| wrong())?)),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// A number of bytes in the largest unit that holds it whole.
+fn capacity_text(bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
+    let unit = units.into_iter().find(|(size, _)| bytes.is_multiple_of(*size));
+    unit.map_or_else(|| format!("{bytes}B"), |(size, name)| format!("{}{name}", bytes / size))
+}
+
+impl Allocator {
+    fn simulated(&self) -> PyResult<&Arc<SimDevice>> {
+        self.larder
+            .simulated_device()
+            .ok_or_else(|| DeviceError::new_err("only a simulated GPU can be told what to do"))
+    }
+
+    pub(crate) fn take_snapshot(
+        core: &larder_core::Allocator,
+        options: SnapshotOptions,
+    ) -> Snapshot {
+        let taken = core.take_snapshot(options);
+        Snapshot::of_allocator(&taken)
+    }
+}
+
+#[pymethods]
+impl Allocator {
+    #[new]
+    #[pyo3(signature = (device = None, memory = None, policy = None, settings = None))]
+    fn new(
+        py: Python<'_>,
+        device: Option<&str>,
+        memory: Option<u64>,
+        policy: Option<&str>,
+        settings: Option<&str>,
+    ) -> PyResult<Allocator> {
+        let text = match device {
+            Some(text) => text.to_owned(),
+            None => std::env::var("LARDER_DEVICE").unwrap_or_else(|_| "sim:80GiB".to_owned()),
+        };
+        let conf = Conf::of(settings, policy)?;
+        let policy = conf.policy.name;
+        let builder = larder::Allocator::builder().config(conf.config).policy(conf.policy);
+        let (made, device) = match (Device::parse(&text)?, memory) {
+            (Device::Simulated { memory_bytes }, memory) => {
+                let plain = SimOptions::default();
+                let memory_bytes = memory.or(memory_bytes).unwrap_or(plain.memory_bytes);
+                let made = builder.simulated_with(SimOptions { memory_bytes, ..plain });
+                (made, format!("sim:{}", capacity_text(memory_bytes)))
+            }
+            (Device::Cuda(index), None) => {
+                (py.detach(|| builder.cuda(index)), format!("cuda:{index}"))
+            }
+            (Device::Cuda(_), Some(_)) => {
+                return Err(UsageError::new_err("a real GPU has the memory that it has"));
+            }
+        };
+        let larder = made.map_err(|error| of_larder(py, &error))?;
+        let core = larder.core().cloned();
+        let core = core.ok_or_else(|| PyRuntimeError::new_err("there is no allocator"))?;
+        Ok(Allocator { larder, core, policy, device })
+    }
+
+    /// The device, as its text.
+    #[getter]
+    fn device(&self) -> &str {
+        &self.device
+    }
+
+    /// Who decides.
+    #[getter]
+    fn policy(&self) -> &str {
+        self.policy
+    }
+
+    /// The settings that were read last, as a text.
+    #[getter]
+    fn settings(&self) -> String {
+        self.core.config().text
+    }
+
+    // Memory.
+
+    /// Memory of at least `size` bytes for use on the stream: its address. No bytes are at 0.
+    #[pyo3(signature = (size, stream = 0))]
+    fn malloc(&self, py: Python<'_>, size: u64, stream: u64) -> PyResult<u64> {
+        match self.core.malloc(size, StreamId(stream)) {
+            Ok(addr) => Ok(addr.0),
+            Err(error) => Err(of_core(py, &error)),
+        }
+    }
+
+    /// Gives memory back to the cache.
+    fn free(&self, py: Python<'_>, address: u64) -> PyResult<()> {
+        self.core.free(Addr(address)).map_err(|error| of_core(py, &error))
+    }
+
+    /// The memory is used on this stream too: once freed it is handed out again only when the work
+    /// issued there by then is done.
+    fn record_stream(&self, py: Python<'_>, address: u64, stream: u64) -> PyResult<()> {
+        let result = self.core.record_stream(Addr(address), StreamId(stream));
+        result.map_err(|error| of_core(py, &error))
+    }
+
+    /// How many bytes a live block has: what was asked for, rounded up.
+    fn usable_bytes(&self, py: Python<'_>, address: u64) -> PyResult<u64> {
+        self.core.usable_bytes(Addr(address)).map_err(|error| of_core(py, &error))
+    }
+
+    /// The whole allocation of the device in which a live block lies: its address and its size.
+    fn base_allocation(&self, py: Python<'_>, address: u64) -> PyResult<(u64, u64)> {
+        let span = self.core.base_allocation(Addr(address));
+        let span = span.map_err(|error| of_core(py, &error))?;
+        Ok((span.addr.0, span.size_bytes))
+    }
+
+    /// Waits for all events and gives everything cached back to the device.
+    fn empty_cache(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.core.empty_cache()).map_err(|error| of_core(py, &error))
+    }
+
+    // Statistics.
+
+    /// All statistics, with every key of `torch.cuda.memory_stats()`.
+    fn memory_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = PyDict::new(py);
+        for (key, value) in self.core.stats().entries() {
+            stats.set_item(key, value)?;
+        }
+        let max_split_bytes = self.core.config().max_split_bytes;
+        stats.set_item("max_split_size", max_split_bytes.map_or(-1, |max| max as i64))?;
+        Ok(stats)
+    }
+
+    /// Peaks become the current values.
+    fn reset_peak_memory_stats(&self) {
+        self.core.reset_peak_stats();
+    }
+
+    /// Sums of increases and decreases, and the plain counters, become zero.
+    fn reset_accumulated_memory_stats(&self) {
+        self.core.reset_accumulated_stats();
+    }
+
+    /// What nobody holds of the device, and all that it has.
+    fn mem_get_info(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
+        let info = self.core.memory_info().map_err(|error| of_core(py, &error))?;
+        Ok((info.free_bytes, info.total_bytes))
+    }
+
+    /// Caps what may be held at this part of the device's memory; 1 lifts the cap.
+    fn set_memory_fraction(&self, py: Python<'_>, fraction: f64) -> PyResult<()> {
+        self.core.set_memory_fraction(fraction).map_err(|error| of_core(py, &error))
+    }
+
+    /// The part of the device's memory that may be held.
+    fn memory_fraction(&self) -> f64 {
+        self.core.memory_fraction()
+    }
+
+    /// Changes settings while running. A text that cannot be read changes nothing.
+    fn configure(&self, py: Python<'_>, settings: &str) -> PyResult<()> {
+        self.core.configure(settings).map_err(|error| of_core(py, &error))
+    }
+
+    /// Checks every invariant of the allocator; for tests.
+    fn check(&self) -> PyResult<()> {
+        self.core.check().map_err(PyRuntimeError::new_err)
+    }
+
+    // Pools.
+
+    /// A new private pool.
+    #[pyo3(name = "_new_pool")]
+    fn new_pool(&self, py: Python<'_>) -> PyResult<Pool> {
+        Pool::new(&self.core).map_err(|error| of_core(py, &error))
+    }
+
+    // What happened.
+
+    /// Remembers what happens from now on. `stacks` says for what Python's stacks are gathered: never,
+    /// state, alloc or all.
+    #[pyo3(signature = (stacks = "all", max_entries = None, clear = false))]
+    fn record_history(
+        &self,
+        py: Python<'_>,
+        stacks: &str,
+        max_entries: Option<usize>,
+        clear: bool,
+    ) -> PyResult<()> {
+        let level: Level =
+            stacks.parse().map_err(|error| UsageError::new_err(format!("stacks: {error}")))?;
+        let options = HistoryOptions {
+            level,
+            max_entries: max_entries.unwrap_or(usize::MAX),
+            clear,
+            context_hook: Some(stack::hook()),
+            ..HistoryOptions::default()
+        };
+        self.core.record_history(options).map_err(|error| of_core(py, &error))
+    }
+
+    /// Remembers nothing from now on, and forgets what was remembered.
+    fn stop_history(&self) {
+        self.core.stop_history();
+    }
+
+    /// A part of the program begins or ends, by name.
+    #[pyo3(name = "_annotate")]
+    fn annotate(&self, name: &str, begins: bool) {
+        self.core.annotate(name, if begins { Stage::Start } else { Stage::End });
+    }
+
+    /// All segments and blocks, and what is remembered.
+    #[pyo3(name = "_take_snapshot")]
+    fn take_snapshot_of_all(&self, py: Python<'_>, traces: bool) -> Snapshot {
+        let options = SnapshotOptions { pool: None, traces };
+        py.detach(|| Allocator::take_snapshot(&self.core, options))
+    }
+
+    /// Calls `observer(error)` for every request that cannot be met, before `malloc` raises it.
+    #[pyo3(name = "_on_out_of_memory")]
+    fn on_out_of_memory(&self, observer: Py<PyAny>) {
+        self.core.on_out_of_memory(move |report: &OutOfMemory| {
+            Python::attach(|py| {
+                let error = larder_core::Error::OutOfMemory(Box::new(report.clone()));
+                let error = of_core(py, &error).into_value(py);
+                if let Err(raised) = observer.call1(py, (error,)) {
+                    raised.write_unraisable(py, Some(observer.bind(py)));
+                }
+            });
+        });
+    }
+
+    // The simulated GPU.
+
+    /// A new stream, by its number.
+    fn new_stream(&self, py: Python<'_>) -> PyResult<u64> {
+        let stream = self.larder.new_stream().map_err(|error| of_larder(py, &error))?;
+        Ok(stream.id().0)
+    }
+
+    /// Work begins on a stream of the simulated GPU, and goes on until somebody waits for it.
+    fn issue(&self, stream: u64) -> PyResult<()> {
+        self.simulated()?.issue(StreamId(stream));
+        Ok(())
+    }
+
+    /// All work on a stream of the simulated GPU is done.
+    fn synchronize(&self, stream: u64) -> PyResult<()> {
+        self.simulated()?.sync(StreamId(stream));
+        Ok(())
+    }
+
+    /// How often each call reached the simulated GPU.
+    fn device_calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        crate::workload::calls(py, self.simulated()?.calls())
+    }
+}

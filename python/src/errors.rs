@@ -1,0 +1,54 @@
+//! What went wrong, as the exceptions of `larder.errors`.
+
+use larder_core::OutOfMemory;
+use pyo3::import_exception;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+import_exception!(larder.errors, AddressError);
+import_exception!(larder.errors, DeviceError);
+import_exception!(larder.errors, FileError);
+import_exception!(larder.errors, PoolError);
+import_exception!(larder.errors, SettingsError);
+import_exception!(larder.errors, UsageError);
+
+/// The exception for an error of the allocator.
+pub(crate) fn of_core(py: Python<'_>, error: &larder_core::Error) -> PyErr {
+    use larder_core::Error;
+    let said = error.to_string();
+    match error {
+        Error::OutOfMemory(report) => out_of_memory(py, report).unwrap_or_else(|error| error),
+        Error::UnknownAddress(_) | Error::NoBaseAllocation(_) | Error::NotOpened(_) => {
+            AddressError::new_err(said)
+        }
+        Error::Pool { .. } => PoolError::new_err(said),
+        Error::Config(_) | Error::BadFraction(_) => SettingsError::new_err(said),
+        Error::Device { .. } | Error::NoDevice(_) => DeviceError::new_err(said),
+        Error::NoContextHook | Error::BadShare(_) => UsageError::new_err(said),
+    }
+}
+
+/// The exception for an error of the crate `larder`.
+pub(crate) fn of_larder(py: Python<'_>, error: &larder::Error) -> PyErr {
+    match error {
+        larder::Error::Allocator(error) => of_core(py, error),
+        larder::Error::AsyncSimulated => SettingsError::new_err(error.to_string()),
+        _ => DeviceError::new_err(error.to_string()),
+    }
+}
+
+/// The exception that carries the numbers.
+fn out_of_memory(py: Python<'_>, report: &OutOfMemory) -> PyResult<PyErr> {
+    let numbers = PyDict::new(py);
+    numbers.set_item("requested_bytes", report.requested_bytes)?;
+    numbers.set_item("tried_bytes", report.tried_bytes)?;
+    numbers.set_item("free_bytes", report.free_bytes)?;
+    numbers.set_item("total_bytes", report.total_bytes)?;
+    numbers.set_item("allocated_bytes", report.allocated_bytes)?;
+    numbers.set_item("reserved_bytes", report.reserved_bytes)?;
+    numbers.set_item("private_free_bytes", report.private_free_bytes)?;
+    numbers.set_item("cap_bytes", report.cap_bytes)?;
+    numbers.set_item("largest_free_block_bytes", report.largest_free_block_bytes)?;
+    let class = py.import("larder.errors")?.getattr("OutOfMemoryError")?;
+    Ok(PyErr::from_value(class.call((report.to_string(),), Some(&numbers))?))
+}

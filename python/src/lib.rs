@@ -1,0 +1,36 @@
+//! The native module of the Python package `larder`.
+//!
+//! It holds what needs the Rust crates: allocators, snapshots, replays, and the reading of settings. The
+//! package around it, in `lib/larder`, gives it the shape that Python programs expect. The library exports
+//! the C interface too, which the C++ part for PyTorch is linked to.
+#![forbid(unsafe_code)]
+// What Python passes is made for the call.
+#![allow(clippy::needless_pass_by_value)]
+
+mod allocator;
+mod conf;
+mod errors;
+mod pool;
+mod snapshot;
+mod stack;
+mod workload;
+
+use pyo3::prelude::*;
+
+/// What the Rust crates can do, for the package around it.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<allocator::Allocator>()?;
+    module.add_class::<pool::Pool>()?;
+    module.add_class::<pool::Checkpoint>()?;
+    module.add_class::<snapshot::Snapshot>()?;
+    module.add_class::<workload::Workload>()?;
+    module.add_class::<workload::Outcome>()?;
+    module.add_function(wrap_pyfunction!(conf::check_environment, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::check_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::parse_size, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
+    module.add("POLICIES", conf::policies())?;
+    module.add("USUAL_SETTINGS", larder_cli::compare::USUAL_SETTINGS)
+}

@@ -1,0 +1,200 @@
+//! Workloads, and what comes of them on a simulated GPU.
+
+use std::path::PathBuf;
+
+use larder_cli::compare;
+use larder_cli::fit;
+use larder_cli::replay::{Replay, ReplayError, Setup};
+use larder_cli::report::summary;
+use larder_cli::workload::Addresses;
+use larder_sim::Calls;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::conf::Conf;
+use crate::errors::{FileError, SettingsError, UsageError};
+
+/// Operations to run, and what a recording knows besides.
+#[pyclass(module = "larder._native", frozen)]
+pub(crate) struct Workload(larder_cli::workload::Workload);
+
+impl From<larder_cli::workload::Workload> for Workload {
+    fn from(workload: larder_cli::workload::Workload) -> Workload {
+        Workload(workload)
+    }
+}
+
+fn set_up(policy: Option<&str>, settings: &str, memory: u64, addresses: &str) -> PyResult<Setup> {
+    let conf = Conf::of(Some(settings), policy)?;
+    let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
+    Ok(Setup { policy: conf.policy, config: conf.config, memory_bytes: memory, addresses })
+}
+
+fn stopped(name: &str, error: &ReplayError) -> PyErr {
+    PyRuntimeError::new_err(format!("{name}: {error}"))
+}
+
+#[pymethods]
+impl Workload {
+    /// Reads a file: an op script or a snapshot.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf, device: u32) -> PyResult<Workload> {
+        let loaded = py.detach(|| larder_cli::workload::Workload::load(&path, device));
+        loaded.map(Workload).map_err(|error| FileError::new_err(error.to_string()))
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.ops.len()
+    }
+
+    /// The operations, as the lines of a script.
+    fn operations(&self) -> Vec<String> {
+        self.0.ops.iter().map(ToString::to_string).collect()
+    }
+
+    /// Runs it once.
+    fn replay(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        policy: Option<&str>,
+        settings: &str,
+        memory: u64,
+        addresses: &str,
+    ) -> PyResult<Outcome> {
+        let setup = set_up(policy, settings, memory, addresses)?;
+        let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, |_, _| ()));
+        let outcome = ran.map_err(|error| stopped(name, &error))?;
+        let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
+        Ok(Outcome {
+            run: outcome,
+            summary,
+            settings: settings.to_owned(),
+            policy: setup.policy.name,
+        })
+    }
+
+    /// Runs it once for each of the settings; with the table that shows them side by side.
+    fn compare(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        policy: Option<&str>,
+        settings: Vec<String>,
+        memory: u64,
+        addresses: &str,
+    ) -> PyResult<(Vec<Outcome>, String)> {
+        let setup = set_up(policy, "", memory, addresses)?;
+        // All are read before anything runs, so that a bad one costs nothing.
+        let read = |text: String| {
+            let conf = Conf::of(Some(&text), None)?;
+            if conf.names_policy {
+                let sentence =
+                    format!("settings: '{text}': all runs have one policy, which policy= names");
+                return Err(SettingsError::new_err(sentence));
+            }
+            Ok((text, conf.config))
+        };
+        let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
+        let ran = py.detach(|| compare::compare(&self.0, &setup, settings));
+        let rows = ran.map_err(|error| stopped(name, &error))?;
+        let table = summary::rows(name, &setup, &rows);
+        let outcomes = rows.into_iter().map(|row| {
+            let summary = summary::outcome(name, &self.0, &setup, &row.conf, &row.outcome);
+            Outcome { run: row.outcome, summary, settings: row.conf, policy: setup.policy.name }
+        });
+        Ok((outcomes.collect(), table))
+    }
+
+    /// Searches the smallest memory on which it runs; with what was active at the peak, and a summary.
+    fn fit(
+        &self,
+        py: Python<'_>,
+        name: &str,
+        policy: Option<&str>,
+        settings: &str,
+        memory: u64,
+        addresses: &str,
+    ) -> PyResult<(Option<u64>, u64, String)> {
+        let setup = set_up(policy, settings, memory, addresses)?;
+        let found = py.detach(|| fit::fit(&self.0, &setup));
+        let fit = found.map_err(|error| stopped(name, &error))?;
+        let summary = summary::fit(name, &setup, settings, &fit);
+        Ok((fit.memory_bytes, fit.peak_active_bytes, summary))
+    }
+}
+
+/// What came of one run.
+#[pyclass(module = "larder._native", frozen)]
+pub(crate) struct Outcome {
+    run: larder_cli::replay::Outcome,
+    /// What `larder replay` prints.
+    #[pyo3(get)]
+    summary: String,
+    /// The settings of the run.
+    #[pyo3(get)]
+    settings: String,
+    /// Who decided.
+    #[pyo3(get)]
+    policy: &'static str,
+}
+
+#[pymethods]
+impl Outcome {
+    /// Every key of `torch.cuda.memory_stats()`.
+    fn memory_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let stats = PyDict::new(py);
+        for (key, value) in self.run.stats.entries() {
+            stats.set_item(key, value)?;
+        }
+        stats.set_item("max_split_size", self.run.max_split_bytes)?;
+        Ok(stats)
+    }
+
+    /// How often each call reached the device.
+    fn device_calls<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        calls(py, self.run.calls)
+    }
+
+    /// Bytes of the device in use at the end.
+    #[getter]
+    fn used_bytes(&self) -> u64 {
+        self.run.used_bytes
+    }
+
+    /// Allocations that failed.
+    #[getter]
+    fn ooms(&self) -> u64 {
+        self.run.ooms
+    }
+
+    /// What the first of them said.
+    #[getter]
+    fn first_oom(&self) -> Option<&str> {
+        self.run.first_oom.as_deref()
+    }
+
+    /// Peak reserved over peak active bytes.
+    #[getter]
+    fn overhead(&self) -> f64 {
+        self.run.overhead()
+    }
+
+    /// How long the operations took.
+    #[getter]
+    fn elapsed_seconds(&self) -> f64 {
+        self.run.elapsed.as_secs_f64()
+    }
+}
+
+/// The device's calls, by name.
+pub(crate) fn calls(py: Python<'_>, calls: Calls) -> PyResult<Bound<'_, PyDict>> {
+    let named = PyDict::new(py);
+    named.set_item("malloc", calls.alloc)?;
+    named.set_item("free", calls.free)?;
+    named.set_item("create", calls.create)?;
+    named.set_item("map", calls.map)?;
+    named.set_item("unmap", calls.unmap)?;
+    Ok(named)
+}

@@ -1,0 +1,106 @@
+"""Stand-ins: a package `torch` that is not PyTorch, and a C++ part that has no PyTorch behind it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+"""Starts a Python with some words."""
+
+Script = Callable[..., str]
+"""Writes a script; its name."""
+
+# What Larder's C++ part exports, without PyTorch behind it. It tells what it was installed with, and calls the
+# library that it is linked to.
+STAND_IN = r"""
+#include <cuda_runtime_api.h>
+#include <cstdio>
+#include <cstdlib>
+#include <unistd.h>
+#pragma GCC visibility push(default)
+static bool installed = false;
+extern "C" int larder_torch_install(const char *settings) {
+    if (std::getenv("STAND_IN_REFUSES")) return 1;
+    if (const char *path = std::getenv("STAND_IN_DIARY"))
+        if (std::FILE *diary = std::fopen(path, "a")) {
+            const char *conf = std::getenv("LARDER_CONF");
+            std::fprintf(diary, "%d %s\n", getpid(), settings ? settings : conf ? conf : "-");
+            std::fclose(diary);
+        }
+    installed = true;
+    return 0;
+}
+extern "C" const char *larder_torch_last_error() { return "the stand-in refuses"; }
+extern "C" int larder_torch_is_installed() { return installed; }
+"""
+
+INIT = """
+__version__ = {version!r}
+class version:
+    __version__ = {version!r}
+    cuda = {cuda!r}
+    hip = {hip!r}
+class _C:
+    _GLIBCXX_USE_CXX11_ABI = True
+class cuda:
+    @staticmethod
+    def is_initialized():
+        return {used!r}
+    @staticmethod
+    def get_allocator_backend():
+        return {allocator!r}
+import pathlib
+import larder.backend
+larder.backend.SOURCES = pathlib.Path({sources!r})
+"""
+
+
+class FakeTorch:
+    """A folder with a package `torch` that looks like PyTorch to whoever does not look twice."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sources = folder / "sources"
+        self.diary = folder / "diary"
+
+    def make(
+        self,
+        version: str = "2.11.0+cu130",
+        cuda: str | None = "13.0",
+        hip: str | None = None,
+        used: bool = False,
+        allocator: str = "native",
+        source: str = STAND_IN,
+    ) -> FakeTorch:
+        package = self.folder / "torch"
+        (package / "lib").mkdir(parents=True)
+        (package / "include").mkdir()
+        self.sources.mkdir()
+        (self.sources / "backend.cpp").write_text(source)
+        for name in ("libc10.so", "libc10_cuda.so"):
+            words = ["g++", "-shared", "-fPIC", "-x", "c++", os.devnull, f"-Wl,-soname,{name}", "-o"]
+            subprocess.run([*words, str(package / "lib" / name)], check=True)
+        include = self.folder / "nvidia" / "cu13" / "include"
+        include.mkdir(parents=True)
+        (include / "cuda_runtime_api.h").write_text(
+            '#define CUDART_VERSION 13000\n#include "crt/host_defines.h"\n__host__ int larder_test_only();\n'
+        )
+        (include / "cuda.h").write_text("")
+        text = INIT.format(
+            version=version, cuda=cuda, hip=hip, used=used, allocator=allocator, sources=str(self.sources)
+        )
+        (package / "__init__.py").write_text(text)
+        return self
+
+    def installs(self) -> list[str]:
+        """What each installation had for LARDER_CONF."""
+        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
+        return [line.split(" ", 1)[1] for line in lines]
+
+    def processes(self) -> set[int]:
+        """Which processes installed Larder."""
+        lines = self.diary.read_text().splitlines() if self.diary.exists() else []
+        return {int(line.split(" ", 1)[0]) for line in lines}

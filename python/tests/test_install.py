@@ -1,0 +1,134 @@
+"""Installation: into whatever PyTorch there is, or one sentence and nothing changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from stand_in import STAND_IN, FakeTorch, Run, Script
+
+INSTALL = """
+import sys
+import larder
+try:
+    larder.torch.install()
+except larder.Error as error:
+    print(type(error).__name__, error)
+print(larder.torch.is_installed())
+"""
+
+
+def told(run_python: Run, script: Script, environment: dict[str, str] | None = None) -> str:
+    """What a program says that could not install Larder."""
+    done = run_python(script(INSTALL), environment=environment)
+    sentence, installed = done.stdout.splitlines()
+    assert installed == "False"
+    return sentence
+
+
+def test_it_is_installed_once(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+    fake_torch.make()
+    done = run_python(script(INSTALL + "larder.torch.install()\nprint(larder.torch.is_installed())"))
+    assert done.stdout == "True\nTrue\n", done.stderr
+    assert len(fake_torch.installs()) == 1
+
+
+def test_torch_may_be_there_before(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+    fake_torch.make()
+    assert run_python(script("import torch\n" + INSTALL)).stdout == "True\n"
+
+
+def test_no_torch(run_python: Run, script: Script) -> None:
+    assert "PyTorch is not installed for " in told(run_python, script)
+    done = run_python("-m", "larder", script("print('went on')"))
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.startswith("larder: PyTorch is not installed for ") and done.stderr.count("\n") == 1
+
+
+def test_a_torch_that_cannot_be_imported(run_python: Run, script: Script) -> None:
+    script("raise ImportError('libcudart.so.13: no such file')", "site/torch/__init__.py")
+    assert told(run_python, script) == (
+        "InstallError PyTorch cannot be imported: libcudart.so.13: no such file"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        ({"version": "2.11.0+cpu", "cuda": None}, "torch 2.11.0+cpu is made without CUDA: install one with CUDA"),
+        (
+            {"version": "2.11.0+rocm7", "cuda": None, "hip": "7.0"},
+            "torch 2.11.0+rocm7 is made for ROCm, and Larder is for CUDA",
+        ),
+        ({"version": "2.10.1"}, "torch 2.10.1 is too old: Larder needs torch 2.11 or newer"),
+        ({"version": "dev"}, "torch says that it is version 'dev', which is none"),
+        ({"used": True}, "CUDA is already in use in this process: install Larder before the first use of CUDA"),
+        ({"allocator": "cudaMallocAsync"}, "PyTorch's CUDA allocator is already 'cudaMallocAsync' in this process"),
+        ({"cuda": "99.0"}, "the headers of CUDA 99, for which torch 2.11.0+cu130 is made, are not found"),
+        ({"source": "#error no"}, "the C++ part cannot be compiled for torch 2.11.0+cu130"),
+        ({"source": "int x;"}, "is not Larder's C++ part"),
+        (
+            {"source": STAND_IN + 'extern "C" int nobody(); int y = nobody();'},
+            "the compiled C++ part cannot be loaded: ",
+        ),
+    ],
+)
+def test_a_torch_that_cannot_be_served_gets_one_sentence(
+    run_python: Run, script: Script, fake_torch: FakeTorch, make: dict[str, object], sentence: str
+) -> None:
+    fake_torch.make(**make)  # type: ignore[arg-type]
+    environment = {"PATH": "/usr/bin:/bin"}
+    assert sentence in told(run_python, script, environment)
+    done = run_python("-m", "larder", "-c", "import torch; print('went on')", environment=environment)
+    assert done.returncode == 1 and done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("larder: ") and sentence in last
+    assert fake_torch.installs() == []
+
+
+def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+    fake_torch.make()
+    environment = {"STAND_IN_REFUSES": "1"}
+    sentence = "InstallError Larder cannot be installed: the stand-in refuses"
+    assert told(run_python, script, environment) == sentence
+
+
+@pytest.mark.parametrize(
+    ("variables", "sentence"),
+    [
+        ({"LARDER_CONF": "nonsense:1"}, "LARDER_CONF: there is no setting 'nonsense'"),
+        ({"LARDER_CONF": "policy:best"}, "LARDER_CONF: "),
+        ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:few"}, "PYTORCH_ALLOC_CONF: the setting 'max_split_size_mb' takes"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "PYTORCH_CUDA_ALLOC_CONF: settings are written key:value"),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+            "PYTORCH_CUDA_ALLOC_CONF: backend:cudaMallocAsync asks for the driver's own allocator in Larder's place, "
+            "and the two exclude each other",
+        ),
+    ],
+)
+def test_a_bad_setting_gets_one_sentence(
+    run_python: Run, script: Script, fake_torch: FakeTorch, variables: dict[str, str], sentence: str
+) -> None:
+    fake_torch.make()
+    assert told(run_python, script, variables).startswith(f"SettingsError {sentence}")
+    done = run_python("-m", "larder", "-c", "print('went on')", environment=variables)
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"larder: {sentence}")
+    assert fake_torch.installs() == []
+
+
+def test_settings_that_only_pytorch_knows_are_left_to_it(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    fake_torch.make()
+    done = run_python(script(INSTALL), environment={"PYTORCH_ALLOC_CONF": "a_setting_of_torch_3:True"})
+    assert done.stdout == "True\n", done.stdout
+
+
+def test_of_pytorchs_two_variables_the_older_name_counts_alone(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    fake_torch.make()
+    variables = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True", "PYTORCH_ALLOC_CONF": "max_split_size_mb:few"}
+    done = run_python(script(INSTALL), environment=variables)
+    assert done.stdout == "True\n", done.stdout

@@ -1,0 +1,135 @@
+"""Replays, comparisons and the smallest device, of the recorded programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import larder
+
+
+@pytest.fixture
+def varlen(workloads: Path) -> Path:
+    return workloads / "gpt2_varlen.pickle.gz"
+
+
+def test_a_replay_tells_what_a_program_needed(varlen: Path) -> None:
+    run = larder.replay(varlen)
+    assert run.name == "gpt2_varlen.pickle.gz"
+    assert run.operation_count == 113735
+    assert (run.policy, run.settings, run.ooms, run.first_oom) == ("larder", "", 0, None)
+    assert run.peak_active_bytes <= run.peak_reserved_bytes
+    assert run.overhead == pytest.approx(run.peak_reserved_bytes / run.peak_active_bytes)
+    assert run.device_calls["malloc"] == run.memory_stats["num_device_alloc"]
+    assert run.elapsed_seconds > 0
+    assert str(run).startswith("gpt2_varlen.pickle.gz: 113735 operations in ")
+    assert repr(run).startswith("<larder.Replay of gpt2_varlen.pickle.gz: ")
+    assert "<table>" in run._repr_html_()
+
+
+def test_replays_are_those_of_the_program_larder(varlen: Path) -> None:
+    """PyTorch's policy gives the peak that the recorded GPU had, to the byte."""
+    snapshot = larder.Snapshot(varlen)
+    recorded = sum(segment["total_size"] for segment in snapshot.segments)
+    run = larder.replay(varlen, policy="torch-2.11")
+    assert run.peak_reserved_bytes == recorded
+    assert larder.replay(snapshot, policy="torch-2.11").memory_stats == run.memory_stats
+    assert larder.replay(varlen, settings="policy:torch-2.11").memory_stats == run.memory_stats
+
+
+def test_scripts_run_too(workloads: Path, tmp_path: Path) -> None:
+    run = larder.replay(workloads / "hot_block.ops")
+    assert run.operation_count > 0 and run.ooms == 0
+    broken = tmp_path / "broken.ops"
+    broken.write_text("alloc 1 512 0\nfly 1\n")
+    with pytest.raises(larder.FileError, match=r"broken.ops: line 2"):
+        larder.replay(broken)
+    twice = tmp_path / "twice.ops"
+    twice.write_text("alloc 1 99999999999999 0\n")
+    failed = larder.replay(twice, memory="1GiB")
+    assert failed.ooms == 1 and failed.first_oom is not None and "out of memory" in failed.first_oom
+
+
+def test_a_comparison_names_the_best(varlen: Path) -> None:
+    comparison = larder.compare(varlen, ["", {"expandable_segments": True}])
+    assert [run.settings for run in comparison] == ["", "expandable_segments:True"]
+    assert comparison.best.settings == "expandable_segments:True"
+    assert comparison.best.peak_reserved_bytes == min(run.peak_reserved_bytes for run in comparison)
+    assert "least memory: expandable_segments:True" in str(comparison)
+    assert len(comparison[:1]) == 1
+    assert repr(comparison) == "<larder.Comparison of 2 settings, best: expandable_segments:True>"
+    html = comparison._repr_html_()
+    assert html.count("<tr>") == 3 and "(default)" in html
+
+
+def test_a_comparison_has_usual_settings(workloads: Path) -> None:
+    comparison = larder.compare(workloads / "hot_block.ops")
+    assert len(comparison) == 5 and comparison[0].settings == ""
+
+
+def test_the_smallest_device_is_enough(workloads: Path) -> None:
+    path = workloads / "prefetch_streams.pickle.gz"
+    found = larder.fit(path)
+    assert found.memory_bytes is not None and found.ratio is not None
+    assert found.ratio >= 1
+    assert larder.replay(path, memory=found.memory_bytes).ooms == 0
+    assert "runs in" in repr(found) and "<table>" in found._repr_html_()
+    too_small = larder.fit(path, memory="16MiB")
+    assert too_small.memory_bytes is None and too_small.ratio is None
+    assert "does not run" in str(too_small)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"policy": "torch-3"}, "torch-3"),
+        ({"memory": "much"}, "a size is a number with a unit"),
+        ({"settings": "nonsense:1"}, "settings: there is no setting 'nonsense'"),
+        ({"settings": "backend:cudaMallocAsync"}, "exclude each other"),
+        ({"addresses": "highest"}, "addresses are 'recorded' or 'lowest', not 'highest'"),
+        ({"device": 7}, "7"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_sentence(
+    workloads: Path, arguments: dict[str, object], sentence: str
+) -> None:
+    path = workloads / "prefetch_streams.pickle.gz"
+    for call in (larder.replay, larder.fit):
+        with pytest.raises(larder.Error, match=sentence):
+            call(path, **arguments)  # type: ignore[arg-type]
+    with pytest.raises(larder.SettingsError, match="all runs have one policy"):
+        larder.compare(path, ["policy:larder"])
+
+
+def test_a_file_that_is_not_there_is_told_as_python_tells_it(tmp_path: Path) -> None:
+    for call in (larder.replay, larder.compare, larder.fit, larder.Snapshot):
+        with pytest.raises(FileNotFoundError):
+            call(tmp_path / "missing.pickle")
+    with pytest.raises(larder.FileError, match="this is a folder"):
+        larder.replay(tmp_path)
+
+
+def test_other_threads_run_while_a_call_is_under_way(tmp_path: Path) -> None:
+    """The call waits for a pipe that another thread of the same Python writes to: both must run."""
+    code = """
+import larder, os, sys, threading
+os.mkfifo("pipe.ops")
+def write():
+    with open("pipe.ops", "w") as pipe:
+        pipe.write("alloc 1 512 0\\nfree 1\\n")
+threading.Thread(target=write).start()
+print(larder.replay("pipe.ops").operation_count)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout == "2\n", done.stderr
+
+
+def test_the_package_needs_no_torch() -> None:
+    code = "import larder, sys; assert 'torch' not in sys.modules; print(larder.__version__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == larder.__version__

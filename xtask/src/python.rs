@@ -1,0 +1,110 @@
+//! The Python package: installed as its users install it, and its tests run.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::peer;
+use crate::programs::target_folder;
+use crate::wheels;
+
+/// The folder `python` under Cargo's target folder, with a virtual environment in it.
+struct Environment {
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+pub(crate) fn run(root: &Path) -> Result<(), String> {
+    let package = root.join("python");
+    let target = target_folder(root);
+    let environment = Environment { folder: target.join("python"), target };
+    environment.prepare(&package)?;
+    environment.install(&package)?;
+    let mut tests = environment.python();
+    tests.args(["-m", "pytest", "--quiet", "--basetemp"]).arg(environment.folder.join("tests"));
+    peer::run(tests.current_dir(&package))
+}
+
+impl Environment {
+    fn python(&self) -> Command {
+        Command::new(self.folder.join("venv/bin/python"))
+    }
+
+    /// Makes the virtual environment with the tools that the package pins, unless it is there.
+    fn prepare(&self, package: &Path) -> Result<(), String> {
+        let manifest = package.join("pyproject.toml");
+        let text = fs::read_to_string(&manifest)
+            .map_err(|error| format!("{}: {error}", manifest.display()))?;
+        let tools = pinned(&text);
+        let complete = self.folder.join("complete");
+        let wanted = format!("{}\n{}", version()?, tools.join("\n"));
+        if fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
+            return Ok(());
+        }
+        let venv = self.folder.join("venv");
+        peer::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        let mut pip = self.python();
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
+        let fetched = pip.args(["--retries=1", "--timeout=20"]).args(&tools).output();
+        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
+            let reason = match &fetched {
+                Ok(output) => wheels::last_line(&output.stderr),
+                Err(error) => error.to_string(),
+            };
+            return Err(format!(
+                "{} are not in the cache under target/python, and pip cannot fetch them: {reason}",
+                tools.join(", ")
+            ));
+        }
+        fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))
+    }
+
+    /// Installs the package from its folder. The tools are here already, so pip need not fetch them.
+    fn install(&self, package: &Path) -> Result<(), String> {
+        let mut pip = self.python();
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+            .args(["--no-build-isolation", "--no-deps", "--no-index", "--force-reinstall"])
+            .arg(package)
+            .env("CARGO_TARGET_DIR", &self.target)
+            // maturin is a program in the environment's own folder.
+            .env("PATH", self.path()?);
+        peer::run(&mut pip)
+    }
+
+    fn path(&self) -> Result<std::ffi::OsString, String> {
+        let own = self.folder.join("venv/bin");
+        let others = std::env::var_os("PATH").unwrap_or_default();
+        let all = std::iter::once(own).chain(std::env::split_paths(&others));
+        std::env::join_paths(all).map_err(|error| format!("PATH: {error}"))
+    }
+}
+
+/// What the installed Python says of itself.
+fn version() -> Result<String, String> {
+    let said = Command::new("python3").arg("--version").stdin(Stdio::null()).output();
+    let said = said.map_err(|error| format!("`python3` cannot be started: {error}"))?;
+    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+}
+
+/// The tools that a `pyproject.toml` names with their versions, for the build and for the tests.
+fn pinned(manifest: &str) -> Vec<String> {
+    let texts = manifest.split('"').skip(1).step_by(2);
+    texts.filter(|text| text.contains("==")).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tools_are_those_that_the_package_pins() {
+        let text =
+            "requires = [\"maturin==1.2\"]\nname = \"x\"\ntest = [\"pytest==9\", \"mypy\"]\n";
+        assert_eq!(pinned(text), ["maturin==1.2", "pytest==9"]);
+        let manifest = crate::repository_root().join("python/pyproject.toml");
+        let tools = pinned(&fs::read_to_string(manifest).unwrap());
+        for tool in ["maturin==", "pytest==", "mypy=="] {
+            assert!(tools.iter().any(|pin| pin.starts_with(tool)), "{tool} is not pinned");
+        }
+    }
+}
