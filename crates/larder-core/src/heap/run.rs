@@ -23,6 +23,8 @@ pub struct Run {
     pub pool: PoolId,
     /// Whether it is a piece of an expandable segment.
     pub expandable: bool,
+    /// How many segments the device had given before the one that it is, or is a piece of.
+    pub serial: u64,
     /// The context in which the segment was made, if one was gathered.
     pub context: Option<Arc<dyn Context>>,
     /// Its blocks, in the order of their addresses, without a gap.
@@ -103,7 +105,7 @@ impl Heap {
                     }
                     continue;
                 }
-                let (run, end) = self.run_from(start);
+                let (run, end) = self.run_from(start, segment.serial);
                 runs.push(run);
                 at = end.filter(|_| !first_only);
             }
@@ -113,7 +115,7 @@ impl Heap {
     }
 
     /// The run that starts at this block, and the unmapped block behind it, if there is one.
-    fn run_from(&self, start: BlockId) -> (Run, Option<BlockId>) {
+    fn run_from(&self, start: BlockId, serial: u64) -> (Run, Option<BlockId>) {
         let (mut blocks, mut at) = (Vec::new(), Some(start));
         while let Some(id) = at.filter(|&id| self.blocks[id].state != State::Unmapped) {
             let block = &self.blocks[id];
@@ -133,6 +135,7 @@ impl Heap {
             kind: head.kind,
             pool,
             expandable: head.expandable,
+            serial,
             context: self.shared_context(self.segment_owner(start)),
             blocks,
         };

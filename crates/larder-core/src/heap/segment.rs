@@ -44,6 +44,9 @@ pub(crate) struct Segment {
     /// The block at its lowest address. The lower of two joined blocks stays, so it never changes.
     pub(crate) first: BlockId,
     pub(crate) backing: Backing,
+    /// How many segments the heap had been given before it. Whoever makes segments known to others, as
+    /// NCCL does in all processes of a group, does so in this order.
+    pub(crate) serial: u64,
     /// Counted as oversize when the device gave it.
     pub(crate) oversize: bool,
     /// For each window, the block that was last handed out with its start in it. Two live blocks
@@ -143,12 +146,14 @@ pub(crate) struct Segments {
     cover: CoverMap,
     len: usize,
     expandable_count: usize,
+    /// How many segments there ever were.
+    given: u64,
 }
 
 impl Segments {
     pub(crate) fn new() -> Segments {
         let (slots, spare, cover) = (Vec::new(), Vec::new(), CoverMap::default());
-        Segments { slots, spare, cover, len: 0, expandable_count: 0 }
+        Segments { slots, spare, cover, len: 0, expandable_count: 0, given: 0 }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -165,8 +170,10 @@ impl Segments {
             PoolKind::Large => SMALL_MAX_BYTES,
         };
         let window_shift = window_bytes.trailing_zeros();
-        let (oversize, starts) = (false, Vec::new());
-        let segment = Segment { span, lane, first, backing, oversize, starts, window_shift };
+        let (serial, oversize, starts) = (self.given, false, Vec::new());
+        let segment =
+            Segment { span, lane, first, backing, serial, oversize, starts, window_shift };
+        self.given += 1;
         let fixed = !segment.is_expandable();
         let id = if let Some(id) = self.spare.pop() {
             self[id] = segment;
