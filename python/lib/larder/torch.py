@@ -43,7 +43,8 @@ def install(*, children_too: bool = True) -> None:
     global _library
     if is_installed():
         return
-    _native.check_environment()
+    # PyTorch's own settings are PyTorch's affair, which knows them best.
+    _native.check_settings("LARDER_CONF", os.environ.get("LARDER_CONF", ""))
     torch = _import_torch()
     # Where child processes install Larder as they import torch, that was it.
     if is_installed():
@@ -71,7 +72,13 @@ def compile_backend() -> str:
 
 
 def _install_in_child() -> None:
-    """What `sitecustomize` calls; the environment is arranged already."""
+    """What `sitecustomize` calls; the environment is arranged already.
+
+    A process that asks for the driver's own allocator gets it: it was started to run on that.
+    """
+    if _import_torch().cuda.get_allocator_backend() == "cudaMallocAsync":
+        print("larder: this process asks for backend:cudaMallocAsync and goes without Larder", file=sys.stderr)
+        return
     install(children_too=False)
 
 
