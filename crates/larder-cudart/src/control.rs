@@ -5,7 +5,16 @@
 use larder_core::types::StreamId;
 
 use crate::border::{Out, Status, driver};
-use crate::gpu::gpu;
+use crate::gpu::{gpu, offer};
+
+/// From now on `larder_open("process", …)` makes an allocator for this very GPU.
+#[unsafe(no_mangle)]
+extern "C" fn larder_sim_offer() -> Status {
+    driver(|| {
+        offer();
+        Ok(())
+    })
+}
 
 /// Calls that reached the device, as `larder replay` counts them.
 #[derive(Clone, Copy, Debug, Default)]

@@ -2,8 +2,9 @@
 
 use std::env;
 use std::fs;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use larder_core::device::Device;
 use larder_core::types::{Addr, Span};
 use larder_sim::{SimDevice, SimOptions};
 
@@ -12,15 +13,29 @@ use crate::border::Status;
 /// The device. It is made at the first call, and a description that cannot be read is an error of
 /// every call: a run on another device than the one asked for would prove nothing.
 pub(crate) fn gpu() -> Result<&'static SimDevice, Status> {
-    static GPU: OnceLock<Result<SimDevice, String>> = OnceLock::new();
-    let gpu = GPU.get_or_init(|| {
-        let made = options().map(SimDevice::new);
+    shared().as_deref().map_err(|_| Status::UNKNOWN)
+}
+
+fn shared() -> &'static Result<Arc<SimDevice>, String> {
+    static GPU: OnceLock<Result<Arc<SimDevice>, String>> = OnceLock::new();
+    GPU.get_or_init(|| {
+        let made = options().map(SimDevice::new).map(Arc::new);
         if let Err(sentence) = &made {
             eprintln!("the simulated GPU cannot be made: {sentence}");
         }
         made
+    })
+}
+
+/// The name under which Larder finds the device.
+const OFFERED_AS: &str = "process";
+
+/// Lets Larder's own allocator run on the device, in the same process as PyTorch's.
+pub(crate) fn offer() {
+    larder_c::devices::offer(OFFERED_AS, || {
+        let gpu: Arc<dyn Device> = shared().clone()?;
+        Ok(vec![gpu])
     });
-    gpu.as_ref().map_err(|_| Status::UNKNOWN)
 }
 
 fn options() -> Result<SimOptions, String> {

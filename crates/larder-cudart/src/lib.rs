@@ -18,6 +18,9 @@
 //! plays the part of the device. What the simulated GPU has no model of (bytes and their copies,
 //! sharing between processes, peers, the driver's own pools) answers "not supported".
 //!
+//! The library carries Larder's C interface (`larder.h`) too, and `larder_sim_offer` makes the GPU known
+//! to it as "process": so one program can run either allocator on the same device.
+//!
 //! A panic ends in the error "unknown" and never reaches the caller's frames.
 
 mod border;

@@ -16,7 +16,11 @@ const GRAPH: [Edges; 13] = [
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
-    Edges { package: "larder-cudart", ours: &["larder-core", "larder-sim"], others: true },
+    Edges {
+        package: "larder-cudart",
+        ours: &["larder-core", "larder-sim", "larder-c"],
+        others: true,
+    },
     Edges { package: "larder", ours: &["larder-core", "larder-sim", "larder-cuda"], others: true },
     Edges {
         package: "larder-c",
