@@ -273,13 +273,19 @@ unsafe impl Sync for Foreign {}
 
 /// What a hook of the caller's works with; its owner is told when it is not needed any more.
 pub(crate) struct HookData {
-    pub(crate) data: Foreign,
+    data: Foreign,
     release: Option<extern "C" fn(Foreign)>,
 }
 
 impl HookData {
     pub(crate) fn new(data: Foreign, release: Option<extern "C" fn(Foreign)>) -> HookData {
         HookData { data, release }
+    }
+
+    /// It is asked of the whole, so that a closure that asks keeps the whole: a closure that names a field
+    /// keeps the field alone, and the owner would be told at once.
+    pub(crate) fn data(&self) -> Foreign {
+        self.data
     }
 }
 

@@ -26,7 +26,7 @@ extern "C" fn larder_on_miss(
         let allocator = larder.get("larder")?.device(device)?;
         allocator.on_miss(move || {
             let hook = &hook;
-            callback(hook.data, device)
+            callback(hook.data(), device)
         });
         Ok(())
     })
@@ -47,7 +47,7 @@ extern "C" fn larder_on_out_of_memory(
         allocator.on_out_of_memory(move |report: &OutOfMemory| {
             let hook = &hook;
             let report = OutOfMemoryReport::new(device, report);
-            observer(hook.data, &raw const report);
+            observer(hook.data(), &raw const report);
         });
         Ok(())
     })
@@ -71,7 +71,7 @@ extern "C" fn larder_on_event(
             let compiling = Words::of(event.compile_context);
             let metadata = Words::of(Some(event.user_metadata).filter(|text| !text.is_empty()));
             let event = Event::told(device, event, &compiling, &metadata);
-            tracker(hook.data, &raw const event);
+            tracker(hook.data(), &raw const event);
         });
         Ok(())
     })
