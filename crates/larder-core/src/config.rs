@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::types::MIB;
+use crate::types::{Bytes, MIB};
 
 /// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
 pub const DIVISION_CLASSES: usize = 16;
@@ -182,26 +182,80 @@ impl Config {
     /// blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
     /// their defaults unless the text sets them; all others keep what they were.
     pub fn update(&self, text: &str) -> Result<Config, ConfigError> {
-        let given = text;
-        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
-        let entries = entries(&text)?;
-        let mut config = self.clone();
-        given.clone_into(&mut config.text);
         let defaults = Config::default();
-        config.max_split_bytes = defaults.max_split_bytes;
-        config.roundup_divisions = defaults.roundup_divisions;
-        config.garbage_collection_threshold = defaults.garbage_collection_threshold;
+        let reset = Config {
+            max_split_bytes: defaults.max_split_bytes,
+            roundup_divisions: defaults.roundup_divisions,
+            garbage_collection_threshold: defaults.garbage_collection_threshold,
+            max_non_split_rounding_bytes: 0,
+            ..self.clone()
+        };
+        reset.read(text)
+    }
+
+    /// Reads a settings text on top of these settings; what it does not name keeps what it was.
+    pub fn overlay(&self, text: &str) -> Result<Config, ConfigError> {
+        let config = self.clone().read(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn read(mut self, text: &str) -> Result<Config, ConfigError> {
+        text.clone_into(&mut self.text);
+        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
         // The size of a large segment bounds two other settings, so it is read before them.
         let (large, rest): (Vec<_>, Vec<_>) =
-            entries.into_iter().partition(|entry| entry.key == "large_segment_size_mb");
+            entries(&text)?.into_iter().partition(|entry| entry.key == "large_segment_size_mb");
         for entry in &large {
-            config.set(entry)?;
+            self.set(entry)?;
         }
-        config.max_non_split_rounding_bytes = config.large_segment_bytes;
+        self.max_non_split_rounding_bytes =
+            self.max_non_split_rounding_bytes.max(self.large_segment_bytes);
         for entry in &rest {
-            config.set(entry)?;
+            self.set(entry)?;
         }
-        Ok(config)
+        Ok(self)
+    }
+
+    /// Checks settings that were put together by hand: each must be one that a text could set.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let wrong = |key: &str, value: &dyn fmt::Display, expected: &str| {
+            let (key, value) = (key.to_owned(), value.to_string());
+            Err(ConfigError::BadValue { key, value, expected: expected.to_owned() })
+        };
+        let sizes = |floor_bytes: u64| floor_bytes..=SIZE_MAX_BYTES;
+        let large_bytes = self.large_segment_bytes;
+        if !sizes(LARGE_SEGMENT_FLOOR_MB * MIB + 1).contains(&large_bytes) {
+            return wrong("large_segment_size_mb", &Bytes(large_bytes), "more than 10 MiB");
+        }
+        let expected = "the size of a large segment or more";
+        if let Some(limit_bytes) = self.max_split_bytes
+            && !sizes(large_bytes).contains(&limit_bytes)
+        {
+            return wrong("max_split_size_mb", &Bytes(limit_bytes), expected);
+        }
+        let rounding_bytes = self.max_non_split_rounding_bytes;
+        if !sizes(large_bytes).contains(&rounding_bytes) {
+            return wrong("max_non_split_rounding_mb", &Bytes(rounding_bytes), expected);
+        }
+        let threshold = self.garbage_collection_threshold;
+        if !(0.0..1.0).contains(&threshold) {
+            let expected = "a number above 0 and below 1, or 0 for none";
+            return wrong("garbage_collection_threshold", &threshold, expected);
+        }
+        let is_not_one = |&&value: &&u64| value != 0 && !value.is_power_of_two();
+        if let Some(value) = self.roundup_divisions.iter().find(is_not_one) {
+            return wrong(
+                "roundup_power2_divisions",
+                value,
+                "divisions that are 0 or a power of two",
+            );
+        }
+        if !(0.0..=1.0).contains(&self.memory_fraction) {
+            let fraction = &self.memory_fraction;
+            return wrong("per_process_memory_fraction", fraction, "a number from 0 to 1");
+        }
+        Ok(())
     }
 
     fn set(&mut self, entry: &Entry<'_>) -> Result<(), ConfigError> {

@@ -176,6 +176,8 @@ pub struct OutOfMemory {
     pub device: DeviceIndex,
     /// What the program asked for.
     pub requested_bytes: u64,
+    /// The size of the block that it would have got: what was asked for, rounded up.
+    pub rounded_bytes: u64,
     /// What we asked of the device for it: rounded up, perhaps to a whole segment.
     pub tried_bytes: u64,
     /// Bytes of the device that nobody holds.
@@ -285,6 +287,7 @@ mod tests {
         OutOfMemory {
             device: DeviceIndex(0),
             requested_bytes: 3 * GIB - 5,
+            rounded_bytes: 3 * GIB,
             tried_bytes: 3 * GIB,
             free_bytes: 2 * GIB,
             total_bytes: 80 * GIB,

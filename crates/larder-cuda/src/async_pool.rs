@@ -284,6 +284,7 @@ impl AsyncPool {
         let report = OutOfMemory {
             device: properties.index,
             requested_bytes: size_bytes,
+            rounded_bytes: size_bytes,
             tried_bytes: size_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,

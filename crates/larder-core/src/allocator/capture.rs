@@ -90,7 +90,9 @@ impl Shelf {
             captured_with = together;
         }
         let thread = thread::current().id();
-        let caller = Caller { stream, thread, captured_with: &captured_with };
+        let functions = &self.functions;
+        let takes = |pool| functions.get(&pool).is_some_and(|takes| takes(stream));
+        let caller = Caller { stream, thread, captured_with: &captured_with, takes: &takes };
         Ok(self.heap.want_routed(size_bytes, &caller))
     }
 

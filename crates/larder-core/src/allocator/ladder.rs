@@ -177,7 +177,7 @@ impl Allocator {
     ) -> Result<Addr, Error> {
         let tried_bytes = shelf.heap.segment_bytes(want);
         let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
-        report.rejected = rejected;
+        (report.rounded_bytes, report.rejected) = (want.size_bytes, rejected);
         shelf.tick(&*self.device);
         if rejected {
             shelf.heap.recorder_mut().record(Record::Rejected);
@@ -203,6 +203,7 @@ impl Allocator {
         OutOfMemory {
             device: properties.index,
             requested_bytes,
+            rounded_bytes: requested_bytes,
             tried_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,

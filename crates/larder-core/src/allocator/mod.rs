@@ -26,7 +26,7 @@ use crate::device::{Device, MemoryInfo};
 use crate::error::{Error, OutOfMemory};
 use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
-use crate::heap::snapshot::SegmentState;
+use crate::heap::snapshot::{ExpandableState, SegmentState};
 use crate::policy::Policy;
 use crate::record::event::Level;
 use crate::record::stats::Stats;
@@ -37,6 +37,7 @@ use events::EventPool;
 use history::{Clock, Watch};
 use hooks::Hooks;
 use pages::Orphan;
+use pools::FilterFunction;
 use share::{Exports, Imports};
 
 /// A caching allocator for one device. It can be shared between threads.
@@ -62,6 +63,8 @@ struct Shelf {
     orphans: Vec<Orphan>,
     /// For each private pool with a source of its own, that source.
     sources: HashMap<PoolId, Arc<dyn SegmentSource>>,
+    /// For each open scope that chooses by a function, that function.
+    functions: HashMap<PoolId, FilterFunction>,
     walks: Walks,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
@@ -86,6 +89,7 @@ impl Allocator {
             events: EventPool::default(),
             orphans: Vec::new(),
             sources: HashMap::new(),
+            functions: HashMap::new(),
             walks: Walks::default(),
             pools_named: (0, 0),
             clock: None,
@@ -245,6 +249,11 @@ impl Allocator {
         Ok(free_bytes.max(self.lock().heap.largest_free_bytes()))
     }
 
+    /// The largest free block of the cache, on any stream, private pools included.
+    pub fn largest_free_bytes(&self) -> u64 {
+        self.lock().heap.largest_free_bytes()
+    }
+
     /// Caps what may be held of the device at this part of it; 1 lifts the cap.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
         if !(0.0..=1.0).contains(&fraction) {
@@ -270,9 +279,14 @@ impl Allocator {
 
     /// How many bytes a live block has: what was asked for, rounded up.
     pub fn usable_bytes(&self, addr: Addr) -> Result<u64, Error> {
+        Ok(self.block_at(addr)?.0)
+    }
+
+    /// How many bytes a live block has, and the stream that it was handed out on.
+    pub fn block_at(&self, addr: Addr) -> Result<(u64, StreamId), Error> {
         let shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        Ok(shelf.heap.size_of(block))
+        Ok((shelf.heap.size_of(block), shelf.heap.stream_of(block)))
     }
 
     /// The settings in force.
@@ -288,9 +302,36 @@ impl Allocator {
         Ok(())
     }
 
+    /// Changes settings while running, as values. Values that no text could set change nothing. The
+    /// cap stays as it is, unless the memory fraction of the settings is changed.
+    pub fn reconfigure(&self, change: impl FnOnce(&mut Config)) -> Result<(), Error> {
+        let mut shelf = self.lock();
+        let before = shelf.heap.config().memory_fraction;
+        let mut config = shelf.heap.config().clone();
+        change(&mut config);
+        config.check()?;
+        let fraction = config.memory_fraction;
+        shelf.heap.set_config(fit(config, &*self.device));
+        #[allow(clippy::float_cmp)] // The same number again is no change.
+        if fraction != before {
+            shelf.heap.set_fraction(fraction);
+        }
+        Ok(())
+    }
+
     /// Every segment and block as it stands.
     pub fn snapshot(&self) -> Vec<SegmentState> {
         self.lock().heap.snapshot()
+    }
+
+    /// Every expandable segment in short.
+    pub fn expandable_segments(&self) -> Vec<ExpandableState> {
+        self.lock().heap.expandable_segments()
+    }
+
+    /// Whether there is an expandable segment at this moment.
+    pub fn has_expandable(&self) -> bool {
+        self.lock().heap.has_expandable()
     }
 
     /// How many free blocks the cache has.

@@ -5,14 +5,19 @@ use std::sync::Arc;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
+use crate::heap::private::Rule;
 use crate::heap::snapshot::{PoolStats, SegmentState};
 use crate::heap::{Filter, Want};
 use crate::record::event::Level;
+use crate::record::stats::ByPool;
 use crate::source::SegmentSource;
 use crate::types::{PoolId, Span, StreamId};
 
 /// All addresses of blocks are multiples of this, so those of segments have to be.
 const SEGMENT_ALIGNMENT: u64 = 512;
+
+/// Says of a request's stream whether a scope takes the request.
+pub(super) type FilterFunction = Box<dyn Fn(StreamId) -> bool + Send>;
 
 /// A private pool's source of segments.
 pub(super) type PoolSource = (PoolId, Arc<dyn SegmentSource>);
@@ -52,6 +57,12 @@ impl Allocator {
         Ok(())
     }
 
+    /// The bytes held of the device for each private pool that ever held any, those of pools that
+    /// are gone included.
+    pub fn reserved_by_pool(&self) -> Vec<(PoolId, ByPool)> {
+        self.lock().heap.reserved_by_pool()
+    }
+
     /// What a private pool holds; none if there is no such pool.
     pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
         self.lock().heap.pool_stats(pool)
@@ -85,17 +96,36 @@ impl Allocator {
     /// A graph capture runs inside such a scope, which names the captured stream: it is opened
     /// before the capture begins and closed after it has ended, also if it went wrong.
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
-        self.lock().heap.open_scope(pool, filter).map_err(about(pool))
+        self.lock().heap.open_scope(pool, Rule::Filter(filter)).map_err(about(pool))
+    }
+
+    /// As [`Allocator::begin_pool`], with a function that is given a request's stream and says
+    /// whether the scope takes the request. It is called under the allocator's lock and must not
+    /// call the allocator; a request that a newer scope takes it is not asked about. It is dropped
+    /// with no lock held when the scope ends.
+    pub fn begin_pool_by(
+        &self,
+        pool: PoolId,
+        takes: impl Fn(StreamId) -> bool + Send + 'static,
+    ) -> Result<(), Error> {
+        let takes: FilterFunction = Box::new(takes);
+        let mut shelf = self.lock();
+        shelf.heap.open_scope(pool, Rule::Function).map_err(about(pool))?;
+        shelf.functions.insert(pool, takes);
+        Ok(())
     }
 
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.enter(Level::All);
         let result = shelf.heap.close_scope(pool).map_err(about(pool));
+        let mut function = None;
         if result.is_ok() {
+            function = shelf.functions.remove(&pool);
             shelf.scope_closed(&*self.device);
         }
         drop(shelf);
+        drop(function);
         self.leave();
         result
     }

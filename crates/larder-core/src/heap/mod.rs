@@ -554,6 +554,11 @@ impl Heap {
         self.blocks[id].size_bytes
     }
 
+    /// The stream that a live block was handed out on.
+    pub(crate) fn stream_of(&self, id: BlockId) -> StreamId {
+        self.pools.lane(self.blocks[id].lane).stream
+    }
+
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
         self.pools

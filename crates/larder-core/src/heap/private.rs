@@ -6,7 +6,7 @@ use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
 use crate::heap::pool::PoolIndex;
-use crate::record::stats::Counter;
+use crate::record::stats::{ByPool, Counter};
 use crate::types::{PoolId, PoolKind, StreamId};
 
 /// Which requests a scope routes to its pool.
@@ -22,14 +22,24 @@ pub enum Filter {
     Capture(StreamId),
 }
 
+/// How a scope chooses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    Filter(Filter),
+    /// By a function, which the shell keeps and calls.
+    Function,
+}
+
 /// A request as scopes look at it.
-#[derive(Clone, Debug)]
 pub(crate) struct Caller<'a> {
     pub(crate) stream: StreamId,
     pub(crate) thread: ThreadId,
     /// Of the streams that open scopes name by their captures, those whose capture the request's
     /// stream is under.
     pub(crate) captured_with: &'a [StreamId],
+    /// Whether the function of this pool's scope takes the request. It is asked only where no
+    /// newer scope takes it.
+    pub(crate) takes: &'a dyn Fn(PoolId) -> bool,
 }
 
 /// One private pool: two pools of its own, and who holds it.
@@ -43,8 +53,6 @@ pub(crate) struct Private {
     pub(crate) use_on_oom: bool,
     /// Its segments come from a source of its own.
     pub(crate) own_source: bool,
-    /// Bytes held of the device for it.
-    pub(crate) reserved: Counter,
 }
 
 impl Private {
@@ -65,7 +73,10 @@ impl Private {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Privates {
     pools: BTreeMap<PoolId, Private>,
-    scopes: Vec<(PoolId, Filter)>,
+    scopes: Vec<(PoolId, Rule)>,
+    /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on
+    /// when the pool is gone.
+    reserved: BTreeMap<PoolId, ByPool>,
 }
 
 impl Privates {
@@ -90,16 +101,39 @@ impl Privates {
         self.pools.iter().map(|(&id, private)| (id, private))
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Private> + '_ {
-        self.pools.values_mut()
-    }
-
     /// All uses are dropped and all scopes closed.
     pub(crate) fn abandon(&mut self) {
         self.scopes.clear();
-        for private in self.iter_mut() {
+        for private in self.pools.values_mut() {
             private.uses = 0;
         }
+    }
+
+    /// The bytes held of the device for a pool became more or fewer.
+    pub(crate) fn count_reserved(&mut self, id: PoolId, kind: PoolKind, change_bytes: i64) {
+        let reserved = self.reserved.entry(id).or_default();
+        let of_kind = match kind {
+            PoolKind::Small => &mut reserved.small_pool,
+            PoolKind::Large => &mut reserved.large_pool,
+        };
+        for counter in [of_kind, &mut reserved.all] {
+            counter.current += change_bytes;
+            counter.peak = counter.peak.max(counter.current);
+            counter.allocated += change_bytes.max(0);
+            counter.freed += (-change_bytes).max(0);
+        }
+    }
+
+    /// The bytes held of the device for each pool that ever held any.
+    pub(crate) fn reserved(&self) -> &BTreeMap<PoolId, ByPool> {
+        &self.reserved
+    }
+
+    /// Every count of the bytes held.
+    pub(crate) fn reserved_counters(&mut self) -> impl Iterator<Item = &mut Counter> + '_ {
+        self.reserved.values_mut().flat_map(|reserved| {
+            [&mut reserved.all, &mut reserved.small_pool, &mut reserved.large_pool]
+        })
     }
 
     /// Whether any scope is open.
@@ -110,25 +144,29 @@ impl Privates {
 
     /// The pool of the newest scope that takes requests of this caller.
     pub(crate) fn route(&self, caller: &Caller<'_>) -> Option<PoolId> {
-        let takes = |filter: Filter| match filter {
-            Filter::Any => true,
-            Filter::Stream(only) => only == caller.stream,
-            Filter::Thread(only) => only == caller.thread,
-            Filter::Capture(origin) => caller.captured_with.contains(&origin),
+        let takes = |&&(pool, rule): &&(PoolId, Rule)| match rule {
+            Rule::Filter(Filter::Any) => true,
+            Rule::Filter(Filter::Stream(only)) => only == caller.stream,
+            Rule::Filter(Filter::Thread(only)) => only == caller.thread,
+            Rule::Filter(Filter::Capture(origin)) => caller.captured_with.contains(&origin),
+            Rule::Function => (caller.takes)(pool),
         };
-        self.scopes.iter().rev().find(|&&(_, filter)| takes(filter)).map(|&(pool, _)| pool)
+        self.scopes.iter().rev().find(takes).map(|&(pool, _)| pool)
     }
 
     /// The filters of the open scopes, oldest first.
     pub(crate) fn filters(&self) -> impl Iterator<Item = Filter> + '_ {
-        self.scopes.iter().map(|&(_, filter)| filter)
+        self.scopes.iter().filter_map(|&(_, rule)| match rule {
+            Rule::Filter(filter) => Some(filter),
+            Rule::Function => None,
+        })
     }
 
-    pub(crate) fn open(&mut self, id: PoolId, filter: Filter) -> Result<(), PoolProblem> {
+    pub(crate) fn open(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
         if self.scopes.iter().any(|&(open, _)| open == id) {
             return Err(PoolProblem::Open);
         }
-        self.scopes.push((id, filter));
+        self.scopes.push((id, rule));
         Ok(())
     }
 
@@ -147,12 +185,12 @@ mod tests {
     fn the_newest_scope_that_takes_a_request_gets_it() {
         let mut privates = Privates::default();
         let thread = std::thread::current().id();
-        let caller = |stream| Caller { stream, thread, captured_with: &[] };
-        privates.open(PoolId(0, 1), Filter::Any).unwrap();
-        privates.open(PoolId(0, 2), Filter::Stream(StreamId(7))).unwrap();
+        let caller = |stream| Caller { stream, thread, captured_with: &[], takes: &|_| false };
+        privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)).unwrap();
+        privates.open(PoolId(0, 2), Rule::Filter(Filter::Stream(StreamId(7)))).unwrap();
         assert_eq!(privates.route(&caller(StreamId(7))), Some(PoolId(0, 2)));
         assert_eq!(privates.route(&caller(StreamId(8))), Some(PoolId(0, 1)));
-        assert_eq!(privates.open(PoolId(0, 1), Filter::Any), Err(PoolProblem::Open));
+        assert_eq!(privates.open(PoolId(0, 1), Rule::Filter(Filter::Any)), Err(PoolProblem::Open));
         privates.close(PoolId(0, 1)).unwrap();
         assert_eq!(privates.route(&caller(StreamId(8))), None);
         assert_eq!(privates.close(PoolId(0, 1)), Err(PoolProblem::NotOpen));
@@ -162,10 +200,44 @@ mod tests {
     fn a_scope_of_a_capture_takes_all_streams_that_are_under_it() {
         let mut privates = Privates::default();
         let (origin, stream) = (StreamId(7), StreamId(8));
-        privates.open(PoolId(1, 0), Filter::Capture(origin)).unwrap();
+        privates.open(PoolId(1, 0), Rule::Filter(Filter::Capture(origin))).unwrap();
         let thread = std::thread::current().id();
-        let caller = |captured_with| Caller { stream, thread, captured_with };
+        let takes = &|_| false;
+        let caller = |captured_with| Caller { stream, thread, captured_with, takes };
         assert_eq!(privates.route(&caller(&[])), None);
         assert_eq!(privates.route(&caller(&[origin])), Some(PoolId(1, 0)));
+    }
+
+    #[test]
+    fn a_function_is_asked_only_where_no_newer_scope_takes_the_request() {
+        let mut privates = Privates::default();
+        let asked = std::cell::RefCell::new(Vec::new());
+        let takes = |pool| {
+            asked.borrow_mut().push(pool);
+            pool == PoolId(0, 1)
+        };
+        for number in 1..=3 {
+            privates.open(PoolId(0, number), Rule::Function).unwrap();
+        }
+        privates.open(PoolId(0, 4), Rule::Filter(Filter::Stream(StreamId(7)))).unwrap();
+        let thread = std::thread::current().id();
+        let caller = |stream| Caller { stream, thread, captured_with: &[], takes: &takes };
+        assert_eq!(privates.route(&caller(StreamId(7))), Some(PoolId(0, 4)));
+        assert!(asked.borrow().is_empty());
+        assert_eq!(privates.route(&caller(StreamId(8))), Some(PoolId(0, 1)));
+        assert_eq!(*asked.borrow(), [PoolId(0, 3), PoolId(0, 2), PoolId(0, 1)]);
+    }
+
+    #[test]
+    fn bytes_are_counted_by_pool_and_kind() {
+        let mut privates = Privates::default();
+        privates.count_reserved(PoolId(1, 0), PoolKind::Small, 2);
+        privates.count_reserved(PoolId(1, 0), PoolKind::Large, 20);
+        privates.count_reserved(PoolId(1, 0), PoolKind::Large, -20);
+        let reserved = privates.reserved()[&PoolId(1, 0)];
+        let counter = |current, peak, allocated, freed| Counter { current, peak, allocated, freed };
+        assert_eq!(reserved.all, counter(2, 22, 22, 20));
+        assert_eq!(reserved.small_pool, counter(2, 2, 2, 0));
+        assert_eq!(reserved.large_pool, counter(0, 20, 20, 20));
     }
 }

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 
 use crate::error::PoolProblem;
 use crate::heap::pool::PoolIndex;
-use crate::heap::private::{Caller, Filter, Private};
+use crate::heap::private::{Caller, Filter, Private, Rule};
 use crate::heap::release::Release;
 use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, Want};
-use crate::record::stats::Counter;
+use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 impl Heap {
@@ -106,8 +106,7 @@ impl Heap {
         for pool in [small, large] {
             self.pools.pool_mut(pool).never_expands = own_source;
         }
-        let reserved = Counter::default();
-        let private = Private { small, large, uses: 1, use_on_oom: false, own_source, reserved };
+        let private = Private { small, large, uses: 1, use_on_oom: false, own_source };
         self.privates.insert(id, private);
     }
 
@@ -132,27 +131,28 @@ impl Heap {
 
     /// The bytes held of the device for a private pool became more or fewer.
     pub(super) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
-        let owner = self.pools.pool(pool).owner;
-        if let Some(Ok(private)) = owner.map(|id| self.privates.get_mut(id)) {
-            let reserved = &mut private.reserved;
-            reserved.current += change_bytes;
-            reserved.peak = reserved.peak.max(reserved.current);
-            reserved.allocated += change_bytes.max(0);
-            reserved.freed += (-change_bytes).max(0);
+        let pool = self.pools.pool(pool);
+        if let Some(owner) = pool.owner {
+            self.privates.count_reserved(owner, pool.kind, change_bytes);
         }
+    }
+
+    /// The bytes held of the device for each private pool that ever held any.
+    pub(crate) fn reserved_by_pool(&self) -> Vec<(PoolId, ByPool)> {
+        self.privates.reserved().iter().map(|(&id, &reserved)| (id, reserved)).collect()
     }
 
     /// Peaks of the private pools' counts become the current values.
     pub(crate) fn reset_pool_peaks(&mut self) {
-        for private in self.privates.iter_mut() {
-            private.reserved.peak = private.reserved.current;
+        for counter in self.privates.reserved_counters() {
+            counter.peak = counter.current;
         }
     }
 
     /// Sums of the private pools' counts become zero.
     pub(crate) fn reset_pool_sums(&mut self) {
-        for private in self.privates.iter_mut() {
-            (private.reserved.allocated, private.reserved.freed) = (0, 0);
+        for counter in self.privates.reserved_counters() {
+            (counter.allocated, counter.freed) = (0, 0);
         }
     }
 
@@ -174,9 +174,9 @@ impl Heap {
     }
 
     /// Routes requests to a private pool from now on; this adds a use.
-    pub(crate) fn open_scope(&mut self, id: PoolId, filter: Filter) -> Result<(), PoolProblem> {
+    pub(crate) fn open_scope(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
         self.add_pool_use(id)?;
-        self.privates.open(id, filter).inspect_err(|_| {
+        self.privates.open(id, rule).inspect_err(|_| {
             let _ = self.drop_pool_use(id);
         })
     }

@@ -142,11 +142,13 @@ pub(crate) struct Segments {
     spare: Vec<SegmentId>,
     cover: CoverMap,
     len: usize,
+    expandable_count: usize,
 }
 
 impl Segments {
     pub(crate) fn new() -> Segments {
-        Segments { slots: Vec::new(), spare: Vec::new(), cover: CoverMap::default(), len: 0 }
+        let (slots, spare, cover) = (Vec::new(), Vec::new(), CoverMap::default());
+        Segments { slots, spare, cover, len: 0, expandable_count: 0 }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -176,6 +178,8 @@ impl Segments {
         self.len += 1;
         if fixed {
             self.cover(id, span);
+        } else {
+            self.expandable_count += 1;
         }
         id
     }
@@ -193,7 +197,9 @@ impl Segments {
 
     /// Forgets a segment.
     pub(crate) fn remove(&mut self, id: SegmentId) {
-        if !self[id].is_expandable() {
+        if self[id].is_expandable() {
+            self.expandable_count -= 1;
+        } else {
             self.uncover(id, self[id].span);
         }
         let segment = &mut self[id];
@@ -205,6 +211,11 @@ impl Segments {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// How many of them can grow.
+    pub(crate) fn expandable_count(&self) -> usize {
+        self.expandable_count
     }
 
     /// The block that was last handed out with its start in the window of `addr`. The caller

@@ -3,7 +3,7 @@
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::record::stats::Counter;
-use crate::types::{PoolId, PoolKind, Span, StreamId};
+use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
 
 /// One segment as it stood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,19 @@ pub struct PoolStats {
     pub active_bytes: u64,
     /// Bytes in free blocks.
     pub free_bytes: u64,
+}
+
+/// An expandable segment in short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpandableState {
+    /// Its first address.
+    pub addr: Addr,
+    /// The stream whose requests it serves.
+    pub stream: StreamId,
+    /// The kind of pool it belongs to.
+    pub kind: PoolKind,
+    /// Bytes with memory behind them.
+    pub mapped_bytes: u64,
 }
 
 /// One block as it stood.
@@ -94,12 +107,35 @@ impl Heap {
         Some(segments.filter(|segment| segment.pool == Some(pool)).collect())
     }
 
+    /// Whether there is an expandable segment.
+    pub fn has_expandable(&self) -> bool {
+        self.segments.expandable_count() > 0
+    }
+
+    /// Every expandable segment, in the order of their addresses.
+    pub fn expandable_segments(&self) -> Vec<ExpandableState> {
+        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
+        let mut states: Vec<_> = expandable
+            .map(|(_, segment)| {
+                let lane = self.pools.lane(segment.lane);
+                ExpandableState {
+                    addr: segment.span.addr,
+                    stream: lane.stream,
+                    kind: lane.kind,
+                    mapped_bytes: segment.backed_bytes(),
+                }
+            })
+            .collect();
+        states.sort_by_key(|state| state.addr);
+        states
+    }
+
     /// What a private pool holds; none if there is no such pool.
     pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
         let private = self.privates.get(pool)?;
         let mut stats = PoolStats {
             uses: private.uses,
-            reserved_bytes: private.reserved,
+            reserved_bytes: self.privates.reserved().get(&pool).copied().unwrap_or_default().all,
             ..PoolStats::default()
         };
         for segment in self.snapshot_of(pool)? {

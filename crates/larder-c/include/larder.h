@@ -1,0 +1,473 @@
+/* larder.h: Larder, a caching allocator for GPU memory, for programs in C and in whatever calls C.
+ *
+ * A `larder` is the allocators of some devices, one each. Memory is handed out on a stream and, once
+ * freed, handed out again on that stream at once; use on another stream must be told by
+ * larder_record_stream. All functions may be called from any thread at any time, but for those that
+ * say otherwise.
+ *
+ * Every call that can fail returns a larder_status. LARDER_OK is 0; after anything else
+ * larder_last_error() tells the calling thread in one sentence what was wrong, nothing was changed, and no
+ * result was written. Nothing ever unwinds or throws out of this library, and it never ends the process.
+ *
+ * Hooks, which are functions that you give to the library, must not throw or unwind either. Each comes
+ * with `data`, which is passed back to it, and most with `release`, which is called once with `data` when
+ * the hook will not be called any more; `release` may be NULL.
+ *
+ * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream); NULL is the
+ * default stream. Sizes are in bytes, times in nanoseconds.
+ */
+#ifndef LARDER_H
+#define LARDER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---------------------------------------------------------------- versions and errors */
+
+/* The version of this header. A library of the same version has the same layouts. */
+#define LARDER_VERSION_MAJOR 0
+#define LARDER_VERSION_MINOR 1
+
+typedef enum larder_status {
+    LARDER_OK = 0,
+    LARDER_OUT_OF_MEMORY = 1,    /* see larder_last_out_of_memory */
+    LARDER_UNKNOWN_ADDRESS = 2,  /* not a live address of this larder */
+    LARDER_BAD_ARGUMENT = 3,     /* a null pointer, a fraction that is none, bytes that name nothing, ... */
+    LARDER_BAD_SETTING = 4,      /* a settings text that cannot be read, an unknown key */
+    LARDER_BAD_POOL = 5,         /* a private pool cannot be used so */
+    LARDER_NO_DEVICE = 6,        /* no such device, or no driver */
+    LARDER_DEVICE_ERROR = 7,     /* the device refused a call; see larder_last_device_code */
+    LARDER_NOT_SUPPORTED = 8,    /* the device cannot do this */
+    LARDER_INTERNAL = 9          /* a mistake of Larder's own, caught at the border */
+} larder_status;
+
+/* "0.1.0" */
+const char *larder_version(void);
+
+/* What went wrong in the calling thread's last call that failed; "" if none did. It stays valid until that
+ * thread's next call that fails. */
+const char *larder_last_error(void);
+
+/* The driver's error number behind the calling thread's last LARDER_DEVICE_ERROR, or 0. */
+int32_t larder_last_device_code(void);
+
+/* A request that could not be met, in numbers. */
+typedef struct larder_out_of_memory {
+    int32_t device;
+    bool rejected;               /* refused by throw_on_cudamalloc_oom before the device was asked */
+    bool has_cap;
+    uint64_t requested_bytes;    /* as the caller said */
+    uint64_t rounded_bytes;      /* after rounding */
+    uint64_t tried_bytes;        /* what the device was asked for */
+    uint64_t free_bytes;         /* of the device */
+    uint64_t total_bytes;        /* of the device */
+    uint64_t cap_bytes;          /* what may be held of it, if has_cap */
+    uint64_t allocated_bytes;
+    uint64_t reserved_bytes;
+    uint64_t private_free_bytes; /* free bytes in private pools */
+} larder_out_of_memory;
+
+/* The calling thread's last LARDER_OUT_OF_MEMORY. LARDER_BAD_ARGUMENT if there was none. */
+larder_status larder_last_out_of_memory(larder_out_of_memory *out);
+
+/* ---------------------------------------------------------------- a larder */
+
+typedef struct larder larder;
+
+/* Makes allocators for devices.
+ *
+ * devices: "cuda" for all of this process's CUDA devices, "cuda:0" or "cuda:0,2" for some, "sim:80GiB" for a
+ *   simulated GPU, "sim:80GiB*2" for two. NULL: what the environment variable LARDER_DEVICE says, else "cuda".
+ *   The device numbers of all other calls are positions in this list's order, from 0.
+ * settings: "key:value,key:value", PyTorch's keys and Larder's own, for which see docs/settings; among them
+ *   policy:larder (the default) and policy:torch-2.11. NULL: what the environment says, that is the first one set
+ *   of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none.
+ */
+larder_status larder_open(const char *devices, const char *settings, larder **out);
+
+/* Gives every cache back to its device and ends the larder. No other call may be running. Memory that is
+ * still live stays with its device, because somebody may be using it. NULL is ignored. */
+void larder_close(larder *larder);
+
+/* The larder of the process, made from the environment at the first call and never closed. It serves
+ * larder_torch_alloc and larder_torch_free. */
+larder_status larder_process(larder **out);
+
+int32_t larder_device_count(const larder *larder);
+
+/* ---------------------------------------------------------------- memory */
+
+/* Memory of at least size bytes for use on the stream. Size 0 gives NULL. */
+larder_status larder_malloc(larder *larder, int32_t device, size_t size, void *stream, void **out);
+
+/* Gives memory back. The device is found by the address; NULL is ignored. */
+larder_status larder_free(larder *larder, void *ptr);
+
+/* The memory is used on this stream too: once freed it is handed out again only when the work issued
+ * there by then is done. NULL is ignored, and so is the stream it was handed out on. */
+larder_status larder_record_stream(larder *larder, void *ptr, void *stream);
+
+/* Where a live address belongs, and how large its block is. Each of the outs may be NULL. */
+typedef struct larder_block_info {
+    int32_t device;
+    size_t size;            /* of the block, what was asked for rounded up */
+    void *stream;           /* that it was handed out on */
+} larder_block_info;
+larder_status larder_block_of(larder *larder, const void *ptr, larder_block_info *out);
+
+/* The whole allocation of the device in which a live block lies. Blocks of expandable segments have
+ * none: LARDER_BAD_ARGUMENT. */
+larder_status larder_base_allocation(larder *larder, const void *ptr, void **base, size_t *size);
+
+typedef struct larder_pool_id {
+    uint64_t a;
+    uint64_t b;
+} larder_pool_id;   /* {0, 0} names no private pool */
+
+/* Waits for all events and gives everything cached back, on all devices. With a pool's name: the memory of
+ * that private pool alone, if nobody uses it any more. */
+larder_status larder_empty_cache(larder *larder, larder_pool_id pool);
+
+/* What the device has, and what nobody holds of it. */
+larder_status larder_memory_info(larder *larder, int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
+
+/* The largest free block of the cache, private pools included. */
+larder_status larder_largest_free_block(larder *larder, int32_t device, uint64_t *out);
+
+/* Caps what may be held of the device at this part of it, 0 to 1; 1 lifts the cap. */
+larder_status larder_set_memory_fraction(larder *larder, int32_t device, double fraction);
+larder_status larder_memory_fraction(larder *larder, int32_t device, double *out);
+
+/* ---------------------------------------------------------------- settings */
+
+#define LARDER_DIVISION_CLASSES 16
+#define LARDER_UNLIMITED UINT64_MAX
+
+/* The settings that can change while running, as values. What PyTorch calls them is in brackets. */
+typedef struct larder_settings {
+    uint64_t large_segment_bytes;            /* large_segment_size_mb */
+    uint64_t max_split_bytes;                /* max_split_size_mb; LARDER_UNLIMITED for none */
+    uint64_t max_non_split_rounding_bytes;   /* max_non_split_rounding_mb */
+    double garbage_collection_threshold;     /* 0 for none */
+    uint64_t roundup_divisions[LARDER_DIVISION_CLASSES]; /* roundup_power2_divisions; class i: 2^i MiB and up */
+    bool expandable_segments;
+    bool release_lock_on_device_alloc;       /* release_lock_on_cudamalloc */
+    bool capture_reuse;                      /* graph_capture_record_stream_reuse */
+    bool reject_above_fraction;              /* throw_on_cudamalloc_oom */
+    double memory_fraction;                  /* per_process_memory_fraction; read at larder_open, and by the former */
+} larder_settings;
+
+larder_status larder_get_settings(larder *larder, larder_settings *out);
+
+/* Puts these in force on all devices; Larder's own settings stay as they are. */
+larder_status larder_set_settings(larder *larder, const larder_settings *settings);
+
+/* The same by a text, with PyTorch's rules for what a text resets. A text that cannot be read changes nothing. */
+larder_status larder_configure(larder *larder, const char *settings);
+
+/* ---------------------------------------------------------------- statistics */
+
+typedef struct larder_counter {
+    int64_t current;
+    int64_t peak;
+    int64_t allocated;   /* the sum of all increases */
+    int64_t freed;       /* the sum of all decreases */
+} larder_counter;
+
+typedef struct larder_counters {
+    larder_counter all;
+    larder_counter small_pool;
+    larder_counter large_pool;
+} larder_counters;
+
+typedef struct larder_stats {
+    larder_counters allocation;
+    larder_counters segment;
+    larder_counters active;
+    larder_counters inactive_split;
+    larder_counters allocated_bytes;
+    larder_counters reserved_bytes;
+    larder_counters active_bytes;
+    larder_counters inactive_split_bytes;
+    larder_counters requested_bytes;
+    larder_counter oversize_allocations;
+    larder_counter oversize_segments;
+    int64_t num_alloc_retries;
+    int64_t num_ooms;
+    int64_t num_oom_rejections;
+    int64_t num_sync_all_streams;
+    int64_t num_device_alloc;
+    int64_t num_device_free;
+    int64_t max_split_size;   /* -1 for unlimited */
+} larder_stats;
+
+larder_status larder_get_stats(larder *larder, int32_t device, larder_stats *out);
+larder_status larder_reset_peak_stats(larder *larder, int32_t device);
+larder_status larder_reset_accumulated_stats(larder *larder, int32_t device);
+
+/* The bytes held of the device for each private pool. They are written to `pools` and `reserved`, at most
+ * `room` of them; *count becomes how many there are. */
+larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_id *pools,
+                                   larder_counters *reserved, size_t room, size_t *count);
+
+/* ---------------------------------------------------------------- private pools */
+
+/* Where a private pool's segments come from, if not from the device. `alloc` returns NULL when it has no
+ * memory. Both run with the device's allocator locked and must not call it. */
+typedef struct larder_source {
+    void *(*alloc)(void *data, size_t size, int32_t device, void *stream);
+    void (*free)(void *data, void *ptr, size_t size, int32_t device, void *stream);
+    void (*release)(void *data);
+    void *data;
+} larder_source;
+
+/* Makes a private pool with one use, or adds a use to it. With a source the pool must be new. On failure the
+ * source is released. */
+larder_status larder_pool_add_use(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source);
+
+/* Drops a use. With the last one the pool's memory may go back to the device, at the next larder_empty_cache. */
+larder_status larder_pool_drop_use(larder *larder, int32_t device, larder_pool_id pool);
+
+/* How many uses it has; 0 for a pool that does not exist. */
+larder_status larder_pool_uses(larder *larder, int32_t device, larder_pool_id pool, uint32_t *out);
+
+/* Which requests a scope routes to its pool. */
+typedef enum larder_filter_kind {
+    LARDER_FILTER_ANY = 0,
+    LARDER_FILTER_STREAM = 1,    /* those for `stream` */
+    LARDER_FILTER_THREAD = 2,    /* those of the thread that begins the scope */
+    LARDER_FILTER_CAPTURE = 3,   /* those for streams under the same graph capture as `stream` */
+    LARDER_FILTER_FUNCTION = 4   /* those for which takes(data, stream) says true */
+} larder_filter_kind;
+
+/* `takes` runs with the device's allocator locked and must not call it. */
+typedef struct larder_filter {
+    larder_filter_kind kind;
+    void *stream;
+    bool (*takes)(void *data, void *stream);
+    void (*release)(void *data);
+    void *data;
+} larder_filter;
+
+/* Routes requests to a pool until larder_pool_end; the pool is made if it is new, and gets a use, which
+ * larder_pool_drop_use drops. The newest open scope that takes a request gets it. A pool has at most one open
+ * scope. On failure the filter is released. */
+larder_status larder_pool_begin(larder *larder, int32_t device, larder_pool_id pool, const larder_filter *filter);
+larder_status larder_pool_end(larder *larder, int32_t device, larder_pool_id pool);
+
+/* Whether the pool lends free blocks to requests that would otherwise run out of memory. */
+larder_status larder_pool_set_use_on_oom(larder *larder, int32_t device, larder_pool_id pool, bool on);
+
+/* Blocks of this pool are not split any more. */
+larder_status larder_pool_set_no_split(larder *larder, int32_t device, larder_pool_id pool);
+
+/* Whether the pool's live blocks are exactly these. */
+larder_status larder_pool_has_live(larder *larder, int32_t device, larder_pool_id pool,
+                                   void *const *ptrs, size_t count, bool *out);
+
+/* The layout of a private pool, saved to be put back. */
+typedef struct larder_checkpoint larder_checkpoint;
+larder_status larder_pool_checkpoint(larder *larder, int32_t device, larder_pool_id pool, larder_checkpoint **out);
+void larder_checkpoint_free(larder_checkpoint *checkpoint);
+
+/* What putting a layout back changed: addresses that were live and were freed, and addresses that are live
+ * now. One can be in both. */
+typedef struct larder_restored larder_restored;
+larder_status larder_pool_restore(larder *larder, int32_t device, const larder_checkpoint *checkpoint,
+                                  larder_restored **out);
+void *const *larder_restored_freed(const larder_restored *restored, size_t *count);
+void *const *larder_restored_live(const larder_restored *restored, size_t *count);
+void larder_restored_free(larder_restored *restored);
+
+/* ---------------------------------------------------------------- other processes, other devices */
+
+/* Bytes by which another process finds the memory, and the address's distance from where it finds it. */
+typedef struct larder_shared larder_shared;
+larder_status larder_share(larder *larder, const void *ptr, larder_shared **out);
+const uint8_t *larder_shared_bytes(const larder_shared *shared, size_t *length);
+uint64_t larder_shared_offset(const larder_shared *shared);
+void larder_shared_free(larder_shared *shared);
+
+/* Memory of another process. Each open is closed once; memory opened twice is one mapping. */
+larder_status larder_open_shared(larder *larder, int32_t device, const uint8_t *bytes, size_t length, void **out);
+larder_status larder_close_shared(larder *larder, int32_t device, void *ptr);
+
+/* `device` may use memory of `owner` from now on, what is allocated later included. */
+larder_status larder_enable_peer(larder *larder, int32_t device, int32_t owner);
+
+/* The expandable segments of a device: for each its stream, its kind and the bytes mapped in it; at most `room`
+ * are written, *count becomes how many there are. */
+typedef struct larder_expandable {
+    void *stream;
+    bool is_small;
+    uint64_t mapped_bytes;
+} larder_expandable;
+larder_status larder_expandable_segments(larder *larder, int32_t device, larder_expandable *segments,
+                                         size_t room, size_t *count);
+
+/* Whether the device has an expandable segment at this moment. */
+larder_status larder_has_expandable(larder *larder, int32_t device, bool *out);
+
+/* ---------------------------------------------------------------- hooks */
+
+/* Run whenever no cached block fits, with no lock held; it says whether it freed anything. It may call the
+ * library. It stays for as long as the larder does. */
+larder_status larder_on_miss(larder *larder, int32_t device, bool (*callback)(void *data, int32_t device),
+                             void (*release)(void *data), void *data);
+
+/* Told of every request that could not be met, before larder_malloc returns, with no lock held. It may call the
+ * library. */
+larder_status larder_on_out_of_memory(larder *larder, int32_t device,
+                                      void (*observer)(void *data, const larder_out_of_memory *report),
+                                      void (*release)(void *data), void *data);
+
+/* ---------------------------------------------------------------- history */
+
+typedef enum larder_action {
+    LARDER_ALLOC = 0,
+    LARDER_FREE_REQUESTED = 1,
+    LARDER_FREE_COMPLETED = 2,
+    LARDER_SEGMENT_ALLOC = 3,
+    LARDER_SEGMENT_FREE = 4,
+    LARDER_SEGMENT_MAP = 5,
+    LARDER_SEGMENT_UNMAP = 6,
+    LARDER_SNAPSHOT = 7,
+    LARDER_OOM = 8
+} larder_action;
+
+/* For what contexts are gathered. */
+typedef enum larder_level {
+    LARDER_LEVEL_NEVER = 0,
+    LARDER_LEVEL_STATE = 1,   /* for live blocks */
+    LARDER_LEVEL_ALLOC = 2,   /* for entries of the history too */
+    LARDER_LEVEL_ALL = 3      /* for frees too */
+} larder_level;
+
+/* A context is a pointer of yours that says something about the moment of an event: a stack, say. `gather` is
+ * called before a lock is taken and must not call the library; it returns a reference that the library owns, or
+ * NULL for none. The library gives each reference back by `release`, once, with no lock held, when no block and
+ * no entry names it any more. `retain` makes one more reference; it is needed by larder_context_of. */
+typedef struct larder_contexts {
+    void *(*gather)(void *data);
+    void (*retain)(void *data, void *context);
+    void (*release)(void *data, void *context);
+    void *data;               /* must stay valid until the larder is closed */
+} larder_contexts;
+
+typedef struct larder_history_options {
+    size_t max_entries;       /* how many entries are kept, at least one; SIZE_MAX for all */
+    larder_level level;
+    bool clear;               /* forget what was remembered before */
+    uint32_t skip;            /* bit i: action i is not remembered (trackers are told of it all the same) */
+    const larder_contexts *contexts;   /* NULL only with LARDER_LEVEL_NEVER */
+    uint64_t (*clock)(void *data);     /* the time in nanoseconds, never backwards; NULL: the device's own */
+    void *clock_data;
+} larder_history_options;
+
+/* Starts the history on all devices, or changes its options. */
+larder_status larder_record_history(larder *larder, const larder_history_options *options);
+
+/* Stops and forgets it. */
+larder_status larder_stop_history(larder *larder);
+bool larder_is_recording(larder *larder);
+
+/* What the calling thread says about what it does next. The strings are copied. */
+void larder_set_user_metadata(const char *text);
+/* It stays valid until the thread's next call of these four. */
+const char *larder_user_metadata(void);
+void larder_push_compile_context(const char *text);
+void larder_pop_compile_context(void);
+
+/* A part of the program began (start) or ended, on a device. */
+larder_status larder_annotate(larder *larder, int32_t device, const char *name, bool start);
+
+/* One event. Strings and the context are valid as long as what they came with. */
+typedef struct larder_event {
+    larder_action action;
+    int32_t device;
+    uint64_t addr;            /* LARDER_OOM: the device's free bytes */
+    uint64_t size;
+    void *stream;
+    larder_pool_id pool;
+    uint64_t time_ns;
+    void *context;            /* NULL for none */
+    const char *compile_context;   /* "N/A" for none, as PyTorch has it */
+    const char *user_metadata;
+} larder_event;
+
+/* Told of every event on the device with its allocator locked, whether a history is on or not; it must not call
+ * the library. It stays for as long as the larder does. */
+larder_status larder_on_event(larder *larder, int32_t device, void (*tracker)(void *data, const larder_event *event),
+                              void (*release)(void *data), void *data);
+
+/* The context of a live block, one more reference of it, or NULL. */
+larder_status larder_context_of(larder *larder, const void *ptr, void **context);
+
+/* ---------------------------------------------------------------- snapshots */
+
+typedef enum larder_block_state {
+    LARDER_BLOCK_FREE = 0,        /* PyTorch: inactive */
+    LARDER_BLOCK_LIVE = 1,        /* active_allocated */
+    LARDER_BLOCK_WAITING = 2      /* active_pending_free */
+} larder_block_state;
+
+typedef struct larder_snapshot_block {
+    uint64_t addr;
+    uint64_t size;
+    uint64_t requested_size;
+    larder_block_state state;
+    void *context;
+} larder_snapshot_block;
+
+/* Blocks side by side with memory behind them: a fixed segment, or a mapped run of an expandable one. */
+typedef struct larder_snapshot_segment {
+    int32_t device;
+    uint64_t addr;
+    uint64_t total_size;
+    uint64_t allocated_size;
+    uint64_t active_size;
+    uint64_t requested_size;      /* of the active blocks */
+    void *stream;
+    bool is_large;
+    bool is_expandable;
+    larder_pool_id pool;
+    void *context;
+    const larder_snapshot_block *blocks;
+    size_t block_count;
+} larder_snapshot_segment;
+
+typedef struct larder_annotation {
+    int32_t device;
+    bool start;
+    uint64_t time_ns;
+    const char *name;
+} larder_annotation;
+
+typedef struct larder_snapshot larder_snapshot;
+
+/* The state of all devices, or of one private pool (pool other than {0, 0}), with the history if `traces`. All
+ * that the following return stays valid until larder_snapshot_free; whoever keeps a context longer makes a
+ * reference of their own. */
+larder_status larder_take_snapshot(larder *larder, larder_pool_id pool, bool traces, larder_snapshot **out);
+const larder_snapshot_segment *larder_snapshot_segments(const larder_snapshot *snapshot, size_t *count);
+const larder_event *larder_snapshot_events(const larder_snapshot *snapshot, int32_t device, size_t *count);
+const larder_annotation *larder_snapshot_annotations(const larder_snapshot *snapshot, size_t *count);
+void larder_snapshot_free(larder_snapshot *snapshot);
+
+/* ---------------------------------------------------------------- for PyTorch's CUDAPluggableAllocator */
+
+/* torch.cuda.memory.CUDAPluggableAllocator("liblarder.so", "larder_torch_alloc", "larder_torch_free"). They use
+ * the larder of the process. The first returns NULL and prints the reason to stderr if there is no memory. */
+void *larder_torch_alloc(size_t size, int device, void *stream);
+void larder_torch_free(void *ptr, size_t size, int device, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* LARDER_H */

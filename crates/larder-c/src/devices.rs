@@ -1,0 +1,262 @@
+//! Devices by name: what `larder_open` and the environment call them.
+
+use std::env;
+use std::fmt;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use larder_core::device::Device;
+use larder_core::types::GIB;
+use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
+use larder_sim::{SimDevice, SimOptions, Wire};
+
+/// The variable that names the devices where the program does not.
+pub const VARIABLE: &str = "LARDER_DEVICE";
+/// The memory of a simulated GPU of which nothing else is said.
+const SIMULATED_DEFAULT_BYTES: u64 = 80 * GIB;
+/// More simulated GPUs than this have no addresses of their own.
+const SIMULATED_MAX: u32 = 1024;
+
+/// Devices that are asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Devices {
+    /// Every CUDA device of the process.
+    AllCuda,
+    /// These CUDA devices, in this order.
+    Cuda(Vec<u32>),
+    /// Simulated GPUs, all alike.
+    Simulated {
+        /// The memory of each.
+        memory_bytes: u64,
+        /// How many.
+        count: u32,
+    },
+    /// What somebody in the process offers under this name.
+    Offered(&'static str),
+}
+
+/// Why devices cannot be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DevicesError {
+    /// The text names no devices.
+    Text(String),
+    /// There are no such devices here.
+    Missing(String),
+}
+
+impl fmt::Display for DevicesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DevicesError::Text(words) | DevicesError::Missing(words) => f.write_str(words),
+        }
+    }
+}
+
+impl std::error::Error for DevicesError {}
+
+/// Makes the devices that are offered under a name.
+pub type Maker = fn() -> Result<Vec<Arc<dyn Device>>, String>;
+
+static OFFERS: Mutex<Vec<(&'static str, Maker)>> = Mutex::new(Vec::new());
+
+/// Offers devices under a name, which `larder_open` then takes like any other. The same name again
+/// replaces what was offered before.
+pub fn offer(name: &'static str, make: Maker) {
+    let mut offers = OFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    offers.retain(|&(other, _)| other != name);
+    offers.push((name, make));
+}
+
+fn offered(name: &str) -> Option<(&'static str, Maker)> {
+    let offers = OFFERS.lock().unwrap_or_else(PoisonError::into_inner);
+    offers.iter().copied().find(|&(other, _)| other == name)
+}
+
+/// Reads the name of devices: `cuda`, `cuda:0`, `cuda:0,2`, `sim`, `sim:80GiB`, `sim:80GiB*2`, or a
+/// name under which devices are offered.
+pub fn parse(text: &str) -> Result<Devices, DevicesError> {
+    let text = text.trim();
+    if let Some((name, _)) = offered(text) {
+        return Ok(Devices::Offered(name));
+    }
+    let wrong = |why: String| DevicesError::Text(format!("'{text}' names no devices: {why}"));
+    let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
+    match (kind, rest) {
+        ("cuda", None) => Ok(Devices::AllCuda),
+        ("cuda", Some(list)) => parse_cuda(list).map(Devices::Cuda).map_err(wrong),
+        ("sim", None) => Ok(Devices::Simulated { memory_bytes: SIMULATED_DEFAULT_BYTES, count: 1 }),
+        ("sim", Some(size)) => parse_simulated(size).map_err(wrong),
+        _ => Err(wrong("devices are written cuda, cuda:0,2, sim:80GiB or sim:80GiB*2".to_owned())),
+    }
+}
+
+fn parse_cuda(list: &str) -> Result<Vec<u32>, String> {
+    let mut indices: Vec<u32> = Vec::new();
+    for word in list.split(',') {
+        let index = word.trim().parse().map_err(|_| format!("'{word}' is no number of a GPU"))?;
+        if indices.contains(&index) {
+            return Err(format!("GPU {index} stands twice"));
+        }
+        indices.push(index);
+    }
+    Ok(indices)
+}
+
+fn parse_simulated(text: &str) -> Result<Devices, String> {
+    let (size, count) = text.split_once('*').unwrap_or((text, "1"));
+    let count: Option<u32> = count.trim().parse().ok();
+    let count = count.filter(|count| (1..=SIMULATED_MAX).contains(count));
+    let count = count.ok_or_else(|| format!("there are 1 to {SIMULATED_MAX} simulated GPUs"))?;
+    Ok(Devices::Simulated { memory_bytes: parse_bytes(size.trim())?, count })
+}
+
+/// A size in bytes, or with a unit from KiB to TiB.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is no size such as 80GiB");
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    // Larger memory than this has no addresses.
+    number.checked_mul(1 << shift).filter(|bytes| (1..=1 << 50).contains(bytes)).ok_or_else(wrong)
+}
+
+/// What the environment asks for; without a word from it, every CUDA device.
+pub fn from_environment() -> Result<Devices, DevicesError> {
+    match env::var(VARIABLE) {
+        Ok(text) if !text.trim().is_empty() => parse(&text).map_err(|error| match error {
+            DevicesError::Text(words) => DevicesError::Text(format!("{VARIABLE}: {words}")),
+            missing @ DevicesError::Missing(_) => missing,
+        }),
+        Err(env::VarError::NotUnicode(_)) => {
+            Err(DevicesError::Text(format!("{VARIABLE} is no text in UTF-8")))
+        }
+        _ => Ok(Devices::AllCuda),
+    }
+}
+
+impl Devices {
+    /// Gets hold of the devices.
+    pub fn open(&self) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+        match self {
+            Devices::AllCuda => open_cuda(0..cuda_count()?),
+            Devices::Cuda(indices) => open_cuda(indices.iter().copied()),
+            &Devices::Simulated { memory_bytes, count } => {
+                let simulated = |index| -> Arc<dyn Device> {
+                    let wire = wire();
+                    let options = SimOptions { index, memory_bytes, wire, ..SimOptions::default() };
+                    Arc::new(SimDevice::new(options))
+                };
+                Ok((0..count).map(simulated).collect())
+            }
+            Devices::Offered(name) => {
+                let gone = || DevicesError::Missing(format!("nobody offers devices as '{name}'"));
+                let (_, make) = offered(name).ok_or_else(gone)?;
+                make().map_err(DevicesError::Missing)
+            }
+        }
+    }
+}
+
+/// All simulated GPUs of the process share what they share with one another.
+fn wire() -> Wire {
+    static WIRE: OnceLock<Wire> = OnceLock::new();
+    WIRE.get_or_init(Wire::default).clone()
+}
+
+fn cuda_count() -> Result<u32, DevicesError> {
+    let missing = |error: CudaError| DevicesError::Missing(error.to_string());
+    if !driver::is_present() {
+        return Err(missing(CudaError::NoDriver));
+    }
+    let counted = driver::init().and_then(|()| driver::device_count());
+    match counted {
+        Ok(count) if count > 0 => Ok(count),
+        // The driver's code for a machine with no GPU.
+        Ok(_) | Err(larder_core::device::DeviceError::Other { code: 100, .. }) => {
+            Err(DevicesError::Missing("the CUDA driver knows no GPU".to_owned()))
+        }
+        Err(error) => Err(missing(CudaError::Driver { call: "start", error })),
+    }
+}
+
+fn open_cuda(indices: impl Iterator<Item = u32>) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+    let open = |index| -> Result<Arc<dyn Device>, CudaError> {
+        Ok(Arc::new(CudaDevice::new(index, CudaOptions::default())?))
+    };
+    let opened: Result<Vec<_>, _> = indices.map(open).collect();
+    opened.map_err(|error| DevicesError::Missing(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_by_name() {
+        let simulated = |memory_bytes, count| {
+            Ok(Devices::Simulated { memory_bytes: memory_bytes << 20, count })
+        };
+        assert_eq!(parse("cuda"), Ok(Devices::AllCuda));
+        assert_eq!(parse("cuda:2"), Ok(Devices::Cuda(vec![2])));
+        assert_eq!(parse(" cuda:2, 0 "), Ok(Devices::Cuda(vec![2, 0])));
+        assert_eq!(parse("sim"), simulated(80 << 10, 1));
+        assert_eq!(parse("sim:80GiB"), simulated(80 << 10, 1));
+        assert_eq!(parse("sim:512MiB*3"), simulated(512, 3));
+        assert_eq!(parse("sim:1048576"), simulated(1, 1));
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_read_says_so_in_one_sentence() {
+        let wrong = [
+            "",
+            "gpu",
+            "cuda:",
+            "cuda:x",
+            "cuda:0,0",
+            "cuda:-1",
+            "sim:",
+            "sim:GiB",
+            "sim:0GiB",
+            "sim:8GB",
+            "sim:8GiB*0",
+            "sim:8GiB*2000",
+            "sim:99999999999TiB",
+        ];
+        for text in wrong {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(&format!("'{text}' names no devices: ")), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+
+    #[test]
+    fn devices_can_be_offered_and_replaced() {
+        fn two() -> Result<Vec<Arc<dyn Device>>, String> {
+            let device = |index| -> Arc<dyn Device> {
+                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
+            };
+            Ok(vec![device(0), device(1)])
+        }
+        assert!(parse("offered-in-a-test").is_err());
+        offer("offered-in-a-test", || Err("not yet".to_owned()));
+        let devices = parse("offered-in-a-test").unwrap();
+        let refused = devices.open().err();
+        assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
+        offer("offered-in-a-test", two);
+        assert_eq!(devices.open().unwrap().len(), 2);
+    }
+
+    #[test]
+    fn simulated_gpus_are_numbered() {
+        let devices = parse("sim:1GiB*3").unwrap().open().unwrap();
+        let indices: Vec<u32> = devices.iter().map(|device| device.properties().index.0).collect();
+        assert_eq!(indices, [0, 1, 2]);
+    }
+}

@@ -1,0 +1,78 @@
+//! Hooks: what callers ask to be called for.
+
+use larder_core::OutOfMemory;
+
+use crate::border::{Foreign, Held, HookData, Problem, Status, guard};
+use crate::history::{Event, Words};
+use crate::larder::Larder;
+use crate::memory::OutOfMemoryReport;
+
+/// A function that a hook cannot do without.
+fn needed<F>(function: Option<F>, name: &'static str) -> Result<F, Problem> {
+    function.ok_or_else(|| Problem::Argument(format!("`{name}` must not be NULL")))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_on_miss(
+    larder: Held<Larder>,
+    device: i32,
+    callback: Option<extern "C" fn(Foreign, i32) -> bool>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let callback = needed(callback, "callback")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_miss(move || {
+            let hook = &hook;
+            callback(hook.data, device)
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_on_out_of_memory(
+    larder: Held<Larder>,
+    device: i32,
+    observer: Option<extern "C" fn(Foreign, *const OutOfMemoryReport)>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let observer = needed(observer, "observer")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_out_of_memory(move |report: &OutOfMemory| {
+            let hook = &hook;
+            let report = OutOfMemoryReport::new(device, report);
+            observer(hook.data, &raw const report);
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_on_event(
+    larder: Held<Larder>,
+    device: i32,
+    tracker: Option<extern "C" fn(Foreign, *const Event)>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let tracker = needed(tracker, "tracker")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_event(move |event| {
+            let hook = &hook;
+            // What the thread says is mostly nothing, and then no text is copied.
+            let compiling = Words::of(event.compile_context);
+            let metadata = Words::of(Some(event.user_metadata).filter(|text| !text.is_empty()));
+            let event = Event::told(device, event, &compiling, &metadata);
+            tracker(hook.data, &raw const event);
+        });
+        Ok(())
+    })
+}

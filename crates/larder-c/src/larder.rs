@@ -1,0 +1,174 @@
+//! A larder: the allocators of some devices, found by number or by address.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use larder_core::device::Device;
+use larder_core::{Addr, Allocator, Error};
+
+use crate::addresses::Addresses;
+use crate::border::{Held, Out, Owned, Problem, Status, Text, guard, guard_or};
+use crate::devices::{self, Devices, DevicesError};
+use crate::memory::OutOfMemoryReport;
+use crate::settings::{self, Settings};
+
+/// `larder`
+pub(crate) struct Larder {
+    allocators: Vec<Allocator>,
+    /// Whose an address is; none where there is one device.
+    addresses: Option<Addresses>,
+}
+
+impl Larder {
+    fn open(devices: &Devices, settings: &Settings) -> Result<Larder, Problem> {
+        let devices = devices.open()?;
+        let allocator = |device: std::sync::Arc<dyn Device>| {
+            Allocator::new(device, settings.config.clone(), settings.policy.clone())
+        };
+        let allocators: Vec<Allocator> = devices.into_iter().map(allocator).collect();
+        let addresses = (allocators.len() > 1).then(Addresses::new);
+        Ok(Larder { allocators, addresses })
+    }
+
+    fn from_environment() -> Result<Larder, Problem> {
+        let settings = settings::from_environment().map_err(Problem::Setting)?;
+        Larder::open(&devices::from_environment()?, &settings)
+    }
+
+    /// The larder of the process. If it cannot be made it is tried again by the next call.
+    pub(crate) fn process() -> Result<&'static Larder, Problem> {
+        static MAKING: Mutex<()> = Mutex::new(());
+        if let Some(larder) = PROCESS.get() {
+            return Ok(larder);
+        }
+        let _making = MAKING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(larder) = PROCESS.get() {
+            return Ok(larder);
+        }
+        let made = Larder::from_environment()?;
+        Ok(PROCESS.get_or_init(|| made))
+    }
+
+    /// All allocators, in the order of their numbers.
+    pub(crate) fn allocators(&self) -> &[Allocator] {
+        &self.allocators
+    }
+
+    /// The allocator of a device.
+    #[inline]
+    pub(crate) fn device(&self, number: i32) -> Result<&Allocator, Problem> {
+        let found = usize::try_from(number).ok().and_then(|at| self.allocators.get(at));
+        found.ok_or_else(|| self.no_device(number))
+    }
+
+    #[cold]
+    fn no_device(&self, number: i32) -> Problem {
+        let count = self.allocators.len();
+        Problem::NoDevice(format!("there is no device {number}: this larder has {count}"))
+    }
+
+    /// Memory of a device, for use on a stream.
+    #[inline]
+    pub(crate) fn malloc(
+        &self,
+        device: i32,
+        size_bytes: u64,
+        stream: larder_core::StreamId,
+    ) -> Result<Addr, Problem> {
+        match self.device(device)?.malloc(size_bytes, stream) {
+            Ok(addr) => {
+                self.note(addr, device);
+                Ok(addr)
+            }
+            Err(Error::OutOfMemory(report)) => {
+                let numbers = OutOfMemoryReport::new(device, &report);
+                Err(Problem::OutOfMemory(Box::new((numbers, report.to_string()))))
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The device handed out this address.
+    #[inline]
+    pub(crate) fn note(&self, addr: Addr, device: i32) {
+        if let Some(addresses) = &self.addresses {
+            addresses.note(addr, device as usize);
+        }
+    }
+
+    /// Does something with a live address at the device that it belongs to. The one that the address
+    /// points to is asked first; those that do not know it have done nothing.
+    #[inline]
+    pub(crate) fn at<T>(
+        &self,
+        addr: Addr,
+        act: impl Fn(&Allocator) -> Result<T, Error>,
+    ) -> Result<(i32, T), Problem> {
+        let Some(addresses) = &self.addresses else {
+            // There is one device, unless somebody offered none.
+            let only = self.device(0)?;
+            return Ok((0, act(only)?));
+        };
+        let hint = addresses.device_of(addr).filter(|&at| at < self.allocators.len());
+        let others = (0..self.allocators.len()).filter(|&at| Some(at) != hint);
+        for at in hint.into_iter().chain(others) {
+            match act(&self.allocators[at]) {
+                Err(Error::UnknownAddress(_)) => {}
+                result => return Ok((at as i32, result?)),
+            }
+        }
+        Err(Error::UnknownAddress(addr).into())
+    }
+}
+
+static PROCESS: OnceLock<Larder> = OnceLock::new();
+
+impl From<DevicesError> for Problem {
+    fn from(error: DevicesError) -> Problem {
+        match error {
+            DevicesError::Text(words) => Problem::Argument(words),
+            DevicesError::Missing(words) => Problem::NoDevice(words),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_open(devices: Text, settings: Text, out: Out<Owned<Larder>>) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        let settings = match settings.read("settings")? {
+            Some(text) => settings::parse(text),
+            None => settings::from_environment(),
+        };
+        let settings = settings.map_err(Problem::Setting)?;
+        let devices = match devices.read("devices")? {
+            Some(text) => devices::parse(text)?,
+            None => devices::from_environment()?,
+        };
+        out.put(Owned::give(Larder::open(&devices, &settings)?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_close(larder: Held<Larder>) {
+    guard_or((), || {
+        // The larder of the process is everybody's.
+        if !PROCESS.get().is_some_and(|process| larder.is(process)) {
+            drop(larder.take());
+        }
+    });
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_process(out: Out<Owned<Larder>>) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        out.put(Owned::lend(Larder::process()?));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_device_count(larder: Held<Larder>) -> i32 {
+    larder.read().map_or(0, |larder| larder.allocators.len() as i32)
+}

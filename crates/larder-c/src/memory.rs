@@ -1,0 +1,179 @@
+//! Memory: taking and giving back, what a block is, what the device has, and what there was too little
+//! of.
+
+use larder_core::{Addr, Error, OutOfMemory, PoolId};
+
+use crate::border::{Held, Out, PoolName, Status, Token, guard};
+use crate::larder::Larder;
+
+/// `larder_out_of_memory`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct OutOfMemoryReport {
+    pub(crate) device: i32,
+    pub(crate) rejected: bool,
+    pub(crate) has_cap: bool,
+    pub(crate) requested_bytes: u64,
+    pub(crate) rounded_bytes: u64,
+    pub(crate) tried_bytes: u64,
+    pub(crate) free_bytes: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) cap_bytes: u64,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) private_free_bytes: u64,
+}
+
+impl OutOfMemoryReport {
+    /// The report under the number that the device has in its larder.
+    pub(crate) fn new(device: i32, report: &OutOfMemory) -> OutOfMemoryReport {
+        OutOfMemoryReport {
+            device,
+            rejected: report.rejected,
+            has_cap: report.cap_bytes.is_some(),
+            requested_bytes: report.requested_bytes,
+            rounded_bytes: report.rounded_bytes,
+            tried_bytes: report.tried_bytes,
+            free_bytes: report.free_bytes,
+            total_bytes: report.total_bytes,
+            cap_bytes: report.cap_bytes.unwrap_or(0),
+            allocated_bytes: report.allocated_bytes,
+            reserved_bytes: report.reserved_bytes,
+            private_free_bytes: report.private_free_bytes,
+        }
+    }
+}
+
+/// `larder_block_info`
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct BlockInfo {
+    pub(crate) device: i32,
+    pub(crate) size: usize,
+    pub(crate) stream: Token,
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_malloc(
+    larder: Held<Larder>,
+    device: i32,
+    size: usize,
+    stream: Token,
+    out: Out<Token>,
+) -> Status {
+    guard(|| {
+        let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
+        let addr = larder.malloc(device, size as u64, stream.stream())?;
+        out.put(Token::new(addr.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_free(larder: Held<Larder>, ptr: Token) -> Status {
+    guard(|| {
+        let larder = larder.get("larder")?;
+        let addr = Addr(ptr.number());
+        larder.at(addr, |allocator| allocator.free(addr))?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_record_stream(larder: Held<Larder>, ptr: Token, stream: Token) -> Status {
+    guard(|| {
+        let larder = larder.get("larder")?;
+        let addr = Addr(ptr.number());
+        larder.at(addr, |allocator| allocator.record_stream(addr, stream.stream()))?;
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_block_of(larder: Held<Larder>, ptr: Token, out: Out<BlockInfo>) -> Status {
+    guard(|| {
+        let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
+        let addr = Addr(ptr.number());
+        let (device, (size, stream)) = larder.at(addr, |allocator| allocator.block_at(addr))?;
+        out.put(BlockInfo { device, size: size as usize, stream: Token::new(stream.0) });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_base_allocation(
+    larder: Held<Larder>,
+    ptr: Token,
+    base: Out<Token>,
+    size: Out<usize>,
+) -> Status {
+    guard(|| {
+        let larder = larder.get("larder")?;
+        let addr = Addr(ptr.number());
+        let (_, span) = larder.at(addr, |allocator| allocator.base_allocation(addr))?;
+        base.put_if_wanted(Token::new(span.addr.0));
+        size.put_if_wanted(span.size_bytes as usize);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_empty_cache(larder: Held<Larder>, pool: PoolName) -> Status {
+    guard(|| {
+        let larder = larder.get("larder")?;
+        let pool = PoolId::from(pool);
+        let empty = |allocator: &larder_core::Allocator| match pool {
+            PoolId::NONE => allocator.empty_cache(),
+            pool => allocator.empty_pool(pool),
+        };
+        // Every device is emptied; the first error is the one that is told.
+        let results: Vec<_> = larder.allocators().iter().map(empty).collect();
+        Ok(results.into_iter().collect::<Result<(), Error>>()?)
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_memory_info(
+    larder: Held<Larder>,
+    device: i32,
+    free_bytes: Out<u64>,
+    total_bytes: Out<u64>,
+) -> Status {
+    guard(|| {
+        let info = larder.get("larder")?.device(device)?.memory_info()?;
+        free_bytes.put_if_wanted(info.free_bytes);
+        total_bytes.put_if_wanted(info.total_bytes);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_largest_free_block(
+    larder: Held<Larder>,
+    device: i32,
+    out: Out<u64>,
+) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        out.put(larder.get("larder")?.device(device)?.largest_free_bytes());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_set_memory_fraction(
+    larder: Held<Larder>,
+    device: i32,
+    fraction: f64,
+) -> Status {
+    guard(|| Ok(larder.get("larder")?.device(device)?.set_memory_fraction(fraction)?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_memory_fraction(larder: Held<Larder>, device: i32, out: Out<f64>) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        out.put(larder.get("larder")?.device(device)?.memory_fraction());
+        Ok(())
+    })
+}

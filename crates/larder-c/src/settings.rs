@@ -1,0 +1,173 @@
+//! Settings by text: PyTorch's keys, ours, and the policy; from the program or from the environment.
+//!
+//! This is the one place that reads the environment.
+
+use std::env;
+
+use larder_core::config::Backend;
+use larder_core::{Config, Policy};
+
+/// The variables that PyTorch reads, the older name first; the first that is set counts alone.
+pub const TORCH_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
+/// The variable whose settings are put on top.
+pub const VARIABLE: &str = "LARDER_CONF";
+
+const POLICY_KEY: &str = "policy";
+
+/// What an allocator shall be like.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// The settings.
+    pub config: Config,
+    /// The policy.
+    pub policy: Policy,
+}
+
+/// Reads a settings text on top of the defaults.
+pub fn parse(text: &str) -> Result<Settings, String> {
+    Settings::default().overlay(text)
+}
+
+/// What the environment says: PyTorch's variable, and ours on top of it.
+pub fn from_environment() -> Result<Settings, String> {
+    from_variables(|name| match env::var(name) {
+        Ok(text) => Ok(Some(text)),
+        Err(env::VarError::NotPresent) => Ok(None),
+        Err(env::VarError::NotUnicode(_)) => Err(format!("{name} is no text in UTF-8")),
+    })
+}
+
+fn from_variables(
+    value: impl Fn(&str) -> Result<Option<String>, String>,
+) -> Result<Settings, String> {
+    let mut settings = Settings::default();
+    for name in TORCH_VARIABLES {
+        if let Some(text) = value(name)? {
+            settings = settings.overlay(&text).map_err(|error| format!("{name}: {error}"))?;
+            break;
+        }
+    }
+    match value(VARIABLE)? {
+        Some(text) => settings.overlay(&text).map_err(|error| format!("{VARIABLE}: {error}")),
+        None => Ok(settings),
+    }
+}
+
+impl Settings {
+    /// Reads a settings text on top of these; what it does not name stays as it is.
+    pub fn overlay(&self, text: &str) -> Result<Settings, String> {
+        let (policy, rest) = split_policy(text)?;
+        let config = self.config.overlay(&rest).map_err(|error| error.to_string())?;
+        if config.backend == Backend::CudaMallocAsync {
+            return Err("backend:cudaMallocAsync is the driver's own pool, which has nothing of \
+                        Larder in it; leave it out, or do not use Larder"
+                .to_owned());
+        }
+        Ok(Settings { config, policy: policy.unwrap_or_else(|| self.policy.clone()) })
+    }
+}
+
+/// Takes the policy out of a text, and gives back the text without it.
+pub(crate) fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
+    let mut policy = None;
+    let mut rest: Vec<&str> = Vec::new();
+    // A list in brackets has commas too, but no part of one is called so.
+    for part in text.split(',') {
+        let named = part.split_once(':').filter(|(key, _)| key.trim() == POLICY_KEY);
+        let Some((_, name)) = named else {
+            rest.push(part);
+            continue;
+        };
+        if policy.is_some() {
+            return Err("the setting 'policy' stands twice".to_owned());
+        }
+        let found: Policy = name.trim().parse().map_err(|error| format!("{error}"))?;
+        policy = Some(found);
+    }
+    // Without the policy a comma may be left at the end, which the settings' text allows.
+    let rest = if policy.is_some() && rest.iter().all(|part| part.trim().is_empty()) {
+        String::new()
+    } else {
+        rest.join(",")
+    };
+    Ok((policy, rest))
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::types::MIB;
+
+    use super::*;
+
+    fn from(variables: &[(&str, &str)]) -> Result<Settings, String> {
+        from_variables(|name| {
+            let found = variables.iter().find(|(variable, _)| *variable == name);
+            Ok(found.map(|(_, text)| (*text).to_owned()))
+        })
+    }
+
+    #[test]
+    fn a_text_has_pytorchs_keys_ours_and_the_policy() {
+        let text = "expandable_segments:True, policy:torch-2.11 ,page_size_mb:4,\
+                    roundup_power2_divisions:[256:1,512:2,>:4]";
+        let settings = parse(text).unwrap();
+        assert!(settings.config.expandable_segments);
+        assert_eq!(settings.config.page_bytes, Some(4 * MIB));
+        assert_eq!(settings.config.roundup_divisions[9], 2);
+        assert_eq!(settings.policy, Policy::torch_2_11());
+        assert_eq!(parse("").unwrap(), Settings::default());
+        assert_eq!(parse("policy:larder").unwrap().policy, Policy::larder());
+        assert!(parse("policy:larder,").is_ok());
+    }
+
+    #[test]
+    fn a_text_that_cannot_be_read_says_which_key() {
+        for (text, word) in [
+            ("frob:1", "'frob'"),
+            ("expandable_segments:1", "'expandable_segments'"),
+            ("policy:frob", "'frob'"),
+            ("policy:larder,policy:larder", "twice"),
+            ("max_split_size_mb:1", "'max_split_size_mb'"),
+            ("backend:cudaMallocAsync", "cudaMallocAsync"),
+            ("max_split_size_mb", "key:value"),
+            (",", "key:value"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn pytorchs_older_name_goes_first_and_ours_comes_on_top() {
+        let [old, new] = TORCH_VARIABLES;
+        let both = from(&[(old, "max_split_size_mb:64"), (new, "expandable_segments:True")]);
+        let both = both.unwrap().config;
+        assert_eq!((both.max_split_bytes, both.expandable_segments), (Some(64 * MIB), false));
+        let on_top = [
+            (new, "max_split_size_mb:64,garbage_collection_threshold:0.5"),
+            (VARIABLE, "garbage_collection_threshold:0.8,policy:torch-2.11"),
+        ];
+        let on_top = from(&on_top).unwrap();
+        assert_eq!(on_top.config.max_split_bytes, Some(64 * MIB), "what ours does not name stays");
+        assert!((on_top.config.garbage_collection_threshold - 0.8).abs() < 1e-9);
+        assert_eq!(on_top.policy, Policy::torch_2_11());
+        assert_eq!(from(&[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn a_variable_that_cannot_be_read_is_named() {
+        let error = from(&[("PYTORCH_ALLOC_CONF", "frob:1")]).unwrap_err();
+        assert!(error.starts_with("PYTORCH_ALLOC_CONF: there is no setting 'frob'"), "{error}");
+        let error = from(&[("LARDER_CONF", "policy:frob")]).unwrap_err();
+        assert!(error.starts_with("LARDER_CONF: there is no policy 'frob'"), "{error}");
+    }
+
+    #[test]
+    fn the_split_limit_cannot_be_left_below_a_large_segment() {
+        let error = from(&[
+            ("PYTORCH_ALLOC_CONF", "max_split_size_mb:32"),
+            ("LARDER_CONF", "large_segment_size_mb:64"),
+        ]);
+        assert!(error.unwrap_err().contains("max_split_size_mb"));
+    }
+}

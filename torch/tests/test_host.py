@@ -1,0 +1,196 @@
+"""Pinned host memory. Its allocator is PyTorch's own, and it works beside whichever one is below."""
+
+import gc
+import unittest
+
+import torch
+
+from allocator_case import AllocatorCase, BusyStream, configure, run_in_threads
+
+HOST_REGISTER = ("pinned_use_cuda_host_register:True", "pinned_num_register_threads:8")
+
+
+def pinned(count=8):
+    return torch.randn(count).pin_memory()
+
+
+class HostChange:
+    def __init__(self):
+        self.before = torch.cuda.host_memory_stats()
+
+    def __getitem__(self, key):
+        return torch.cuda.host_memory_stats()[key] - self.before[key]
+
+
+class PinnedCase(AllocatorCase):
+    def test_a_block_is_used_again(self):
+        first = pinned(1)
+        address = first.data_ptr()
+        del first
+        self.assertEqual(pinned(1).data_ptr(), address)
+
+    def test_a_block_waits_for_the_copy_that_reads_it(self):
+        source = torch.tensor([1.0]).pin_memory()
+        target = torch.zeros(1, device="cuda")
+        address = source.data_ptr()
+        torch.cuda.synchronize()
+        busy = BusyStream(torch.cuda.current_stream())
+        target.copy_(source, non_blocking=True)
+        del source
+        other = torch.tensor([2.0]).pin_memory()
+        reused, was_busy = other.data_ptr() == address, busy.still_busy()
+        self.assertEqual(target.item(), 1.0)
+        if not was_busy:
+            self.skipTest("the GPU was done before the host had looked; nothing is proved")
+        self.assertFalse(reused)
+
+    def test_any_shape_can_be_pinned(self):
+        transposed = torch.arange(10).view(2, 5).t()
+        self.assertTrue(torch.equal(transposed, transposed.pin_memory()))
+        self.assertTrue(transposed.pin_memory().is_pinned())
+
+    def test_the_statistics_of_the_host(self):
+        gc.collect()
+        torch._C._host_emptyCache()
+        change = HostChange()
+        first = torch.ones(10 * 1024, pin_memory=True)
+        self.assertEqual(change["allocations.current"], 1)
+        self.assertEqual(change["allocated_bytes.current"], 64 * 1024, "rounded up to a power of two")
+        self.assertEqual(change["active_requests.current"], 1)
+        self.assertEqual(change["active_bytes.current"], 64 * 1024)
+        self.assertEqual(change["num_host_alloc"], 1)
+        self.assertEqual(change["host_alloc_time.count"], 1)
+        second = torch.ones(20 * 1024, pin_memory=True)
+        self.assertEqual(change["allocations.current"], 2)
+        self.assertEqual(change["allocated_bytes.current"], (64 + 128) * 1024)
+        torch._C._host_emptyCache()
+        self.assertEqual(change["allocations.current"], 2, "what is in use stays")
+        del first, second
+        self.assertEqual(change["active_requests.current"], 0)
+        self.assertEqual(change["allocations.current"], 2)
+        torch._C._host_emptyCache()
+        self.assertEqual(change["allocations.current"], 0)
+        self.assertEqual(change["num_host_free"], 2)
+        torch.cuda.reset_peak_host_memory_stats()
+        torch.cuda.reset_accumulated_host_memory_stats()
+        self.assertEqual(torch.cuda.host_memory_stats()["num_host_alloc"], 0)
+
+    def test_the_statistics_of_the_device_do_not_move(self):
+        before = torch.cuda.memory_stats()
+        keep = torch.ones(1 << 20, pin_memory=True)
+        self.assertEqual(torch.cuda.memory_stats(), before)
+        del keep
+
+    def test_registered_memory(self):
+        def use():
+            for exponent in (10, 21, 24):
+                tensor = torch.ones(1 << exponent).pin_memory()
+                if not tensor.is_pinned():
+                    raise AssertionError(f"2^{exponent} elements are not pinned")
+
+        configure(*HOST_REGISTER)
+        use()
+        run_in_threads(*[use] * 4)
+        for register in (True, False):
+            configure(f"pinned_use_cuda_host_register:{register}")
+            tensor = torch.ones(1 << 20, pin_memory=True)
+            self.assertTrue(tensor.is_pinned())
+            del tensor
+            torch._C._host_emptyCache()
+
+    def test_copies_both_ways_keep_their_contents(self):
+        stream = torch.cuda.Stream()
+        for round_number in range(50):
+            source = torch.full((100_000,), round_number, dtype=torch.int32).pin_memory()
+            with torch.cuda.stream(stream):
+                on_device = source.to("cuda", non_blocking=True)
+                result = torch.empty(100_000, dtype=torch.int32, pin_memory=True)
+                result.copy_(on_device + 1, non_blocking=True)
+            del source, on_device
+            stream.synchronize()
+            self.assertTrue(bool((result == round_number + 1).all()))
+
+
+class CaptureCase(AllocatorCase):
+    """Pinned memory inside the capture of a graph belongs to the pool of the graph."""
+
+    host_settings = ()
+
+    def setUp(self):
+        super().setUp()
+        configure(*self.host_settings)
+
+    def captured(self, graph=None, pool=None):
+        graph = torch.cuda.CUDAGraph() if graph is None else graph
+        return torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+
+    def test_two_at_once_are_two(self):
+        with self.captured():
+            first = torch.empty(8, pin_memory=True)
+            second = torch.empty(8, pin_memory=True)
+        self.assertNotEqual(first.data_ptr(), second.data_ptr())
+
+    def test_what_no_copy_used_is_used_again(self):
+        with self.captured():
+            first = pinned()
+            address = first.data_ptr()
+            del first
+            second = pinned()
+        self.assertEqual(second.data_ptr(), address)
+
+    def test_what_a_copy_used_is_never_used_again(self):
+        with self.captured():
+            first = pinned()
+            torch.empty(8, device="cuda").copy_(first, non_blocking=True)
+            address = first.data_ptr()
+            del first
+            second = pinned()
+        self.assertNotEqual(second.data_ptr(), address)
+
+    def test_two_graphs_of_one_pool(self):
+        for used in (True, False):
+            for deleted in (True, False):
+                with self.subTest(used=used, deleted=deleted):
+                    pool = torch.cuda.graph_pool_handle()
+                    graphs, addresses, kept = [], [], []
+                    for _ in range(2):
+                        graphs.append(torch.cuda.CUDAGraph())
+                        with self.captured(graphs[-1], pool):
+                            data = pinned()
+                            if used:
+                                on_device = torch.empty(8, device="cuda")
+                                on_device.copy_(data, non_blocking=True)
+                            addresses.append(data.data_ptr())
+                            if not deleted:
+                                kept.append(data)
+                            del data
+                    self.assertEqual(addresses[0] == addresses[1], deleted and not used)
+
+    def test_a_replayed_copy_reads_the_pinned_block(self):
+        source = torch.zeros(1000).pin_memory()
+        target = torch.empty(1000, device="cuda")
+        graph = torch.cuda.CUDAGraph()
+        with self.captured(graph):
+            target.copy_(source, non_blocking=True)
+        for value in range(3):
+            source.fill_(value)
+            graph.replay()
+            torch.cuda.synchronize()
+            self.assertEqual(target.sum().item(), 1000.0 * value)
+
+    def test_memory_that_is_not_pinned_cannot_be_copied(self):
+        for to_device in (True, False):
+            with self.subTest(to_device=to_device):
+                with self.assertRaisesRegex(RuntimeError, "Cannot copy between CPU and CUDA tensors"):
+                    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+                        on_device, on_host = torch.empty(8, device="cuda"), torch.empty(8)
+                        target, source = (on_device, on_host) if to_device else (on_host, on_device)
+                        target.copy_(source, non_blocking=True)
+
+
+class RegisteredCaptureCase(CaptureCase):
+    host_settings = HOST_REGISTER
+
+
+if __name__ == "__main__":
+    unittest.main()
