@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
+    // The native module is a library with Larder's C interface, and the C++ part finds it by that name.
+    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,liblarder.so");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo says where"));
     // What was laid out before may have another name by now.
     for entry in fs::read_dir(&out)? {
@@ -22,8 +24,7 @@ fn main() -> io::Result<()> {
             copy(&path, &out)?;
         }
     }
-    let header = Path::new("../crates/larder-c/include/larder.h");
-    if header.exists() { copy(header, &out) } else { Ok(()) }
+    copy(Path::new("../crates/larder-c/include/larder.h"), &out)
 }
 
 fn copy(from: &Path, folder: &Path) -> io::Result<()> {

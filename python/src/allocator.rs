@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use larder_c::devices::{self, Devices};
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
@@ -12,7 +13,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::conf::Conf;
+use crate::conf;
 use crate::errors::{DeviceError, UsageError, of_core, of_larder};
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
@@ -27,32 +28,14 @@ pub(crate) struct Allocator {
     device: String,
 }
 
-/// What the text of a device names.
-enum Device {
-    Simulated { memory_bytes: Option<u64> },
-    Cuda(u32),
-}
-
-impl Device {
-    fn parse(text: &str) -> PyResult<Device> {
-        let wrong = || {
-            UsageError::new_err(format!(
-                "a device is 'sim:' and its memory, such as sim:80GiB, or 'cuda:' and its number, \
-                 not '{text}'"
-            ))
-        };
-        match text.split_once(':').unwrap_or((text, "")) {
-            ("sim", "") => Ok(Device::Simulated { memory_bytes: None }),
-            ("sim", memory) => {
-                let bytes = larder_sim::parse_capacity(memory);
-                let memory_bytes = Some(bytes.map_err(UsageError::new_err)?);
-                Ok(Device::Simulated { memory_bytes })
-            }
-            ("cuda", "") => Ok(Device::Cuda(0)),
-            ("cuda", number) => Ok(Device::Cuda(number.parse().map_err(|_| wrong())?)),
-            _ => Err(wrong()),
-        }
-    }
+/// The devices that a text names, or the environment, or a simulated GPU if nobody names one.
+fn devices(text: Option<&str>) -> PyResult<Devices> {
+    let found = match text {
+        Some(text) => devices::parse(text),
+        None if std::env::var_os(devices::VARIABLE).is_none() => devices::parse("sim"),
+        None => devices::from_environment(),
+    };
+    found.map_err(|error| UsageError::new_err(error.to_string()))
 }
 
 /// A number of bytes in the largest unit that holds it whole.
@@ -89,26 +72,25 @@ impl Allocator {
         policy: Option<&str>,
         settings: Option<&str>,
     ) -> PyResult<Allocator> {
-        let text = match device {
-            Some(text) => text.to_owned(),
-            None => std::env::var("LARDER_DEVICE").unwrap_or_else(|_| "sim:80GiB".to_owned()),
-        };
-        let conf = Conf::of(settings, policy)?;
-        let policy = conf.policy.name;
-        let builder = larder::Allocator::builder().config(conf.config).policy(conf.policy);
-        let (made, device) = match (Device::parse(&text)?, memory) {
-            (Device::Simulated { memory_bytes }, memory) => {
-                let plain = SimOptions::default();
-                let memory_bytes = memory.or(memory_bytes).unwrap_or(plain.memory_bytes);
-                let made = builder.simulated_with(SimOptions { memory_bytes, ..plain });
+        let read = conf::read(settings, policy)?;
+        let policy = read.policy.name;
+        let builder = larder::Allocator::builder().config(read.config).policy(read.policy);
+        let (made, device) = match (devices(device)?, memory) {
+            (Devices::Simulated { memory_bytes, count: 1 }, memory) => {
+                let memory_bytes = memory.unwrap_or(memory_bytes);
+                let options = SimOptions { memory_bytes, ..SimOptions::default() };
+                let made = builder.simulated_with(options);
                 (made, format!("sim:{}", capacity_text(memory_bytes)))
             }
-            (Device::Cuda(index), None) => {
-                (py.detach(|| builder.cuda(index)), format!("cuda:{index}"))
-            }
-            (Device::Cuda(_), Some(_)) => {
+            (Devices::Cuda(_) | Devices::AllCuda, Some(_)) => {
                 return Err(UsageError::new_err("a real GPU has the memory that it has"));
             }
+            (Devices::Cuda(indices), None) if indices.len() == 1 => {
+                let index = indices[0];
+                (py.detach(|| builder.cuda(index)), format!("cuda:{index}"))
+            }
+            (Devices::AllCuda, None) => (py.detach(|| builder.cuda(0)), "cuda:0".to_owned()),
+            _ => return Err(UsageError::new_err("an allocator is for one device")),
         };
         let larder = made.map_err(|error| of_larder(py, &error))?;
         let core = larder.core().cloned();

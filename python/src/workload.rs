@@ -12,7 +12,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::conf::Conf;
+use crate::conf;
 use crate::errors::{FileError, SettingsError, UsageError};
 
 /// Operations to run, and what a recording knows besides.
@@ -26,9 +26,9 @@ impl From<larder_cli::workload::Workload> for Workload {
 }
 
 fn set_up(policy: Option<&str>, settings: &str, memory: u64, addresses: &str) -> PyResult<Setup> {
-    let conf = Conf::of(Some(settings), policy)?;
+    let read = conf::read(Some(settings), policy)?;
     let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
-    Ok(Setup { policy: conf.policy, config: conf.config, memory_bytes: memory, addresses })
+    Ok(Setup { policy: read.policy, config: read.config, memory_bytes: memory, addresses })
 }
 
 fn stopped(name: &str, error: &ReplayError) -> PyErr {
@@ -88,13 +88,13 @@ impl Workload {
         let setup = set_up(policy, "", memory, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
-            let conf = Conf::of(Some(&text), None)?;
-            if conf.names_policy {
+            let read = conf::read(Some(&text), None)?;
+            if conf::policy_in(&text).is_some() {
                 let sentence =
                     format!("settings: '{text}': all runs have one policy, which policy= names");
                 return Err(SettingsError::new_err(sentence));
             }
-            Ok((text, conf.config))
+            Ok((text, read.config))
         };
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
         let ran = py.detach(|| compare::compare(&self.0, &setup, settings));

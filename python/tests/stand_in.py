@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+
+import larder
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 """Starts a Python with some words."""
@@ -20,6 +23,7 @@ STAND_IN = r"""
 #include <cstdio>
 #include <cstdlib>
 #include <unistd.h>
+#include "larder.h"
 #pragma GCC visibility push(default)
 static bool installed = false;
 extern "C" int larder_torch_install(const char *settings) {
@@ -27,7 +31,7 @@ extern "C" int larder_torch_install(const char *settings) {
     if (const char *path = std::getenv("STAND_IN_DIARY"))
         if (std::FILE *diary = std::fopen(path, "a")) {
             const char *conf = std::getenv("LARDER_CONF");
-            std::fprintf(diary, "%d %s\n", getpid(), settings ? settings : conf ? conf : "-");
+            std::fprintf(diary, "%d %s %s\n", getpid(), larder_version(), settings ? settings : conf ? conf : "-");
             std::fclose(diary);
         }
     installed = true;
@@ -80,6 +84,7 @@ class FakeTorch:
         (package / "include").mkdir()
         self.sources.mkdir()
         (self.sources / "backend.cpp").write_text(source)
+        shutil.copy(Path(larder.__file__).parent / "_backend" / "larder.h", self.sources)
         for name in ("libc10.so", "libc10_cuda.so"):
             words = ["g++", "-shared", "-fPIC", "-x", "c++", os.devnull, f"-Wl,-soname,{name}", "-o"]
             subprocess.run([*words, str(package / "lib" / name)], check=True)
@@ -98,9 +103,13 @@ class FakeTorch:
     def installs(self) -> list[str]:
         """What each installation had for LARDER_CONF."""
         lines = self.diary.read_text().splitlines() if self.diary.exists() else []
-        return [line.split(" ", 1)[1] for line in lines]
+        return [line.split(" ", 2)[2] for line in lines]
 
     def processes(self) -> set[int]:
         """Which processes installed Larder."""
         lines = self.diary.read_text().splitlines() if self.diary.exists() else []
         return {int(line.split(" ", 1)[0]) for line in lines}
+
+    def versions(self) -> set[str]:
+        """The versions of the libraries that were called."""
+        return {line.split(" ", 2)[1] for line in self.diary.read_text().splitlines()}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import stat
 import subprocess
 from pathlib import Path
 
 import pytest
 
+import larder
 from larder import backend
 from larder.backend import TorchFacts
 from larder.errors import InstallError
@@ -61,12 +64,27 @@ def test_it_is_compiled_anew_for_what_is_new(
     assert all(path.is_file() for path in made)
 
 
-def test_it_is_linked_to_what_is_loaded_already(facts: TorchFacts) -> None:
+def test_the_native_module_exports_the_whole_c_interface() -> None:
+    header = (Path(backend.__file__).parent / "_backend" / "larder.h").read_text()
+    # A declaration begins its line with the type; a call in a comment or a member does not.
+    declared = re.findall(r"^[a-z][\w *]*?\b(larder_\w+)\(", header, re.MULTILINE)
+    assert len(declared) > 50
+    library = ctypes.CDLL(larder.library_path())
+    missing = [name for name in declared if not hasattr(library, name)]
+    assert missing == []
+    library.larder_version.restype = ctypes.c_char_p
+    assert library.larder_version().decode() == larder.__version__
+
+
+def test_it_is_linked_to_the_native_module_by_name(facts: TorchFacts) -> None:
     library = backend.build(facts)
-    needed = subprocess.run(["readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
-    assert "libc10.so" in needed or "libc10_cuda.so" in needed or "_native" in needed or "NEEDED" in needed
+    words = ["readelf", "-d", str(library)]
+    facts_of_it = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "[liblarder.so]" in facts_of_it
+
+
+def test_the_compiler_is_told_what_torch_is_like(facts: TorchFacts) -> None:
     words = backend.command(facts, Path("out.so"))
-    assert str(backend._native_library()) in words
     assert "-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE" in words, "this torch has no cuda_cmake_macros.h"
     assert "-D_GLIBCXX_USE_CXX11_ABI=1" in words
     macros = facts.folder / "include" / "c10" / "cuda" / "impl"

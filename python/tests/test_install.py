@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import larder
 from stand_in import STAND_IN, FakeTorch, Run, Script
 
 INSTALL = """
@@ -30,6 +31,7 @@ def test_it_is_installed_once(run_python: Run, script: Script, fake_torch: FakeT
     done = run_python(script(INSTALL + "larder.torch.install()\nprint(larder.torch.is_installed())"))
     assert done.stdout == "True\nTrue\n", done.stderr
     assert len(fake_torch.installs()) == 1
+    assert fake_torch.versions() == {larder.__version__}, "the C++ part calls the package's own library"
 
 
 def test_torch_may_be_there_before(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
@@ -101,8 +103,8 @@ def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: Fa
         ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "PYTORCH_CUDA_ALLOC_CONF: settings are written key:value"),
         (
             {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
-            "PYTORCH_CUDA_ALLOC_CONF: backend:cudaMallocAsync asks for the driver's own allocator in Larder's place, "
-            "and the two exclude each other",
+            "PYTORCH_CUDA_ALLOC_CONF: backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in it; "
+            "leave it out, or do not use Larder",
         ),
     ],
 )

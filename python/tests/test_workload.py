@@ -88,7 +88,7 @@ def test_the_smallest_device_is_enough(workloads: Path) -> None:
         ({"policy": "torch-3"}, "torch-3"),
         ({"memory": "much"}, "a size is a number with a unit"),
         ({"settings": "nonsense:1"}, "settings: there is no setting 'nonsense'"),
-        ({"settings": "backend:cudaMallocAsync"}, "exclude each other"),
+        ({"settings": "backend:cudaMallocAsync"}, "leave it out, or do not use Larder"),
         ({"addresses": "highest"}, "addresses are 'recorded' or 'lowest', not 'highest'"),
         ({"device": 7}, "7"),
     ],
