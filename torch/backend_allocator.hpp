@@ -413,11 +413,15 @@ class Backend final : public CUDAAllocator {
     if (!isHistoryEnabled()) {
       return;
     }
-    std::string_view name, stage;
+    std::string name, stage;
     for (const auto& [key, value] : facts) {
-      (key == "name" ? name : key == "stage" ? stage : std::string_view{}) = value;
+      if (key == "name") {
+        name = value;
+      } else if (key == "stage") {
+        stage = value;
+      }
     }
-    check(larder_annotate(opened(), current_device(), std::string(name).c_str(), stage == "START"));
+    check(larder_annotate(opened(), current_device(), name.c_str(), stage == "START"));
   }
 
   void pushCompileContext(std::string& context) override {
