@@ -273,13 +273,19 @@ unsafe impl Sync for Foreign {}
 
 /// What a hook of the caller's works with; its owner is told when it is not needed any more.
 pub(crate) struct HookData {
-    pub(crate) data: Foreign,
+    data: Foreign,
     release: Option<extern "C" fn(Foreign)>,
 }
 
 impl HookData {
     pub(crate) fn new(data: Foreign, release: Option<extern "C" fn(Foreign)>) -> HookData {
         HookData { data, release }
+    }
+
+    /// What the hook is called with. A closure that calls this keeps the whole of it, where one that
+    /// read a field would copy the field and let the rest go.
+    pub(crate) fn data(&self) -> Foreign {
+        self.data
     }
 }
 

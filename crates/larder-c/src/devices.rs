@@ -200,9 +200,8 @@ mod tests {
 
     #[test]
     fn devices_are_read_by_name() {
-        let simulated = |mebibytes: u64, count| {
-            Ok(Devices::Simulated { memory_bytes: mebibytes << 20, count })
-        };
+        let simulated =
+            |mebibytes: u64, count| Ok(Devices::Simulated { memory_bytes: mebibytes << 20, count });
         assert_eq!(parse("cuda"), Ok(Devices::AllCuda));
         assert_eq!(parse("cuda:2"), Ok(Devices::Cuda(vec![2])));
         assert_eq!(parse(" cuda:2, 0 "), Ok(Devices::Cuda(vec![2, 0])));

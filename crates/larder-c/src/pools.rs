@@ -33,13 +33,13 @@ struct ForeignSource {
 impl SegmentSource for ForeignSource {
     fn alloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, DeviceError> {
         let stream = Token::new(stream.0);
-        let given = (self.alloc)(self.hook.data, size_bytes as usize, self.device, stream);
+        let given = (self.alloc)(self.hook.data(), size_bytes as usize, self.device, stream);
         if given == Token::NULL { Err(DeviceError::OutOfMemory) } else { Ok(Addr(given.number())) }
     }
 
     fn free(&self, segment: Span, stream: StreamId) -> Result<(), DeviceError> {
         let (addr, stream) = (Token::new(segment.addr.0), Token::new(stream.0));
-        (self.free)(self.hook.data, addr, segment.size_bytes as usize, self.device, stream);
+        (self.free)(self.hook.data(), addr, segment.size_bytes as usize, self.device, stream);
         Ok(())
     }
 }
@@ -135,7 +135,7 @@ extern "C" fn larder_pool_begin(
                     };
                     return Err(Problem::Argument(words));
                 };
-                let takes = move |stream: StreamId| takes(hook.data, Token::new(stream.0));
+                let takes = move |stream: StreamId| takes(hook.data(), Token::new(stream.0));
                 return Ok(allocator.begin_pool_by(pool, takes)?);
             }
         };
