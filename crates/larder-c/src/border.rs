@@ -337,14 +337,14 @@ pub(crate) struct Shown<T>(Option<NonNull<T>>);
 
 impl<T: Copy> Shown<T> {
     /// What it points to; null is none.
-    pub(crate) fn read(&self) -> Option<T> {
+    pub(crate) fn read(self) -> Option<T> {
         // SAFETY: `larder.h` asks of its caller that a pointer to an argument is null or points to a
         // whole one that stays as it is for the length of the call.
         self.0.map(|place| unsafe { place.read() })
     }
 
     /// What it points to; null is an error.
-    pub(crate) fn needed(&self, name: &'static str) -> Result<T, Problem> {
+    pub(crate) fn needed(self, name: &'static str) -> Result<T, Problem> {
         self.read().ok_or_else(|| Problem::null(name))
     }
 

@@ -237,18 +237,17 @@ mod tests {
 
     #[test]
     fn devices_can_be_offered_and_replaced() {
-        fn two() -> Result<Vec<Arc<dyn Device>>, String> {
-            let device = |index| -> Arc<dyn Device> {
-                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
-            };
-            Ok(vec![device(0), device(1)])
-        }
         assert!(parse("offered-in-a-test").is_err());
         offer("offered-in-a-test", || Err("not yet".to_owned()));
         let devices = parse("offered-in-a-test").unwrap();
         let refused = devices.open().err();
         assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
-        offer("offered-in-a-test", two);
+        offer("offered-in-a-test", || {
+            let device = |index| -> Arc<dyn Device> {
+                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
+            };
+            Ok(vec![device(0), device(1)])
+        });
         assert_eq!(devices.open().unwrap().len(), 2);
     }
 

@@ -6,18 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// The crate's folder.
-pub fn crate_folder() -> PathBuf {
+pub(crate) fn crate_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
 /// The header's text.
 #[allow(dead_code)] // Each test that shares this module uses a part of it.
-pub fn header() -> String {
+pub(crate) fn header() -> String {
     fs::read_to_string(crate_folder().join("include/larder.h")).expect("the header is there")
 }
 
 /// The shared library, which Cargo builds beside the tests.
-pub fn library() -> PathBuf {
+pub(crate) fn library() -> PathBuf {
     let test = env::current_exe().expect("a test knows its own file");
     let beside = test.parent().expect("a file lies in a folder").join("liblarder_c.so");
     assert!(beside.is_file(), "the library is not at {}", beside.display());
@@ -25,7 +25,7 @@ pub fn library() -> PathBuf {
 }
 
 /// Runs a tool that comes with a C compiler.
-pub fn run(command: &mut Command) -> Output {
+pub(crate) fn run(command: &mut Command) -> Output {
     let program = command.get_program().to_string_lossy().into_owned();
     command.output().unwrap_or_else(|error| {
         panic!("`{program}` cannot be started, and this test needs a C compiler: {error}")
@@ -35,7 +35,7 @@ pub fn run(command: &mut Command) -> Output {
 /// Compiles a program and links it with the library under the name that it is installed as; the
 /// program is started with that folder as the place to look for it.
 #[allow(dead_code)]
-pub fn build_and_run(name: &str, source: &Path) -> Output {
+pub(crate) fn build_and_run(name: &str, source: &Path) -> Output {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::create_dir_all(&folder).unwrap();
     fs::copy(library(), folder.join("liblarder.so")).unwrap();
