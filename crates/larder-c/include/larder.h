@@ -11,7 +11,8 @@
  *
  * Hooks, which are functions that you give to the library, must not throw or unwind either. Each comes
  * with `data`, which is passed back to it, and most with `release`, which is called once with `data` when
- * the hook will not be called any more; `release` may be NULL.
+ * the hook will not be called any more, or was refused; `release` may be NULL. Hooks are called from whichever
+ * thread calls the library, also from several at once.
  *
  * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream); NULL is the
  * default stream. Sizes are in bytes, times in nanoseconds.
@@ -84,7 +85,7 @@ typedef struct larder larder;
  * devices: "cuda" for all of this process's CUDA devices, "cuda:0" or "cuda:0,2" for some, "sim:80GiB" for a
  *   simulated GPU, "sim:80GiB*2" for two. NULL: what the environment variable LARDER_DEVICE says, else "cuda".
  *   The device numbers of all other calls are positions in this list's order, from 0.
- * settings: "key:value,key:value", PyTorch's keys and Larder's own, for which see docs/settings; among them
+ * settings: "key:value,key:value", PyTorch's keys and Larder's own, for which see docs/c.md; among them
  *   policy:larder (the default) and policy:torch-2.11. NULL: what the environment says, that is the first one set
  *   of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none.
  */
@@ -112,7 +113,7 @@ larder_status larder_free(larder *larder, void *ptr);
  * there by then is done. NULL is ignored, and so is the stream it was handed out on. */
 larder_status larder_record_stream(larder *larder, void *ptr, void *stream);
 
-/* Where a live address belongs, and how large its block is. Each of the outs may be NULL. */
+/* Where a live address belongs, and how large its block is. */
 typedef struct larder_block_info {
     int32_t device;
     size_t size;            /* of the block, what was asked for rounded up */
@@ -120,7 +121,7 @@ typedef struct larder_block_info {
 } larder_block_info;
 larder_status larder_block_of(larder *larder, const void *ptr, larder_block_info *out);
 
-/* The whole allocation of the device in which a live block lies. Blocks of expandable segments have
+/* The whole allocation of the device in which a live block lies. Either out may be NULL. Blocks of expandable segments have
  * none: LARDER_BAD_ARGUMENT. */
 larder_status larder_base_allocation(larder *larder, const void *ptr, void **base, size_t *size);
 
@@ -133,7 +134,7 @@ typedef struct larder_pool_id {
  * that private pool alone, if nobody uses it any more. */
 larder_status larder_empty_cache(larder *larder, larder_pool_id pool);
 
-/* What the device has, and what nobody holds of it. */
+/* What the device has, and what nobody holds of it. Either out may be NULL. */
 larder_status larder_memory_info(larder *larder, int32_t device, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* The largest free block of the cache, private pools included. */
@@ -159,12 +160,14 @@ typedef struct larder_settings {
     bool release_lock_on_device_alloc;       /* release_lock_on_cudamalloc */
     bool capture_reuse;                      /* graph_capture_record_stream_reuse */
     bool reject_above_fraction;              /* throw_on_cudamalloc_oom */
-    double memory_fraction;                  /* per_process_memory_fraction; read at larder_open, and by the former */
+    double memory_fraction;                  /* per_process_memory_fraction; caps what may be held, from larder_open on or
+                                              * when it changes, and is what reject_above_fraction goes by */
 } larder_settings;
 
 larder_status larder_get_settings(larder *larder, larder_settings *out);
 
-/* Puts these in force on all devices; Larder's own settings stay as they are. */
+/* Puts these in force on all devices; Larder's own settings stay as they are, and so does a cap that
+ * larder_set_memory_fraction set, unless memory_fraction changes. */
 larder_status larder_set_settings(larder *larder, const larder_settings *settings);
 
 /* The same by a text, with PyTorch's rules for what a text resets. A text that cannot be read changes nothing. */
@@ -210,7 +213,7 @@ larder_status larder_get_stats(larder *larder, int32_t device, larder_stats *out
 larder_status larder_reset_peak_stats(larder *larder, int32_t device);
 larder_status larder_reset_accumulated_stats(larder *larder, int32_t device);
 
-/* The bytes held of the device for each private pool. They are written to `pools` and `reserved`, at most
+/* The bytes held of the device for each private pool that ever held any, those that are gone included. They are written to `pools` and `reserved`, at most
  * `room` of them; *count becomes how many there are. */
 larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_id *pools,
                                    larder_counters *reserved, size_t room, size_t *count);
@@ -218,7 +221,7 @@ larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_i
 /* ---------------------------------------------------------------- private pools */
 
 /* Where a private pool's segments come from, if not from the device. `alloc` returns NULL when it has no
- * memory. Both run with the device's allocator locked and must not call it. */
+ * memory. They run with the device's allocator locked and must not call it; so may `release`. */
 typedef struct larder_source {
     void *(*alloc)(void *data, size_t size, int32_t device, void *stream);
     void (*free)(void *data, void *ptr, size_t size, int32_t device, void *stream);
@@ -245,7 +248,8 @@ typedef enum larder_filter_kind {
     LARDER_FILTER_FUNCTION = 4   /* those for which takes(data, stream) says true */
 } larder_filter_kind;
 
-/* `takes` runs with the device's allocator locked and must not call it. */
+/* `takes` runs with the device's allocator locked and must not call it. `takes`, `release` and `data` are for
+ * LARDER_FILTER_FUNCTION alone; the others leave them as they are. */
 typedef struct larder_filter {
     larder_filter_kind kind;
     void *stream;

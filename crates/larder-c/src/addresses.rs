@@ -91,7 +91,9 @@ mod tests {
         let bases = [larder_sim::RESERVE_BASE, larder_sim::PLAIN_BASE];
         let addr = |device: usize, base| Addr(device as u64 * larder_sim::DEVICE_STRIDE + base);
         for device in 0..8 {
-            bases.map(|base| table.note(addr(device, base), device));
+            for base in bases {
+                table.note(addr(device, base), device);
+            }
         }
         for device in 0..8 {
             assert_eq!(bases.map(|base| table.device_of(addr(device, base))), [Some(device); 2]);

@@ -282,8 +282,8 @@ impl HookData {
         HookData { data, release }
     }
 
-    /// It is asked of the whole, so that a closure that asks keeps the whole: a closure that names a field
-    /// keeps the field alone, and the owner would be told at once.
+    /// What the hook is called with. A closure that calls this keeps the whole of it, where one that
+    /// read a field would copy the field and let the rest go.
     pub(crate) fn data(&self) -> Foreign {
         self.data
     }
@@ -337,14 +337,14 @@ pub(crate) struct Shown<T>(Option<NonNull<T>>);
 
 impl<T: Copy> Shown<T> {
     /// What it points to; null is none.
-    pub(crate) fn read(&self) -> Option<T> {
+    pub(crate) fn read(self) -> Option<T> {
         // SAFETY: `larder.h` asks of its caller that a pointer to an argument is null or points to a
         // whole one that stays as it is for the length of the call.
         self.0.map(|place| unsafe { place.read() })
     }
 
     /// What it points to; null is an error.
-    pub(crate) fn needed(&self, name: &'static str) -> Result<T, Problem> {
+    pub(crate) fn needed(self, name: &'static str) -> Result<T, Problem> {
         self.read().ok_or_else(|| Problem::null(name))
     }
 

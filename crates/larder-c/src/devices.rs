@@ -200,9 +200,8 @@ mod tests {
 
     #[test]
     fn devices_are_read_by_name() {
-        let simulated = |mebibytes: u64, count| {
-            Ok(Devices::Simulated { memory_bytes: mebibytes << 20, count })
-        };
+        let simulated =
+            |mebibytes: u64, count| Ok(Devices::Simulated { memory_bytes: mebibytes << 20, count });
         assert_eq!(parse("cuda"), Ok(Devices::AllCuda));
         assert_eq!(parse("cuda:2"), Ok(Devices::Cuda(vec![2])));
         assert_eq!(parse(" cuda:2, 0 "), Ok(Devices::Cuda(vec![2, 0])));
@@ -238,18 +237,17 @@ mod tests {
 
     #[test]
     fn devices_can_be_offered_and_replaced() {
-        fn two() -> Result<Vec<Arc<dyn Device>>, String> {
-            let device = |index| -> Arc<dyn Device> {
-                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
-            };
-            Ok(vec![device(0), device(1)])
-        }
         assert!(parse("offered-in-a-test").is_err());
         offer("offered-in-a-test", || Err("not yet".to_owned()));
         let devices = parse("offered-in-a-test").unwrap();
         let refused = devices.open().err();
         assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
-        offer("offered-in-a-test", two);
+        offer("offered-in-a-test", || {
+            let device = |index| -> Arc<dyn Device> {
+                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
+            };
+            Ok(vec![device(0), device(1)])
+        });
         assert_eq!(devices.open().unwrap().len(), 2);
     }
 

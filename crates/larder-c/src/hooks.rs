@@ -24,10 +24,7 @@ extern "C" fn larder_on_miss(
         let hook = HookData::new(data, release);
         let callback = needed(callback, "callback")?;
         let allocator = larder.get("larder")?.device(device)?;
-        allocator.on_miss(move || {
-            let hook = &hook;
-            callback(hook.data(), device)
-        });
+        allocator.on_miss(move || callback(hook.data(), device));
         Ok(())
     })
 }
@@ -45,7 +42,6 @@ extern "C" fn larder_on_out_of_memory(
         let observer = needed(observer, "observer")?;
         let allocator = larder.get("larder")?.device(device)?;
         allocator.on_out_of_memory(move |report: &OutOfMemory| {
-            let hook = &hook;
             let report = OutOfMemoryReport::new(device, report);
             observer(hook.data(), &raw const report);
         });
@@ -66,7 +62,6 @@ extern "C" fn larder_on_event(
         let tracker = needed(tracker, "tracker")?;
         let allocator = larder.get("larder")?.device(device)?;
         allocator.on_event(move |event| {
-            let hook = &hook;
             // What the thread says is mostly nothing, and then no text is copied.
             let compiling = Words::of(event.compile_context);
             let metadata = Words::of(Some(event.user_metadata).filter(|text| !text.is_empty()));

@@ -74,9 +74,7 @@ pub(crate) struct Snapshot {
     annotations: Vec<Annotation>,
     /// What the lists above point to: the blocks of each segment, the texts, and the snapshots that
     /// keep the contexts.
-    _blocks: Vec<Vec<Block>>,
-    _texts: Texts,
-    _kept: Vec<CoreSnapshot>,
+    _behind: (Vec<Vec<Block>>, Texts, Vec<CoreSnapshot>),
 }
 
 /// Texts for C, each of them once.
@@ -121,8 +119,7 @@ impl Snapshot {
                 });
             }
         }
-        let (_blocks, _texts, _kept) = (blocks, texts, kept);
-        Snapshot { segments, events, annotations, _blocks, _texts, _kept }
+        Snapshot { segments, events, annotations, _behind: (blocks, texts, kept) }
     }
 }
 

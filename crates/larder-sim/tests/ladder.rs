@@ -158,6 +158,7 @@ fn out_of_memory_is_told_in_numbers() {
     let expected = OutOfMemory {
         device: DeviceIndex(0),
         requested_bytes: 51 * MIB + 1,
+        rounded_bytes: 51 * MIB + 512,
         tried_bytes: 52 * MIB,
         free_bytes: 50 * MIB,
         total_bytes: 100 * MIB,
