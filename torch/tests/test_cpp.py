@@ -78,15 +78,13 @@ bool frees_nothing() {
 ACTIONS = ("alloc", "free_requested", "free_completed", "segment_alloc", "segment_free")
 
 
-def cuda_include():
-    """A folder with the headers of the CUDA runtime, or None."""
+def cuda_includes():
+    """The folders that have headers of the CUDA runtime; none of them need be complete."""
     site = os.path.dirname(os.path.dirname(torch.__file__))
     folders = [os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")]
     folders += glob.glob(os.path.join(site, "nvidia", "*", "include"))
-    for folder in folders:
-        if os.path.exists(os.path.join(folder, "cuda_runtime_api.h")):
-            return folder
-    return None
+    folders.append(os.path.join(site, "triton", "backends", "nvidia", "include"))
+    return [folder for folder in folders if os.path.exists(os.path.join(folder, "cuda_runtime_api.h"))]
 
 
 class CppCase(AllocatorCase):
@@ -94,8 +92,8 @@ class CppCase(AllocatorCase):
     def setUpClass(cls):
         super().setUpClass()
         compiler = shutil.which("g++") or shutil.which("c++")
-        headers = cuda_include()
-        if compiler is None or headers is None:
+        headers = cuda_includes()
+        if compiler is None or not headers:
             raise unittest.SkipTest("no C++ compiler, or no headers of the CUDA runtime")
         cls.folder = tempfile.TemporaryDirectory()
         source = os.path.join(cls.folder.name, "calls.cpp")
@@ -106,7 +104,7 @@ class CppCase(AllocatorCase):
         lib = os.path.join(home, "lib")
         built = subprocess.run(
             [compiler, "-std=c++17", "-shared", "-fPIC", source, "-o", path]
-            + [f"-I{home}/include", f"-I{headers}"]
+            + [f"-I{folder}" for folder in (home + "/include", *headers)]
             + [f"-L{lib}", f"-Wl,-rpath,{lib}", "-lc10_cuda", "-lc10"],
             capture_output=True,
             text=True,
