@@ -242,7 +242,6 @@ class CheckpointCase(AllocatorCase):
             root.replay()
             left.replay()
             self.assertEqual(right_out[0].item(), value + 11)
-        del stem, left_out, right_out, root, left, right
 
     def test_which_blocks_live(self):
         pool_id = torch.cuda.graph_pool_handle()

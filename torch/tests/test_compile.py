@@ -126,9 +126,7 @@ class CompileCase(AllocatorCase):
         compiled = torch.compile(broken_in_two)
         data = torch.randn(4, 64, device="cuda")
         try:
-            torch.cuda.memory._record_memory_history(
-                context="all", stacks="python", compile_context=True
-            )
+            torch.cuda.memory._record_memory_history(context="all", stacks="python", compile_context=True)
             with torch.no_grad():
                 compiled(data)
             entries = torch.cuda.memory._snapshot()["device_traces"][0]

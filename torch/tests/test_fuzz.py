@@ -16,7 +16,7 @@ class FuzzCase(AllocatorCase):
         rng = random.Random(seed)
         held, held_words, serial = [], 0, 0
 
-        def release():
+        def release(step):
             nonlocal held_words
             value, tensor = held.pop(rng.randrange(len(held)))
             right = bool((tensor == value).all())
@@ -25,7 +25,7 @@ class FuzzCase(AllocatorCase):
 
         for step in range(self.steps):
             while 4 * held_words >= self.held_bytes_at_most:
-                release()
+                release(step)
             choice = rng.choices(("allocate", "release", "empty"), (1.0, 1.0 if held else 0.0, 0.1))[0]
             if choice == "allocate":
                 words = rng.randrange(smallest // 4, largest // 4)
@@ -33,11 +33,11 @@ class FuzzCase(AllocatorCase):
                 held_words += words
                 serial += 1
             elif choice == "release":
-                release()
+                release(step)
             else:
                 torch.cuda.empty_cache()
         while held:
-            release()
+            release("last")
         self.assert_snapshot_agrees(f"after the run with seed {seed}")
 
     def test_large_tensors(self):

@@ -344,9 +344,7 @@ class GraphCase(AllocatorCase):
     def test_graphed_callables_share_a_pool(self):
         torch.manual_seed(5)
         models = [
-            torch.nn.Sequential(
-                torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)
-            ).cuda()
+            torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)).cuda()
             for _ in range(3)
         ]
         pool = torch.cuda.graph_pool_handle()

@@ -215,17 +215,19 @@ class PoolCase(AllocatorCase):
     def test_the_calls_below(self):
         pool_id = torch.cuda.graph_pool_handle()
         device = torch.cuda.current_device()
-        stream = torch.cuda.Stream()
-        torch._C._cuda_beginAllocateCurrentStreamToPool(device, pool_id)
+        made = []
+        torch._C._cuda_beginAllocateToPool(device, pool_id)
         try:
-            here = byte_tensor(MIB)
-            with torch.cuda.stream(stream):
-                elsewhere = byte_tensor(MIB)
+            # All streams and all threads are diverted here.
+            made.append(byte_tensor(MIB))
+            with torch.cuda.stream(torch.cuda.Stream()):
+                made.append(byte_tensor(MIB))
+            run_in_threads(lambda: made.append(byte_tensor(MIB)))
         finally:
             torch._C._cuda_endAllocateToPool(device, pool_id)
             torch._C._cuda_releasePool(device, pool_id)
-        self.assertEqual(segment_at(here.data_ptr())["segment_pool_id"], pool_id)
-        self.assertEqual(segment_at(elsewhere.data_ptr())["segment_pool_id"], (0, 0))
+        for tensor in made:
+            self.assertEqual(segment_at(tensor.data_ptr())["segment_pool_id"], pool_id)
         with self.assertRaises(RuntimeError):
             torch._C._cuda_endAllocateToPool(device, pool_id)
 
@@ -312,13 +314,14 @@ class CustomAllocatorCase(AllocatorCase):
     def counts(self):
         return self.allocations.value, self.releases.value
 
-    def test_a_pool_knows_its_allocator(self):
-        self.assertIsNone(torch.cuda.MemPool().allocator)
-        allocator = self.allocator()
-        pool = torch.cuda.MemPool(allocator.allocator())
-        self.assertEqual(pool.allocator, allocator.allocator())
+    def test_an_allocator_is_asked_only_when_it_is_needed(self):
+        pool = torch.cuda.MemPool(self.allocator().allocator())
         self.assertEqual(pool.use_count(), 1)
+        with torch.cuda.use_mem_pool(pool):
+            torch.empty(0, device="cuda")
+        outside = byte_tensor(MIB)
         self.assertEqual(self.counts(), (0, 0))
+        del outside
 
     def test_segments_come_from_it_and_are_shared_out_as_ever(self):
         pool = torch.cuda.MemPool(self.allocator().allocator())

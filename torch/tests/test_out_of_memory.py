@@ -60,11 +60,11 @@ class OutOfMemoryCase(AllocatorCase):
     def test_the_message_names_private_pools(self):
         pool = torch.cuda.MemPool()
         with torch.cuda.use_mem_pool(pool):
-            tensor = byte_tensor(64 * MIB)
+            tensor = byte_tensor(60 * MIB)
         del tensor
         with self.assertRaises(torch.OutOfMemoryError) as raised:
             torch.empty(TEBIBYTE_OF_FLOATS, device="cuda")
-        self.assertIn("64.00 MiB allocated in private pools", str(raised.exception))
+        self.assertIn("60.00 MiB allocated in private pools", str(raised.exception))
 
     def test_it_is_raised_with_and_without_a_largest_block_to_split(self):
         for settings in ((), ("max_split_size_mb:1024",)):
@@ -91,7 +91,8 @@ class OutOfMemoryCase(AllocatorCase):
             small_ones = [byte_tensor(20 * MIB) for _ in range(5)]
             del small_ones
             large = byte_tensor(90 * MIB)
-            self.assertEqual(change["num_alloc_retries"], 1)
+            # An expandable segment has grown together by then, so nothing need be released.
+            self.assertEqual(change["num_alloc_retries"], 0 if self.expandable else 1)
             self.assertEqual(change["num_ooms"], 0)
             self.assertEqual(large.numel(), 90 * MIB)
 

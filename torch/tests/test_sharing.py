@@ -150,9 +150,7 @@ class SharingCase(AllocatorCase):
     def test_tensors_of_one_segment(self):
         # Two that lie in the same segment, so that the handle is opened once there.
         first, second = torch.ones(100, device="cuda"), torch.full((100,), 2.0, device="cuda")
-        self.assertEqual(
-            segment_at(first.data_ptr())["address"], segment_at(second.data_ptr())["address"]
-        )
+        self.assertEqual(segment_at(first.data_ptr())["address"], segment_at(second.data_ptr())["address"])
         torch.cuda.synchronize()
         self.ask("keep", first)
         self.ask("keep", second)

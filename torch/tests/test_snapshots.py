@@ -101,9 +101,7 @@ class SnapshotCase(AllocatorCase):
         self.assertEqual(sum(len(trace) for trace in lean["device_traces"]), 0)
         self.assertEqual(full["segments"], lean["segments"])
         self.assertEqual(pool.snapshot(include_traces=False), pool.snapshot())
-        self.assertEqual(
-            torch.cuda.memory_snapshot(include_traces=False), torch.cuda.memory_snapshot()
-        )
+        self.assertEqual(torch.cuda.memory_snapshot(include_traces=False), torch.cuda.memory_snapshot())
         del held
 
 
