@@ -55,6 +55,8 @@ class cuda:
         return {used!r}
     @staticmethod
     def get_allocator_backend():
+        # As in PyTorch, without CUDA there is nobody to ask.
+        assert version.cuda is not None
         return {allocator!r}
 import pathlib
 import larder.backend

@@ -319,4 +319,5 @@ def test_allocators_can_be_subclassed() -> None:
     class Mine(larder.Allocator):
         pass
 
-    assert isinstance(Mine(memory="1GiB"), Mine)
+    mine: Mine = Mine(memory="1GiB")
+    assert isinstance(mine, Mine)

@@ -147,6 +147,9 @@ def test_the_cache_is_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert backend.cache_folder() == tmp_path / ".cache" / "larder"
+    monkeypatch.setenv("LARDER_CACHE", "~no-such-user/cache")
+    with pytest.raises(InstallError, match="there is no home folder"):
+        backend.cache_folder()
 
 
 def test_a_cache_that_cannot_be_written_is_named(

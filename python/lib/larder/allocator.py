@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from larder import _native
 from larder.errors import OutOfMemoryError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
 from larder.table import Table
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = ["Allocator", "Block", "Pool"]
 
@@ -179,7 +183,7 @@ class Allocator(_native.Allocator):
         memory: int | str | None = None,
         policy: str | None = None,
         settings: Settings | None = None,
-    ) -> Allocator:
+    ) -> Self:
         size = None if memory is None else memory_bytes(memory)
         text = None if settings is None else settings_text(settings)
         return super().__new__(cls, device, size, policy, text)

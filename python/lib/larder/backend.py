@@ -67,10 +67,15 @@ class TorchFacts:
 
 def cache_folder() -> Path:
     """Where compiled libraries are kept: LARDER_CACHE, or a folder in the user's cache."""
-    if chosen := os.environ.get("LARDER_CACHE"):
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser().absolute() / "larder"
+    try:
+        if chosen := os.environ.get("LARDER_CACHE"):
+            return Path(chosen).expanduser().absolute()
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return Path(base).expanduser().absolute() / "larder"
+    except RuntimeError as error:
+        raise InstallError(
+            "there is no home folder to keep the compiled C++ part in: LARDER_CACHE names another folder"
+        ) from error
 
 
 def build(torch: TorchFacts) -> Path:

@@ -76,7 +76,9 @@ def _install_in_child() -> None:
 
     A process that asks for the driver's own allocator gets it: it was started to run on that.
     """
-    if _import_torch().cuda.get_allocator_backend() == "cudaMallocAsync":
+    torch = _import_torch()
+    _examine(torch)
+    if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
         print("larder: this process asks for backend:cudaMallocAsync and goes without Larder", file=sys.stderr)
         return
     install(children_too=False)
