@@ -155,6 +155,7 @@ inline SegmentInfo to_torch(const larder_snapshot_segment& segment) {
   info.is_large = segment.is_large;
   info.is_expandable = segment.is_expandable;
   info.owner_private_pool_id = {segment.pool.a, segment.pool.b};
+  info.registration_counter = static_cast<int32_t>(segment.serial);
   info.context_when_allocated = context_in(segment.context);
   info.blocks.reserve(segment.block_count);
   for (size_t index = 0; index < segment.block_count; ++index) {

@@ -440,6 +440,7 @@ typedef struct larder_snapshot_segment {
     bool is_large;
     bool is_expandable;
     larder_pool_id pool;
+    uint64_t serial;              /* how many segments the device had given before this one */
     void *context;
     const larder_snapshot_block *blocks;
     size_t block_count;

@@ -162,6 +162,7 @@ fn about_snapshots(checks: &mut Checks) {
             is_large,
             is_expandable,
             pool,
+            serial,
             context,
             blocks,
             block_count,
