@@ -76,6 +76,9 @@ class Backend final : public CUDAAllocator {
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));
     }
+    larder_stats stats;
+    check(larder_get_stats(opened, 0, &stats));
+    max_split_size_ = stats.max_split_size;
     device_count_ = device_count;
     larder_.store(owned.release(), std::memory_order_release);
   }
@@ -215,6 +218,8 @@ class Backend final : public CUDAAllocator {
   DeviceStats getDeviceStats(c10::DeviceIndex device) override {
     larder_stats stats;
     check(larder_get_stats(opened(), device, &stats));
+    // PyTorch shows the limit of the beginning, whatever was set since.
+    stats.max_split_size = max_split_size_;
     return to_torch(stats, opened(), device);
   }
 
@@ -548,6 +553,7 @@ class Backend final : public CUDAAllocator {
   std::mutex init_mutex_;
   std::atomic<larder*> larder_{nullptr};
   int32_t device_count_ = 0;
+  int64_t max_split_size_ = -1;
   std::atomic<bool> enabled_{true};
 };
 

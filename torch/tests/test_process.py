@@ -10,7 +10,7 @@ from allocator_case import AllocatorCase, output_of, start_child
 # Whether an allocator other than PyTorch's own is mapped into this process.
 MAPPED = """
 def mapped():
-    return any("liblarder" in line for line in open("/proc/self/maps"))
+    return any("liblarder" in line or "larder/_native" in line for line in open("/proc/self/maps"))
 """
 
 

@@ -55,10 +55,10 @@ pub fn pop_compile_context() {
     change(|saying| drop(saying.compiling.pop()));
 }
 
-/// What this thread says now.
+/// What this thread says now. A thread that is ending says nothing more, but still frees.
 #[inline]
 pub(crate) fn current() -> Option<Arc<Note>> {
-    SAYING.with_borrow(|saying| saying.note.clone())
+    SAYING.try_with(|saying| saying.borrow().note.clone()).ok().flatten()
 }
 
 #[cfg(test)]
