@@ -147,7 +147,8 @@ class StreamCase(AllocatorCase):
                 addend.record_stream(side)
                 del addend
             side.synchronize()
-            self.assertGreaterEqual(change["num_alloc_retries"], 1)
+            # Waiting for the others may be enough, with no second request to the device.
+            self.assertGreaterEqual(change["num_sync_all_streams"], 1)
             self.assertEqual(change["num_ooms"], 0)
         with torch.cuda.stream(side):
             self.assertEqual(total.min().item(), 30.0)

@@ -176,6 +176,7 @@ fn live_blocks_keep_their_contexts_when_the_history_ends() {
     allocator.stop_history();
     assert_eq!(call_of(allocator.context_of(block).as_ref()), Some(1));
     assert!(everything(&allocator).trace.is_empty());
+    assert!(everything(&allocator).runs[0].context.is_none(), "the segment's is let go");
     allocator.free(block).unwrap();
     assert_eq!(calls.load(Ordering::Relaxed), 1, "nobody is asked any more");
     assert!(allocator.context_of(block).is_none());

@@ -250,11 +250,16 @@ impl Allocator {
     }
 
     /// Remembers nothing from now on, and forgets what was remembered. Live blocks keep their
-    /// contexts until they are freed.
+    /// contexts until they are freed. Where contexts stay with segments, these let go of them: they may
+    /// outlive everything else that was remembered, and a later history would show them.
     pub fn stop_history(&self) {
+        let stays = self.lock().heap.policy().segment_context_stays;
         self.change_history(|history| {
             history.resume(Scene::default());
             history.set(None, true);
+            if stays {
+                history.disown_segments();
+            }
         });
         let hook = self.watch.hook.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(hook);

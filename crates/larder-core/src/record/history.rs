@@ -368,6 +368,18 @@ impl History {
         }
     }
 
+    /// Segments let go of their contexts; blocks keep theirs.
+    pub(crate) fn disown_segments(&mut self) {
+        let (owners, contexts) = (&mut self.owners, &mut self.contexts);
+        owners.retain(|owner, context| {
+            let stays = matches!(owner, Owner::Block(_));
+            if !stays {
+                contexts.drop_use(*context);
+            }
+            stays
+        });
+    }
+
     /// What was one owner's is another's from now on, be it a context or none.
     pub(crate) fn hand_over(&mut self, from: Owner, to: Owner) {
         self.disown(to);
