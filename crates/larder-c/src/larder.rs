@@ -108,10 +108,24 @@ impl Larder {
             let only = self.device(0)?;
             return Ok((0, act(only)?));
         };
-        let hint = addresses.device_of(addr).filter(|&at| at < self.allocators.len());
-        let others = (0..self.allocators.len()).filter(|&at| Some(at) != hint);
-        for at in hint.into_iter().chain(others) {
-            match act(&self.allocators[at]) {
+        let hint = addresses.device_of(addr).unwrap_or(usize::MAX);
+        match self.allocators.get(hint).map(&act) {
+            Some(Ok(result)) => Ok((hint as i32, result)),
+            None | Some(Err(Error::UnknownAddress(_))) => self.search(addr, hint, act),
+            Some(Err(error)) => Err(error.into()),
+        }
+    }
+
+    /// Does something with a live address at whichever device knows it.
+    #[cold]
+    fn search<T>(
+        &self,
+        addr: Addr,
+        asked: usize,
+        act: impl Fn(&Allocator) -> Result<T, Error>,
+    ) -> Result<(i32, T), Problem> {
+        for (at, allocator) in self.allocators.iter().enumerate().filter(|&(at, _)| at != asked) {
+            match act(allocator) {
                 Err(Error::UnknownAddress(_)) => {}
                 result => return Ok((at as i32, result?)),
             }
