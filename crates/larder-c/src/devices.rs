@@ -187,8 +187,10 @@ fn cuda_count() -> Result<u32, DevicesError> {
 }
 
 fn open_cuda(indices: impl Iterator<Item = u32>) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+    // A process may see many GPUs and use one.
+    let options = CudaOptions { late_context: true, ..CudaOptions::default() };
     let open = |index| -> Result<Arc<dyn Device>, CudaError> {
-        Ok(Arc::new(CudaDevice::new(index, CudaOptions::default())?))
+        Ok(Arc::new(CudaDevice::new(index, options)?))
     };
     let opened: Result<Vec<_>, _> = indices.map(open).collect();
     opened.map_err(|error| DevicesError::Missing(error.to_string()))
