@@ -151,8 +151,7 @@ class Backend final : public CUDAAllocator {
       report_free(opened(), ptr);
     }
     if (larder_status status = larder_free(opened(), ptr)) [[unlikely]] {
-      TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: ", ptr);
-      fail(status);
+      fail_to_free(status, ptr);
     }
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
       (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));

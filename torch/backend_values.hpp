@@ -29,6 +29,12 @@ namespace larder_torch {
   TORCH_CHECK(false, text);
 }
 
+// In PyTorch's words, which programs look for.
+[[noreturn]] inline void fail_to_free(larder_status status, void* ptr) {
+  TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: ", ptr);
+  fail(status);
+}
+
 inline void check(larder_status status) {
   if (status != LARDER_OK) [[unlikely]] {
     fail(status);
