@@ -48,7 +48,7 @@ pub enum State {
 }
 
 /// A span of addresses in one segment. It fills a cache line, and never lies on two.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) addr: Addr,
@@ -125,53 +125,35 @@ impl Blocks {
     }
 
     pub(crate) fn add(&mut self, block: Block) -> BlockId {
-        let id = self.slot();
+        self.reserve();
+        let id = take_spare(&mut self.slots, &mut self.spare);
         self[id] = block;
         id
     }
 
-    /// A slot for a new block, with anything in it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn slot(&mut self) -> BlockId {
-        match self.spare {
-            Some(id) => {
-                self.spare = self[id].next;
-                id
-            }
-            None => self.grow(),
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) -> BlockId {
-        let block = self.slots[0].clone();
+    fn grow(&mut self) {
         let index = u32::try_from(self.slots.len()).expect("fewer than 4 billion blocks");
-        self.slots.push(block);
-        BlockId(NonZeroU32::new(index).expect("slot 0 is taken"))
+        let nobody = Block { next: self.spare, ..self.slots[0] };
+        self.slots.push(nobody);
+        self.spare = BlockId::from_index(index);
     }
 
     /// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind
-    /// it, which is like the whole in all else but that it was not handed out as oversize.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
+    /// it.
     pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64) -> BlockId {
-        let rest_id = self.slot();
-        let slots = self.slots.as_mut_slice();
-        let block = &mut slots[id.place()];
-        debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
-        let next = block.next;
-        let mut rest = block.clone();
-        rest.addr = rest.addr.offset(size_bytes);
-        rest.size_bytes -= size_bytes;
-        rest.prev = Some(id);
-        rest.oversize = false;
-        block.size_bytes = size_bytes;
-        block.next = Some(rest_id);
-        slots[rest_id.place()] = rest;
-        slots[place_of(next)].prev = Some(rest_id);
-        rest_id
+        self.reserve();
+        let (slots, spare) = self.parts();
+        split(slots, spare, id, size_bytes)
+    }
+
+    /// Sees to it that there is a spare slot.
+    #[inline]
+    pub(crate) fn reserve(&mut self) {
+        if self.spare.is_none() {
+            self.grow();
+        }
     }
 
     /// Joins the block `gone`, which lies right behind `id` and is not live, to it.
@@ -213,6 +195,43 @@ impl Blocks {
         let spare = std::iter::successors(self.spare, |&id| self[id].next);
         self.slots.len() - 1 - spare.count()
     }
+}
+
+/// The slot for a new block, with anything in it. There must be a spare one.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+fn take_spare(slots: &mut [Block], spare: &mut Option<BlockId>) -> BlockId {
+    let id = spare.expect("a slot was reserved");
+    *spare = slots[id.place()].next;
+    id
+}
+
+/// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind it, for
+/// which there must be a spare slot. The rest is like the whole in all but what follows from that, and
+/// was not handed out as oversize.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+pub(crate) fn split(
+    slots: &mut [Block],
+    spare: &mut Option<BlockId>,
+    id: BlockId,
+    size_bytes: u64,
+) -> BlockId {
+    let rest_id = take_spare(slots, spare);
+    let block = &mut slots[id.place()];
+    debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
+    let whole = *block;
+    block.size_bytes = size_bytes;
+    block.next = Some(rest_id);
+    // As a whole into its place, and then what differs.
+    let rest = &mut slots[rest_id.place()];
+    *rest = whole;
+    rest.addr = whole.addr.offset(size_bytes);
+    rest.size_bytes = whole.size_bytes - size_bytes;
+    rest.prev = Some(id);
+    rest.oversize = false;
+    slots[place_of(whole.next)].prev = Some(rest_id);
+    rest_id
 }
 
 /// Joins the block `gone`, which lies right behind `id` and is not live, to it. The lower block stays,

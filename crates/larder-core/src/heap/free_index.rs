@@ -15,8 +15,11 @@ use crate::types::Addr;
 const WORDS: usize = 64;
 const BINS_PER_WORD: usize = 64;
 const BINS: usize = WORDS * BINS_PER_WORD;
-/// A list longer than this moves into rows, and stays there until it is empty.
-const LIST_MAX: u32 = 16;
+/// Whoever has walked past so many blocks of a list moves it into rows, where it stays until it is
+/// empty. Most lists are used at their beginning only, however long they are.
+const WALK_MAX: u32 = 16;
+/// A list longer than this moves into rows in any case, so that the move does not take long.
+const LIST_MAX: u32 = 256;
 
 /// What a bin holds: nothing, a list, or rows.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +76,11 @@ fn key(block: &Block) -> (u64, Addr) {
     (block.size_bytes, block.addr)
 }
 
+fn entry(slots: &[Block], id: BlockId) -> Entry {
+    let (size_bytes, addr) = key(&slots[id.place()]);
+    Entry { size_bytes, addr, id }
+}
+
 /// Whether one block comes before another in order. With no branch on which of the two numbers
 /// decides.
 #[inline]
@@ -99,7 +107,7 @@ impl FreeIndex {
 
     /// The smallest block of at least `size_bytes`; of several, the lowest.
     #[inline]
-    pub(crate) fn find(&self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
+    pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
         let spot = self.first_from(bin_of(size_bytes))?;
         // Only in the size's own bin can there be blocks that are too small.
         if slots[spot.id.place()].size_bytes >= size_bytes {
@@ -108,23 +116,34 @@ impl FreeIndex {
         self.find_behind(slots, spot, size_bytes)
     }
 
-    /// The first block behind this one that is large enough.
     #[inline(never)]
-    fn find_behind(&self, slots: &[Block], spot: Spot, size_bytes: u64) -> Option<Spot> {
-        let Spot { mut id, bin } = spot;
-        if let Some(rows) = self.rows_of(bin) {
-            if let Some(entry) = rows.find((size_bytes, Addr(0))) {
-                return Some(Spot { id: entry.id, bin });
-            }
-        } else {
-            while let Some(next) = slots[id.place()].shelf_next {
-                id = next;
-                if slots[id.place()].size_bytes >= size_bytes {
-                    return Some(Spot { id, bin });
-                }
-            }
+    fn find_behind(&mut self, slots: &[Block], spot: Spot, size_bytes: u64) -> Option<Spot> {
+        let (spot, passed) = self.seek(slots, spot, size_bytes);
+        if passed > WALK_MAX
+            && let Some(Spot { bin, .. }) = spot
+        {
+            self.move_into_rows(slots, bin);
         }
-        self.first_behind(bin)
+        spot
+    }
+
+    /// The first block from this one on that is large enough, and how many were passed in a list.
+    fn seek(&self, slots: &[Block], spot: Spot, size_bytes: u64) -> (Option<Spot>, u32) {
+        let Spot { id, bin } = spot;
+        if let Some(rows) = self.rows_of(bin) {
+            let found = rows.find((size_bytes, Addr(0)));
+            let spot = found.map(|entry| Spot { id: entry.id, bin });
+            return (spot.or_else(|| self.first_behind(bin)), 0);
+        }
+        let (mut at, mut passed) = (Some(id), 0);
+        while let Some(id) = at {
+            let block = &slots[id.place()];
+            if block.size_bytes >= size_bytes {
+                return (Some(Spot { id, bin }), passed);
+            }
+            (at, passed) = (block.shelf_next, passed + 1);
+        }
+        (self.first_behind(bin), passed)
     }
 
     /// The first block behind a bin.
@@ -204,42 +223,46 @@ impl FreeIndex {
         if held.len >= LIST_MAX {
             return self.insert_into_rows(slots, bin, id);
         }
-        let (mut prev, mut next) = (None, held.first);
+        let (mut prev, mut next, mut passed) = (None, held.first, 0);
         while is_before(&slots[place_of(next)], &slots[id.place()]) {
-            (prev, next) = (next, slots[place_of(next)].shelf_next);
+            (prev, next, passed) = (next, slots[place_of(next)].shelf_next, passed + 1);
         }
         let block = &mut slots[id.place()];
         (block.shelf_prev, block.shelf_next) = (prev, next);
         slots[place_of(prev)].shelf_next = Some(id);
         slots[place_of(next)].shelf_prev = Some(id);
         self.bins[bin].len = held.len + 1;
+        if passed > WALK_MAX {
+            self.move_into_rows(slots, bin);
+        }
     }
 
     /// Puts a block into a long bin; one that was a list until now moves into rows.
     fn insert_into_rows(&mut self, slots: &[Block], bin: usize, id: BlockId) {
-        let entry = |id: BlockId| {
-            let (size_bytes, addr) = key(&slots[id.place()]);
-            Entry { size_bytes, addr, id }
-        };
-        let held = self.bins[bin];
-        let at = held.rows().unwrap_or_else(|| {
-            let at = self.spare_rows.pop().unwrap_or_else(|| {
-                self.rows.push(Rows::new());
-                self.spare_rows.reserve(self.rows.len());
-                (self.rows.len() - 1) as u32
-            });
-            let list = std::iter::successors(held.first, |&id| slots[id.place()].shelf_next);
-            list.for_each(|id| self.rows[at as usize].insert(entry(id)));
-            at as usize
-        });
+        let at = self.bins[bin].rows().unwrap_or_else(|| self.move_into_rows(slots, bin));
         let rows = &mut self.rows[at];
-        rows.insert(entry(id));
-        let first = rows.first().map(|entry| entry.id);
-        self.bins[bin] = Bin { first, len: ROWS + at as u32 };
+        rows.insert(entry(slots, id));
+        self.bins[bin].first = rows.first().map(|entry| entry.id);
+    }
+
+    /// Moves a list into rows.
+    #[cold]
+    #[inline(never)]
+    fn move_into_rows(&mut self, slots: &[Block], bin: usize) -> usize {
+        let at = self.spare_rows.pop().unwrap_or_else(|| {
+            self.rows.push(Rows::new());
+            self.spare_rows.reserve(self.rows.len());
+            (self.rows.len() - 1) as u32
+        });
+        let first = self.bins[bin].first;
+        let list = std::iter::successors(first, |&id| slots[id.place()].shelf_next);
+        list.for_each(|id| self.rows[at as usize].insert(entry(slots, id)));
+        self.bins[bin] = Bin { first, len: ROWS + at };
+        at as usize
     }
 
     /// Takes out a block, which must be there.
-    #[inline]
+    #[inline(never)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], id: BlockId) {
         let bin = usize::from(slots[id.place()].bin) % BINS;
         self.remove_at(slots, Spot { id, bin });
@@ -247,7 +270,8 @@ impl FreeIndex {
 
     /// Takes out the block at a spot.
     // With no branch on where in the list it is, and whether there are others.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn remove_at(&mut self, slots: &mut [Block], Spot { id, bin }: Spot) {
         let bin = bin % BINS;
         if let Some(at) = self.bins[bin].rows() {
@@ -291,8 +315,9 @@ impl FreeIndex {
         size_bytes: u64,
     ) -> impl Iterator<Item = BlockId> + 'a {
         let slots = blocks.slots();
-        let spots =
-            std::iter::successors(self.find(slots, size_bytes), |&spot| self.next(slots, spot));
+        let first = self.first_from(bin_of(size_bytes));
+        let first = first.and_then(|spot| self.seek(slots, spot, size_bytes).0);
+        let spots = std::iter::successors(first, |&spot| self.next(slots, spot));
         spots.map(|spot| spot.id)
     }
 
@@ -366,7 +391,7 @@ mod tests {
             (self.blocks[id].size_bytes, self.blocks[id].addr.0)
         }
 
-        fn find(&self, size_bytes: u64) -> Option<(u64, u64)> {
+        fn find(&mut self, size_bytes: u64) -> Option<(u64, u64)> {
             self.index.find(self.blocks.slots(), size_bytes).map(|spot| self.key(spot.id))
         }
     }

@@ -56,7 +56,8 @@ impl Heap {
     }
 
     /// Hands out the lifted block again if it suits the request; else puts it down.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn take_lifted(
         &mut self,
         lane: LaneId,
@@ -90,7 +91,8 @@ impl Heap {
 
     /// Lifts a block that is given back, if it is the one that was handed out last and nothing was
     /// freed since. Else notes that something is freed now.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn lift(&mut self, id: BlockId) -> bool {
         if self.lift.id == Some(id) {
             if !self.lift.known {

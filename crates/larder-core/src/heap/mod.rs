@@ -32,7 +32,7 @@ pub use private::Filter;
 use std::hint::select_unpredictable;
 
 use crate::config::Config;
-use crate::heap::block::{Block, BlockId, Blocks};
+use crate::heap::block::{Block, BlockId, Blocks, split};
 use crate::heap::free_index::Spot;
 use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
@@ -218,7 +218,8 @@ impl Heap {
 
     /// Hands out a free block on the usual path. None if there is no such block, or if something
     /// is on that asks for more care: then `want` and `take` see to it.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         if self.recorder.is_listening() {
             return None;
@@ -258,7 +259,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
     fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
-        let lane = self.pools.lane(want.lane);
+        let lane = self.pools.lane_mut(want.lane);
         let mut spot = lane.free.find(self.blocks.slots(), want.size_bytes)?;
         if self.blocks[spot.id].expandable {
             spot = self.search_expandable(want.lane, want.expandable, spot)?;
@@ -267,11 +268,13 @@ impl Heap {
             return None;
         }
         let cut = self.cut_for::<PLAIN>(want, &self.blocks[spot.id]);
+        self.blocks.reserve();
+        let (slots, spare) = self.blocks.parts();
         let free = &mut self.pools.lane_mut(want.lane).free;
-        free.remove_at(self.blocks.parts().0, spot);
+        free.remove_at(slots, spot);
         if cut.splits {
-            let rest = self.blocks.split(spot.id, cut.size_bytes);
-            free.insert(self.blocks.parts().0, rest);
+            let rest = split(slots, spare, spot.id, cut.size_bytes);
+            free.insert(slots, rest);
             self.start_age::<PLAIN>(rest);
         }
         Some(self.hand_out_cut::<PLAIN>(spot.id, want, &cut))
@@ -365,13 +368,16 @@ impl Heap {
             block.oversize = oversize;
         }
         let (addr, segment) = (block.addr, block.segment);
+        let (kind, expandable) = (want.kind, block.expandable);
         // Pieces of expandable segments are not counted.
-        let (blocks, bytes) = if block.expandable {
-            (0, 0)
-        } else {
-            size::pieces_of_taking(was_split, whole_bytes, size_bytes)
-        };
-        self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
+        if was_split && !expandable {
+            // What is taken off a piece makes for less, and never for more.
+            let blocks = u64::from(size_bytes == whole_bytes);
+            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
+        } else if !expandable {
+            let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+        }
         if PLAIN {
             self.note_last(id);
         }
@@ -383,7 +389,8 @@ impl Heap {
     }
 
     /// The live block that starts at `addr`.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn live(&self, addr: Addr) -> Option<BlockId> {
         let id = self.segments.block_at(addr)?;
         let block = &self.blocks[id];
@@ -410,7 +417,8 @@ impl Heap {
 
     /// Puts back the live block at an address on the usual path. False, and nothing is done, if
     /// something asks for more care: then `live`, `uses` and `put` see to it.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
         if self.recorder.is_listening() {
             return false;
@@ -422,7 +430,8 @@ impl Heap {
     }
 
     /// The live block at an address, if it can be put back on the usual path.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
         self.live(addr).filter(|&id| self.plain && !self.blocks[id].used_elsewhere)
     }

@@ -53,17 +53,15 @@ impl Heap {
         let (prev, next) = (block.prev, block.next);
         let free = &mut self.pools.lane_mut(block.lane).free;
         let (mut whole, mut merged_blocks) = (id, 0);
-        // Whether there is a neighbour is asked second, because that can be told from the first.
-        if slots[place_of(next)].state == State::Free
-            && let Some(next) = next
-        {
+        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
+        if slots[place_of(next)].state == State::Free {
+            let next = next.unwrap_or(id);
             free.remove(slots, next);
             join(slots, spare, id, next);
             merged_blocks += 1;
         }
-        if slots[place_of(prev)].state == State::Free
-            && let Some(prev) = prev
-        {
+        if slots[place_of(prev)].state == State::Free {
+            let prev = prev.unwrap_or(id);
             free.remove(slots, prev);
             join(slots, spare, prev, id);
             merged_blocks += 1;

@@ -119,6 +119,7 @@ impl Heap {
                 }
             }
             Record::InactiveSplit { .. }
+            | Record::FewerPieces { .. }
             | Record::Retry
             | Record::SyncAllStreams
             | Record::OutOfMemory

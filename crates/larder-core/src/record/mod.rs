@@ -73,6 +73,15 @@ pub enum Record {
         /// More or fewer bytes.
         bytes: i64,
     },
+    /// The same, where it is known that they became fewer or stayed as many, and less.
+    FewerPieces {
+        /// The kind of pool.
+        kind: PoolKind,
+        /// Fewer pieces.
+        blocks: u64,
+        /// Fewer bytes.
+        bytes: u64,
+    },
     /// The device gave a segment.
     SegmentAlloc {
         /// The segment.
