@@ -186,7 +186,7 @@ impl Blocks {
     /// A free block of no segment.
     #[cfg(test)]
     pub(crate) fn add_for_test(&mut self, addr: Addr, size_bytes: u64) -> BlockId {
-        let filler = self.slots[0].clone();
+        let filler = self.slots[0];
         self.add(Block { addr, size_bytes, state: State::Free, ..filler })
     }
 

@@ -93,7 +93,7 @@ pub fn should_split(
 ) -> bool {
     // With no branch: which it is, is anybody's guess.
     let least_bytes = BLOCK_UNIT_BYTES + u64::from(!fine) * SMALL_MAX_BYTES;
-    (remainder_bytes >= least_bytes) & (fine | (rounded_bytes < split_limit_bytes))
+    remainder_bytes >= least_bytes && (fine || rounded_bytes < split_limit_bytes)
 }
 
 /// What it does to the free pieces of segments that are partly in use, when `size_bytes` of a free
