@@ -261,3 +261,64 @@ fn with_peaks(mut by_pool: ByPool, peaks: Peaks) -> ByPool {
     by_pool.large_pool.peak = peaks.large;
     by_pool
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts each change at once.
+    #[derive(Default)]
+    struct Naive {
+        small: Counter,
+        large: Counter,
+        all: Counter,
+    }
+
+    impl Naive {
+        fn change(&mut self, kind: PoolKind, amount: i64) {
+            let own = if kind == PoolKind::Small { &mut self.small } else { &mut self.large };
+            for counter in [own, &mut self.all] {
+                counter.current += amount;
+                counter.peak = counter.peak.max(counter.current);
+                counter.allocated += amount.max(0);
+                counter.freed += (-amount).max(0);
+            }
+        }
+
+        fn reset_peak(&mut self) {
+            for counter in [&mut self.small, &mut self.large, &mut self.all] {
+                counter.peak = counter.current;
+            }
+        }
+
+        fn by_pool(&self) -> ByPool {
+            ByPool { all: self.all, small_pool: self.small, large_pool: self.large }
+        }
+    }
+
+    /// Long rises and falls of both kinds, together and against each other, and now and then a reset.
+    #[test]
+    fn fences_miss_no_peak() {
+        let (mut family, mut naive) = (Family::default(), Naive::default());
+        let mut random = 0x5851_f42d_4c95_7f2d_u64;
+        for step in 0..200_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
+            let kind = if random >> 63 == 0 { PoolKind::Small } else { PoolKind::Large };
+            let tide = if step / 3000 % 2 == 0 { 5 } else { 3 };
+            let amount = (random >> 40) as i64 % 100;
+            let current = if kind == PoolKind::Small { naive.small } else { naive.large }.current;
+            if (random >> 33) % 8 < tide {
+                family.increase(kind, amount as u64);
+                naive.change(kind, amount);
+            } else if amount <= current {
+                family.change(kind, -amount);
+                naive.change(kind, -amount);
+            }
+            if step % 20_011 == 0 {
+                family.reset_peak();
+                naive.reset_peak();
+            }
+            assert_eq!(family.by_pool(), naive.by_pool(), "step {step}");
+        }
+    }
+}
