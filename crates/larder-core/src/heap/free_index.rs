@@ -118,13 +118,12 @@ impl FreeIndex {
 
     #[inline(never)]
     fn find_behind(&mut self, slots: &[Block], spot: Spot, size_bytes: u64) -> Option<Spot> {
-        let (spot, passed) = self.seek(slots, spot, size_bytes);
-        if passed > WALK_MAX
-            && let Some(Spot { bin, .. }) = spot
-        {
-            self.move_into_rows(slots, bin);
+        let (found, passed) = self.seek(slots, spot, size_bytes);
+        if passed > WALK_MAX {
+            // The list that was walked in; what was found may be in another bin.
+            self.move_into_rows(slots, spot.bin);
         }
-        spot
+        found
     }
 
     /// The first block from this one on that is large enough, and how many were passed in a list.
@@ -411,15 +410,39 @@ mod tests {
         assert_eq!(shelf.find(512), Some((2048, 700)));
     }
 
+    /// A list that was filled from its beginning, so that nobody walked in it, is walked to its end by a
+    /// search that then finds what it looks for in rows.
+    #[test]
+    fn a_search_that_walks_far_moves_the_list_that_it_walked_in() {
+        let mut shelf = Shelf::new();
+        let (small, large) = (1 << 21, 1 << 22);
+        for at in 0..40 {
+            shelf.insert(small, 100_000 - at * 512);
+            shelf.insert(large, at * 512);
+        }
+        assert!(shelf.index.rows_of(bin_of(small)).is_none());
+        assert!(shelf.index.rows_of(bin_of(large)).is_some());
+        assert_eq!(shelf.find(small + 512), Some((large, 0)));
+        assert!(shelf.index.rows_of(bin_of(small)).is_some());
+        let all: Vec<_> = shelf.index.iter(&shelf.blocks).map(|id| shelf.key(id)).collect();
+        assert_eq!(all, shelf.ids.keys().copied().collect::<Vec<_>>());
+        for (size, addr) in all {
+            assert_eq!(shelf.find(0), Some((size, addr)));
+            shelf.remove(size, addr);
+        }
+        assert!(shelf.index.is_empty());
+    }
+
     /// Against an ordered map: few sizes, so that bins grow long and empty again, and sizes that
-    /// share a bin.
+    /// share a bin, with another bin behind it where the search goes on.
     #[test]
     fn it_agrees_with_an_ordered_map() {
         let mut shelf = Shelf::new();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;
         for step in 0..60_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
-            let size = (random >> 33) % 7 * 512 + if random >> 63 == 0 { 512 } else { 1 << 21 };
+            let class = [512, 1 << 21, 1 << 22][(random >> 60) as usize % 3];
+            let size = (random >> 33) % 7 * 512 + class;
             let addr = (random >> 40) % 4000 * 512;
             let grow = step / 4000 % 2 == 0;
             if grow && !shelf.ids.contains_key(&(size, addr)) {
