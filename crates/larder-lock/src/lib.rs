@@ -16,4 +16,4 @@ pub mod barrier;
 mod token;
 mod turn;
 
-pub use turn::{Poisoned, TurnGuard, TurnLock};
+pub use turn::{Poisoned, TurnGuard, TurnLock, Visit};

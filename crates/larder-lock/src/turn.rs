@@ -101,6 +101,14 @@ pub struct TurnGuard<'a, T> {
     value: PhantomData<&'a T>,
 }
 
+/// Access to what the lock guards for a thread whose turn it is, until [`Visit::leave`].
+pub struct Visit<'a, T> {
+    lock: &'a TurnLock<T>,
+    inside: &'a AtomicBool,
+    /// As that of a guard.
+    value: PhantomData<&'a T>,
+}
+
 /// By what right a thread is inside.
 enum Pass<'a> {
     /// It is its turn, from this seat.
@@ -148,34 +156,36 @@ impl<T> TurnLock<T> {
         self.lock_at_the_gate()
     }
 
-    /// Waits until nobody else is inside, and calls `work` there. As `lock`, but cheaper: during a
-    /// turn, nothing has to be remembered but where to say that it is over.
-    #[inline]
-    pub fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
+    /// Goes in if it is the calling thread's turn. As `lock`, but cheaper: nothing has to be
+    /// remembered but where to say that it is over.
+    // Always inlined: it is a handful of instructions, and a call would save registers.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub fn enter_on_turn(&self) -> Option<Visit<'_, T>> {
         let turn = self.turn.load(Ordering::Relaxed);
-        if turn >> SEAT_BITS == token::peek() {
-            let inside = &self.inside[turn % SEATS];
-            assert!(!inside.load(Ordering::Relaxed), "{TWICE}");
-            inside.store(true, Ordering::Relaxed);
-            // As in `lock`.
-            barrier::light();
-            if self.turn.load(Ordering::Relaxed) == turn {
-                let fuse = Fuse { lock: self, inside };
-                // SAFETY: it is this thread's turn, and whoever ends it waits for `inside`.
-                let result = work(unsafe { &mut *self.value.get() });
-                mem::forget(fuse);
-                inside.store(false, Ordering::Release);
-                return Ok(result);
-            }
-            inside.store(false, Ordering::Release);
+        if turn >> SEAT_BITS != token::peek() {
+            return None;
         }
-        self.run_at_the_gate(work)
+        let inside = &self.inside[turn % SEATS];
+        assert!(!inside.load(Ordering::Relaxed), "{TWICE}");
+        inside.store(true, Ordering::Relaxed);
+        // As in `lock`.
+        barrier::light();
+        if self.turn.load(Ordering::Relaxed) == turn {
+            return Some(Visit { lock: self, inside, value: PhantomData });
+        }
+        inside.store(false, Ordering::Release);
+        None
     }
 
-    #[cold]
-    #[inline(never)]
-    fn run_at_the_gate<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
-        self.lock_at_the_gate().map(|mut guard| work(&mut guard))
+    /// Waits until nobody else is inside, and calls `work` there.
+    pub fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
+        let Some(mut visit) = self.enter_on_turn() else {
+            return self.lock_at_the_gate().map(|mut guard| work(&mut guard));
+        };
+        let result = work(&mut visit);
+        visit.leave();
+        Ok(result)
     }
 
     #[inline]
@@ -291,15 +301,40 @@ impl Gate {
     }
 }
 
-/// Goes off if a panic gets past it: poisons the lock, and leaves it.
-struct Fuse<'a, T> {
-    lock: &'a TurnLock<T>,
-    inside: &'a AtomicBool,
+impl<T> Visit<'_, T> {
+    /// Ends the visit. To drop it does the same, but asks first whether a panic is the reason.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub fn leave(self) {
+        self.inside.store(false, Ordering::Release);
+        mem::forget(self);
+    }
 }
 
-impl<T> Drop for Fuse<'_, T> {
+impl<T> Deref for Visit<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: it is this thread's turn, and whoever ends it waits for `inside`.
+        unsafe { &*self.lock.value.get() }
+    }
+}
+
+impl<T> DerefMut for Visit<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: as above, and the visit is borrowed.
+        unsafe { &mut *self.lock.value.get() }
+    }
+}
+
+impl<T> Drop for Visit<'_, T> {
+    #[cold]
     fn drop(&mut self) {
-        self.lock.poison();
+        if thread::panicking() {
+            self.lock.poison();
+        }
         self.inside.store(false, Ordering::Release);
     }
 }

@@ -121,12 +121,27 @@ impl Watch {
 
 impl Shelf {
     /// A call begins that is told to the history.
-    #[inline]
     fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
         let time_ns = self.now_ns(device);
         if let Some(history) = self.heap.recorder_mut().listener() {
             history.begin(time_ns, context, note::current());
         }
+    }
+
+    /// The same, if nothing but entries is asked of the history.
+    #[inline]
+    fn begin_simply(&mut self, device: &dyn Device) -> bool {
+        if self.heap.recorder_mut().simple_listener().is_none() {
+            return false;
+        }
+        let time_ns = self.now_ns(device);
+        if let Some(history) = self.heap.recorder_mut().simple_listener() {
+            match note::current() {
+                None => history.begin_simply(time_ns),
+                note => history.begin(time_ns, None, note),
+            }
+        }
+        true
     }
 
     #[inline]
@@ -143,21 +158,13 @@ impl Shelf {
         size_bytes: u64,
         stream: StreamId,
     ) -> Option<Addr> {
-        if !self.heap.is_remembered_simply() {
-            return None;
-        }
-        self.begin(device, None);
-        self.heap.take_told(size_bytes, stream)
+        self.begin_simply(device).then(|| self.heap.take_told(size_bytes, stream))?
     }
 
     /// Puts back a block on the usual path while a history is on that asks for no more than entries.
     #[inline(never)]
     pub(super) fn put_told(&mut self, device: &dyn Device, addr: Addr) -> bool {
-        if !self.heap.is_remembered_simply() {
-            return false;
-        }
-        self.begin(device, None);
-        self.heap.put_told(addr)
+        self.begin_simply(device) && self.heap.put_told(addr)
     }
 
     /// A device call took its time.

@@ -113,14 +113,24 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        let taken = self.shelf.run(|shelf| {
-            let plainly = shelf.heap.take_plainly(size_bytes, stream);
-            plainly.or_else(|| shelf.take_told(&*self.device, size_bytes, stream))
-        });
+        let taken = if let Some(mut shelf) = self.shelf.enter_on_turn() {
+            let taken = shelf.take_quickly(&*self.device, size_bytes, stream);
+            shelf.leave();
+            taken
+        } else {
+            self.take_at_the_gate(size_bytes, stream)
+        };
         match taken {
-            Ok(Some(addr)) => Ok(addr),
-            _ => self.malloc_with_care(size_bytes, stream),
+            Some(addr) => Ok(addr),
+            None => self.malloc_with_care(size_bytes, stream),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_at_the_gate(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let mut shelf = self.shelf.lock().expect(UNPOISONED);
+        shelf.take_quickly(&*self.device, size_bytes, stream)
     }
 
     #[inline(never)]
@@ -163,13 +173,21 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        let put = self
-            .shelf
-            .run(|shelf| shelf.heap.put_plainly(addr) || shelf.put_told(&*self.device, addr));
-        match put {
-            Ok(true) => Ok(()),
-            _ => self.free_with_care(addr),
-        }
+        let is_put = if let Some(mut shelf) = self.shelf.enter_on_turn() {
+            let is_put = shelf.put_quickly(&*self.device, addr);
+            shelf.leave();
+            is_put
+        } else {
+            self.put_at_the_gate(addr)
+        };
+        if is_put { Ok(()) } else { self.free_with_care(addr) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn put_at_the_gate(&self, addr: Addr) -> bool {
+        let mut shelf = self.shelf.lock().expect(UNPOISONED);
+        shelf.put_quickly(&*self.device, addr)
     }
 
     #[inline(never)]
@@ -354,6 +372,28 @@ impl Allocator {
     /// returns. It may call the allocator.
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         self.hooks.on_out_of_memory(Arc::new(observer));
+    }
+}
+
+impl Shelf {
+    /// Hands out a free block on the usual path, if nothing is on that asks for more.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn take_quickly(
+        &mut self,
+        device: &dyn Device,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        let plainly = self.heap.take_plainly(size_bytes, stream);
+        plainly.or_else(|| self.take_told(device, size_bytes, stream))
+    }
+
+    /// Puts back a block on the usual path, if nothing is on that asks for more.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn put_quickly(&mut self, device: &dyn Device, addr: Addr) -> bool {
+        self.heap.put_plainly(addr) || self.put_told(device, addr)
     }
 }
 

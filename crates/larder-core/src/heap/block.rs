@@ -16,10 +16,22 @@ impl BlockId {
         self.0.get()
     }
 
+    /// Its slot.
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        self.0.get() as usize
+    }
+
     /// The id at `index`, as `index()` gave it; none for 0, which names no block.
     pub(crate) fn from_index(index: u32) -> Option<BlockId> {
         NonZeroU32::new(index).map(BlockId)
     }
+}
+
+/// The slot of a block, or nobody's.
+#[inline]
+pub(crate) fn place_of(id: Option<BlockId>) -> usize {
+    id.map_or(0, BlockId::place)
 }
 
 /// What a block is. One state, not four flags: what cannot be is not expressible.
@@ -36,7 +48,7 @@ pub enum State {
 }
 
 /// A span of addresses in one segment. It fills a cache line, and never lies on two.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
     pub(crate) addr: Addr,
@@ -81,20 +93,19 @@ impl Block {
 /// The arena. Spare slots form a stack, so that a split and a merge cost no host allocation.
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
-    /// Slot 0 is nobody: it is where a block that has no neighbour finds one that is never free, and
-    /// where what is written to such a neighbour ends up. That takes the place of a branch that
-    /// nobody can predict.
+    /// Slot 0 is nobody: it is where a block that has no neighbour finds one that is never free and
+    /// larger than any, and where what is written to such a neighbour ends up. That takes the place of
+    /// a branch that nobody can predict.
     slots: Vec<Block>,
     /// The first spare slot; each names the next by `next`.
     spare: Option<BlockId>,
-    spare_count: usize,
 }
 
 impl Blocks {
     pub(crate) fn new() -> Blocks {
         let nobody = Block {
             addr: Addr(0),
-            size_bytes: 0,
+            size_bytes: u64::MAX,
             requested_bytes: 0,
             free_since: 0,
             prev: None,
@@ -110,114 +121,133 @@ impl Blocks {
             oversize: false,
             used_elsewhere: false,
         };
-        Blocks { slots: vec![nobody], spare: None, spare_count: 0 }
+        Blocks { slots: vec![nobody], spare: None }
     }
 
     pub(crate) fn add(&mut self, block: Block) -> BlockId {
-        let id = self.slot();
+        self.reserve();
+        let id = take_spare(&mut self.slots, &mut self.spare);
         self[id] = block;
         id
     }
 
-    /// A slot for a new block, with anything in it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn slot(&mut self) -> BlockId {
-        match self.spare {
-            Some(id) => {
-                self.spare = self[id].next;
-                self.spare_count -= 1;
-                id
-            }
-            None => self.grow(),
-        }
-    }
-
     #[cold]
     #[inline(never)]
-    fn grow(&mut self) -> BlockId {
-        let block = self.slots[0].clone();
+    fn grow(&mut self) {
         let index = u32::try_from(self.slots.len()).expect("fewer than 4 billion blocks");
-        self.slots.push(block);
-        BlockId(NonZeroU32::new(index).expect("slot 0 is taken"))
+        let nobody = Block { next: self.spare, ..self.slots[0] };
+        self.slots.push(nobody);
+        self.spare = BlockId::from_index(index);
     }
 
     /// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind
-    /// it, in the same state. The rest remembers that so much was last asked for of the whole.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64, requested_bytes: u64) -> BlockId {
-        let rest_id = self.slot();
-        let block = &mut self[id];
-        debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
-        let rest_bytes = block.size_bytes - size_bytes;
-        let (addr, free_since, next) =
-            (block.addr.offset(size_bytes), block.free_since, block.next);
-        let (segment, lane) = (block.segment, block.lane);
-        let (kind, state, expandable) = (block.kind, block.state, block.expandable);
-        block.size_bytes = size_bytes;
-        block.next = Some(rest_id);
-        // Field by field into its place: a block made elsewhere would be copied.
-        let rest = &mut self[rest_id];
-        (rest.addr, rest.size_bytes) = (addr, rest_bytes);
-        (rest.requested_bytes, rest.free_since) = (requested_bytes, free_since);
-        (rest.prev, rest.next) = (Some(id), next);
-        (rest.segment, rest.lane) = (segment, lane);
-        (rest.kind, rest.state, rest.expandable) = (kind, state, expandable);
-        (rest.oversize, rest.used_elsewhere) = (false, false);
-        self.neighbour_mut(next).prev = Some(rest_id);
-        rest_id
+    /// it.
+    pub(crate) fn split(&mut self, id: BlockId, size_bytes: u64) -> BlockId {
+        self.reserve();
+        let (slots, spare) = self.parts();
+        split(slots, spare, id, size_bytes)
     }
 
-    /// Joins the block `gone`, which lies right behind `id`, to it. The lower block stays, so that a
-    /// segment's first block never changes.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // A call would spend more on saving registers.
+    /// Sees to it that there is a spare slot.
+    #[inline]
+    pub(crate) fn reserve(&mut self) {
+        if self.spare.is_none() {
+            self.grow();
+        }
+    }
+
+    /// Joins the block `gone`, which lies right behind `id` and is not live, to it.
     pub(crate) fn join(&mut self, id: BlockId, gone: BlockId) {
-        let (size_bytes, next) = (self[gone].size_bytes, self[gone].next);
-        let block = &mut self[id];
-        debug_assert_eq!(block.next, Some(gone));
-        block.size_bytes += size_bytes;
-        block.next = next;
-        self.neighbour_mut(next).prev = Some(id);
-        self.remove(gone);
+        let (slots, spare) = self.parts();
+        join(slots, spare, id, gone);
     }
 
-    /// The state of a neighbour. Where there is none, it is nobody's.
+    /// The slots and the first spare one, for whoever does several things in a row: for all that the
+    /// compiler knows, what is written to a block might change where the slots are, so that it would
+    /// look there each time. What is written to slot 0 is forgotten.
     #[inline]
-    pub(crate) fn neighbour_state(&self, id: Option<BlockId>) -> State {
-        self.slots[id.map_or(0, BlockId::index) as usize].state
+    pub(crate) fn parts(&mut self) -> (&mut [Block], &mut Option<BlockId>) {
+        (&mut self.slots, &mut self.spare)
     }
 
+    /// All slots. Slot 0 is nobody's.
     #[inline]
-    fn neighbour_mut(&mut self, id: Option<BlockId>) -> &mut Block {
-        &mut self.slots[id.map_or(0, BlockId::index) as usize]
+    pub(crate) fn slots(&self) -> &[Block] {
+        &self.slots
     }
 
     /// Forgets a block. Its slot is marked so that nothing mistakes it for a live one.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
     pub(crate) fn remove(&mut self, id: BlockId) {
-        let spare = self.spare;
+        let spare = self.spare.replace(id);
         let slot = &mut self[id];
-        slot.state = State::Unmapped;
-        slot.segment = SegmentId::NONE;
-        slot.next = spare;
-        self.spare = Some(id);
-        self.spare_count += 1;
+        (slot.state, slot.segment, slot.next) = (State::Unmapped, SegmentId::NONE, spare);
     }
 
     /// A free block of no segment.
     #[cfg(test)]
     pub(crate) fn add_for_test(&mut self, addr: Addr, size_bytes: u64) -> BlockId {
-        let filler = self.slots[0].clone();
+        let filler = self.slots[0];
         self.add(Block { addr, size_bytes, state: State::Free, ..filler })
     }
 
-    /// How many blocks there are.
+    /// How many blocks there are. Counted on demand: only checks ask.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() - 1 - self.spare_count
+        let spare = std::iter::successors(self.spare, |&id| self[id].next);
+        self.slots.len() - 1 - spare.count()
     }
+}
+
+/// The slot for a new block, with anything in it. There must be a spare one.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+fn take_spare(slots: &mut [Block], spare: &mut Option<BlockId>) -> BlockId {
+    let id = spare.expect("a slot was reserved");
+    *spare = slots[id.place()].next;
+    id
+}
+
+/// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind it, for
+/// which there must be a spare slot. The rest is like the whole in all but what follows from that, and
+/// was not handed out as oversize.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+pub(crate) fn split(
+    slots: &mut [Block],
+    spare: &mut Option<BlockId>,
+    id: BlockId,
+    size_bytes: u64,
+) -> BlockId {
+    let rest_id = take_spare(slots, spare);
+    let block = &mut slots[id.place()];
+    debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
+    let whole = *block;
+    block.size_bytes = size_bytes;
+    block.next = Some(rest_id);
+    // As a whole into its place, and then what differs.
+    let rest = &mut slots[rest_id.place()];
+    *rest = whole;
+    rest.addr = whole.addr.offset(size_bytes);
+    rest.size_bytes = whole.size_bytes - size_bytes;
+    rest.prev = Some(id);
+    rest.oversize = false;
+    slots[place_of(whole.next)].prev = Some(rest_id);
+    rest_id
+}
+
+/// Joins the block `gone`, which lies right behind `id` and is not live, to it. The lower block stays,
+/// so that a segment's first block never changes.
+#[inline(always)]
+#[allow(clippy::inline_always)] // A call would spend more on saving registers.
+pub(crate) fn join(slots: &mut [Block], spare: &mut Option<BlockId>, id: BlockId, gone: BlockId) {
+    let block = &mut slots[gone.place()];
+    debug_assert!(block.state != State::Live, "an address might still lead to it");
+    let (size_bytes, next) = (block.size_bytes, block.next);
+    block.next = spare.replace(gone);
+    let block = &mut slots[id.place()];
+    debug_assert_eq!(block.next, Some(gone));
+    block.size_bytes += size_bytes;
+    block.next = next;
+    slots[place_of(next)].prev = Some(id);
 }
 
 impl Index<BlockId> for Blocks {
@@ -225,14 +255,14 @@ impl Index<BlockId> for Blocks {
 
     #[inline]
     fn index(&self, id: BlockId) -> &Block {
-        &self.slots[id.index() as usize]
+        &self.slots[id.place()]
     }
 }
 
 impl IndexMut<BlockId> for Blocks {
     #[inline]
     fn index_mut(&mut self, id: BlockId) -> &mut Block {
-        &mut self.slots[id.index() as usize]
+        &mut self.slots[id.place()]
     }
 }
 
@@ -248,8 +278,8 @@ mod tests {
     fn a_split_and_its_join_leave_no_trace() {
         let mut blocks = Blocks::new();
         let first = whole(&mut blocks);
-        let rest = blocks.split(first, 1024, 0);
-        let middle = blocks.split(first, 512, 0);
+        let rest = blocks.split(first, 1024);
+        let middle = blocks.split(first, 512);
         assert_eq!(blocks[middle].addr, Addr(4096 + 512));
         assert_eq!(blocks[rest].prev, Some(middle));
         assert_eq!(blocks.len(), 3);
@@ -263,8 +293,8 @@ mod tests {
     fn slots_are_used_again() {
         let mut blocks = Blocks::new();
         let first = whole(&mut blocks);
-        let rest = blocks.split(first, 512, 0);
+        let rest = blocks.split(first, 512);
         blocks.join(first, rest);
-        assert_eq!(blocks.split(first, 1024, 0), rest);
+        assert_eq!(blocks.split(first, 1024), rest);
     }
 }

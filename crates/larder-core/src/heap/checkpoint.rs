@@ -243,7 +243,7 @@ impl Heap {
         let (whole_bytes, kind) = (block.size_bytes, block.kind);
         let (expandable, was_split) = (block.expandable, block.is_split());
         if whole_bytes > size_bytes {
-            let rest = self.blocks.split(id, size_bytes, block.requested_bytes);
+            let rest = self.blocks.split(id, size_bytes);
             self.shelve(rest);
         }
         if !expandable {

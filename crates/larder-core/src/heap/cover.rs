@@ -13,13 +13,14 @@ use crate::types::{Addr, Span};
 const GRANULE_SHIFT: u32 = 21;
 /// A table covers 2^14 granules: 32 GiB.
 const TABLE_SHIFT: u32 = 14;
+const GRANULES: usize = 1 << TABLE_SHIFT;
 
 /// The segments that cover the first bytes of a run of granules.
 #[derive(Clone, Debug)]
 struct Table {
     /// Which run.
     number: u64,
-    segments: Vec<SegmentId>,
+    segments: Box<[SegmentId; GRANULES]>,
     /// How many of them are there.
     len: usize,
 }
@@ -71,7 +72,8 @@ impl CoverMap {
 
     /// The segment that the address may lie in: one that starts inside its granule and not behind
     /// it, or else the one that covers the granule's first byte. `start` says where one starts.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn segment_near(
         &self,
         addr: Addr,
@@ -85,16 +87,26 @@ impl CoverMap {
             return Some(id);
         }
         let number = granule >> TABLE_SHIFT;
-        let table = self.tables.iter().find(|table| table.number == number)?;
-        let id = table.segments[(granule & ((1 << TABLE_SHIFT) - 1)) as usize];
+        // Mostly there is one table.
+        let table = match self.tables.first() {
+            Some(table) if table.number == number => table,
+            _ => self.later_table(number)?,
+        };
+        let id = table.segments[granule as usize % GRANULES];
         (id != SegmentId::NONE).then_some(id)
+    }
+
+    #[inline(never)]
+    fn later_table(&self, number: u64) -> Option<&Table> {
+        self.tables.iter().find(|table| table.number == number)
     }
 
     fn table_mut(&mut self, granule: u64) -> &mut Table {
         let number = granule >> TABLE_SHIFT;
         let at = self.tables.iter().position(|table| table.number == number);
         let at = at.unwrap_or_else(|| {
-            let segments = vec![SegmentId::NONE; 1 << TABLE_SHIFT];
+            let segments = vec![SegmentId::NONE; GRANULES].into_boxed_slice();
+            let segments = segments.try_into().expect("so many granules");
             self.tables.push(Table { number, segments, len: 0 });
             self.tables.len() - 1
         });
@@ -102,8 +114,7 @@ impl CoverMap {
     }
 
     fn entry(&mut self, granule: u64) -> &mut SegmentId {
-        let at = (granule & ((1 << TABLE_SHIFT) - 1)) as usize;
-        &mut self.table_mut(granule).segments[at]
+        &mut self.table_mut(granule).segments[granule as usize % GRANULES]
     }
 }
 

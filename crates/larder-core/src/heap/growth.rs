@@ -186,11 +186,11 @@ impl Heap {
     /// The pages of a plan were mapped. Returns the free block that they are part of now.
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
-        self.forget(id, State::Unmapped);
-        // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
-        let requested_bytes = self.blocks[id].requested_bytes;
+        self.forget_unmapped(id);
         if span.size_bytes < self.blocks[id].size_bytes {
-            let rest = self.blocks.split(id, span.size_bytes, 0);
+            let rest = self.blocks.split(id, span.size_bytes);
+            // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
+            self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
         }
@@ -201,9 +201,7 @@ impl Heap {
         }
         self.segments.cover(segment_id, span);
         self.merge_contexts(id, State::Free);
-        let (id, _) = self.merge(id, State::Free);
-        self.blocks[id].requested_bytes = requested_bytes;
-        self.shelve(id);
+        let id = self.merge_and_shelve::<false>(id).id;
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
         let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);

@@ -2,23 +2,27 @@
 //!
 //! Programs do that all the time with what they need for a moment. To put such a block back means
 //! to merge it with the rest that it was just split from; to hand it out again means the same split
-//! once more. So it is only lifted off the shelf: as long as nothing else happens in its lane, a
+//! once more. So it is only lifted off the shelf: as long as nothing else happens, a
 //! request of its size gets it back, which is exactly what a search would find. Before anything
 //! else happens it is put down, and then it is as if it had never been lifted.
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockId, State};
 use crate::heap::pool::LaneId;
+use crate::heap::size;
 use crate::record::Record;
 use crate::types::Addr;
 
-/// The block that was handed out last on the usual path, while its lane has not changed since.
+/// The block that was handed out last on the usual path, while nothing was freed since.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lift {
     /// The block; none if there is none to lift.
     id: Option<BlockId>,
     /// Whether it was given back, and is lifted.
     lifted: bool,
+    /// Whether what follows is known. It is worked out when the block is lifted for the first time,
+    /// which most blocks never are.
+    known: bool,
     lane: LaneId,
     /// The rounded size of the request that got it.
     size_bytes: u64,
@@ -27,21 +31,22 @@ pub(super) struct Lift {
 }
 
 impl Lift {
-    pub(super) const NONE: Lift =
-        Lift { id: None, lifted: false, lane: LaneId(0), size_bytes: 0, pieces: (0, 0) };
+    pub(super) const NONE: Lift = Lift {
+        id: None,
+        lifted: false,
+        known: false,
+        lane: LaneId(0),
+        size_bytes: 0,
+        pieces: (0, 0),
+    };
 }
 
 impl Heap {
-    /// A block was handed out on the usual path.
+    /// A block was handed out on the usual path. Nothing is lifted then.
     #[inline]
-    pub(super) fn note_last(
-        &mut self,
-        id: BlockId,
-        lane: LaneId,
-        size_bytes: u64,
-        pieces: (i64, i64),
-    ) {
-        self.lift = Lift { id: Some(id), lifted: false, lane, size_bytes, pieces };
+    pub(super) fn note_last(&mut self, id: BlockId) {
+        debug_assert!(!self.lift.lifted);
+        (self.lift.id, self.lift.known) = (Some(id), false);
     }
 
     /// Whether a block is lifted.
@@ -51,7 +56,8 @@ impl Heap {
     }
 
     /// Hands out the lifted block again if it suits the request; else puts it down.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn take_lifted(
         &mut self,
         lane: LaneId,
@@ -83,11 +89,15 @@ impl Heap {
         Some(addr)
     }
 
-    /// Lifts a block that is given back, if it is the one that was handed out last and its lane has
-    /// not changed since. Else notes that the lane will change now.
-    #[inline]
-    pub(super) fn lift(&mut self, id: BlockId, lane: LaneId) -> bool {
+    /// Lifts a block that is given back, if it is the one that was handed out last and nothing was
+    /// freed since. Else notes that something is freed now.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn lift(&mut self, id: BlockId) -> bool {
         if self.lift.id == Some(id) {
+            if !self.lift.known {
+                self.learn(id);
+            }
             let (place, requested_bytes) = self.facts(id);
             let (blocks, bytes) = self.lift.pieces;
             self.recorder.record(Record::Free { place, requested_bytes, oversize: false });
@@ -99,10 +109,32 @@ impl Heap {
         }
         if self.lift.lifted {
             self.settle();
-        } else if self.lift.lane == lane {
-            self.lift.id = None;
         }
+        self.lift.id = None;
         false
+    }
+
+    /// Works out what is to be known of a block that is lifted for the first time: how it was handed
+    /// out can still be seen.
+    #[inline(never)]
+    fn learn(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        let rest = block.next.map(|next| &self.blocks[next]);
+        // A free block behind it is the rest of the whole.
+        let (rest_bytes, behind) = match rest.filter(|rest| rest.state == State::Free) {
+            Some(rest) => (rest.size_bytes, rest.next),
+            None => (0, block.next),
+        };
+        let was_split = block.prev.is_some() || behind.is_some();
+        let whole_bytes = block.size_bytes + rest_bytes;
+        self.lift.pieces = if block.expandable {
+            (0, 0)
+        } else {
+            size::pieces_of_taking(was_split, whole_bytes, block.size_bytes)
+        };
+        self.lift.lane = block.lane;
+        self.lift.size_bytes = size::round_plainly(block.requested_bytes);
+        self.lift.known = true;
     }
 
     /// Puts down what is lifted, and lets nothing be lifted that was handed out until now. Called

@@ -20,6 +20,7 @@ mod routing;
 mod rows;
 pub mod run;
 pub(crate) mod segment;
+mod shelving;
 pub mod size;
 pub mod snapshot;
 mod telling;
@@ -28,8 +29,10 @@ mod waiting;
 pub use block::State;
 pub use private::Filter;
 
+use std::hint::select_unpredictable;
+
 use crate::config::Config;
-use crate::heap::block::{BlockId, Blocks};
+use crate::heap::block::{Block, BlockId, Blocks, split};
 use crate::heap::free_index::Spot;
 use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
@@ -55,6 +58,18 @@ pub(crate) struct Want {
     splits: bool,
     pool: PoolIndex,
     lane: LaneId,
+}
+
+/// How a free block is cut for a request.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Whether there is a rest.
+    splits: bool,
+    /// What the request gets.
+    size_bytes: u64,
+    whole_bytes: u64,
+    /// Whether the whole was a piece of its segment.
+    was_split: bool,
 }
 
 /// All state of one device's memory.
@@ -203,7 +218,8 @@ impl Heap {
 
     /// Hands out a free block on the usual path. None if there is no such block, or if something
     /// is on that asks for more care: then `want` and `take` see to it.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         if self.recorder.is_listening() {
             return None;
@@ -243,16 +259,25 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
     fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
-        let free = &mut self.pools.lane_mut(want.lane).free;
-        let mut spot = free.find(&self.blocks, want.size_bytes)?;
+        let lane = self.pools.lane_mut(want.lane);
+        let mut spot = lane.free.find(self.blocks.slots(), want.size_bytes)?;
         if self.blocks[spot.id].expandable {
             spot = self.search_expandable(want.lane, want.expandable, spot)?;
         }
         if !PLAIN && !self.split_limit_allows(want, spot.id) {
             return None;
         }
-        self.pools.lane_mut(want.lane).free.remove_at(&mut self.blocks, spot);
-        Some(self.hand_out_where::<PLAIN>(spot.id, want))
+        let cut = self.cut_for::<PLAIN>(want, &self.blocks[spot.id]);
+        self.blocks.reserve();
+        let (slots, spare) = self.blocks.parts();
+        let free = &mut self.pools.lane_mut(want.lane).free;
+        free.remove_at(slots, spot);
+        if cut.splits {
+            let rest = split(slots, spare, spot.id, cut.size_bytes);
+            free.insert(slots, rest);
+            self.start_age::<PLAIN>(rest);
+        }
+        Some(self.hand_out_cut::<PLAIN>(spot.id, want, &cut))
     }
 
     /// The search goes on from an expandable block: past those that can still grow a lot, so that
@@ -262,13 +287,13 @@ impl Heap {
         let free = &self.pools.lane(lane).free;
         if !growing {
             while self.blocks[spot.id].expandable {
-                spot = free.next(&self.blocks, spot)?;
+                spot = free.next(self.blocks.slots(), spot)?;
             }
             return Some(spot);
         }
         let mut room_bytes = self.room_bytes(spot.id);
         while self.blocks[spot.id].expandable {
-            let Some(next) = free.next(&self.blocks, spot) else { break };
+            let Some(next) = free.next(self.blocks.slots(), spot) else { break };
             let next_room_bytes = self.room_bytes(next.id);
             if next_room_bytes >= room_bytes {
                 break;
@@ -304,45 +329,57 @@ impl Heap {
         }
     }
 
-    /// Makes a block that is in no index live, split to size where that is right.
-    fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
-        self.hand_out_where::<false>(id, want)
-    }
-
+    /// How a block is cut for a request that it is large enough for.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn hand_out_where<const PLAIN: bool>(&mut self, id: BlockId, want: &Want) -> Addr {
-        let block = &mut self.blocks[id];
-        let (addr, segment, whole_bytes) = (block.addr, block.segment, block.size_bytes);
-        let (expandable, was_split) = (block.expandable, block.is_split());
+    fn cut_for<const PLAIN: bool>(&self, want: &Want, block: &Block) -> Cut {
         // Of these choices none can be predicted, so that they are made with no branch.
         let fine = (want.kind == PoolKind::Small)
-            | if self.policy.split_by_segment_kind { expandable } else { want.expandable };
+            | if self.policy.split_by_segment_kind { block.expandable } else { want.expandable };
         let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
+        let whole_bytes = block.size_bytes;
         let rest_bytes = whole_bytes - want.size_bytes;
         let splits =
-            want.splits && size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
-        let size_bytes = if splits { want.size_bytes } else { whole_bytes };
-        let oversize = !PLAIN && size_bytes >= limit_bytes;
-        let last_requested_bytes = block.requested_bytes;
+            want.splits & size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+        let size_bytes = select_unpredictable(splits, want.size_bytes, whole_bytes);
+        Cut { splits, size_bytes, whole_bytes, was_split: block.is_split() }
+    }
+
+    /// Makes a block that is in no index live, split to size where that is right.
+    fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
+        let cut = self.cut_for::<false>(want, &self.blocks[id]);
+        if cut.splits {
+            let rest = self.blocks.split(id, cut.size_bytes);
+            self.shelve(rest);
+        }
+        self.hand_out_cut::<false>(id, want, &cut)
+    }
+
+    /// Makes a block live that is in no index and was cut to size.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn hand_out_cut<const PLAIN: bool>(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
+        let &Cut { size_bytes, whole_bytes, was_split, .. } = cut;
+        let oversize = !PLAIN && size_bytes >= self.split_limit_bytes;
+        let block = &mut self.blocks[id];
         block.requested_bytes = want.requested_bytes;
         block.state = State::Live;
         if !PLAIN {
             block.oversize = oversize;
         }
-        if splits {
-            let rest = self.blocks.split(id, size_bytes, last_requested_bytes);
-            self.shelve_where::<PLAIN>(rest);
-        }
+        let (addr, segment) = (block.addr, block.segment);
+        let (kind, expandable) = (want.kind, block.expandable);
         // Pieces of expandable segments are not counted.
-        let (blocks, bytes) = if expandable {
-            (0, 0)
-        } else {
-            size::pieces_of_taking(was_split, whole_bytes, size_bytes)
-        };
-        self.recorder.record(Record::InactiveSplit { kind: want.kind, blocks, bytes });
+        if was_split && !expandable {
+            // What is taken off a piece makes for less, and never for more.
+            let blocks = u64::from(size_bytes == whole_bytes);
+            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
+        } else if !expandable {
+            let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+        }
         if PLAIN {
-            self.note_last(id, want.lane, want.size_bytes, (blocks, bytes));
+            self.note_last(id);
         }
         self.segments.note_start(segment, addr, id);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
@@ -351,34 +388,9 @@ impl Heap {
         addr
     }
 
-    /// Puts a block into its lane's index as free. Its age starts anew.
-    fn shelve(&mut self, id: BlockId) {
-        self.shelve_where::<false>(id);
-    }
-
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn shelve_where<const PLAIN: bool>(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id];
-        let lane = block.lane;
-        block.state = State::Free;
-        if !PLAIN && self.was_unusual {
-            block.free_since = self.pools.pool(self.pools.lane(lane).pool).searches;
-        }
-        self.pools.lane_mut(lane).free.insert(&mut self.blocks, id);
-    }
-
-    /// Takes a free block out of its lane's index.
-    // Always inlined: a call would spend more on saving registers than the usual case takes.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn unshelve(&mut self, id: BlockId) {
-        let lane = self.blocks[id].lane;
-        self.pools.lane_mut(lane).free.remove(&mut self.blocks, id);
-    }
-
     /// The live block that starts at `addr`.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn live(&self, addr: Addr) -> Option<BlockId> {
         let id = self.segments.block_at(addr)?;
         let block = &self.blocks[id];
@@ -405,7 +417,8 @@ impl Heap {
 
     /// Puts back the live block at an address on the usual path. False, and nothing is done, if
     /// something asks for more care: then `live`, `uses` and `put` see to it.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
         if self.recorder.is_listening() {
             return false;
@@ -417,7 +430,8 @@ impl Heap {
     }
 
     /// The live block at an address, if it can be put back on the usual path.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
         self.live(addr).filter(|&id| self.plain && !self.blocks[id].used_elsewhere)
     }
@@ -426,7 +440,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn put_untold(&mut self, id: BlockId) {
-        if !self.lift(id, self.blocks[id].lane) {
+        if !self.lift(id) {
             self.put_where::<true>(id);
         }
     }
@@ -462,69 +476,15 @@ impl Heap {
     fn reclaim_where<const PLAIN: bool>(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         let (own_bytes, kind, expandable) = (block.size_bytes, block.kind, block.expandable);
-        let (id, merged_blocks) = self.merge_and_shelve::<PLAIN>(id);
+        let whole = self.merge_and_shelve::<PLAIN>(id);
         if expandable {
             return;
         }
-        let block = &self.blocks[id];
-        let (split, bytes) = if block.is_split() {
-            (1, own_bytes as i64)
-        } else {
-            // The segment is whole again; what was merged were pieces.
-            (0, own_bytes as i64 - block.size_bytes as i64)
-        };
-        let blocks = split - merged_blocks;
+        // If the segment is whole again, what was merged were pieces, and this is none.
+        let blocks = i64::from(whole.is_split) - whole.merged_blocks;
+        let gone_bytes = select_unpredictable(whole.is_split, 0, whole.size_bytes as i64);
+        let bytes = own_bytes as i64 - gone_bytes;
         self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
-    }
-
-    /// Merges the block with its free neighbours, and puts the whole into the index. Returns the
-    /// whole, and how many were joined to it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn merge_and_shelve<const PLAIN: bool>(&mut self, id: BlockId) -> (BlockId, i64) {
-        let requested_bytes = self.blocks[id].requested_bytes;
-        let (id, merged_blocks) = self.merge(id, State::Free);
-        self.blocks[id].requested_bytes = requested_bytes;
-        self.shelve_where::<PLAIN>(id);
-        (id, merged_blocks)
-    }
-
-    /// Joins a block that is in no index with the neighbours that are in `state`, which are taken
-    /// out of theirs. Returns the joined block, and how many were joined to it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn merge(&mut self, id: BlockId, state: State) -> (BlockId, i64) {
-        let (mut whole, mut count) = (id, 0);
-        let (prev, next) = (self.blocks[id].prev, self.blocks[id].next);
-        if self.blocks.neighbour_state(next) == state
-            && let Some(next) = next
-        {
-            self.forget(next, state);
-            count += 1;
-            self.blocks.join(id, next);
-        }
-        if self.blocks.neighbour_state(prev) == state
-            && let Some(prev) = prev
-        {
-            self.forget(prev, state);
-            count += 1;
-            self.blocks.join(prev, id);
-            whole = prev;
-        }
-        (whole, count)
-    }
-
-    /// Takes a free or unmapped block, whichever it is, out of its index.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // Mostly the state is known.
-    fn forget(&mut self, id: BlockId, state: State) {
-        debug_assert_eq!(self.blocks[id].state, state);
-        if state == State::Free {
-            self.unshelve(id);
-        } else {
-            let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
-            self.pools.lane_mut(lane).unmapped.remove(&addr);
-        }
     }
 
     /// What records say of a block.

@@ -223,18 +223,19 @@ impl Heap {
         self.unmap_context(block.addr.0, span.addr.0);
         if block.addr < span.addr {
             let head = id;
-            id = self.blocks.split(head, span.addr.0 - block.addr.0, requested_bytes);
+            id = self.blocks.split(head, span.addr.0 - block.addr.0);
             self.blocks[head].requested_bytes = 0;
             self.shelve(head);
         }
         if span.end() < block.end() {
-            let tail = self.blocks.split(id, span.size_bytes, 0);
+            let tail = self.blocks.split(id, span.size_bytes);
+            self.blocks[tail].requested_bytes = 0;
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
         self.blocks[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
-        let (id, _) = self.merge(id, State::Unmapped);
+        let id = self.merge_unmapped(id);
         self.blocks[id].requested_bytes = requested_bytes;
         let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
@@ -255,7 +256,7 @@ impl Heap {
         debug_assert!(self.is_bare(id));
         let first = self.segments[id].first;
         self.forget_segment_context(first);
-        self.forget(first, State::Unmapped);
+        self.forget_unmapped(first);
         self.blocks.remove(first);
         self.segments.remove(id);
     }

@@ -80,6 +80,20 @@ impl Rows {
     }
 
     pub(crate) fn insert(&mut self, entry: Entry) {
+        // Mostly it comes before all others.
+        if let Some(row) = self.list.last_mut()
+            && row.len() < ROW_MAX
+            && row.last().is_some_and(|first| entry.key() < first.key())
+        {
+            row.push(entry);
+            self.len += 1;
+            return;
+        }
+        self.insert_among(entry);
+    }
+
+    #[inline(never)]
+    fn insert_among(&mut self, entry: Entry) {
         if self.list.is_empty() {
             self.list.push(self.spare.pop().unwrap_or_else(|| Vec::with_capacity(ROW_MAX)));
             self.heads.push(entry.key());
@@ -99,6 +113,20 @@ impl Rows {
 
     /// Takes out the entry with this key, which must be there.
     pub(crate) fn remove(&mut self, key: (u64, Addr)) {
+        // Mostly it is the first, and not the only one of its row.
+        if let Some(row) = self.list.last_mut()
+            && row.len() > 1
+            && row.last().is_some_and(|first| first.key() == key)
+        {
+            row.pop();
+            self.len -= 1;
+            return;
+        }
+        self.remove_from(key);
+    }
+
+    #[inline(never)]
+    fn remove_from(&mut self, key: (u64, Addr)) {
         let row = self.row_of(key);
         let entries = &mut self.list[row];
         let at = count_from(entries, key).checked_sub(1).expect("a free block is indexed");

@@ -227,7 +227,8 @@ impl Segments {
 
     /// The block that was last handed out with its start in the window of `addr`. The caller
     /// checks that it is live and starts at `addr` exactly.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
         let id = self.cover.segment_near(addr, |id| self[id].span.addr)?;
         let segment = &self[id];

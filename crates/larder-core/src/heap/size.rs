@@ -91,7 +91,8 @@ pub fn should_split(
     remainder_bytes: u64,
     split_limit_bytes: u64,
 ) -> bool {
-    let least_bytes = if fine { BLOCK_UNIT_BYTES } else { SMALL_MAX_BYTES + BLOCK_UNIT_BYTES };
+    // With no branch: which it is, is anybody's guess.
+    let least_bytes = BLOCK_UNIT_BYTES + u64::from(!fine) * SMALL_MAX_BYTES;
     remainder_bytes >= least_bytes && (fine || rounded_bytes < split_limit_bytes)
 }
 

@@ -8,7 +8,7 @@ use crate::heap::block::{BlockId, State};
 use crate::heap::{Want, pool::LaneId};
 use crate::record::Record;
 use crate::record::event::Action;
-use crate::record::history::{Fact, History, Owner};
+use crate::record::history::{Fact, Owner};
 use crate::types::{Addr, PoolId, StreamId};
 
 impl Heap {
@@ -34,32 +34,28 @@ impl Heap {
         }
     }
 
-    /// Whether records are told to a history, and to nobody else, and no contexts are kept.
-    #[inline]
-    pub(crate) fn is_remembered_simply(&self) -> bool {
-        self.recorder.is_listening() && self.recorder.history().is_some_and(History::is_simple)
-    }
-
     /// Hands out a free block on the usual path, and tells the history of it.
+    #[inline]
     pub(crate) fn take_told(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let addr = self.take_untold(requested_bytes, stream)?;
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.recorder.simple_listener() {
             let (action, size_bytes, pool) = (Action::Alloc, requested_bytes, PoolId::NONE);
-            history.tell(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
+            history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
         }
         Some(addr)
     }
 
     /// Puts back the live block at an address on the usual path, and tells the history of it. False,
     /// and nothing is done, if something asks for more care.
+    #[inline]
     pub(crate) fn put_told(&mut self, addr: Addr) -> bool {
         let Some(id) = self.live_plainly(addr) else { return false };
         let block = &self.blocks[id];
         let (stream, pool) = self.side_of(block.lane);
         let size_bytes = block.requested_bytes;
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.recorder.simple_listener() {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
-                history.tell(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
+                history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
             }
         }
         self.put_untold(id);
@@ -119,6 +115,7 @@ impl Heap {
                 }
             }
             Record::InactiveSplit { .. }
+            | Record::FewerPieces { .. }
             | Record::Retry
             | Record::SyncAllStreams
             | Record::OutOfMemory

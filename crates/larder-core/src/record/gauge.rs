@@ -1,139 +1,130 @@
 //! Gauges: counters as they are kept, with as few additions per change as will do.
 
-use std::hint;
-
 use crate::record::stats::{ByPool, Counter};
 use crate::types::PoolKind;
 
-/// A value and its peak. What is kept is the peak, and how far below it the value is: then a change
-/// is one subtraction, and its sign says whether there is a new peak.
+/// A counter of what is rare.
 #[derive(Clone, Copy, Debug, Default)]
-struct Level {
-    /// How far the value is below the peak. Never negative between two changes.
-    room: i64,
-    peak: i64,
-}
-
-impl Level {
-    fn current(self) -> i64 {
-        self.peak - self.room
-    }
-
-    #[inline]
-    fn increase(&mut self, amount: i64) {
-        self.room -= amount;
-        if self.room < 0 {
-            hint::cold_path();
-            self.reset_peak();
-        }
-    }
-
-    #[inline]
-    fn decrease(&mut self, amount: i64) {
-        self.room += amount;
-    }
-
-    /// The value becomes the peak.
-    #[inline]
-    fn reset_peak(&mut self) {
-        self.peak = self.current();
-        self.room = 0;
-    }
-}
-
-/// A counter as it is kept: what is freed follows from the rest, so a decrease is one addition.
-/// `freed = allocated + base - current`.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gauge {
-    level: Level,
-    allocated: i64,
-    /// The value when the sums were last reset.
-    base: i64,
-}
+pub(super) struct Gauge(Counter);
 
 impl Gauge {
-    #[inline]
     pub(super) fn increase(&mut self, amount: i64) {
-        self.level.increase(amount);
-        self.allocated += amount;
+        self.0.current += amount;
+        self.0.allocated += amount;
+        self.0.peak = self.0.peak.max(self.0.current);
     }
 
-    #[inline]
     pub(super) fn decrease(&mut self, amount: i64) {
-        self.level.decrease(amount);
+        self.0.current -= amount;
+        self.0.freed += amount;
     }
 
     pub(super) fn counter(&self) -> Counter {
-        let current = self.level.current();
-        Counter {
-            current,
-            peak: self.level.peak,
-            allocated: self.allocated,
-            freed: self.allocated + self.base - current,
-        }
+        self.0
     }
 
     pub(super) fn reset_peak(&mut self) {
-        self.level.reset_peak();
+        self.0.peak = self.0.current;
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.allocated = 0;
-        self.base = self.level.current();
+        (self.0.allocated, self.0.freed) = (0, 0);
     }
 }
 
-/// A statistic per kind of pool. Of the total only the current value and the peak are kept: its
-/// sums are the sums of the two kinds.
+/// A statistic per kind of pool, small and large, and its peaks, also that of the total.
+///
+/// A change should cost little, and three peaks may rise with it. So each kind has a fence: no
+/// higher than its peak, and both together no higher than the peak of the total. While neither kind
+/// is above its fence no peak can rise, so that a change is one subtraction from the room below a
+/// fence. Only where that falls below zero the peaks are looked at, and the fences set anew.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Family {
-    /// Small and large.
-    kinds: [Gauge; 2],
-    all: Level,
+    /// How far each kind is below its fence. Never negative between two changes.
+    rooms: [i64; 2],
+    /// Sums of increases.
+    allocated: [i64; 2],
+    fences: [i64; 2],
+    /// The values when the sums were last reset.
+    bases: [i64; 2],
+    peaks: Peaks,
 }
 
 impl Family {
-    #[inline]
-    fn gauge(&mut self, kind: PoolKind) -> &mut Gauge {
-        &mut self.kinds[kind as usize]
-    }
-
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would take longer.
     pub(super) fn increase(&mut self, kind: PoolKind, amount: u64) {
         let amount = amount as i64;
-        self.gauge(kind).increase(amount);
-        self.all.increase(amount);
+        self.allocated[kind as usize] += amount;
+        self.rise(kind, amount);
     }
 
     #[inline]
     pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
-        let amount = amount as i64;
-        self.gauge(kind).decrease(amount);
-        self.all.decrease(amount);
+        self.rooms[kind as usize] += amount as i64;
     }
 
     /// Increases or decreases. With no branch on which of the two it is: that is anybody's guess.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn change(&mut self, kind: PoolKind, amount: i64) {
-        let gauge = self.gauge(kind);
-        gauge.level.increase(amount);
-        gauge.allocated += amount.max(0);
-        self.all.increase(amount);
+        self.allocated[kind as usize] += amount.max(0);
+        self.rise(kind, amount);
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn rise(&mut self, kind: PoolKind, amount: i64) {
+        let room = &mut self.rooms[kind as usize];
+        *room -= amount;
+        if *room < 0 {
+            self.pass_fence(kind);
+        }
+    }
+
+    /// A kind is above its fence: maybe there are new peaks, and in any case new fences.
+    #[cold]
+    #[inline(never)]
+    fn pass_fence(&mut self, kind: PoolKind) {
+        let [small, large] = self.currents();
+        self.peaks.raise(Peaks { small, large, all: small + large });
+        // How far each kind can rise before its own peak does, and both before that of the total.
+        let own = [self.peaks.small - small, self.peaks.large - large];
+        let both = self.peaks.all - small - large;
+        let (risen, other) = (kind as usize, 1 - kind as usize);
+        // What is not enough for both is shared: so the fences move rarely, whichever kind rises.
+        let mut rooms = [0; 2];
+        rooms[risen] = own[risen].min((both - own[other]).max(both / 2));
+        rooms[other] = own[other].min(both - rooms[risen]);
+        self.set_fences([small, large], rooms);
+    }
+
+    fn set_fences(&mut self, currents: [i64; 2], rooms: [i64; 2]) {
+        self.rooms = rooms;
+        self.fences = [currents[0] + rooms[0], currents[1] + rooms[1]];
+    }
+
+    /// The values, small and large.
+    fn currents(&self) -> [i64; 2] {
+        [self.fences[0] - self.rooms[0], self.fences[1] - self.rooms[1]]
     }
 
     fn peaks(&self) -> Peaks {
-        let [small, large] = self.kinds.map(|gauge| gauge.level.peak);
-        Peaks { small, large, all: self.all.peak }
+        self.peaks
     }
 
     pub(super) fn by_pool(&self) -> ByPool {
-        let [small_pool, large_pool] = self.kinds.map(|gauge| gauge.counter());
+        let currents = self.currents();
+        let [small_pool, large_pool] = [0, 1].map(|kind| {
+            let (current, allocated) = (currents[kind], self.allocated[kind]);
+            let freed = allocated + self.bases[kind] - current;
+            let peak = if kind == 0 { self.peaks.small } else { self.peaks.large };
+            Counter { current, peak, allocated, freed }
+        });
         ByPool {
             all: Counter {
-                current: self.all.current(),
-                peak: self.all.peak,
+                current: small_pool.current + large_pool.current,
+                peak: self.peaks.all,
                 allocated: small_pool.allocated + large_pool.allocated,
                 freed: small_pool.freed + large_pool.freed,
             },
@@ -142,13 +133,16 @@ impl Family {
         }
     }
 
+    /// The values become the peaks.
     pub(super) fn reset_peak(&mut self) {
-        self.kinds.iter_mut().for_each(Gauge::reset_peak);
-        self.all.reset_peak();
+        let [small, large] = self.currents();
+        self.peaks = Peaks { small, large, all: small + large };
+        self.set_fences([small, large], [0; 2]);
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.kinds.iter_mut().for_each(Gauge::reset_accumulated);
+        self.allocated = [0; 2];
+        self.bases = self.currents();
     }
 }
 
@@ -266,4 +260,65 @@ fn with_peaks(mut by_pool: ByPool, peaks: Peaks) -> ByPool {
     by_pool.small_pool.peak = peaks.small;
     by_pool.large_pool.peak = peaks.large;
     by_pool
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts each change at once.
+    #[derive(Default)]
+    struct Naive {
+        small: Counter,
+        large: Counter,
+        all: Counter,
+    }
+
+    impl Naive {
+        fn change(&mut self, kind: PoolKind, amount: i64) {
+            let own = if kind == PoolKind::Small { &mut self.small } else { &mut self.large };
+            for counter in [own, &mut self.all] {
+                counter.current += amount;
+                counter.peak = counter.peak.max(counter.current);
+                counter.allocated += amount.max(0);
+                counter.freed += (-amount).max(0);
+            }
+        }
+
+        fn reset_peak(&mut self) {
+            for counter in [&mut self.small, &mut self.large, &mut self.all] {
+                counter.peak = counter.current;
+            }
+        }
+
+        fn by_pool(&self) -> ByPool {
+            ByPool { all: self.all, small_pool: self.small, large_pool: self.large }
+        }
+    }
+
+    /// Long rises and falls of both kinds, together and against each other, and now and then a reset.
+    #[test]
+    fn fences_miss_no_peak() {
+        let (mut family, mut naive) = (Family::default(), Naive::default());
+        let mut random = 0x5851_f42d_4c95_7f2d_u64;
+        for step in 0..200_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
+            let kind = if random >> 63 == 0 { PoolKind::Small } else { PoolKind::Large };
+            let tide = if step / 3000 % 2 == 0 { 5 } else { 3 };
+            let amount = (random >> 40) as i64 % 100;
+            let current = if kind == PoolKind::Small { naive.small } else { naive.large }.current;
+            if (random >> 33) % 8 < tide {
+                family.increase(kind, amount as u64);
+                naive.change(kind, amount);
+            } else if amount <= current {
+                family.change(kind, -amount);
+                naive.change(kind, -amount);
+            }
+            if step % 20_011 == 0 {
+                family.reset_peak();
+                naive.reset_peak();
+            }
+            assert_eq!(family.by_pool(), naive.by_pool(), "step {step}");
+        }
+    }
 }

@@ -192,8 +192,16 @@ impl History {
         self.trackers.push(tracker);
     }
 
-    /// A call begins. What the last one left is let go of.
+    /// A call begins of which there is nothing to say but its time.
     #[inline]
+    pub(crate) fn begin_simply(&mut self, time_ns: u64) {
+        if self.scene.0.context.is_some() || self.scene.0.note.is_some() {
+            self.resume(Scene::default());
+        }
+        self.scene.0.time_ns = time_ns;
+    }
+
+    /// A call begins. What the last one left is let go of.
     pub(crate) fn begin(
         &mut self,
         time_ns: u64,
@@ -261,17 +269,27 @@ impl History {
             return;
         }
         let pool = if fact.pool == PoolId::NONE { 0 } else { self.pool_number(fact.pool) };
-        let note = self.scene.0.note;
-        let entry = Entry {
-            addr: fact.addr,
-            size_bytes: fact.size_bytes,
-            stream: fact.stream,
-            time_ns: self.scene.0.time_ns,
-            context,
-            note,
-            pool,
-            action: fact.action,
-        };
+        self.remember(fact, pool, context);
+    }
+
+    /// An event, where [`History::is_simple`] holds: there is no context, and nobody but the ring to
+    /// be told.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn tell_simply(&mut self, fact: &Fact) {
+        if self.wishes.is_none_or(|wishes| wishes.skip.has(fact.action)) {
+            return;
+        }
+        let pool = if fact.pool == PoolId::NONE { 0 } else { self.pool_number(fact.pool) };
+        self.remember(fact, pool, None);
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn remember(&mut self, fact: &Fact, pool: u32, context: Option<KeptId>) {
+        let Scene { time_ns, note, .. } = self.scene.0;
+        let &Fact { action, addr, size_bytes, stream, .. } = fact;
+        let entry = Entry { addr, size_bytes, stream, time_ns, context, note, pool, action };
         if let Some(context) = context {
             self.contexts.add_use(context);
         }

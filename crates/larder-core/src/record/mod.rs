@@ -73,6 +73,15 @@ pub enum Record {
         /// More or fewer bytes.
         bytes: i64,
     },
+    /// The same, where it is known that they became fewer or stayed as many, and less.
+    FewerPieces {
+        /// The kind of pool.
+        kind: PoolKind,
+        /// Fewer pieces.
+        blocks: u64,
+        /// Fewer bytes.
+        bytes: u64,
+    },
     /// The device gave a segment.
     SegmentAlloc {
         /// The segment.
@@ -114,6 +123,8 @@ pub struct Recorder {
     /// Whether records have to be told to the history. One flag, beside the numbers that every
     /// record touches anyway: off, the history costs a branch that never goes the other way.
     is_listening: bool,
+    /// Whether nothing but entries is asked of the history: no contexts, and no trackers.
+    tells_simply: bool,
     history: Option<Box<History>>,
 }
 
@@ -130,6 +141,12 @@ impl Recorder {
     #[inline]
     pub(crate) fn is_listening(&self) -> bool {
         self.is_listening
+    }
+
+    /// The history while records have to be told to it, and nothing but entries is asked for.
+    #[inline]
+    pub(crate) fn simple_listener(&mut self) -> Option<&mut History> {
+        if self.tells_simply { self.history.as_deref_mut() } else { None }
     }
 
     /// The history, if there is or was anything to remember.
@@ -152,6 +169,7 @@ impl Recorder {
         let history = self.history.get_or_insert_with(|| Box::new(History::new(device)));
         let result = change(history);
         self.is_listening = history.is_needed();
+        self.tells_simply = self.is_listening && history.is_simple();
         result
     }
 

@@ -157,6 +157,10 @@ impl Ledger {
                 self.inactive_split.change(kind, blocks);
                 self.inactive_split_bytes.change(kind, bytes);
             }
+            Record::FewerPieces { kind, blocks, bytes } => {
+                self.inactive_split.decrease(kind, blocks);
+                self.inactive_split_bytes.decrease(kind, bytes);
+            }
             _ => self.record_rare(record),
         }
     }
@@ -206,9 +210,10 @@ impl Ledger {
             Record::SyncAllStreams => self.sync_all_streams += 1,
             Record::OutOfMemory => self.ooms += 1,
             Record::Rejected => self.oom_rejections += 1,
-            Record::Alloc { .. } | Record::Free { .. } | Record::InactiveSplit { .. } => {
-                unreachable!("counted where it is frequent")
-            }
+            Record::Alloc { .. }
+            | Record::Free { .. }
+            | Record::InactiveSplit { .. }
+            | Record::FewerPieces { .. } => unreachable!("counted where it is frequent"),
         }
     }
 

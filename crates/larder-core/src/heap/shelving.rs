@@ -1,0 +1,101 @@
+//! Shelving: blocks go into their lane's index and out of it, and merge on the way.
+
+use crate::heap::Heap;
+use crate::heap::block::{BlockId, State, join, place_of};
+
+/// What a block and its free neighbours became.
+pub(super) struct Whole {
+    pub(super) id: BlockId,
+    pub(super) size_bytes: u64,
+    /// Whether it is a piece of its segment.
+    pub(super) is_split: bool,
+    /// How many neighbours were joined to the block.
+    pub(super) merged_blocks: i64,
+}
+
+impl Heap {
+    /// Puts a block into its lane's index as free. Its age starts anew.
+    pub(super) fn shelve(&mut self, id: BlockId) {
+        self.blocks[id].state = State::Free;
+        self.start_age::<false>(id);
+        let (slots, _) = self.blocks.parts();
+        let lane = slots[id.place()].lane;
+        self.pools.lane_mut(lane).free.insert(slots, id);
+    }
+
+    /// Takes a free block out of its lane's index.
+    pub(super) fn unshelve(&mut self, id: BlockId) {
+        let (slots, _) = self.blocks.parts();
+        let lane = slots[id.place()].lane;
+        self.pools.lane_mut(lane).free.remove(slots, id);
+    }
+
+    /// A free block's age starts. `PLAIN` is `self.plain`, where it is known: then ages are not
+    /// counted.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn start_age<const PLAIN: bool>(&mut self, id: BlockId) {
+        if !PLAIN && self.was_unusual {
+            let block = &mut self.blocks[id];
+            block.free_since = self.pools.pool(self.pools.lane(block.lane).pool).searches;
+        }
+    }
+
+    /// Frees a block that is in no index: merges it with its free neighbours, and puts the whole
+    /// into the index.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // A call would spend more on saving registers.
+    pub(super) fn merge_and_shelve<const PLAIN: bool>(&mut self, id: BlockId) -> Whole {
+        let (slots, spare) = self.blocks.parts();
+        let block = &mut slots[id.place()];
+        block.state = State::Free;
+        let requested_bytes = block.requested_bytes;
+        let (prev, next) = (block.prev, block.next);
+        let free = &mut self.pools.lane_mut(block.lane).free;
+        let (mut whole, mut merged_blocks) = (id, 0);
+        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
+        if slots[place_of(next)].state == State::Free {
+            let next = next.unwrap_or(id);
+            free.remove(slots, next);
+            join(slots, spare, id, next);
+            merged_blocks += 1;
+        }
+        if slots[place_of(prev)].state == State::Free {
+            let prev = prev.unwrap_or(id);
+            free.remove(slots, prev);
+            join(slots, spare, prev, id);
+            merged_blocks += 1;
+            whole = prev;
+        }
+        free.insert(slots, whole);
+        let block = &mut slots[whole.place()];
+        block.requested_bytes = requested_bytes;
+        let (size_bytes, is_split) = (block.size_bytes, block.is_split());
+        self.start_age::<PLAIN>(whole);
+        Whole { id: whole, size_bytes, is_split, merged_blocks }
+    }
+
+    /// Joins an unmapped block that is in no map with its unmapped neighbours, which are taken out
+    /// of theirs. Returns the whole.
+    pub(super) fn merge_unmapped(&mut self, id: BlockId) -> BlockId {
+        let unmapped = |id: &BlockId| self.blocks[*id].state == State::Unmapped;
+        let block = &self.blocks[id];
+        let (prev, next) = (block.prev.filter(unmapped), block.next.filter(unmapped));
+        if let Some(next) = next {
+            self.forget_unmapped(next);
+            self.blocks.join(id, next);
+        }
+        if let Some(prev) = prev {
+            self.forget_unmapped(prev);
+            self.blocks.join(prev, id);
+        }
+        prev.unwrap_or(id)
+    }
+
+    /// Takes an unmapped block out of its lane's map of holes.
+    pub(super) fn forget_unmapped(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        debug_assert_eq!(block.state, State::Unmapped);
+        self.pools.lane_mut(block.lane).unmapped.remove(&block.addr);
+    }
+}
