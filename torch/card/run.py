@@ -7,7 +7,6 @@ Parts: workloads, empty, deeds, tests. Without any, all of them.
 """
 
 import argparse
-import collections
 import json
 import os
 import pathlib
@@ -43,8 +42,19 @@ WORKLOADS = [
     "small_tensors",
     "compiled",
 ]
-STEPS = {"generation": "30", "small_tensors": "150", "small_kernels": "80", "graphs": "300", "streams": "100"}
-PREPARED_AT_ONCE = 7
+STEPS = {
+    "gpt2_train": "50",
+    "gpt2_varlen": "40",
+    "gradient_checkpointing": "30",
+    "generation": "20",
+    "resnet_varbatch": "40",
+    "small_kernels": "60",
+    "small_tensors": "150",
+    "graphs": "300",
+    "streams": "100",
+    "compiled": "120",
+}
+PREPARED_AT_ONCE = 18
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
 
 
@@ -60,6 +70,11 @@ def start(allocator, script, *words):
     return process
 
 
+def said_by(process):
+    process.said.seek(0)
+    return process.said.read()[-2500:]
+
+
 def outcome(process, what):
     """The last line that a program printed, as JSON; None with the reason on the screen if it failed."""
     try:
@@ -69,32 +84,47 @@ def outcome(process, what):
         printed, _ = process.communicate()
         print(f"{what} took too long", flush=True)
     if process.returncode != 0:
-        process.said.seek(0)
-        print(f"FAILED {what}: exit {process.returncode}\n{process.said.read()[-2500:]}", flush=True)
+        print(f"FAILED {what}: exit {process.returncode}\n{said_by(process)}", flush=True)
         return None
     return json.loads(printed.strip().splitlines()[-1])
 
 
+def line_of(process, wanted):
+    """The next line that begins as wanted; none if the program ended before."""
+    for line in process.stdout:
+        if line.startswith(wanted):
+            return line
+    return None
+
+
 def run_all(tasks):
-    """Runs programs one by one, while the next few are prepared: they take longer to start than to run."""
+    """Prepares programs side by side, since they take long to start, and runs them one by one, with nothing
+    else at work."""
     waiting, results = list(tasks), {}
-    prepared = collections.deque()
-    while waiting or prepared:
-        while waiting and len(prepared) < PREPARED_AT_ONCE:
-            key, allocator, script, words = waiting.pop(0)
-            prepared.append((key, start(allocator, script, *words)))
-        key, process = prepared.popleft()
-        line = process.stdout.readline()
-        while line and line.strip() != "ready":
-            line = process.stdout.readline()
-        results[key] = outcome(process, " on ".join(key))
+    while waiting:
+        batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
+        started = {key: start(allocator, script, *words) for key, allocator, script, words in batch}
+        is_ready = {key: line_of(process, "ready") is not None for key, process in started.items()}
+        for key, process in started.items():
+            line = None
+            if is_ready[key]:
+                process.stdin.write("go\n")
+                process.stdin.flush()
+                line = line_of(process, "{")
+            results[key] = json.loads(line) if line else None
+            if line is None:
+                print(f"FAILED {' on '.join(key)}\n{said_by(process)}", flush=True)
+        for key, process in started.items():
+            process.stdin.close()
+            if process.wait(timeout=60) != 0 and results[key] is not None:
+                print(f"{' on '.join(key)}: exit {process.returncode}\n{said_by(process)}", flush=True)
     return results
 
 
 def run_workloads(options):
     tasks = []
     for workload in options.only or WORKLOADS:
-        steps = "20" if options.short else STEPS.get(workload, "60")
+        steps = "20" if options.short else STEPS[workload]
         for allocator in ALLOCATORS:
             words = (workload, "--wait", "--steps", steps)
             tasks.append(((workload, allocator), allocator, "workloads.py", words))
@@ -124,7 +154,7 @@ def show_workloads(results):
 
 
 def run_empty(options):
-    rounds = range(1 if options.short else 3)
+    rounds = range(1 if options.short else 2)
     tasks = [
         ((f"torch.empty {number}", allocator), allocator, "workloads.py", ("empty", "--wait"))
         for number in rounds
