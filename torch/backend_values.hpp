@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,12 @@ namespace larder_torch {
   TORCH_CHECK(false, text);
 }
 
-// In PyTorch's words, which programs look for.
+// In PyTorch's words, which programs look for. The address is written without a stream: where a compiler
+// brings a standard library of its own into this one, its streams cannot write numbers.
 [[noreturn]] inline void fail_to_free(larder_status status, void* ptr) {
-  TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: ", ptr);
+  char address[32];
+  std::snprintf(address, sizeof(address), "%p", ptr);
+  TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, std::string("invalid device pointer: ") + address);
   fail(status);
 }
 

@@ -214,8 +214,20 @@ def command(torch: TorchFacts, out: Path) -> list[str]:
     words += shlex.split(os.environ.get("CXXFLAGS", ""))
     words.append(str(SOURCES / "backend.cpp"))
     words += [str(library) for library in torch.libraries()]
+    words += _standard_library()
     words += [str(_native_library()), f"-Wl,-rpath,{torch.folder / 'lib'}", "-o", str(out)]
     return words
+
+
+def _standard_library() -> list[str]:
+    """The C++ library that PyTorch runs with in this process. Some compilers would put one of their own into
+    what they make, and two of them in one process do not know of each other's state."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return []
+    found = (line.split(maxsplit=5)[-1] for line in lines if "/libstdc++.so.6" in line)
+    return [path for path in dict.fromkeys(found) if Path(path).is_file()][:1]
 
 
 def _compile(torch: TorchFacts, library: Path) -> None:
