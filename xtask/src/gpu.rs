@@ -7,6 +7,7 @@ use std::process::Command;
 
 use crate::peer::{self, Peer};
 use crate::programs::{self, target_folder};
+use crate::python;
 use crate::request::Gpu;
 use crate::wheels::Wheels;
 
@@ -16,7 +17,8 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 
 /// Finds CUDA's libraries and tools in their usual places, and runs the program.
 const SCRIPT: &str = r#"#!/usr/bin/env bash
-# Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts.
+# Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts;
+# `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator.
 set -u
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
@@ -30,6 +32,13 @@ for folder in "${folders[@]}"; do
 done
 export LD_LIBRARY_PATH
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
+if [ "${1:-}" = torch ]; then
+    # Larder under PyTorch: the wheel goes into the Python that has torch.
+    shift
+    python3 -m pip install --quiet --no-index --no-deps --force-reinstall "$here"/*.whl || exit 1
+    python3 -m larder --compile || exit 1
+    exec python3 "$here/../../torch/card/run.py" "$@"
+fi
 exec "$here/larder-proof" "$@"
 "#;
 
@@ -57,11 +66,8 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     fs::write(&script, SCRIPT).map_err(|error| format!("{}: {error}", script.display()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
         .map_err(|error| format!("{}: {error}", script.display()))?;
-    let size = fs::metadata(&program).map_or(0, |known| known.len());
-    println!(
-        "target/gpu: {:.1} MiB; on the machine with the GPU: target/gpu/run.sh",
-        size as f64 / 1_048_576.0
-    );
+    python::build_wheel(root, &folder)?;
+    println!("on the machine with the GPU: target/gpu/run.sh and target/gpu/run.sh torch");
     Ok(())
 }
 

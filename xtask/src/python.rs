@@ -25,6 +25,17 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     peer::run(tests.current_dir(&package))
 }
 
+/// Builds the package as a wheel for this machine and its like, into a folder.
+pub(crate) fn build_wheel(root: &Path, out: &Path) -> Result<(), String> {
+    let package = root.join("python");
+    let target = target_folder(root);
+    let environment = Environment { folder: target.join("python"), target };
+    environment.prepare(&package)?;
+    let mut maturin = Command::new(environment.folder.join("venv/bin/maturin"));
+    maturin.args(["build", "--release", "--quiet", "--out"]).arg(out).current_dir(&package);
+    peer::run(maturin.env("CARGO_TARGET_DIR", &environment.target))
+}
+
 impl Environment {
     fn python(&self) -> Command {
         Command::new(self.folder.join("venv/bin/python"))

@@ -109,9 +109,9 @@ It needs what parity needs, and the newest PyTorch's wheel besides.
 ";
 
 const GPU_HELP: &str = "\
-Builds what proves and measures on a machine with a GPU, and lays it out in target/gpu: a program and
-a script that runs it. Nothing is built there; the machine needs the NVIDIA driver, and for the
-training loop cuBLAS 13.
+Builds what proves and measures on a machine with a GPU, and lays it out in target/gpu: a program, the
+Python package as a wheel, and a script that runs both. The machine needs the NVIDIA driver, and for the
+training loop cuBLAS 13; for PyTorch programs it needs PyTorch and a C++ compiler.
 
 Usage: cargo xtask gpu [--kernels | --stand-in]
 
@@ -121,7 +121,8 @@ Options:
                the calls are made as CUDA's header declares them and that the proof can pass
 
 Take the folder there and run `target/gpu/run.sh`, or `target/gpu/run.sh PART ...` for some parts
-alone; `target/gpu/run.sh --help` lists them. Results go to the folder that the variable OUT names.
+alone; `target/gpu/run.sh --help` lists them. `target/gpu/run.sh torch` runs PyTorch programs on Larder and on
+PyTorch's own allocator (torch/card must be there too). Results go to the folder that the variable OUT names.
 ";
 
 /// What is done about the proof on a GPU.
