@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use larder_core::device::Device;
 use larder_core::types::GIB;
 use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
-use larder_sim::{SimDevice, SimOptions, Wire};
+use larder_sim::{SimDevice, SimOptions, Wire, parse_capacity};
 
 /// The variable that names the devices where the program does not.
 pub const VARIABLE: &str = "LARDER_DEVICE";
@@ -106,25 +106,7 @@ fn parse_simulated(text: &str) -> Result<Devices, String> {
     let count: Option<u32> = count.trim().parse().ok();
     let count = count.filter(|count| (1..=SIMULATED_MAX).contains(count));
     let count = count.ok_or_else(|| format!("there are 1 to {SIMULATED_MAX} simulated GPUs"))?;
-    Ok(Devices::Simulated { memory_bytes: parse_bytes(size.trim())?, count })
-}
-
-/// A size in bytes, or with a unit from KiB to TiB.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("'{text}' is no size such as 80GiB");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ => return Err(wrong()),
-    };
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    // Larger memory than this has no addresses.
-    number.checked_mul(1 << shift).filter(|bytes| (1..=1 << 50).contains(bytes)).ok_or_else(wrong)
+    Ok(Devices::Simulated { memory_bytes: parse_capacity(size.trim())?, count })
 }
 
 /// What the environment asks for; without a word from it, every CUDA device.
@@ -210,7 +192,7 @@ mod tests {
         assert_eq!(parse("sim"), simulated(80 << 10, 1));
         assert_eq!(parse("sim:80GiB"), simulated(80 << 10, 1));
         assert_eq!(parse("sim:512MiB*3"), simulated(512, 3));
-        assert_eq!(parse("sim:1048576"), simulated(1, 1));
+        assert_eq!(parse("sim:4194304"), simulated(4, 1));
     }
 
     #[test]
