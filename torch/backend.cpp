@@ -11,6 +11,7 @@
 #include <string>
 
 #include <c10/core/AllocatorConfig.h>
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include "backend_allocator.hpp"
@@ -45,6 +46,20 @@ std::string devices_asked_for() {
   return devices;
 }
 
+// PyTorch reads its settings when they are first asked for; a mistake in them shall be found before anything
+// is changed.
+void have_settings_read() {
+  const std::string complaint = "PyTorch cannot read PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF: ";
+  try {
+    (void)config::AcceleratorAllocatorConfig::instance();
+    (void)c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, complaint + error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, complaint + error.what());
+  }
+}
+
 std::string& last_error() {
   static thread_local std::string text;
   return text;
@@ -75,6 +90,7 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
         current.load()->name() == "native",
         "PyTorch's allocator is '", current.load()->name(), "', and Larder takes the place of the "
         "native one only");
+    have_settings_read();
     const char* environment = std::getenv("LARDER_CONF");
     std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";
     check_settings(wanted);
