@@ -8,6 +8,7 @@ import collections
 import contextlib
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -164,6 +165,19 @@ def output_of(child, timeout_s=180):
     if child.returncode != 0:
         raise AssertionError(f"the child ended with {child.returncode}\n{out}\n{err}")
     return out.strip()
+
+
+def build_library(folder, name, source, *words):
+    """Compiles C++ to a library in a folder; its path. Without a compiler the tests are skipped."""
+    compiler = shutil.which("g++") or shutil.which("c++")
+    if compiler is None:
+        raise unittest.SkipTest("no C++ compiler")
+    text, library = os.path.join(folder, f"{name}.cpp"), os.path.join(folder, f"lib{name}.so")
+    with open(text, "w") as file:
+        file.write(source)
+    command = [compiler, "-std=c++17", "-shared", "-fPIC", text, "-o", library, *words]
+    subprocess.run(command, check=True, capture_output=True)
+    return library
 
 
 class AllocatorCase(unittest.TestCase):

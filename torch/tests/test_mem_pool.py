@@ -1,9 +1,6 @@
 """Pools that a program makes for itself: what goes into them, and when their memory goes back."""
 
 import ctypes
-import os
-import shutil
-import subprocess
 import tempfile
 import threading
 import unittest
@@ -15,6 +12,7 @@ from allocator_case import (
     AllocatorCase,
     Change,
     block_sizes,
+    build_library,
     byte_tensor,
     filled,
     live_blocks,
@@ -281,19 +279,8 @@ class CustomAllocatorCase(AllocatorCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        compiler = shutil.which("g++") or shutil.which("c++")
-        if compiler is None:
-            raise unittest.SkipTest("no C++ compiler")
         cls.folder = tempfile.TemporaryDirectory()
-        source = os.path.join(cls.folder.name, "counting.cpp")
-        cls.path = os.path.join(cls.folder.name, "libcounting.so")
-        with open(source, "w") as file:
-            file.write(COUNTING_SOURCE)
-        subprocess.run(
-            [compiler, "-std=c++17", "-shared", "-fPIC", source, "-o", cls.path, "-ldl"],
-            check=True,
-            capture_output=True,
-        )
+        cls.path = build_library(cls.folder.name, "counting", COUNTING_SOURCE, "-ldl")
         library = ctypes.CDLL(cls.path)
         cls.allocations = ctypes.c_int.in_dll(library, "allocations")
         cls.releases = ctypes.c_int.in_dll(library, "releases")

@@ -5,15 +5,13 @@ import gc
 import json
 import os
 import pickle
-import shutil
-import subprocess
 import tempfile
 import unittest
 
 import torch
 from torch.cuda import _memory_viz as viewer
 
-from allocator_case import MIB, AllocatorCase, byte_tensor
+from allocator_case import MIB, AllocatorCase, build_library, byte_tensor
 
 THIS_FILE = os.path.basename(__file__)
 
@@ -167,22 +165,11 @@ class CppSnapshotCase(AllocatorCase):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        compiler = shutil.which("g++") or shutil.which("c++")
-        if compiler is None:
-            raise unittest.SkipTest("no C++ compiler")
         cls.folder = tempfile.TemporaryDirectory()
-        source = os.path.join(cls.folder.name, "snapshot.cpp")
-        library = os.path.join(cls.folder.name, "libsnapshot.so")
-        with open(source, "w") as file:
-            file.write(SNAPSHOT_SOURCE)
         home = os.path.dirname(torch.__file__)
         lib = os.path.join(home, "lib")
-        subprocess.run(
-            [compiler, "-std=c++17", "-shared", "-fPIC", source, "-o", library]
-            + [f"-I{home}/include", f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cuda"],
-            check=True,
-            capture_output=True,
-        )
+        words = [f"-I{home}/include", f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cuda"]
+        library = build_library(cls.folder.name, "snapshot", SNAPSHOT_SOURCE, *words)
         cls.library = ctypes.CDLL(library)
         cls.library.record_history.argtypes = [ctypes.c_bool, ctypes.c_bool]
         cls.library.write_snapshot.argtypes = [ctypes.c_char_p]
