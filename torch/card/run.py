@@ -3,7 +3,7 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--out FOLDER]
 
-Parts: workloads, empty, deeds, tests. Without any, all of them.
+Parts: workloads, deeds, tests. Without any, all of them.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -30,31 +31,26 @@ ALLOCATORS = {
     "cudaMallocAsync": ([], ASYNC),
 }
 
-WORKLOADS = [
-    "gpt2_train",
-    "gpt2_varlen",
-    "gradient_checkpointing",
-    "generation",
-    "streams",
-    "graphs",
-    "resnet_varbatch",
-    "small_kernels",
-    "small_tensors",
-    "compiled",
-]
-STEPS = {
-    "gpt2_train": "50",
-    "gpt2_varlen": "40",
-    "gradient_checkpointing": "30",
-    "generation": "20",
-    "resnet_varbatch": "40",
-    "small_kernels": "60",
-    "small_tensors": "150",
-    "graphs": "300",
-    "streams": "100",
-    "compiled": "120",
+# How many steps a program makes at a time: about an eighth of a second's.
+STEPS_A_TURN = {
+    "gpt2_train": 7,
+    "gpt2_varlen": 4,
+    "gradient_checkpointing": 3,
+    "generation": 3,
+    "streams": 30,
+    "graphs": 200,
+    "resnet_varbatch": 3,
+    "small_kernels": 5,
+    "small_tensors": 20,
+    "compiled": 60,
+    "empty": 6,
 }
-PREPARED_AT_ONCE = 18
+WORKLOADS = list(STEPS_A_TURN)
+TURNS = 24
+# While they take turns, all programs share these processors, so that none gets better ones.
+PROCESSORS = 4
+# So many workloads are prepared at once, each with every allocator.
+PREPARED_AT_ONCE = 4
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
 
 
@@ -97,47 +93,101 @@ def line_of(process, wanted):
     return None
 
 
-def run_all(tasks):
-    """Prepares programs side by side, since they take long to start, and runs them one by one, with nothing
-    else at work."""
-    waiting, results = list(tasks), {}
-    while waiting:
-        batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
-        started = {key: start(allocator, script, *words) for key, allocator, script, words in batch}
-        is_ready = {key: line_of(process, "ready") is not None for key, process in started.items()}
-        for key, process in started.items():
-            line = None
-            if is_ready[key]:
-                process.stdin.write("go\n")
-                process.stdin.flush()
-                line = line_of(process, "{")
-            results[key] = json.loads(line) if line else None
-            if line is None:
-                print(f"FAILED {' on '.join(key)}\n{said_by(process)}", flush=True)
-        for key, process in started.items():
-            process.stdin.close()
-            if process.wait(timeout=60) != 0 and results[key] is not None:
-                print(f"{' on '.join(key)}: exit {process.returncode}\n{said_by(process)}", flush=True)
-    return results
+def go(process):
+    """Sends a program on, and waits until it is at rest again: what it said then, or none if it ended."""
+    try:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        return None
+    return line_of(process, ("ready", "{"))
+
+
+def confine(process):
+    """Keeps a program to the processors on which all are compared."""
+    chosen = sorted(os.sched_getaffinity(0))[-PROCESSORS:]
+    for thread in os.listdir(f"/proc/{process.pid}/task"):
+        os.sched_setaffinity(int(thread), chosen)
+
+
+def take_turns(started, turns):
+    """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
+    meanwhile falls on all of them alike. The first to go is another one each time."""
+    alive = dict(started)
+    for process in alive.values():
+        confine(process)
+    for turn in range(turns):
+        order = list(alive)
+        shift = turn % len(order) if order else 0
+        for key in order[shift:] + order[:shift]:
+            if go(alive[key]) is None:
+                del alive[key]
+    return {key: json.loads(go(process) or "null") for key, process in alive.items()}
 
 
 def run_workloads(options):
-    tasks = []
-    for workload in options.only or WORKLOADS:
-        steps = "20" if options.short else STEPS[workload]
-        for allocator in ALLOCATORS:
-            words = (workload, "--wait", "--steps", steps)
-            tasks.append(((workload, allocator), allocator, "workloads.py", words))
-    return run_all(tasks)
+    """Prepares programs side by side, since they take long to start, and runs them in turns."""
+    waiting, results = list(options.only or WORKLOADS), {}
+    turns = 3 if options.short else TURNS
+    while waiting:
+        batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
+        started = {
+            workload: {allocator: start_workload(workload, allocator, turns) for allocator in ALLOCATORS}
+            for workload in batch
+        }
+        for workload, processes in started.items():
+            ready = {key: process for key, process in processes.items() if line_of(process, "ready")}
+            outcomes = take_turns(ready, turns)
+            for allocator, process in processes.items():
+                results[workload, allocator] = outcomes.get(allocator)
+                process.stdin.close()
+                if process.wait(timeout=60) != 0 or results[workload, allocator] is None:
+                    print(f"FAILED {workload} on {allocator}\n{said_by(process)}", flush=True)
+    times = {f"{workload}, {allocator}": result for (workload, allocator), result in results.items()}
+    (options.out / "workloads.json").write_text(json.dumps(times))
+    return results
+
+
+def start_workload(workload, allocator, turns):
+    words = (workload, "--wait", "--turns", str(turns), "--steps", str(STEPS_A_TURN[workload]))
+    return start(allocator, "workloads.py", *words)
+
+
+def counted(result):
+    """The times of all steps but the first of each turn, which also wakes the card."""
+    return [time_ms for turn in result["turn_times_ms"] for time_ms in turn[1:]]
+
+
+def ratios_to_native(results, workload):
+    """What a step takes with each allocator, to native. A machine that others use as well makes some steps
+    slower, never faster, so the lower quartile says more than the middle; each step is seen beside the same
+    step of the others, since steps can differ."""
+    times = {name: counted(results[workload, name]) for name in ALLOCATORS if results.get((workload, name))}
+    usual = [statistics.median(several) for several in zip(*times.values())]
+    quartiles = {
+        name: statistics.quantiles([one / other for one, other in zip(own, usual)])[0]
+        for name, own in times.items()
+    }
+    return {name: quartile / quartiles["native"] for name, quartile in quartiles.items()}
+
+
+def turns_won(result, native):
+    """In how many turns a step took less than with native."""
+    turns = zip(result["turn_times_ms"], native["turn_times_ms"])
+    won = [statistics.median(one[1:]) < statistics.median(other[1:]) for one, other in turns]
+    return f"{sum(won)} of {len(won)}"
 
 
 def show_workloads(results):
-    print("\n| workload | allocator | ms a step | to native | peak reserved MiB | peak active MiB | results |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "\n| workload | allocator | ms a step | to native | faster than native in turns "
+        "| peak reserved MiB | peak active MiB | results |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for (workload, allocator), result in results.items():
         native = results.get((workload, "native"))
         if result is None or native is None:
-            print(f"| {workload} | {allocator} | failed | | | | |")
+            print(f"| {workload} | {allocator} | failed | | | | | |")
             continue
         again = results.get((workload, "native again"))
         steady = again is not None and again["results"] == native["results"]
@@ -146,31 +196,12 @@ def show_workloads(results):
         missing = set(native["keys"]) - set(result["keys"])
         if missing and allocator.startswith("larder"):
             note += f"; missing keys {sorted(missing)}"
+        ratio = ratios_to_native(results, workload)[allocator]
+        won = "" if allocator == "native" else turns_won(result, native)
         print(
-            f"| {workload} | {allocator} | {result['step_ms']:.3f} "
-            f"| {result['step_ms'] / native['step_ms']:.3f} | {result['reserved_peak'] / 2**20:.0f} "
-            f"| {result['active_peak'] / 2**20:.0f} | {note} |"
+            f"| {workload} | {allocator} | {statistics.median(counted(result)):.3f} | {ratio:.3f} | {won} "
+            f"| {result['reserved_peak'] / 2**20:.0f} | {result['active_peak'] / 2**20:.0f} | {note} |"
         )
-
-
-def run_empty(options):
-    rounds = range(1 if options.short else 2)
-    tasks = [
-        ((f"torch.empty {number}", allocator), allocator, "workloads.py", ("empty", "--wait"))
-        for number in rounds
-        for allocator in ALLOCATORS
-    ]
-    times = {}
-    for (_, allocator), result in run_all(tasks).items():
-        times.setdefault(allocator, []).append(result["empty_ns"] if result else float("nan"))
-    return {allocator: min(several) for allocator, several in times.items()}
-
-
-def show_empty(results):
-    print("\n| allocator | torch.empty of 4 KiB and its free, ns |")
-    print("|---|---|")
-    for allocator, time_ns in results.items():
-        print(f"| {allocator} | {time_ns:.0f} |")
 
 
 def run_deeds(_):
@@ -242,7 +273,6 @@ def show_tests(results):
 
 PARTS = {
     "workloads": (run_workloads, show_workloads),
-    "empty": (run_empty, show_empty),
     "deeds": (run_deeds, show_deeds),
     "tests": (run_tests, show_tests),
 }
@@ -251,7 +281,7 @@ PARTS = {
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
-    parser.add_argument("--short", action="store_true", help="few steps, to see whether it runs")
+    parser.add_argument("--short", action="store_true", help="few turns, to see whether it runs")
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, help="these workloads alone")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()

@@ -1,18 +1,18 @@
 """Programs that train and infer, to be run on a card with one allocator or another.
 
-    python workloads.py NAME [--steps N] [--wait]
-    python -m larder workloads.py NAME [--steps N] [--wait]
+    python workloads.py NAME [--turns N] [--steps N] [--wait]
+    python -m larder workloads.py NAME [--turns N] [--steps N] [--wait]
 
-With --wait it says "ready" after the first steps and goes on when it is sent a line, so that several can
-be prepared at once and then run one by one. Each prints one line of JSON last: the losses (or whatever the program computes) as text that is exact to the
-bit, the time of a step, and what PyTorch's own statistics say of memory at the end. Nothing in here knows
-which allocator is in place.
+The steps after the first few come in turns. With --wait it says "ready" before each turn and goes on when
+it is sent a line, so that several can be prepared at once and then take turns on a machine that is not
+equally fast at all times. Each prints one line of JSON last: the losses (or whatever the program computes)
+as text that is exact to the bit, the time of every step, and what PyTorch's own statistics say of memory
+at the end. Nothing in here knows which allocator is in place.
 """
 
 import argparse
 import json
 import os
-import statistics
 import sys
 import time
 
@@ -22,35 +22,47 @@ import torch
 from torch import nn
 
 WARM_UP_STEPS = 8
+EMPTIES_A_STEP = 10_000
 
 
 class Course:
     """The steps of a workload, timed after the first few, and what each computed."""
 
-    def __init__(self, steps, wait):
-        self.steps = steps
+    def __init__(self, turns, steps_a_turn, wait):
+        self.turns = turns
+        self.steps_a_turn = steps_a_turn
         self.wait = wait
         self.results = []
-        self.times = []
+        self.turn_times_ms = []
+
+    @property
+    def steps(self):
+        return WARM_UP_STEPS + self.turns * self.steps_a_turn
 
     def run(self, step):
-        for index in range(self.steps):
-            if index == WARM_UP_STEPS:
-                pause(self.wait)
+        self.run_steps(step, WARM_UP_STEPS)
+        for _ in range(self.turns):
+            self.pause()
+            self.turn_times_ms.append(self.run_steps(step, self.steps_a_turn))
+        self.pause()
+
+    def run_steps(self, step, count):
+        times_ms = []
+        for _ in range(count):
             torch.cuda.synchronize()
             begin = time.perf_counter()
-            result = step(index)
+            result = step(len(self.results))
             torch.cuda.synchronize()
-            self.times.append(time.perf_counter() - begin)
+            times_ms.append((time.perf_counter() - begin) * 1e3)
             self.results.append(float(result).hex())
+        return times_ms
 
-
-def pause(wait):
-    """Lets whoever started this decide when it goes on."""
-    if wait:
-        torch.cuda.synchronize()
-        print("ready", flush=True)
-        sys.stdin.readline()
+    def pause(self):
+        """Lets whoever started this decide when it goes on."""
+        if self.wait:
+            torch.cuda.synchronize()
+            print("ready", flush=True)
+            sys.stdin.readline()
 
 
 def language_model(layers=6, width=512):
@@ -273,6 +285,17 @@ def compiled(course):
     course.run(step)
 
 
+def empty(course):
+    """A tensor of 4 KiB, allocated and freed again and again."""
+
+    def step(_):
+        for _ in range(EMPTIES_A_STEP):
+            torch.empty(1024, device="cuda")
+        return 0
+
+    course.run(step)
+
+
 WORKLOADS = {
     workload.__name__: workload
     for workload in (
@@ -286,46 +309,33 @@ WORKLOADS = {
         small_kernels,
         small_tensors,
         compiled,
+        empty,
     )
 }
 
 
-def empty_ns(count=100_000):
-    """What torch.empty of 4 KiB costs, allocated and freed again and again; the least of several rounds."""
-    rounds = []
-    for _ in range(9):
-        begin = time.perf_counter_ns()
-        for _ in range(count):
-            torch.empty(1024, device="cuda")
-        rounds.append((time.perf_counter_ns() - begin) / count)
-    return min(rounds)
-
-
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("workload", choices=[*WORKLOADS, "empty"])
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("workload", choices=WORKLOADS)
+    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=10, help="steps of each turn")
     parser.add_argument("--wait", action="store_true")
     options = parser.parse_args()
     torch.manual_seed(7)
-    if options.workload == "empty":
-        torch.empty(1, device="cuda")
-        pause(options.wait)
-        print(json.dumps({"empty_ns": empty_ns()}))
-        return
-    # PyTorch would fill new memory in this mode, which is not what programs do.
-    torch.utils.deterministic.fill_uninitialized_memory = False
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    if options.workload != "empty":
+        # PyTorch would fill new memory in this mode, which is not what programs do.
+        torch.utils.deterministic.fill_uninitialized_memory = False
+        torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = False
-    course = Course(options.steps, options.wait)
+    course = Course(options.turns, options.steps, options.wait)
     WORKLOADS[options.workload](course)
     stats = torch.cuda.memory_stats()
     print(
         json.dumps(
             {
                 "results": course.results,
-                "step_ms": statistics.median(course.times[WARM_UP_STEPS:]) * 1e3,
+                "turn_times_ms": course.turn_times_ms,
                 "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
                 "active_peak": stats.get("active_bytes.all.peak", 0),
                 "keys": sorted(stats),

@@ -6,11 +6,13 @@ that is: PyTorch's own and Larder's have to pass the same tests.
 
 import collections
 import contextlib
+import fcntl
 import gc
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import unittest
 
@@ -180,8 +182,35 @@ def build_library(folder, name, source, *words):
     return library
 
 
+def alone_on_the_card(test):
+    """Marks a test that looks at the whole card's memory. While it runs, none of this suite's tests runs in
+    another process."""
+    test.alone_on_the_card = True
+    return test
+
+
+class Room:
+    """The card, which tests share or have to themselves, whatever process they are in."""
+
+    def __init__(self):
+        self.door, self.room = (
+            open(os.path.join(tempfile.gettempdir(), f"larder-tests-{name}"), "w") for name in ("door", "room")
+        )
+
+    def enter(self, alone):
+        # Whoever wants to be alone waits in the door, so that nobody else comes in meanwhile.
+        fcntl.flock(self.door, fcntl.LOCK_EX)
+        fcntl.flock(self.room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self.door, fcntl.LOCK_UN)
+
+    def leave(self):
+        fcntl.flock(self.room, fcntl.LOCK_UN)
+
+
 class AllocatorCase(unittest.TestCase):
     """A test that begins and ends with a clean cache."""
+
+    room = Room()
 
     # Settings that hold for the whole class, over the defaults.
     settings = ()
@@ -195,6 +224,9 @@ class AllocatorCase(unittest.TestCase):
 
     def setUp(self):
         super().setUp()
+        test = getattr(self, self._testMethodName)
+        self.room.enter(getattr(test, "alone_on_the_card", False))
+        self.addCleanup(self.room.leave)
         self.start_clean()
 
     def tearDown(self):

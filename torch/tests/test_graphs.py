@@ -13,6 +13,7 @@ from allocator_case import (
     AllocatorCase,
     BusyStream,
     Change,
+    alone_on_the_card,
     byte_tensor,
     live_blocks,
     private_segments,
@@ -322,6 +323,7 @@ class GraphCase(AllocatorCase):
                 torch.cuda.empty_cache()
                 self.assertEqual(in_use(), before)
 
+    @alone_on_the_card
     def test_capturing_over_and_over_does_not_pile_up(self):
         left = torch.rand(1024, 512, device="cuda")
         right = torch.rand(512, 64, device="cuda")

@@ -8,6 +8,7 @@ from allocator_case import (
     MIB,
     AllocatorCase,
     Change,
+    alone_on_the_card,
     byte_tensor,
     output_of,
     start_child,
@@ -70,6 +71,7 @@ class OutOfMemoryCase(AllocatorCase):
                 with self.assertRaises(torch.cuda.OutOfMemoryError):
                     torch.empty(TEBIBYTE_OF_FLOATS, device="cuda")
 
+    @alone_on_the_card
     def test_what_is_given_back_can_be_had_again(self):
         free_bytes, _ = torch.cuda.mem_get_info()
         size = int(free_bytes * 0.6)
@@ -118,6 +120,7 @@ class FractionCase(AllocatorCase):
             with self.assertRaisesRegex(ValueError, "Invalid fraction value"):
                 torch.cuda.set_per_process_memory_fraction(fraction)
 
+    @alone_on_the_card
     def test_just_below_the_fraction_fits_and_the_fraction_does_not(self):
         tensor = torch.zeros(1024, device="cuda")
         torch.cuda.empty_cache()

@@ -16,6 +16,7 @@ from allocator_case import (
     TORCH_VERSION,
     AllocatorCase,
     Change,
+    alone_on_the_card,
     block_at,
     block_sizes,
     byte_tensor,
@@ -175,6 +176,7 @@ class StatisticsCase(AllocatorCase):
         self.assertIn("from large pool", torch.cuda.memory_summary())
         del keep
 
+    @alone_on_the_card
     def test_the_device_sees_what_is_taken_and_given_back(self):
         free_before, total_bytes = torch.cuda.mem_get_info()
         self.assertEqual(total_bytes, torch.cuda.get_device_properties(0).total_memory)
