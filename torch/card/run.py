@@ -7,6 +7,7 @@ Parts: workloads, deeds, tests. Without any, all of them.
 """
 
 import argparse
+import collections
 import json
 import os
 import pathlib
@@ -34,12 +35,12 @@ ALLOCATORS = {
 # How many steps a program makes at a time: about an eighth of a second's.
 STEPS_A_TURN = {
     "gpt2_train": 7,
-    "gpt2_varlen": 4,
+    "gpt2_varlen": 5,
     "gradient_checkpointing": 3,
     "generation": 3,
     "streams": 30,
     "graphs": 200,
-    "resnet_varbatch": 3,
+    "resnet_varbatch": 5,
     "small_kernels": 5,
     "small_tensors": 20,
     "compiled": 60,
@@ -47,8 +48,6 @@ STEPS_A_TURN = {
 }
 WORKLOADS = list(STEPS_A_TURN)
 TURNS = 24
-# While they take turns, all programs share these processors, so that none gets better ones.
-PROCESSORS = 4
 # So many workloads are prepared at once, each with every allocator.
 PREPARED_AT_ONCE = 4
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
@@ -103,19 +102,10 @@ def go(process):
     return line_of(process, ("ready", "{"))
 
 
-def confine(process):
-    """Keeps a program to the processors on which all are compared."""
-    chosen = sorted(os.sched_getaffinity(0))[-PROCESSORS:]
-    for thread in os.listdir(f"/proc/{process.pid}/task"):
-        os.sched_setaffinity(int(thread), chosen)
-
-
 def take_turns(started, turns):
     """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
     meanwhile falls on all of them alike. The first to go is another one each time."""
     alive = dict(started)
-    for process in alive.values():
-        confine(process)
     for turn in range(turns):
         order = list(alive)
         shift = turn % len(order) if order else 0
@@ -153,22 +143,20 @@ def start_workload(workload, allocator, turns):
     return start(allocator, "workloads.py", *words)
 
 
-def counted(result):
-    """The times of all steps but the first of each turn, which also wakes the card."""
-    return [time_ms for turn in result["turn_times_ms"] for time_ms in turn[1:]]
+def undisturbed_ms(result):
+    """What a step takes when nothing else slows the machine down, which never makes it faster: the lower tenth
+    of the times. Steps whose work differs count apart, and the first of a turn, which also wakes the card, not."""
+    alike, index = collections.defaultdict(list), 0
+    for turn in result["turn_times_ms"]:
+        for position, time_ms in enumerate(turn):
+            if position > 0:
+                alike[index % result["cycle"]].append(time_ms)
+            index += 1
+    return statistics.mean(sorted(times_ms)[len(times_ms) // 10] for times_ms in alike.values())
 
 
-def ratios_to_native(results, workload):
-    """What a step takes with each allocator, to native. A machine that others use as well makes some steps
-    slower, never faster, so the lower quartile says more than the middle; each step is seen beside the same
-    step of the others, since steps can differ."""
-    times = {name: counted(results[workload, name]) for name in ALLOCATORS if results.get((workload, name))}
-    usual = [statistics.median(several) for several in zip(*times.values())]
-    quartiles = {
-        name: statistics.quantiles([one / other for one, other in zip(own, usual)])[0]
-        for name, own in times.items()
-    }
-    return {name: quartile / quartiles["native"] for name, quartile in quartiles.items()}
+def median_ms(result):
+    return statistics.median(time_ms for turn in result["turn_times_ms"] for time_ms in turn[1:])
 
 
 def turns_won(result, native):
@@ -180,10 +168,10 @@ def turns_won(result, native):
 
 def show_workloads(results):
     print(
-        "\n| workload | allocator | ms a step | to native | faster than native in turns "
+        "\n| workload | allocator | ms a step | undisturbed | to native | faster than native in turns "
         "| peak reserved MiB | peak active MiB | results |"
     )
-    print("|---|---|---|---|---|---|---|---|")
+    print("|---|---|---|---|---|---|---|---|---|")
     for (workload, allocator), result in results.items():
         native = results.get((workload, "native"))
         if result is None or native is None:
@@ -196,11 +184,11 @@ def show_workloads(results):
         missing = set(native["keys"]) - set(result["keys"])
         if missing and allocator.startswith("larder"):
             note += f"; missing keys {sorted(missing)}"
-        ratio = ratios_to_native(results, workload)[allocator]
+        ratio = undisturbed_ms(result) / undisturbed_ms(native)
         won = "" if allocator == "native" else turns_won(result, native)
         print(
-            f"| {workload} | {allocator} | {statistics.median(counted(result)):.3f} | {ratio:.3f} | {won} "
-            f"| {result['reserved_peak'] / 2**20:.0f} | {result['active_peak'] / 2**20:.0f} | {note} |"
+            f"| {workload} | {allocator} | {median_ms(result):.3f} | {undisturbed_ms(result):.3f} | {ratio:.3f} "
+            f"| {won} | {result['reserved_peak'] / 2**20:.0f} | {result['active_peak'] / 2**20:.0f} | {note} |"
         )
 
 

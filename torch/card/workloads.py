@@ -23,6 +23,8 @@ from torch import nn
 
 WARM_UP_STEPS = 8
 EMPTIES_A_STEP = 10_000
+# How many shapes the workloads with varying ones have.
+VARIETY = 24
 
 
 class Course:
@@ -32,12 +34,10 @@ class Course:
         self.turns = turns
         self.steps_a_turn = steps_a_turn
         self.wait = wait
+        # After so many steps the same work comes again.
+        self.cycle = 1
         self.results = []
         self.turn_times_ms = []
-
-    @property
-    def steps(self):
-        return WARM_UP_STEPS + self.turns * self.steps_a_turn
 
     def run(self, step):
         self.run_steps(step, WARM_UP_STEPS)
@@ -104,10 +104,11 @@ def gpt2_varlen(course):
     """Training with batches of many lengths, which is what fragments memory."""
     model = language_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    lengths = torch.randint(64, 1000, (course.steps,)).tolist()
+    course.cycle = VARIETY
+    lengths = torch.randint(64, 1000, (VARIETY,)).tolist()
 
     def step(index):
-        tokens = torch.randint(0, 8192, (8, lengths[index]), device="cuda")
+        tokens = torch.randint(0, 8192, (8, lengths[index % VARIETY]), device="cuda")
         return train_step(model, optimizer, tokens)
 
     course.run(step)
@@ -134,6 +135,7 @@ def generation(course):
         num_attention_heads=8,
         num_key_value_heads=4,
     )
+    course.cycle = 5
     model = LlamaForCausalLM(config).cuda().to(torch.bfloat16).eval()
 
     @torch.no_grad()
@@ -216,11 +218,13 @@ def resnet_varbatch(course):
 
     model = resnet18().cuda().to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
-    sizes = torch.randint(8, 64, (course.steps,)).tolist()
+    course.cycle = VARIETY
+    sizes = torch.randint(8, 64, (VARIETY,)).tolist()
 
     def step(index):
-        images = torch.randn(sizes[index], 3, 160, 160, device="cuda")
-        labels = torch.randint(0, 1000, (sizes[index],), device="cuda")
+        size = sizes[index % VARIETY]
+        images = torch.randn(size, 3, 160, 160, device="cuda")
+        labels = torch.randint(0, 1000, (size,), device="cuda")
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = nn.functional.cross_entropy(model(images), labels)
         loss.backward()
@@ -272,6 +276,7 @@ def compiled(course):
     model = nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(4)]).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     fast = torch.compile(model, mode="reduce-overhead")
+    course.cycle = 4
 
     def step(index):
         batch = torch.randn(128 if index % 4 else 64, 256, device="cuda")
@@ -336,6 +341,7 @@ def main():
             {
                 "results": course.results,
                 "turn_times_ms": course.turn_times_ms,
+                "cycle": course.cycle,
                 "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
                 "active_peak": stats.get("active_bytes.all.peak", 0),
                 "keys": sorted(stats),
