@@ -16,8 +16,9 @@ use crate::{barrier, token};
 /// A thread that takes the lock so often in a row gets a turn. Ending one costs microseconds, so
 /// that a turn must be likely to save more.
 const STREAK: u32 = 512;
-/// How long a thread that uses its turn all the time is left alone: some hundred operations.
-const TURN: Duration = Duration::from_micros(25);
+/// How long a thread that uses its turn all the time is left alone: some thousand operations. The
+/// next one finds what it needs in the other processor's cache, which costs it as much as hundreds.
+const TURN: Duration = Duration::from_micros(200);
 /// A holder that was outside at so many looks in a row is not using its turn.
 const QUIET_LOOKS: u32 = 6;
 /// The time between two looks.

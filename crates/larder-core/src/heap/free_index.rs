@@ -17,7 +17,7 @@ const BINS_PER_WORD: usize = 64;
 const BINS: usize = WORDS * BINS_PER_WORD;
 /// Whoever has walked past so many blocks of a list moves it into rows, where it stays until it is
 /// empty. Most lists are used at their beginning only, however long they are.
-const WALK_MAX: u32 = 16;
+const WALK_MAX: u32 = 32;
 /// A list longer than this moves into rows in any case, so that the move does not take long.
 const LIST_MAX: u32 = 256;
 

@@ -23,6 +23,7 @@ pub(crate) mod segment;
 mod shelving;
 pub mod size;
 pub mod snapshot;
+mod taking;
 mod telling;
 mod waiting;
 
@@ -32,8 +33,7 @@ pub use private::Filter;
 use std::hint::select_unpredictable;
 
 use crate::config::Config;
-use crate::heap::block::{Block, BlockId, Blocks, split};
-use crate::heap::free_index::Spot;
+use crate::heap::block::{BlockId, Blocks};
 use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{LaneId, PoolIndex, Pools};
@@ -58,18 +58,6 @@ pub(crate) struct Want {
     splits: bool,
     pool: PoolIndex,
     lane: LaneId,
-}
-
-/// How a free block is cut for a request.
-#[derive(Clone, Copy, Debug)]
-struct Cut {
-    /// Whether there is a rest.
-    splits: bool,
-    /// What the request gets.
-    size_bytes: u64,
-    whole_bytes: u64,
-    /// Whether the whole was a piece of its segment.
-    was_split: bool,
 }
 
 /// All state of one device's memory.
@@ -216,178 +204,6 @@ impl Heap {
         Want { expandable, splits, pool, lane, ..*want }
     }
 
-    /// Hands out a free block on the usual path. None if there is no such block, or if something
-    /// is on that asks for more care: then `want` and `take` see to it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.recorder.is_listening() {
-            return None;
-        }
-        self.take_untold(requested_bytes, stream)
-    }
-
-    /// The same, while somebody listens who is not told of it here.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if !self.plain
-            || self.is_diverted()
-            || !self.is_idle()
-            || !(1..size::REQUEST_LIMIT_BYTES).contains(&requested_bytes)
-        {
-            return None;
-        }
-        let want = self.want_plainly(requested_bytes, stream);
-        if self.has_lifted()
-            && let Some(addr) = self.take_lifted(want.lane, want.size_bytes, requested_bytes)
-        {
-            return Some(addr);
-        }
-        self.take_where::<true>(&want)
-    }
-
-    /// Hands out a free block, or none if no free block will do.
-    pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
-        if self.collecting {
-            self.pools.pool_mut(want.pool).searches += 1;
-        }
-        self.take_where::<false>(want)
-    }
-
-    /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
-    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
-        let lane = self.pools.lane_mut(want.lane);
-        let mut spot = lane.free.find(self.blocks.slots(), want.size_bytes)?;
-        if self.blocks[spot.id].expandable {
-            spot = self.search_expandable(want.lane, want.expandable, spot)?;
-        }
-        if !PLAIN && !self.split_limit_allows(want, spot.id) {
-            return None;
-        }
-        let cut = self.cut_for::<PLAIN>(want, &self.blocks[spot.id]);
-        self.blocks.reserve();
-        let (slots, spare) = self.blocks.parts();
-        let free = &mut self.pools.lane_mut(want.lane).free;
-        free.remove_at(slots, spot);
-        if cut.splits {
-            let rest = split(slots, spare, spot.id, cut.size_bytes);
-            free.insert(slots, rest);
-            self.start_age::<PLAIN>(rest);
-        }
-        Some(self.hand_out_cut::<PLAIN>(spot.id, want, &cut))
-    }
-
-    /// The search goes on from an expandable block: past those that can still grow a lot, so that
-    /// the growable end of a segment is taken last; or past all of them while the setting is off.
-    #[inline(never)]
-    fn search_expandable(&self, lane: LaneId, growing: bool, mut spot: Spot) -> Option<Spot> {
-        let free = &self.pools.lane(lane).free;
-        if !growing {
-            while self.blocks[spot.id].expandable {
-                spot = free.next(self.blocks.slots(), spot)?;
-            }
-            return Some(spot);
-        }
-        let mut room_bytes = self.room_bytes(spot.id);
-        while self.blocks[spot.id].expandable {
-            let Some(next) = free.next(self.blocks.slots(), spot) else { break };
-            let next_room_bytes = self.room_bytes(next.id);
-            if next_room_bytes >= room_bytes {
-                break;
-            }
-            (spot, room_bytes) = (next, next_room_bytes);
-        }
-        Some(spot)
-    }
-
-    /// The block's size and that of the addresses right behind it that it could grow into.
-    fn room_bytes(&self, id: BlockId) -> u64 {
-        let block = &self.blocks[id];
-        let next = block.next.map(|next| &self.blocks[next]);
-        let unmapped = next.filter(|next| next.state == State::Unmapped);
-        block.size_bytes + unmapped.map_or(0, |next| next.size_bytes)
-    }
-
-    /// Whether the split limit lets this block serve this request: neither is a block above the
-    /// limit broken into for a small request, nor is far too much given to a large one.
-    fn split_limit_allows(&self, want: &Want, id: BlockId) -> bool {
-        let (block, limit_bytes) = (&self.blocks[id], self.split_limit_bytes);
-        if limit_bytes == u64::MAX {
-            return true;
-        }
-        if self.policy.split_limit_spares_expandable && block.expandable {
-            return true;
-        }
-        if want.size_bytes < limit_bytes {
-            block.size_bytes < limit_bytes
-        } else {
-            let slack_bytes = self.config.max_non_split_rounding_bytes;
-            block.size_bytes < want.size_bytes.saturating_add(slack_bytes)
-        }
-    }
-
-    /// How a block is cut for a request that it is large enough for.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn cut_for<const PLAIN: bool>(&self, want: &Want, block: &Block) -> Cut {
-        // Of these choices none can be predicted, so that they are made with no branch.
-        let fine = (want.kind == PoolKind::Small)
-            | if self.policy.split_by_segment_kind { block.expandable } else { want.expandable };
-        let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
-        let whole_bytes = block.size_bytes;
-        let rest_bytes = whole_bytes - want.size_bytes;
-        let splits =
-            want.splits & size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
-        let size_bytes = select_unpredictable(splits, want.size_bytes, whole_bytes);
-        Cut { splits, size_bytes, whole_bytes, was_split: block.is_split() }
-    }
-
-    /// Makes a block that is in no index live, split to size where that is right.
-    fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
-        let cut = self.cut_for::<false>(want, &self.blocks[id]);
-        if cut.splits {
-            let rest = self.blocks.split(id, cut.size_bytes);
-            self.shelve(rest);
-        }
-        self.hand_out_cut::<false>(id, want, &cut)
-    }
-
-    /// Makes a block live that is in no index and was cut to size.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn hand_out_cut<const PLAIN: bool>(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
-        let &Cut { size_bytes, whole_bytes, was_split, .. } = cut;
-        let oversize = !PLAIN && size_bytes >= self.split_limit_bytes;
-        let block = &mut self.blocks[id];
-        block.requested_bytes = want.requested_bytes;
-        block.state = State::Live;
-        if !PLAIN {
-            block.oversize = oversize;
-        }
-        let (addr, segment) = (block.addr, block.segment);
-        let (kind, expandable) = (want.kind, block.expandable);
-        // Pieces of expandable segments are not counted.
-        if was_split && !expandable {
-            // What is taken off a piece makes for less, and never for more.
-            let blocks = u64::from(size_bytes == whole_bytes);
-            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
-        } else if !expandable {
-            let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
-            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
-        }
-        if PLAIN {
-            self.note_last(id);
-        }
-        self.segments.note_start(segment, addr, id);
-        let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
-        let requested_bytes = want.requested_bytes;
-        self.record_where::<PLAIN>(id, Record::Alloc { place, requested_bytes, oversize });
-        addr
-    }
-
     /// The live block that starts at `addr`.
     #[inline(always)]
     #[allow(clippy::inline_always)]
@@ -431,9 +247,13 @@ impl Heap {
 
     /// The live block at an address, if it can be put back on the usual path.
     #[inline(always)]
-    #[allow(clippy::inline_always)]
+    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        self.live(addr).filter(|&id| self.plain && !self.blocks[id].used_elsewhere)
+        let id = self.segments.block_at(addr)?;
+        let block = &self.blocks[id];
+        // One branch for all of it, which is hardly ever taken.
+        let is_live = (block.state == State::Live) & (block.addr == addr);
+        (is_live & self.plain & !block.used_elsewhere).then_some(id)
     }
 
     /// Puts back a block on the usual path. If somebody listens, he is not told of it here.

@@ -232,10 +232,10 @@ impl Segments {
     pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
         let id = self.cover.segment_near(addr, |id| self[id].span.addr)?;
         let segment = &self[id];
-        if !segment.span.contains(addr) {
-            return None;
-        }
-        BlockId::from_index(*segment.starts.get(segment.window(addr))?)
+        // Of an address before the segment or behind it this makes a window that there is not, or one
+        // whose block starts elsewhere.
+        let window = addr.0.wrapping_sub(segment.span.addr.0) >> segment.window_shift;
+        BlockId::from_index(*segment.starts.get(window as usize)?)
     }
 
     /// Remembers that the block, now handed out, starts at `addr`.

@@ -1,0 +1,229 @@
+//! Taking: a request gets the smallest free block that will do, cut to size.
+
+use std::hint::select_unpredictable;
+
+use crate::heap::block::{Block, BlockId, State, place_of, split};
+use crate::heap::free_index::{FreeIndex, Spot};
+use crate::heap::segment::SegmentId;
+use crate::heap::{Heap, Want, size};
+use crate::record::{Place, Record};
+use crate::types::{Addr, PoolKind, StreamId};
+
+/// How a free block is cut for a request.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    /// Whether there is a rest.
+    splits: bool,
+    /// What the request gets.
+    size_bytes: u64,
+    whole_bytes: u64,
+    /// Whether the whole was a piece of its segment.
+    was_split: bool,
+}
+
+/// What is to be known of a block that was handed out.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    id: BlockId,
+    addr: Addr,
+    segment: SegmentId,
+    expandable: bool,
+    oversize: bool,
+}
+
+impl Heap {
+    /// Hands out a free block on the usual path. None if there is no such block, or if something
+    /// is on that asks for more care: then `want` and `take` see to it.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.recorder.is_listening() {
+            return None;
+        }
+        self.take_untold(requested_bytes, stream)
+    }
+
+    /// The same, while somebody listens who is not told of it here.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        // One branch for all of it, which is never taken.
+        let is_odd = requested_bytes.wrapping_sub(1) >= size::REQUEST_LIMIT_BYTES - 1;
+        if !self.plain | self.is_diverted() | !self.is_idle() | is_odd {
+            return None;
+        }
+        let want = self.want_plainly(requested_bytes, stream);
+        if self.has_lifted()
+            && let Some(addr) = self.take_lifted(want.lane, want.size_bytes, requested_bytes)
+        {
+            return Some(addr);
+        }
+        self.take_where::<true>(&want)
+    }
+
+    /// Hands out a free block, or none if no free block will do.
+    pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
+        if self.collecting {
+            self.pools.pool_mut(want.pool).searches += 1;
+        }
+        self.take_where::<false>(want)
+    }
+
+    /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
+    // What is asked of the blocks is asked of one slice of them: what is written to a block might, for
+    // all that the compiler knows, change where the blocks are.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
+    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+        self.blocks.reserve();
+        let by_segment = self.policy.split_by_segment_kind;
+        let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
+        let (slots, spare) = self.blocks.parts();
+        let free = &mut self.pools.lane_mut(want.lane).free;
+        let mut spot = free.find(slots, want.size_bytes)?;
+        if slots[spot.id.place()].expandable {
+            spot = search_expandable(free, slots, want.expandable, spot)?;
+        }
+        let whole = &slots[spot.id.place()];
+        if !PLAIN && limit_bytes != u64::MAX {
+            let spared = self.policy.split_limit_spares_expandable && whole.expandable;
+            let slack_bytes = self.config.max_non_split_rounding_bytes;
+            if !spared && !split_limit_allows(want, whole, limit_bytes, slack_bytes) {
+                return None;
+            }
+        }
+        let cut = cut_for(want, whole, by_segment, limit_bytes);
+        free.remove_at(slots, spot);
+        let rest = cut.splits.then(|| {
+            let rest = split(slots, spare, spot.id, cut.size_bytes);
+            free.insert(slots, rest);
+            rest
+        });
+        let taken = make_live::<PLAIN>(slots, spot.id, want, cut.size_bytes >= limit_bytes);
+        if let Some(rest) = rest {
+            self.start_age::<PLAIN>(rest);
+        }
+        self.tell_taken::<PLAIN>(want, &cut, &taken);
+        Some(taken.addr)
+    }
+
+    /// Makes a block that is in no index live, split to size where that is right.
+    pub(super) fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
+        let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
+        let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
+        if cut.splits {
+            let rest = self.blocks.split(id, cut.size_bytes);
+            self.shelve(rest);
+        }
+        let (slots, _) = self.blocks.parts();
+        let taken = make_live::<false>(slots, id, want, cut.size_bytes >= limit_bytes);
+        self.tell_taken::<false>(want, &cut, &taken);
+        taken.addr
+    }
+
+    /// States that a block was handed out, and remembers where it starts.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn tell_taken<const PLAIN: bool>(&mut self, want: &Want, cut: &Cut, taken: &Taken) {
+        let &Cut { size_bytes, whole_bytes, was_split, .. } = cut;
+        let &Taken { id, addr, segment, expandable, oversize } = taken;
+        let kind = want.kind;
+        // Pieces of expandable segments are not counted.
+        if was_split && !expandable {
+            // What is taken off a piece makes for less, and never for more.
+            let blocks = u64::from(size_bytes == whole_bytes);
+            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
+        } else if !expandable {
+            let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+        }
+        if PLAIN {
+            self.note_last(id);
+        }
+        self.segments.note_start(segment, addr, id);
+        let place = Place { kind, stream: want.stream, addr, size_bytes };
+        let requested_bytes = want.requested_bytes;
+        self.record_where::<PLAIN>(id, Record::Alloc { place, requested_bytes, oversize });
+    }
+}
+
+/// Makes a block live that is in no index and was cut to size.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+fn make_live<const PLAIN: bool>(
+    slots: &mut [Block],
+    id: BlockId,
+    want: &Want,
+    exceeds_limit: bool,
+) -> Taken {
+    let oversize = !PLAIN && exceeds_limit;
+    let block = &mut slots[id.place()];
+    block.requested_bytes = want.requested_bytes;
+    block.state = State::Live;
+    if !PLAIN {
+        block.oversize = oversize;
+    }
+    let (addr, segment, expandable) = (block.addr, block.segment, block.expandable);
+    Taken { id, addr, segment, expandable, oversize }
+}
+
+/// The search goes on from an expandable block: past those that can still grow a lot, so that the
+/// growable end of a segment is taken last; or past all of them while the setting is off.
+#[inline(never)]
+fn search_expandable(
+    free: &FreeIndex,
+    slots: &[Block],
+    growing: bool,
+    mut spot: Spot,
+) -> Option<Spot> {
+    let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
+    if !growing {
+        while is_expandable(spot) {
+            spot = free.next(slots, spot)?;
+        }
+        return Some(spot);
+    }
+    let mut least_bytes = room_bytes(slots, spot.id);
+    while is_expandable(spot) {
+        let Some(next) = free.next(slots, spot) else { break };
+        let next_bytes = room_bytes(slots, next.id);
+        if next_bytes >= least_bytes {
+            break;
+        }
+        (spot, least_bytes) = (next, next_bytes);
+    }
+    Some(spot)
+}
+
+/// The block's size and that of the addresses right behind it that it could grow into.
+fn room_bytes(slots: &[Block], id: BlockId) -> u64 {
+    let block = &slots[id.place()];
+    // Nobody is live, so that it needs no question whether there is a block behind.
+    let next = &slots[place_of(block.next)];
+    block.size_bytes + if next.state == State::Unmapped { next.size_bytes } else { 0 }
+}
+
+/// Whether the split limit lets this block serve this request: neither is a block above the limit
+/// broken into for a small request, nor is far too much given to a large one.
+fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes: u64) -> bool {
+    if want.size_bytes < limit_bytes {
+        block.size_bytes < limit_bytes
+    } else {
+        block.size_bytes < want.size_bytes.saturating_add(slack_bytes)
+    }
+}
+
+/// How a block is cut for a request that it is large enough for. `by_segment` says whether that
+/// follows from the segment that it lies in.
+#[inline(always)]
+#[allow(clippy::inline_always)]
+fn cut_for(want: &Want, block: &Block, by_segment: bool, limit_bytes: u64) -> Cut {
+    // Of these choices none can be predicted, so that they are made with no branch.
+    let fine = (want.kind == PoolKind::Small)
+        | if by_segment { block.expandable } else { want.expandable };
+    let whole_bytes = block.size_bytes;
+    let rest_bytes = whole_bytes - want.size_bytes;
+    let splits = want.splits & size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+    let size_bytes = select_unpredictable(splits, want.size_bytes, whole_bytes);
+    Cut { splits, size_bytes, whole_bytes, was_split: block.is_split() }
+}
