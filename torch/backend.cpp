@@ -41,8 +41,8 @@ std::string devices_asked_for() {
   std::string devices = asked != nullptr ? asked : "cuda";
   TORCH_CHECK(
       devices == "cuda" || devices == "process",
-      "LARDER_DEVICE is '", devices, "', and PyTorch runs on real GPUs only: unset it, or choose GPUs by "
-      "CUDA_VISIBLE_DEVICES");
+      "LARDER_DEVICE is '", devices, "', and PyTorch needs real GPUs and chooses them itself: unset it, and "
+      "choose GPUs by CUDA_VISIBLE_DEVICES");
   return devices;
 }
 
@@ -58,6 +58,16 @@ void have_settings_read() {
   } catch (const std::exception& error) {
     TORCH_CHECK(false, complaint + error.what());
   }
+}
+
+// The libraries that a process finds under the name liblarder.so need not be those that this one was built
+// with; of another version they might lay out their values differently.
+void check_version() {
+  std::string built_for = std::to_string(LARDER_VERSION_MAJOR) + "." + std::to_string(LARDER_VERSION_MINOR) + ".";
+  std::string found = larder_version();
+  TORCH_CHECK(
+      found.rfind(built_for, 0) == 0,
+      "this library was built for Larder " + built_for + "x, and the liblarder.so that it found is " + found);
 }
 
 std::string& last_error() {
@@ -90,6 +100,7 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
         current.load()->name() == "native",
         "PyTorch's allocator is '", current.load()->name(), "', and Larder takes the place of the "
         "native one only");
+    check_version();
     have_settings_read();
     const char* environment = std::getenv("LARDER_CONF");
     std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";

@@ -1,5 +1,7 @@
-// Larder as PyTorch's CUDA allocator: every virtual of c10::cuda::CUDACachingAllocator::CUDAAllocator,
-// forwarded to larder.h. What versions of PyTorch later than 2.11 added is marked by LARDER_TORCH.
+// Larder as PyTorch's CUDA allocator: every virtual that c10::cuda::CUDACachingAllocator::CUDAAllocator of
+// PyTorch 2.11 has, forwarded to larder.h. What later versions added is marked by LARDER_TORCH; of that
+// allocateWithAddress and annotateMemory are not there, and markCaptureBegin and markCaptureEnd are not
+// needed, because Larder asks the streams.
 
 #pragma once
 
@@ -151,9 +153,7 @@ class Backend final : public CUDAAllocator {
     if (c10::memoryProfilingEnabled()) [[unlikely]] {
       report_free(opened(), ptr);
     }
-    if (larder_status status = larder_free(opened(), ptr)) [[unlikely]] {
-      fail_to_free(status, ptr);
-    }
+    check_at(larder_free(opened(), ptr), ptr);
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
       (*interpreter)->trace_gpu_memory_deallocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
     }
@@ -187,7 +187,7 @@ class Backend final : public CUDAAllocator {
   void* getBaseAllocation(void* ptr, size_t* size) override {
     void* base = nullptr;
     size_t whole = 0;
-    check(larder_base_allocation(opened(), ptr, &base, &whole));
+    check_at(larder_base_allocation(opened(), ptr, &base, &whole), ptr);
     if (size != nullptr) {
       *size = whole;
     }
@@ -330,7 +330,7 @@ class Backend final : public CUDAAllocator {
 
   ShareableHandle shareIpcHandle(void* ptr) override {
     larder_shared* found = nullptr;
-    check(larder_share(opened(), ptr, &found));
+    check_at(larder_share(opened(), ptr, &found), ptr);
     Owned<larder_shared> shared(found, larder_shared_free);
     size_t length = 0;
     const uint8_t* bytes = larder_shared_bytes(found, &length);
@@ -399,6 +399,10 @@ class Backend final : public CUDAAllocator {
     for (const auto& action : skip_actions) {
       skip |= 1U << c10::CachingDeviceAllocator::parseTraceEntryAction(action);
     }
+    // As long as there are no devices there is nothing to remember, nor to forget.
+    if (!initialized()) {
+      return;
+    }
     if (!enabled) {
       check(larder_stop_history(opened()));
       return;
@@ -446,6 +450,11 @@ class Backend final : public CUDAAllocator {
   }
 
   SnapshotInfo snapshot(c10::MempoolId_t pool, bool include_traces) override {
+    if (!initialized()) {
+      SnapshotInfo nothing;
+      nothing.config_metadata = settings_in_force();
+      return nothing;
+    }
     larder_snapshot* taken = nullptr;
     check(larder_take_snapshot(opened(), to_larder(pool), include_traces, &taken));
     Owned<larder_snapshot> owned(taken, larder_snapshot_free);
@@ -510,7 +519,7 @@ class Backend final : public CUDAAllocator {
 
   // Asking the runtime costs more than all the rest, and where there is one device it is that one.
   c10::DeviceIndex current_device() const {
-    if (device_count_ == 1) [[likely]] {
+    if (device_count_.load(std::memory_order_relaxed) == 1) [[likely]] {
       return 0;
     }
     c10::DeviceIndex device = -1;
@@ -533,7 +542,15 @@ class Backend final : public CUDAAllocator {
 
   void* take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
     void* ptr = nullptr;
-    if (larder_status status = larder_malloc(opened(), device, size, stream, &ptr)) [[unlikely]] {
+    larder_status status = larder_malloc(opened(), device, size, stream, &ptr);
+    if (auto kept = take_exception()) [[unlikely]] {
+      if (status == LARDER_OK) {
+        larder_free(opened(), ptr);
+        (void)take_exception();
+      }
+      std::rethrow_exception(kept);
+    }
+    if (status != LARDER_OK) [[unlikely]] {
       if (status == LARDER_OUT_OF_MEMORY) {
         report_out_of_memory(device);
       }
@@ -552,8 +569,8 @@ class Backend final : public CUDAAllocator {
   std::string settings_;
   std::mutex init_mutex_;
   std::atomic<larder*> larder_{nullptr};
-  int32_t device_count_ = 0;
-  int64_t max_split_size_ = -1;
+  std::atomic<int32_t> device_count_{0};
+  std::atomic<int64_t> max_split_size_{-1};
   std::atomic<bool> enabled_{true};
 };
 

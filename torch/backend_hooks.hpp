@@ -45,6 +45,44 @@ void destroy(void* data) {
   delete static_cast<T*>(data);
 }
 
+// What functions of PyTorch's throw.
+//
+// No exception can go through Larder, so that it is kept until the call of Larder's has returned, and thrown
+// then.
+
+inline std::exception_ptr& kept_exception() {
+  static thread_local std::exception_ptr kept;
+  return kept;
+}
+
+// How many threads keep one. It is looked at after every call, and nearly always it is 0.
+inline std::atomic<int> exceptions_kept{0};
+
+template <typename Hook>
+auto keeping_exceptions(Hook&& hook) -> decltype(hook()) {
+  try {
+    return hook();
+  } catch (...) {
+    if (kept_exception() == nullptr) {
+      kept_exception() = std::current_exception();
+      exceptions_kept.fetch_add(1, std::memory_order_relaxed);
+    }
+    return decltype(hook())();
+  }
+}
+
+// Takes what the calling thread keeps; null if that is nothing.
+inline std::exception_ptr take_exception() {
+  if (exceptions_kept.load(std::memory_order_relaxed) == 0) [[likely]] {
+    return nullptr;
+  }
+  auto taken = std::exchange(kept_exception(), nullptr);
+  if (taken != nullptr) {
+    exceptions_kept.fetch_sub(1, std::memory_order_relaxed);
+  }
+  return taken;
+}
+
 // Filters and sources.
 
 using Filter = std::function<bool(cudaStream_t)>;
@@ -53,7 +91,7 @@ inline larder_filter filter_of(Filter filter) {
   larder_filter asked{};
   asked.kind = LARDER_FILTER_FUNCTION;
   asked.takes = [](void* data, void* stream) {
-    return (*static_cast<Filter*>(data))(static_cast<cudaStream_t>(stream));
+    return keeping_exceptions([&] { return (*static_cast<Filter*>(data))(static_cast<cudaStream_t>(stream)); });
   };
   asked.release = destroy<Filter>;
   asked.data = new Filter(std::move(filter));
@@ -88,11 +126,13 @@ inline larder_source source_of(Source allocator) {
 
 // Memory that others keep without need, such as what was sent to other processes and is done with.
 inline bool run_free_memory_callbacks(void*, int32_t) {
-  bool freed = false;
-  for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
-    freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
-  }
-  return freed;
+  return keeping_exceptions([] {
+    bool freed = false;
+    for (const auto& name : c10::FreeCudaMemoryCallbacksRegistry()->Keys()) {
+      freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
+    }
+    return freed;
+  });
 }
 
 // Contexts: a shared pointer in a box that counts its references.
@@ -143,13 +183,16 @@ inline uint64_t unix_time_ns(void*) {
 // Observers and trackers.
 
 inline void tell_out_of_memory(void* data, const larder_out_of_memory* report) {
-  if (!report->rejected) {
+  if (report->rejected) {
+    return;
+  }
+  keeping_exceptions([&] {
     (*static_cast<OutOfMemoryObserver*>(data))(
         report->device,
         report->tried_bytes,
         report->has_cap ? report->cap_bytes : report->total_bytes,
         report->free_bytes);
-  }
+  });
 }
 
 #if LARDER_TORCH >= 212
@@ -183,7 +226,9 @@ inline TraceEntry entry_of(const larder_event& event, c10::approx_time_t time) {
 }
 
 inline void tell_event(void* data, const larder_event* event) {
-  (*static_cast<AllocatorTraceTracker*>(data))(entry_of(*event, c10::getApproximateTime()));
+  keeping_exceptions([&] {
+    (*static_cast<AllocatorTraceTracker*>(data))(entry_of(*event, c10::getApproximateTime()));
+  });
 }
 
 } // namespace larder_torch

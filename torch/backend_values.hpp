@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -30,9 +32,16 @@ namespace larder_torch {
   TORCH_CHECK(false, text);
 }
 
+// What a function of PyTorch's threw in the call that has just returned comes before what Larder says.
+inline void rethrow_kept() {
+  if (auto kept = take_exception()) [[unlikely]] {
+    std::rethrow_exception(kept);
+  }
+}
+
 // In PyTorch's words, which programs look for. The address is written without a stream: where a compiler
 // brings a standard library of its own into this one, its streams cannot write numbers.
-[[noreturn]] inline void fail_to_free(larder_status status, void* ptr) {
+[[noreturn]] inline void fail_at(larder_status status, void* ptr) {
   char address[32];
   std::snprintf(address, sizeof(address), "%p", ptr);
   TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, std::string("invalid device pointer: ") + address);
@@ -40,8 +49,17 @@ namespace larder_torch {
 }
 
 inline void check(larder_status status) {
+  rethrow_kept();
   if (status != LARDER_OK) [[unlikely]] {
     fail(status);
+  }
+}
+
+// The same, of a call about a pointer.
+inline void check_at(larder_status status, void* ptr) {
+  rethrow_kept();
+  if (status != LARDER_OK) [[unlikely]] {
+    fail_at(status, ptr);
   }
 }
 
@@ -58,8 +76,18 @@ inline larder_pool_id to_larder(c10::MempoolId_t pool) {
 // Settings.
 
 // Larder's own settings are tried out on a simulated GPU, because no device should be opened before
-// PyTorch opens it.
+// PyTorch opens it. PyTorch's keys would be without effect: PyTorch's own values take their place.
 inline void check_settings(const std::string& settings) {
+  for (std::string_view rest = settings; !rest.empty();) {
+    std::string_view setting = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(setting.size() + 1, rest.size()));
+    std::string_view key = setting.substr(0, setting.find(':'));
+    key.remove_prefix(std::min(key.find_first_not_of(' '), key.size()));
+    TORCH_CHECK_VALUE(
+        key.empty() || key == "policy" || key == "page_size_mb",
+        "LARDER_CONF: '" + std::string(key) + "' is none of Larder's own keys, policy and page_size_mb; PyTorch's "
+        "belong into PYTORCH_CUDA_ALLOC_CONF");
+  }
   larder* opened = nullptr;
   check(larder_open("sim:1GiB", settings.c_str(), &opened));
   larder_close(opened);

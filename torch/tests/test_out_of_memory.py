@@ -210,6 +210,28 @@ class ObserverCase(AllocatorCase):
         self.assertEqual(len(looked), 1)
         self.assertEqual(looked[0][0]["num_ooms"], torch.cuda.memory_stats()["num_ooms"])
 
+    def test_what_an_observer_raises_takes_the_place_of_the_error(self):
+        # In a process of its own, because the observer stays.
+        child = start_child(
+            """
+import torch
+calm = [True]
+def observer(*_):
+    if not calm[0]:
+        raise ZeroDivisionError("the observer's own")
+torch.cuda.init()
+torch._C._cuda_attach_out_of_memory_observer(observer)
+for calm[0] in (False, False, True):
+    try:
+        torch.empty(2**40, device="cuda")
+    except Exception as error:
+        print(type(error).__name__)
+print(torch.zeros(4, device="cuda").numel(), torch.cuda.memory_stats()["num_ooms"])
+"""
+        )
+        raised = ["ZeroDivisionError", "ZeroDivisionError", "OutOfMemoryError", "4 3"]
+        self.assertEqual(output_of(child).splitlines(), raised)
+
     def test_what_fits_is_not_reported(self):
         self.seen.clear()
         keep = byte_tensor(30 * MIB)

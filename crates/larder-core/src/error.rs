@@ -100,6 +100,8 @@ pub enum PoolProblem {
     SegmentGone(Addr),
     /// The checkpoint is of another pool.
     OtherPool,
+    /// The checkpoint was made by another allocator, which may have a pool of the same name.
+    OtherAllocator,
 }
 
 impl fmt::Display for PoolProblem {
@@ -112,6 +114,7 @@ impl fmt::Display for PoolProblem {
             PoolProblem::NoName => "(0, 0) names no private pool",
             PoolProblem::Exists => "it exists already, and only a new pool is given a source",
             PoolProblem::OtherPool => "the checkpoint is of another pool",
+            PoolProblem::OtherAllocator => "the checkpoint was made by another allocator",
             PoolProblem::BadSegment(addr) => {
                 return write!(f, "its source gave {addr}, which is in use or no multiple of 512");
             }
@@ -231,6 +234,13 @@ impl OutOfMemory {
                 "The cache has enough bytes but in pieces, the largest {blocks}: {cure}."
             );
         }
+        if self.private_free_bytes >= self.tried_bytes {
+            let kept = Bytes(self.private_free_bytes);
+            return format!(
+                "Private pools keep {kept} free: let go of those that are done with, or let requests \
+                 from outside use them when memory runs out."
+            );
+        }
         let others: u64 = self
             .processes
             .iter()
@@ -317,7 +327,10 @@ mod tests {
         assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
         let pooled = OutOfMemory { private_free_bytes: 6 * GIB, ..report() };
         assert!(pooled.to_string().contains("6.00 GiB is kept by private pools, and 2.00 GiB is"));
-        assert!(pooled.to_string().contains("smaller batches"), "the pieces are not ours to join");
+        assert!(pooled.to_string().contains("Private pools keep 6.00 GiB free: let go of those"));
+        let little =
+            OutOfMemory { private_free_bytes: 2 * GIB, allocated_bytes: 75 * GIB, ..report() };
+        assert!(little.to_string().contains("smaller batches"), "that would not do");
         let full = OutOfMemory { allocated_bytes: 78 * GIB, ..report() };
         assert!(full.to_string().contains("smaller batches"));
         let other = ProcessMemory { pid: 7, own: false, used_bytes: 40 * GIB };

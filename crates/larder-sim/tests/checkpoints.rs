@@ -337,6 +337,22 @@ fn a_segment_that_is_gone_is_named_and_nothing_is_half_done() {
 }
 
 #[test]
+fn a_checkpoint_of_another_allocator_changes_nothing() {
+    BenchTop::under_each_policy(GIB, "", |top| {
+        let own = pool(top);
+        let block = malloc_in(top, &own, 20 * MIB);
+        BenchTop::under_each_policy(GIB, "", |stranger| {
+            let others = pool(stranger);
+            assert_eq!(own.id(), others.id(), "the names alone do not tell");
+            let checkpoint = save(stranger, &others);
+            assert_eq!(problem(own.restore(&checkpoint)), PoolProblem::OtherAllocator);
+            assert!(own.has_live(&[block]).unwrap());
+        });
+        top.free(block);
+    });
+}
+
+#[test]
 fn a_checkpoint_is_of_one_pool_and_of_a_pool_in_use() {
     BenchTop::under_each_policy(GIB, "", |top| {
         let [first, second] = [pool(top), pool(top)];

@@ -21,9 +21,12 @@ impl Allocator {
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
         let mut shelf = self.enter(Level::All);
         let ready = shelf.record_deferred(&*self.device);
-        let saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(about(pool)));
+        let mut saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(about(pool)));
         drop(shelf);
         self.leave();
+        if let Ok(checkpoint) = &mut saved {
+            checkpoint.maker = self.serial;
+        }
         saved
     }
 
@@ -34,6 +37,9 @@ impl Allocator {
     /// No byte of the memory is touched. Whoever held a block that is now freed must let go of it,
     /// and whoever held one that is live again may have it back.
     pub fn restore_pool(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
+        if checkpoint.maker != self.serial {
+            return Err(about(checkpoint.pool())(PoolProblem::OtherAllocator));
+        }
         let mut shelf = self.enter(Level::State);
         let restored = shelf.restore(&*self.device, checkpoint);
         drop(shelf);

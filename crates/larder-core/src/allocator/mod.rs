@@ -17,6 +17,7 @@ pub mod share;
 mod share_bytes;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use larder_lock::{TurnGuard, TurnLock};
@@ -54,7 +55,12 @@ pub struct Allocator {
     hooks: Hooks,
     watch: Watch,
     imports: Mutex<Imports>,
+    /// How many allocators there were before it: checkpoints know by it whose they are.
+    serial: u64,
 }
+
+/// How many allocators there have been.
+static ALLOCATORS: AtomicU64 = AtomicU64::new(0);
 
 /// What the lock guards: the heap, and what device calls left over.
 struct Shelf {
@@ -96,7 +102,8 @@ impl Allocator {
             exports: Exports::default(),
         };
         let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
-        Allocator { device, shelf, hooks, watch, imports: Mutex::default() }
+        let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);
+        Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
     }
 
     fn lock(&self) -> TurnGuard<'_, Shelf> {

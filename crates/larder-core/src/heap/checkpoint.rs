@@ -14,6 +14,8 @@ use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
 /// segments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
+    /// The allocator that made it. The heap itself does not look at it.
+    pub(crate) maker: u64,
     pool: PoolId,
     /// In the order in which they are put back.
     segments: Vec<Layout>,
@@ -128,7 +130,7 @@ impl Heap {
                 });
             }
         }
-        Ok(Checkpoint { pool, segments })
+        Ok(Checkpoint { maker: 0, pool, segments })
     }
 
     /// Checks that a checkpoint can be put back: its segments are there, have at least the memory
