@@ -10,9 +10,11 @@
 mod allocator;
 mod conf;
 mod errors;
+mod number;
 mod pool;
 mod snapshot;
 mod stack;
+mod streams;
 mod workload;
 
 use pyo3::prelude::*;
