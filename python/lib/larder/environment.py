@@ -1,0 +1,60 @@
+"""What the environment asks of Larder in a process with PyTorch; checked before anything is touched."""
+
+from __future__ import annotations
+
+import os
+
+from larder import _native
+from larder.errors import SettingsError, UsageError
+
+__all__ = ["check_device", "check_own", "check_torch", "torch_variable"]
+
+DEVICE = "LARDER_DEVICE"
+OWN = "LARDER_CONF"
+
+
+def check_device() -> None:
+    """Refuses a LARDER_DEVICE: which GPUs there are is PyTorch's matter."""
+    text = _plain(DEVICE, os.environ.get(DEVICE, "")).strip()
+    # "cuda" is what it is without a word. "process" is the device beside a PyTorch in a test without a GPU.
+    if text in ("", "cuda", "process"):
+        return
+    try:
+        kind = _native.device_kind(text)
+    except UsageError:
+        raise SettingsError(
+            f"{DEVICE} is '{text}', which is no device: unset it, PyTorch itself chooses its GPUs"
+        ) from None
+    if kind == "cuda":
+        raise SettingsError(
+            f"{DEVICE} is '{text}', and PyTorch itself chooses its GPUs: unset it, and say by "
+            "CUDA_VISIBLE_DEVICES which there are"
+        )
+    raise SettingsError(
+        f"{DEVICE} is '{text}', and PyTorch programs need a real GPU: unset it; simulated ones are for "
+        "larder.Allocator, larder.replay and their like"
+    )
+
+
+def check_own(name: str, text: str) -> None:
+    """Refuses settings that are not Larder's own; `name` says where they are from."""
+    _native.check_own_settings(name, _plain(name, text))
+
+
+def check_torch() -> None:
+    """Refuses PyTorch's settings where they cannot be, as far as they are known here."""
+    if name := torch_variable():
+        _native.check_torch_settings(name, _plain(name, os.environ[name]))
+
+
+def torch_variable() -> str | None:
+    """The variable that PyTorch's settings are in: of the two that are set, the one that counts."""
+    return next((name for name in _native.TORCH_VARIABLES if name in os.environ), None)
+
+
+def _plain(name: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise SettingsError(f"{name} is no text in UTF-8") from None
+    return text
