@@ -127,6 +127,7 @@ def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: Fa
         ({"PYTORCH_ALLOC_CONF": "foo:1,max_split_size_mb:5"}, "PYTORCH_ALLOC_CONF: the setting 'max_split_size_mb'"),
         ({"LARDER_DEVICE": "sim:80GiB"}, "LARDER_DEVICE is 'sim:80GiB', and PyTorch programs need a real GPU: unset it"),
         ({"LARDER_DEVICE": "cuda:0"}, "LARDER_DEVICE is 'cuda:0', and PyTorch itself chooses its GPUs: unset it"),
+        ({"LARDER_DEVICE": ""}, "LARDER_DEVICE is '', which is no device: unset it"),
         ({"LARDER_DEVICE": "gpu"}, "LARDER_DEVICE is 'gpu', which is no device: unset it"),
     ],
 )
@@ -153,7 +154,7 @@ def test_a_bad_environment_is_told_before_anything_is_imported_or_compiled(
         assert told(run_python, script, variables).startswith("SettingsError LARDER_")
 
 
-@pytest.mark.parametrize("device", ["", "cuda", "process"])
+@pytest.mark.parametrize("device", ["cuda", "process"])
 def test_devices_that_pytorch_programs_may_have(
     run_python: Run, script: Script, fake_torch: FakeTorch, device: str
 ) -> None:

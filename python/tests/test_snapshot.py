@@ -99,9 +99,9 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(workloads: Path, tmp_pat
 
 
 def test_a_dictionary_that_is_not_plain_is_refused_in_one_sentence() -> None:
-    with pytest.raises(larder.UsageError, match="made of plain data, and there is a function in this one"):
+    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type function"):
         larder.Snapshot({"segments": [{"x": lambda: 0}]})
-    with pytest.raises(larder.UsageError, match="made of plain data, and there is a object in this one"):
+    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type object"):
         larder.Snapshot({"a": object()})
     nested: dict[str, object] = {}
     for _ in range(100_000):

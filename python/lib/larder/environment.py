@@ -15,9 +15,9 @@ OWN = "LARDER_CONF"
 
 def check_device() -> None:
     """Refuses a LARDER_DEVICE: which GPUs there are is PyTorch's matter."""
-    text = _plain(DEVICE, os.environ.get(DEVICE, "")).strip()
+    text = _plain(DEVICE, os.environ.get(DEVICE, "cuda"))
     # "cuda" is what it is without a word. "process" is the device beside a PyTorch in a test without a GPU.
-    if text in ("", "cuda", "process"):
+    if text in ("cuda", "process"):
         return
     try:
         kind = _native.device_kind(text)

@@ -124,7 +124,8 @@ class _PlainPickler(pickle.Pickler):
     """Writes plain data, which is all that a snapshot is made of."""
 
     def reducer_override(self, thing: object) -> NoReturn:
-        raise UsageError(f"a snapshot is made of plain data, and there is a {type(thing).__name__} in this one")
+        kind = type(thing).__name__
+        raise UsageError(f"a snapshot is made of plain data, and something in this one is of the type {kind}")
 
 
 def _pickled(plain: object) -> bytes:
