@@ -169,11 +169,18 @@ def test_what_pytorch_says_of_its_settings_names_the_variable(
     said = "PyTorch cannot read PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF: Unrecognized key 'foo'."
     sources = (Path(larder.__file__).parent / "_backend" / "backend.cpp").read_text()
     assert said.partition("Unrecognized")[0] in sources, "the C++ part says it in this way"
-    variables = {"PYTORCH_ALLOC_CONF": "foo:1", "STAND_IN_REFUSES": said}
-    sentence = "PYTORCH_ALLOC_CONF: PyTorch cannot read it: Unrecognized key 'foo'."
-    assert told(run_python, script, variables) == f"SettingsError {sentence}"
-    done = run_python("-m", "larder", "-c", "import torch", environment=variables)
-    assert (done.returncode, done.stderr) == (2, f"larder: {sentence}\n")
+    older, amd, newer = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    for names, told_as in (
+        ([newer], newer),
+        ([amd], amd),
+        ([amd, newer], f"{amd} or {newer}"),
+        ([older, amd, newer], older),
+    ):
+        variables = {**dict.fromkeys(names, "foo:1"), "STAND_IN_REFUSES": said}
+        sentence = f"{told_as}: PyTorch cannot read it: Unrecognized key 'foo'."
+        assert told(run_python, script, variables) == f"SettingsError {sentence}"
+        done = run_python("-m", "larder", "-c", "import torch", environment=variables)
+        assert (done.returncode, done.stderr) == (2, f"larder: {sentence}\n")
 
 
 def test_settings_that_only_pytorch_knows_are_left_to_it(

@@ -7,7 +7,7 @@ import os
 from larder import _native
 from larder.errors import SettingsError, UsageError
 
-__all__ = ["check_device", "check_own", "check_torch", "torch_variable"]
+__all__ = ["check_device", "check_own", "check_torch", "torch_variables"]
 
 DEVICE = "LARDER_DEVICE"
 OWN = "LARDER_CONF"
@@ -43,13 +43,18 @@ def check_own(name: str, text: str) -> None:
 
 def check_torch() -> None:
     """Refuses PyTorch's settings where they cannot be, as far as they are known here."""
-    if name := torch_variable():
+    name = next((name for name in _native.TORCH_VARIABLES if name in os.environ), None)
+    if name is not None:
         _native.check_torch_settings(name, _plain(name, os.environ[name]))
 
 
-def torch_variable() -> str | None:
-    """The variable that PyTorch's settings are in: of the two that are set, the one that counts."""
-    return next((name for name in _native.TORCH_VARIABLES if name in os.environ), None)
+def torch_variables() -> list[str]:
+    """The variables that PyTorch's settings may be from. The oldest counts alone; without it PyTorch looks at that
+    for AMD too, even where there is none, in one of the two steps in which it reads."""
+    oldest, newest = _native.TORCH_VARIABLES
+    if oldest in os.environ:
+        return [oldest]
+    return [name for name in ("PYTORCH_HIP_ALLOC_CONF", newest) if name in os.environ]
 
 
 def _plain(name: str, text: str) -> str:

@@ -68,9 +68,9 @@ def install(*, children_too: bool = True) -> None:
 def _refusal(sentence: str) -> InstallError | SettingsError:
     """Why the C++ part does not install Larder. What PyTorch says of its settings is told as we tell it."""
     unread = re.fullmatch(r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL)
-    variable = environment.torch_variable()
-    if unread and variable:
-        return SettingsError(f"{variable}: PyTorch cannot read it: {unread[1]}")
+    variables = environment.torch_variables()
+    if unread and variables:
+        return SettingsError(f"{' or '.join(variables)}: PyTorch cannot read it: {unread[1]}")
     return InstallError(f"Larder cannot be installed: {sentence}")
 
 
