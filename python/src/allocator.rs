@@ -9,15 +9,16 @@ use larder_core::record::history::Stage;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, OutOfMemory, StreamId};
 use larder_sim::{SimDevice, SimOptions};
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::conf;
-use crate::errors::{DeviceError, UsageError, of_core, of_larder};
+use crate::errors::{DeviceError, Error, UsageError, of_core, of_larder};
+use crate::number;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
 use crate::stack;
+use crate::streams::Streams;
 
 /// A caching allocator for one GPU, real or simulated.
 #[pyclass(module = "larder._native", subclass, frozen)]
@@ -26,6 +27,7 @@ pub(crate) struct Allocator {
     core: Arc<larder_core::Allocator>,
     policy: &'static str,
     device: String,
+    streams: Streams,
 }
 
 /// The devices that a text names, or the environment, or a simulated GPU if nobody names one.
@@ -94,8 +96,8 @@ impl Allocator {
         };
         let larder = made.map_err(|error| of_larder(py, &error))?;
         let core = larder.core().cloned();
-        let core = core.ok_or_else(|| PyRuntimeError::new_err("there is no allocator"))?;
-        Ok(Allocator { larder, core, policy, device })
+        let core = core.ok_or_else(|| Error::new_err("there is no allocator"))?;
+        Ok(Allocator { larder, core, policy, device, streams: Streams::default() })
     }
 
     /// The device, as its text.
@@ -120,7 +122,13 @@ impl Allocator {
 
     /// Memory of at least `size` bytes for use on the stream: its address. No bytes are at 0.
     #[pyo3(signature = (size, stream = 0))]
-    fn malloc(&self, py: Python<'_>, size: u64, stream: u64) -> PyResult<u64> {
+    fn malloc(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::size)] size: u64,
+        #[pyo3(from_py_with = number::stream)] stream: u64,
+    ) -> PyResult<u64> {
+        self.streams.note(stream);
         match self.core.malloc(size, StreamId(stream)) {
             Ok(addr) => Ok(addr.0),
             Err(error) => Err(of_core(py, &error)),
@@ -128,24 +136,42 @@ impl Allocator {
     }
 
     /// Gives memory back to the cache.
-    fn free(&self, py: Python<'_>, address: u64) -> PyResult<()> {
+    fn free(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::address)] address: u64,
+    ) -> PyResult<()> {
         self.core.free(Addr(address)).map_err(|error| of_core(py, &error))
     }
 
     /// The memory is used on this stream too: once freed it is handed out again only when the work
     /// issued there by then is done.
-    fn record_stream(&self, py: Python<'_>, address: u64, stream: u64) -> PyResult<()> {
+    fn record_stream(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::address)] address: u64,
+        #[pyo3(from_py_with = number::stream)] stream: u64,
+    ) -> PyResult<()> {
+        self.streams.note(stream);
         let result = self.core.record_stream(Addr(address), StreamId(stream));
         result.map_err(|error| of_core(py, &error))
     }
 
     /// How many bytes a live block has: what was asked for, rounded up.
-    fn usable_bytes(&self, py: Python<'_>, address: u64) -> PyResult<u64> {
+    fn usable_bytes(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::address)] address: u64,
+    ) -> PyResult<u64> {
         self.core.usable_bytes(Addr(address)).map_err(|error| of_core(py, &error))
     }
 
     /// The whole allocation of the device in which a live block lies: its address and its size.
-    fn base_allocation(&self, py: Python<'_>, address: u64) -> PyResult<(u64, u64)> {
+    fn base_allocation(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::address)] address: u64,
+    ) -> PyResult<(u64, u64)> {
         let span = self.core.base_allocation(Addr(address));
         let span = span.map_err(|error| of_core(py, &error))?;
         Ok((span.addr.0, span.size_bytes))
@@ -202,7 +228,7 @@ impl Allocator {
 
     /// Checks every invariant of the allocator; for tests.
     fn check(&self) -> PyResult<()> {
-        self.core.check().map_err(PyRuntimeError::new_err)
+        self.core.check().map_err(Error::new_err)
     }
 
     // Pools.
@@ -222,7 +248,7 @@ impl Allocator {
         &self,
         py: Python<'_>,
         stacks: &str,
-        max_entries: Option<usize>,
+        #[pyo3(from_py_with = number::max_entries)] max_entries: Option<usize>,
         clear: bool,
     ) -> PyResult<()> {
         let level: Level =
@@ -271,20 +297,26 @@ impl Allocator {
 
     // The simulated GPU.
 
-    /// A new stream, by its number.
+    /// A new stream, by its number, which nobody has used before.
     fn new_stream(&self, py: Python<'_>) -> PyResult<u64> {
+        if self.larder.simulated_device().is_some() {
+            let full = || DeviceError::new_err("all streams of the simulated GPU are in use");
+            return self.streams.next().ok_or_else(full);
+        }
         let stream = self.larder.new_stream().map_err(|error| of_larder(py, &error))?;
-        Ok(stream.id().0)
+        Ok(self.streams.keep(stream))
     }
 
     /// Work begins on a stream of the simulated GPU, and goes on until somebody waits for it.
-    fn issue(&self, stream: u64) -> PyResult<()> {
+    fn issue(&self, #[pyo3(from_py_with = number::stream)] stream: u64) -> PyResult<()> {
+        self.streams.note(stream);
         self.simulated()?.issue(StreamId(stream));
         Ok(())
     }
 
     /// All work on a stream of the simulated GPU is done.
-    fn synchronize(&self, stream: u64) -> PyResult<()> {
+    fn synchronize(&self, #[pyo3(from_py_with = number::stream)] stream: u64) -> PyResult<()> {
+        self.streams.note(stream);
         self.simulated()?.sync(StreamId(stream));
         Ok(())
     }

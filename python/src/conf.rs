@@ -1,7 +1,6 @@
 //! Settings and sizes, as texts. How settings are read, and what the environment says, is the C interface's matter.
 
-use std::env;
-
+use larder_c::devices::{self, Devices};
 use larder_c::settings::{self, Settings, TORCH_VARIABLES, VARIABLE};
 use larder_core::Policy;
 use larder_core::config::{Config, ConfigError};
@@ -39,27 +38,73 @@ pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     (first.policy == second.policy).then_some(first.policy)
 }
 
-/// Fails with a sentence if the environment asks for what cannot be in a process with PyTorch. PyTorch reads
-/// its own settings itself, and may know more of them than we do.
-#[pyfunction]
-pub(crate) fn check_environment() -> PyResult<()> {
-    let set = |name: &&'static str| env::var(name).ok().map(|text| (*name, text));
-    if let Some((name, text)) = TORCH_VARIABLES.iter().find_map(set)
-        && !matches!(Config::parse(&text), Err(ConfigError::UnknownKey { .. }))
-    {
-        check_settings(name, &text)?;
-    }
-    match set(&VARIABLE) {
-        Some((name, text)) => check_settings(name, &text),
-        None => Ok(()),
-    }
+/// The keys of `LARDER_CONF` in a process with PyTorch.
+const OWN_KEYS: [&str; 2] = ["policy", "page_size_mb"];
+
+/// The parts of a settings text. A comma in brackets parts nothing.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    text.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
 }
 
-/// Fails with a sentence unless the text can be read; `name` says where it is from.
-#[pyfunction]
-pub(crate) fn check_settings(name: &str, text: &str) -> PyResult<()> {
+/// The key of a part, which has none if it is not written `key:value`.
+fn key_of(part: &str) -> Option<&str> {
+    part.split_once(':').map(|(key, _)| key.trim())
+}
+
+/// Whether PyTorch's setting of this name is known here. There is none that takes this value.
+fn is_known(key: &str) -> bool {
+    !matches!(Config::parse(&format!("{key}:?")), Err(ConfigError::UnknownKey { .. }))
+}
+
+fn check(name: &str, text: &str) -> PyResult<()> {
     let read = settings::parse(text);
     read.map(drop).map_err(|error| SettingsError::new_err(format!("{name}: {error}")))
+}
+
+/// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch, which
+/// reads the others itself. `name` says where the text is from.
+#[pyfunction]
+pub(crate) fn check_own_settings(name: &str, text: &str) -> PyResult<()> {
+    if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
+        return Err(SettingsError::new_err(format!(
+            "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong into {}",
+            OWN_KEYS.join(" and "),
+            TORCH_VARIABLES[0],
+        )));
+    }
+    check(name, text)
+}
+
+/// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
+/// more of them than we do: what is unknown here is left to it.
+#[pyfunction]
+pub(crate) fn check_torch_settings(name: &str, text: &str) -> PyResult<()> {
+    if let Some(key) = parts(text).filter_map(key_of).find(|key| OWN_KEYS.contains(key)) {
+        return Err(SettingsError::new_err(format!(
+            "{name}: '{key}' is one of Larder's own settings, which belong into {VARIABLE}"
+        )));
+    }
+    let known: Vec<&str> = parts(text).filter(|part| key_of(part).is_none_or(is_known)).collect();
+    check(name, &known.join(","))
+}
+
+/// What kind of devices a text names: `cuda`, `simulated` or `offered`.
+#[pyfunction]
+pub(crate) fn device_kind(text: &str) -> PyResult<&'static str> {
+    match devices::parse(text) {
+        Ok(Devices::AllCuda | Devices::Cuda(_)) => Ok("cuda"),
+        Ok(Devices::Simulated { .. }) => Ok("simulated"),
+        Ok(Devices::Offered(_)) => Ok("offered"),
+        Err(error) => Err(UsageError::new_err(error.to_string())),
+    }
 }
 
 /// A device's number of bytes out of its text.

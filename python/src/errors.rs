@@ -1,5 +1,8 @@
 //! What went wrong, as the exceptions of `larder.errors`.
 
+use std::path::Path;
+
+use larder_cli::snapshot::RecordingError;
 use larder_core::OutOfMemory;
 use pyo3::import_exception;
 use pyo3::prelude::*;
@@ -7,6 +10,7 @@ use pyo3::types::PyDict;
 
 import_exception!(larder.errors, AddressError);
 import_exception!(larder.errors, DeviceError);
+import_exception!(larder.errors, Error);
 import_exception!(larder.errors, FileError);
 import_exception!(larder.errors, PoolError);
 import_exception!(larder.errors, SettingsError);
@@ -34,6 +38,22 @@ pub(crate) fn of_larder(py: Python<'_>, error: &larder::Error) -> PyErr {
         larder::Error::Allocator(error) => of_core(py, error),
         larder::Error::AsyncSimulated => SettingsError::new_err(error.to_string()),
         _ => DeviceError::new_err(error.to_string()),
+    }
+}
+
+/// The exception for a snapshot whose trace cannot be taken: there is no such device, or the trace is no good.
+pub(crate) fn of_recording(path: Option<&Path>, error: &RecordingError) -> PyErr {
+    let said = match *error {
+        RecordingError::EmptyTrace { device, recorded_device: Some(recorded) } => format!(
+            "the trace of device {device} is empty; device {recorded} has one, choose it with \
+             device={recorded}"
+        ),
+        _ => error.to_string(),
+    };
+    let said = path.map_or_else(|| said.clone(), |path| format!("{}: {said}", path.display()));
+    match error {
+        RecordingError::NoSuchDevice { .. } => UsageError::new_err(said),
+        _ => FileError::new_err(said),
     }
 }
 

@@ -10,9 +10,11 @@
 mod allocator;
 mod conf;
 mod errors;
+mod number;
 mod pool;
 mod snapshot;
 mod stack;
+mod streams;
 mod workload;
 
 use pyo3::prelude::*;
@@ -27,10 +29,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<snapshot::Snapshot>()?;
     module.add_class::<workload::Workload>()?;
     module.add_class::<workload::Outcome>()?;
-    module.add_function(wrap_pyfunction!(conf::check_environment, module)?)?;
-    module.add_function(wrap_pyfunction!(conf::check_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::check_own_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::check_torch_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(conf::device_kind, module)?)?;
     module.add_function(wrap_pyfunction!(conf::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
     module.add("POLICIES", conf::policies())?;
+    module.add("TORCH_VARIABLES", larder_c::settings::TORCH_VARIABLES)?;
     module.add("USUAL_SETTINGS", larder_cli::compare::USUAL_SETTINGS)
 }

@@ -11,6 +11,7 @@ use pyo3::types::PyDict;
 
 use crate::allocator::Allocator;
 use crate::errors::of_core;
+use crate::number;
 use crate::snapshot::Snapshot;
 
 /// Memory set apart. Inside `with pool:` all requests of the thread are served from it.
@@ -97,7 +98,11 @@ impl Pool {
     }
 
     /// Whether exactly these of its blocks are live.
-    fn has_live(&self, py: Python<'_>, addresses: Vec<u64>) -> PyResult<bool> {
+    fn has_live(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::addresses)] addresses: Vec<u64>,
+    ) -> PyResult<bool> {
         let expected: Vec<Addr> = addresses.into_iter().map(Addr).collect();
         self.pool.has_live(&expected).map_err(|error| of_core(py, &error))
     }

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use larder_cli::convert::{self, Format, Unsaved};
 use larder_cli::file::Contents;
 use larder_cli::pickle::Limits;
-use larder_cli::snapshot::{Epoch, Recording};
+use larder_cli::snapshot::{Epoch, Recording, RecordingError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::errors::{FileError, UsageError};
+use crate::errors::{FileError, UsageError, of_recording};
+use crate::number;
 use crate::workload::Workload;
 
 /// A snapshot: the segments at the end, and for each device what happened before.
@@ -64,10 +65,10 @@ impl Snapshot {
         py: Python<'_>,
         path: PathBuf,
         format: Option<&str>,
-        device: u32,
+        #[pyo3(from_py_with = number::device)] device: u32,
     ) -> PyResult<()> {
         let format = match format {
-            Some(name) => name.parse::<Format>().map_err(UsageError::new_err)?,
+            Some(name) => name.parse::<Format>().map_err(|_| unknown_format(name))?,
             None => Format::of_path(&path).ok_or_else(|| no_format(&path))?,
         };
         let saved = py.detach(|| convert::save(&self.0, &path, format, device));
@@ -78,9 +79,13 @@ impl Snapshot {
     }
 
     /// The operations that the trace of a device records.
-    fn workload(&self, py: Python<'_>, device: u32) -> PyResult<Workload> {
+    fn workload(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::device)] device: u32,
+    ) -> PyResult<Workload> {
         let recording = py.detach(|| Recording::from_snapshot(&self.0, device));
-        let recording = recording.map_err(|error| FileError::new_err(error.to_string()))?;
+        let recording = recording.map_err(|error| of_recording(None, &error))?;
         Ok(Workload::from(larder_cli::workload::Workload::from(recording)))
     }
 
@@ -99,9 +104,14 @@ impl Snapshot {
         (self.0.segments.len(), reserved_bytes, live.map(|block| block.size_bytes).sum())
     }
 
-    /// How many entries the trace of a device has.
-    fn entry_count(&self, device: u32) -> usize {
-        self.0.trace(device).map_or(0, <[_]>::len)
+    /// How many entries the trace of a device has; an error if there is no such device.
+    fn entry_count(&self, #[pyo3(from_py_with = number::device)] device: u32) -> PyResult<usize> {
+        let device_count = self.0.device_count();
+        let missing = match device_count {
+            0 => RecordingError::NoTraces,
+            _ => RecordingError::NoSuchDevice { device, device_count },
+        };
+        self.0.trace(device).map(<[_]>::len).ok_or_else(|| of_recording(None, &missing))
     }
 
     /// The settings of the recorded allocator, if the snapshot has them.
@@ -111,9 +121,16 @@ impl Snapshot {
     }
 }
 
+/// The formats that a snapshot can be written in.
+const FORMATS: &str = "pickle, json, ops and perfetto";
+
+fn unknown_format(name: &str) -> PyErr {
+    UsageError::new_err(format!("there is no format '{name}' for a snapshot; there are {FORMATS}"))
+}
+
 fn no_format(path: &Path) -> PyErr {
     UsageError::new_err(format!(
-        "{}: the name does not say the format; format= does: pickle, json, ops or perfetto",
+        "{}: the name does not say the format, so format= has to; there are {FORMATS}",
         path.display()
     ))
 }

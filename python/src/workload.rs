@@ -3,17 +3,19 @@
 use std::path::PathBuf;
 
 use larder_cli::compare;
+use larder_cli::file::Contents;
 use larder_cli::fit;
 use larder_cli::replay::{Replay, ReplayError, Setup};
 use larder_cli::report::summary;
+use larder_cli::snapshot::Recording;
 use larder_cli::workload::Addresses;
 use larder_sim::Calls;
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::conf;
-use crate::errors::{FileError, SettingsError, UsageError};
+use crate::errors::{Error, FileError, SettingsError, UsageError, of_recording};
+use crate::number;
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
@@ -32,16 +34,29 @@ fn set_up(policy: Option<&str>, settings: &str, memory: u64, addresses: &str) ->
 }
 
 fn stopped(name: &str, error: &ReplayError) -> PyErr {
-    PyRuntimeError::new_err(format!("{name}: {error}"))
+    Error::new_err(format!("{name}: {error}"))
 }
 
 #[pymethods]
 impl Workload {
     /// Reads a file: an op script or a snapshot.
     #[staticmethod]
-    fn load(py: Python<'_>, path: PathBuf, device: u32) -> PyResult<Workload> {
-        let loaded = py.detach(|| larder_cli::workload::Workload::load(&path, device));
-        loaded.map(Workload).map_err(|error| FileError::new_err(error.to_string()))
+    fn load(
+        py: Python<'_>,
+        path: PathBuf,
+        #[pyo3(from_py_with = number::device)] device: u32,
+    ) -> PyResult<Workload> {
+        let contents = py.detach(|| Contents::load(&path));
+        match contents.map_err(|error| FileError::new_err(error.to_string()))? {
+            Contents::Script(ops) => {
+                Ok(Workload(larder_cli::workload::Workload { ops, ..Default::default() }))
+            }
+            Contents::Snapshot(snapshot) => {
+                let recording = py.detach(|| Recording::from_snapshot(&snapshot, device));
+                let recording = recording.map_err(|error| of_recording(Some(&path), &error))?;
+                Ok(Workload(recording.into()))
+            }
+        }
     }
 
     fn __len__(&self) -> usize {

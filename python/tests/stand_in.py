@@ -26,8 +26,12 @@ STAND_IN = r"""
 #include "larder.h"
 #pragma GCC visibility push(default)
 static bool installed = false;
+static const char *refusal = "";
 extern "C" int larder_torch_install(const char *settings) {
-    if (std::getenv("STAND_IN_REFUSES")) return 1;
+    if (const char *reason = std::getenv("STAND_IN_REFUSES")) {
+        refusal = reason;
+        return 1;
+    }
     if (const char *path = std::getenv("STAND_IN_DIARY"))
         if (std::FILE *diary = std::fopen(path, "a")) {
             const char *conf = std::getenv("LARDER_CONF");
@@ -37,7 +41,7 @@ extern "C" int larder_torch_install(const char *settings) {
     installed = true;
     return 0;
 }
-extern "C" const char *larder_torch_last_error() { return "the stand-in refuses"; }
+extern "C" const char *larder_torch_last_error() { return refusal; }
 extern "C" int larder_torch_is_installed() { return installed; }
 """
 

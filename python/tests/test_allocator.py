@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_a_block_frees_itself() -> None:
     assert allocator.memory_allocated() == 0
     block.free()
     assert repr(block) == "<larder.Block, freed>"
-    with pytest.raises(ValueError, match="the block is freed"):
+    with pytest.raises(larder.AddressError, match="the block is freed"):
         block.address  # noqa: B018
 
 
@@ -139,7 +140,9 @@ def test_settings_are_texts_or_dictionaries() -> None:
         assert allocator.device_calls()["malloc"] == 0
         assert allocator.device_calls()["map"] > 0
     text.configure("max_split_size_mb:64")
-    assert text.memory_stats()["max_split_size"] == 64 * MIB
+    mapping.configure({"max_split_size_mb": 64})
+    for allocator in (text, mapping):
+        assert allocator.memory_stats()["max_split_size"] == 64 * MIB
     with pytest.raises(larder.SettingsError, match="there is no setting 'nonsense'"):
         text.configure("nonsense:1")
 
@@ -159,7 +162,6 @@ def test_settings_are_texts_or_dictionaries() -> None:
         ({"device": "sim:80GiB*2"}, "an allocator is for one device"),
         ({"device": "cuda:0,1"}, "an allocator is for one device"),
         ({"memory": "80"}, "give a unit"),
-        ({"memory": 1.5}, "memory is a number of bytes or a text"),
         ({"device": "cuda:0", "memory": "8GiB"}, "a real GPU has the memory that it has"),
     ],
 )
@@ -168,6 +170,59 @@ def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, object],
         larder.Allocator(**arguments)  # type: ignore[arg-type]
     assert isinstance(caught.value, ValueError)
     assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_type_is_told_as_python_tells_it() -> None:
+    allocator = larder.Allocator()
+    calls: list[tuple[Callable[..., object], object, str]] = [
+        (lambda it: larder.Allocator(settings=it), 3, "settings are a text or a dictionary, not int"),
+        (lambda it: larder.Allocator(memory=it), 1.5, "memory is a number of bytes or a text such as '80GiB', not float"),
+        (allocator.configure, 3, "settings are a text or a dictionary, not int"),
+        (allocator.on_out_of_memory, 3, "an observer is called with the error, and 3 cannot be called"),
+        (allocator.malloc, "many", "str"),
+        (allocator.malloc, 1.5, "float"),
+    ]
+    for call, argument, sentence in calls:
+        with pytest.raises(TypeError, match=sentence):
+            call(argument)
+
+
+def test_a_number_that_does_not_fit_is_named() -> None:
+    allocator = larder.Allocator()
+    pool = allocator.new_pool()
+    address = allocator.malloc(512)
+    calls: list[tuple[Callable[[int], object], str]] = [
+        (allocator.malloc, "size"),
+        (allocator.alloc, "size"),
+        (lambda it: allocator.malloc(512, it), "stream"),
+        (allocator.free, "address"),
+        (allocator.usable_bytes, "address"),
+        (allocator.base_allocation, "address"),
+        (lambda it: allocator.record_stream(address, it), "stream"),
+        (allocator.issue, "stream"),
+        (allocator.synchronize, "stream"),
+        (lambda it: allocator.record_history(max_entries=it), "max_entries"),
+        (lambda it: pool.has_live([it]), "address"),
+    ]
+    for call, name in calls:
+        for number in (-1, 1 << 64):
+            with pytest.raises(larder.UsageError) as caught:
+                call(number)
+            sentence = str(caught.value)
+            assert sentence.startswith(f"{name} is a whole number from 0 to ") and sentence.endswith(f", not {number}")
+    assert allocator.memory_allocated() == 512
+
+
+def test_a_new_stream_is_one_that_nobody_uses() -> None:
+    allocator = larder.Allocator()
+    address = allocator.malloc(512, stream=1)
+    allocator.record_stream(address, 5)
+    assert allocator.new_stream() == 6
+    allocator.issue(9)
+    assert [allocator.new_stream(), allocator.new_stream()] == [10, 11]
+    allocator.malloc(512, stream=2**64 - 1)
+    with pytest.raises(larder.DeviceError, match="all streams"):
+        allocator.new_stream()
 
 
 def test_a_machine_without_cuda_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import re
 import stat
 import subprocess
@@ -45,7 +46,7 @@ def test_it_is_compiled_once(facts: TorchFacts, wrapper: Path, capsys: pytest.Ca
     assert len(wrapper.read_text().splitlines()) == 1
     assert capsys.readouterr().err == ""
     names = {path.name for path in library.parent.iterdir()}
-    assert names == {library.name, library.with_suffix(".lock").name}, "nothing half made is left"
+    assert names == {library.name, "backend-2.11.0_cu130.lock"}, "nothing half made is left"
     assert stat.S_IMODE(library.parent.stat().st_mode) == 0o700
 
 
@@ -53,15 +54,63 @@ def test_it_is_compiled_anew_for_what_is_new(
     facts: TorchFacts, fake_torch: FakeTorch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [backend.build(facts)]
-    (fake_torch.sources / "backend_part.hpp").write_text("// Another part.\n")
-    made.append(backend.build(facts))
     library = fake_torch.folder / "torch" / "lib" / "libc10_cuda.so"
     os.utime(library, (1, 1))
     made.append(backend.build(facts))
     monkeypatch.setenv("CXXFLAGS", "-O1")
     made.append(backend.build(facts))
-    assert len(set(made)) == 4
-    assert all(path.is_file() for path in made)
+    assert len(set(made)) == 3
+    assert all(path.is_file() for path in made), "another installation may have need of them"
+
+
+def test_what_other_sources_became_is_cleared_away(facts: TorchFacts, fake_torch: FakeTorch) -> None:
+    other_torch = backend.build(TorchFacts("2.12.0", facts.folder, facts.cuda, True))
+    old = [backend.build(facts), *(backend.cache_folder() / f"backend-2.11.0_cu130-0123.{end}" for end in ("lock", "log"))]
+    for path in old[1:]:
+        path.touch()
+    (fake_torch.sources / "backend_part.hpp").write_text("// Another part.\n")
+    new = backend.build(facts)
+    assert not any(path.exists() for path in old)
+    assert {path.name for path in backend.cache_folder().glob("*.so")} == {new.name, other_torch.name}
+
+
+@pytest.mark.parametrize("length", [0, 40, 64, 0.5, -1])
+def test_a_library_that_was_cut_off_is_compiled_anew(facts: TorchFacts, wrapper: Path, length: float) -> None:
+    library = backend.build(facts)
+    whole = library.read_bytes()
+    cut = whole[: int(len(whole) * length)] if isinstance(length, float) else whole[:length]
+    # Another file of this name: what is loaded in this process must stay as it is.
+    library.unlink()
+    library.write_bytes(cut)
+    assert not backend.is_whole(library)
+    assert backend.build(facts) == library
+    assert backend.is_whole(library) and len(wrapper.read_text().splitlines()) == 2
+    ctypes.CDLL(str(library))
+
+
+def test_a_log_goes_when_its_fault_does(
+    facts: TorchFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "compiler"
+    path.write_text('#!/bin/sh\ntest -e works && exec g++ "$@"\necho "errors.hpp: note" >&2; echo "x: error: no" >&2; exit 1\n')
+    path.chmod(0o700)
+    monkeypatch.setenv("CXX", str(path))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InstallError, match=r"\(x: error: no\)"):
+        backend.build(facts)
+    assert len(list(backend.cache_folder().glob("*.log"))) == 1
+    (tmp_path / "works").touch()
+    backend.build(facts)
+    assert list(backend.cache_folder().glob("*.log")) == []
+
+
+@pytest.mark.parametrize("variable", ["CXX", "CXXFLAGS"])
+def test_a_variable_that_is_not_words_is_named(
+    facts: TorchFacts, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, 'g++ "')
+    with pytest.raises(InstallError, match=rf"^{variable} cannot be split into words \(no closing quotation\): g"):
+        backend.build(facts)
 
 
 def test_the_native_module_exports_the_whole_c_interface() -> None:
@@ -185,6 +234,18 @@ def test_cudas_headers_are_those_of_torchs_version(
     own = cuda(tmp_path / "own" / "include", 99020)
     monkeypatch.setenv("CUDA_HOME", str(own.parent))
     assert backend.cuda_folders(facts) == [own]
+
+
+@pytest.mark.parametrize(("machine", "target"), [("x86_64", "x86_64-linux"), ("aarch64", "sbsa-linux")])
+def test_cudas_headers_are_those_of_the_machine(
+    fake_torch: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, target: str
+) -> None:
+    facts = TorchFacts("2.11.0", fake_torch.folder / "torch", "99.0", True)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
+    folders = [cuda(tmp_path / "home" / "targets" / name / "include", 99000) for name in ("x86_64-linux", "sbsa-linux")]
+    (right,) = [folder for folder in folders if target in str(folder)]
+    assert backend.cuda_folders(facts) == [right]
 
 
 def test_the_package_brings_its_sources() -> None:

@@ -133,7 +133,7 @@ def test_a_child_that_cannot_have_it_ends(run_python: Run, script: Script) -> No
         print(done.returncode, done.stdout, done.stderr)
         """
     )
-    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "1"})
+    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"})
     assert "went on" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1 ")
@@ -150,7 +150,7 @@ def test_a_thread_that_cannot_have_it_ends_the_process(run_python: Run, script: 
         print("went on")
         """
     )
-    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "1"})
+    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"})
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith("larder: Larder cannot be installed: the stand-in refuses\n")
 
@@ -189,3 +189,29 @@ def test_a_python_that_does_not_know_larder_gets_it_all_the_same(
     )
     done = run_python("-m", "larder", name)
     assert done.stdout.startswith("True\n"), done.stdout
+
+
+@pytest.mark.parametrize("name", ["larder.py", "larder/__init__.py"])
+def test_a_file_that_hides_the_package_is_named(
+    run_python: Run, script: Script, fake_torch: FakeTorch, tmp_path: Path, name: str
+) -> None:
+    """It is the program's own, and importing it might do anything."""
+    (fake_torch.folder / "torch" / "__init__.py").write_text("")
+    hiding = tmp_path / "folder" / script("print('imported')", f"folder/{name}").removeprefix("folder/")
+    done = run_python("-m", "larder", script("import torch; print('went on')", "folder/script.py"))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"larder: {hiding} hides the package larder: give it another name\n"
+
+
+def test_a_child_with_bad_settings_ends_as_the_command_does(run_python: Run, script: Script) -> None:
+    name = script(
+        """
+        import os, subprocess, sys
+        os.environ["LARDER_CONF"] = "nonsense:1"
+        done = subprocess.run([sys.executable, "-c", "import torch; print('went on')"])
+        print(done.returncode)
+        """
+    )
+    done = run_python("-m", "larder", name)
+    assert done.stdout == "2\n"
+    assert done.stderr.startswith("larder: LARDER_CONF: 'nonsense' is not one of Larder's own settings")

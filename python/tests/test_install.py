@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import larder
@@ -89,7 +91,7 @@ def test_a_torch_that_cannot_be_served_gets_one_sentence(
 
 def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
     fake_torch.make()
-    environment = {"STAND_IN_REFUSES": "1"}
+    environment = {"STAND_IN_REFUSES": "the stand-in refuses"}
     sentence = "InstallError Larder cannot be installed: the stand-in refuses"
     assert told(run_python, script, environment) == sentence
 
@@ -97,8 +99,20 @@ def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: Fa
 @pytest.mark.parametrize(
     ("variables", "sentence"),
     [
-        ({"LARDER_CONF": "nonsense:1"}, "LARDER_CONF: there is no setting 'nonsense'"),
-        ({"LARDER_CONF": "policy:best"}, "LARDER_CONF: "),
+        (
+            {"LARDER_CONF": "nonsense:1"},
+            "LARDER_CONF: 'nonsense' is not one of Larder's own settings, which are policy and page_size_mb; "
+            "PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF",
+        ),
+        ({"LARDER_CONF": "policy:larder, expandable_segments:True"}, "LARDER_CONF: 'expandable_segments' is not one"),
+        ({"LARDER_CONF": "roundup_power2_divisions:[256:1,>:4]"}, "LARDER_CONF: 'roundup_power2_divisions' is not one"),
+        ({"LARDER_CONF": "policy:best"}, "LARDER_CONF: there is no policy 'best'"),
+        ({"LARDER_CONF": "page_size_mb:3"}, "LARDER_CONF: the setting 'page_size_mb' takes"),
+        ({"LARDER_CONF": "page_size_mb"}, "LARDER_CONF: settings are written key:value"),
+        (
+            {"PYTORCH_ALLOC_CONF": "page_size_mb:2"},
+            "PYTORCH_ALLOC_CONF: 'page_size_mb' is one of Larder's own settings, which belong into LARDER_CONF",
+        ),
         ({"PYTORCH_ALLOC_CONF": "max_split_size_mb:few"}, "PYTORCH_ALLOC_CONF: the setting 'max_split_size_mb' takes"),
         ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, "PYTORCH_CUDA_ALLOC_CONF: settings are written key:value"),
         (
@@ -106,6 +120,15 @@ def test_a_cpp_part_that_refuses(run_python: Run, script: Script, fake_torch: Fa
             "PYTORCH_CUDA_ALLOC_CONF: backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in it; "
             "leave it out, or do not use Larder",
         ),
+        (
+            {"PYTORCH_CUDA_ALLOC_CONF": "foo:1,foo:[a:2,b:3],backend:cudaMallocAsync"},
+            "PYTORCH_CUDA_ALLOC_CONF: backend:cudaMallocAsync is the driver's own pool",
+        ),
+        ({"PYTORCH_ALLOC_CONF": "foo:1,max_split_size_mb:5"}, "PYTORCH_ALLOC_CONF: the setting 'max_split_size_mb'"),
+        ({"LARDER_DEVICE": "sim:80GiB"}, "LARDER_DEVICE is 'sim:80GiB', and PyTorch programs need a real GPU: unset it"),
+        ({"LARDER_DEVICE": "cuda:0"}, "LARDER_DEVICE is 'cuda:0', and PyTorch itself chooses its GPUs: unset it"),
+        ({"LARDER_DEVICE": ""}, "LARDER_DEVICE is '', which is no device: unset it"),
+        ({"LARDER_DEVICE": "gpu"}, "LARDER_DEVICE is 'gpu', which is no device: unset it"),
     ],
 )
 def test_a_bad_setting_gets_one_sentence(
@@ -113,12 +136,51 @@ def test_a_bad_setting_gets_one_sentence(
 ) -> None:
     fake_torch.make()
     # PyTorch's own settings are PyTorch's affair in a process that has it.
-    if sentence.startswith("LARDER_CONF"):
+    if sentence.startswith("LARDER_"):
         assert told(run_python, script, variables).startswith(f"SettingsError {sentence}")
-    done = run_python("-m", "larder", "-c", "print('went on')", environment=variables)
-    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
-    assert done.stderr.startswith(f"larder: {sentence}")
+    for words in (["-c", "print('went on')"], ["--env"], ["--compile"]):
+        done = run_python("-m", "larder", *words, environment=variables)
+        assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+        assert done.stderr.startswith(f"larder: {sentence}")
     assert fake_torch.installs() == []
+
+
+def test_a_bad_environment_is_told_before_anything_is_imported_or_compiled(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    (fake_torch.folder / "torch").mkdir(parents=True)
+    (fake_torch.folder / "torch" / "__init__.py").write_text("raise SystemExit('torch was imported')")
+    for variables in ({"LARDER_DEVICE": "sim:1GiB"}, {"LARDER_CONF": "nonsense:1"}):
+        assert told(run_python, script, variables).startswith("SettingsError LARDER_")
+
+
+@pytest.mark.parametrize("device", ["cuda", "process"])
+def test_devices_that_pytorch_programs_may_have(
+    run_python: Run, script: Script, fake_torch: FakeTorch, device: str
+) -> None:
+    fake_torch.make()
+    assert run_python(script(INSTALL), environment={"LARDER_DEVICE": device}).stdout == "True\n"
+
+
+def test_what_pytorch_says_of_its_settings_names_the_variable(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    fake_torch.make()
+    said = "PyTorch cannot read PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF: Unrecognized key 'foo'."
+    sources = (Path(larder.__file__).parent / "_backend" / "backend.cpp").read_text()
+    assert said.partition("Unrecognized")[0] in sources, "the C++ part says it in this way"
+    older, amd, newer = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+    for names, told_as in (
+        ([newer], newer),
+        ([amd], amd),
+        ([amd, newer], f"{amd} or {newer}"),
+        ([older, amd, newer], older),
+    ):
+        variables = {**dict.fromkeys(names, "foo:1"), "STAND_IN_REFUSES": said}
+        sentence = f"{told_as}: PyTorch cannot read it: Unrecognized key 'foo'."
+        assert told(run_python, script, variables) == f"SettingsError {sentence}"
+        done = run_python("-m", "larder", "-c", "import torch", environment=variables)
+        assert (done.returncode, done.stderr) == (2, f"larder: {sentence}\n")
 
 
 def test_settings_that_only_pytorch_knows_are_left_to_it(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,11 +136,40 @@ def test_the_environment_is_printed_for_a_shell(
     assert done.returncode == 0, done.stderr
     assert "export LARDER_INSTALL=1\nexport LARDER_CONF=policy:larder\nexport PYTHONPATH=" in done.stdout
     name = script("import torch, larder; print(larder.torch.is_installed())")
-    import subprocess
-
     shell = ["sh", "-c", f'{done.stdout}\nexec "$0" "$@"', sys.executable, name]
     told = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
     assert told.stdout == "True\n", told.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "conf"),
+    [
+        (["--policy", "torch-2.11"], "policy:larder", "policy:torch-2.11"),
+        (["--policy", "torch-2.11"], "page_size_mb:2 , policy:larder", "page_size_mb:2,policy:torch-2.11"),
+        (["--conf", "page_size_mb:4"], "policy:larder", "page_size_mb:4"),
+        (["--conf", "policy:larder,page_size_mb:4", "--policy", "larder"], "nonsense:1", "page_size_mb:4,policy:larder"),
+        ([], "policy:larder", "policy:larder"),
+    ],
+)
+def test_the_command_line_goes_before_the_environment(
+    run_python: Run, words: list[str], environment: str, conf: str
+) -> None:
+    done = run_python("-m", "larder", *words, "--env", environment={"LARDER_CONF": environment})
+    assert (done.returncode, done.stderr) == (0, "")
+    (line,) = [line for line in done.stdout.splitlines() if "LARDER_CONF" in line]
+    assert shlex.split(line) == ["export", f"LARDER_CONF={conf}"]
+
+
+def test_a_shell_goes_on_only_if_there_is_an_environment(run_python: Run, tmp_path: Path) -> None:
+    """By the line that the reference and the help give."""
+    (line,) = [line.strip() for line in run_python("-m", "larder", "--help").stdout.splitlines() if "eval" in line]
+    page = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
+    assert line in page
+    line = line.replace("python -m", f"{shlex.quote(sys.executable)} -m").replace("torchrun train.py", "echo $LARDER_INSTALL")
+    for conf, said in (("policy:larder", "1\n"), ("nonsense:1", "")):
+        variables = {**os.environ, "LARDER_CONF": conf}
+        done = subprocess.run(["sh", "-c", line], env=variables, cwd=tmp_path, capture_output=True, text=True)
+        assert done.stdout == said, done.stderr
 
 
 def test_the_cpp_part_can_be_compiled_beforehand(run_python: Run, fake_torch: FakeTorch) -> None:
@@ -158,9 +189,19 @@ def test_the_cpp_part_can_be_compiled_beforehand(run_python: Run, fake_torch: Fa
         (("-m",), "-m wants a module"),
         (("-c",), "-c wants code"),
         (("--conf",), "--conf wants a value"),
-        (("--conf", "nonsense:1", "x.py"), "--conf: there is no setting 'nonsense'"),
-        (("--policy", "best", "x.py"), "--policy: "),
-        (("--conf", "policy:larder", "--policy", "larder", "x.py"), "the setting 'policy' stands twice"),
+        (("--conf", "nonsense:1", "x.py"), "--conf: 'nonsense' is not one of Larder's own settings"),
+        (("--conf", "expandable_segments:True", "x.py"), "belong into PYTORCH_CUDA_ALLOC_CONF"),
+        (("--conf", "nonsense:1", "--compile"), "--conf: 'nonsense' is not one of Larder's own settings"),
+        (("--conf", "nonsense:1", "--policy", "larder", "--env"), "--conf: 'nonsense' is not one"),
+        (("--policy", "best", "x.py"), "--policy: there is no policy 'best'; there are larder and torch-2.11"),
+        (
+            ("--conf", "policy:larder", "--policy", "torch-2.11", "x.py"),
+            "--conf names the policy larder, and --policy names torch-2.11",
+        ),
+        (("--conf", "policy:larder,policy:larder", "x.py"), "--conf: the setting 'policy' stands twice"),
+        (("--policy", "larder", "--policy=torch-2.11", "x.py"), "--policy stands twice, as 'larder' and as 'torch-2.11'"),
+        (("--env", "--compile"), "--env and --compile are two requests"),
+        (("--env", "x.py", "y"), "--env runs no program: leave out 'x.py y'"),
     ],
 )
 def test_a_command_line_that_cannot_be_gets_one_sentence(

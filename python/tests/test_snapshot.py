@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,6 @@ def test_a_snapshot_is_what_torch_wrote(path: Path) -> None:
     assert ours["device_traces"] == torchs["device_traces"]
     assert snapshot.segments == torchs["segments"]
     assert snapshot.trace() == torchs["device_traces"][0]
-    assert snapshot.trace(99) == []
     assert snapshot.device_count == len(torchs["device_traces"])
     assert snapshot.name == path.name
     assert repr(snapshot).startswith(f"<larder.Snapshot of {path.name}: {len(torchs['segments'])} segments, ")
@@ -75,7 +75,8 @@ def test_what_cannot_be_saved_is_refused_in_one_sentence(path: Path, tmp_path: P
     snapshot = larder.Snapshot(path)
     with pytest.raises(larder.UsageError, match="the name does not say the format"):
         snapshot.save(tmp_path / "a.txt")
-    with pytest.raises(larder.UsageError, match="there is no format 'xml'"):
+    there = "there is no format 'xml' for a snapshot; there are pickle, json, ops and perfetto$"
+    with pytest.raises(larder.UsageError, match=there):
         snapshot.save(tmp_path / "a", "xml")
     with pytest.raises(larder.UsageError, match="only a script can be recorded"):
         snapshot.save(tmp_path / "a.tape")
@@ -93,8 +94,40 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(workloads: Path, tmp_pat
         larder.Snapshot(broken)
     with pytest.raises(larder.FileError):
         larder.Snapshot({"segments": 3})
-    with pytest.raises(larder.UsageError, match="not bytes"):
+    with pytest.raises(TypeError, match="not bytes"):
         larder.Snapshot(b"")  # type: ignore[arg-type]
+
+
+def test_a_dictionary_that_is_not_plain_is_refused_in_one_sentence() -> None:
+    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type function"):
+        larder.Snapshot({"segments": [{"x": lambda: 0}]})
+    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type object"):
+        larder.Snapshot({"a": object()})
+    nested: dict[str, object] = {}
+    for _ in range(100_000):
+        nested = {"segments": nested}
+    with pytest.raises(larder.UsageError, match="not nested as deeply"):
+        larder.Snapshot(nested)
+
+
+def test_a_device_that_is_not_there_is_refused_in_one_way(path: Path, tmp_path: Path) -> None:
+    snapshot = larder.Snapshot(path)
+    calls: list[Callable[[int], object]] = [
+        snapshot.trace,
+        snapshot.operations,
+        lambda device: snapshot.save(tmp_path / "x.ops", device=device),
+        lambda device: larder.replay(snapshot, device=device),
+        lambda device: larder.replay(path, device=device),
+    ]
+    for call in calls:
+        with pytest.raises(larder.UsageError, match="no device 7: `device_traces` has 1 devices, counted from 0"):
+            call(7)
+        with pytest.raises(larder.UsageError, match="device is a whole number from 0 to 4294967295, not -1"):
+            call(-1)
+    segments = larder.Snapshot(snapshot.segments)
+    for call in (segments.trace, segments.operations):
+        with pytest.raises(larder.FileError, match="there is no trace in this snapshot, only segments"):
+            call(0)
 
 
 def test_an_allocators_own_snapshot_is_one_like_any(tmp_path: Path) -> None:

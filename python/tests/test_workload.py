@@ -65,6 +65,18 @@ def test_a_comparison_names_the_best(varlen: Path) -> None:
     assert html.count("<tr>") == 3 and "(default)" in html
 
 
+def test_a_comparison_may_be_of_one_or_of_none(workloads: Path) -> None:
+    path = workloads / "hot_block.ops"
+    for one in ("expandable_segments:True", {"expandable_segments": True}):
+        (run,) = larder.compare(path, one)
+        assert run.settings == "expandable_segments:True"
+    none = larder.compare(path, [])
+    assert repr(none) == "<larder.Comparison of 0 settings>" and len(none) == 0
+    assert none._repr_html_().count("<tr>") == 1
+    with pytest.raises(larder.UsageError, match="best of none"):
+        none.best  # noqa: B018
+
+
 def test_a_comparison_has_usual_settings(workloads: Path) -> None:
     comparison = larder.compare(workloads / "hot_block.ops")
     assert len(comparison) == 5 and comparison[0].settings == ""
@@ -102,6 +114,19 @@ def test_what_cannot_be_is_refused_in_one_sentence(
             call(path, **arguments)  # type: ignore[arg-type]
     with pytest.raises(larder.SettingsError, match="all runs have one policy"):
         larder.compare(path, ["policy:larder"])
+
+
+def test_a_wrong_type_is_told_as_python_tells_it(workloads: Path) -> None:
+    path = workloads / "hot_block.ops"
+    not_sources: list[object] = [3, b"path", {"segments": []}]
+    for call in (larder.replay, larder.compare, larder.fit):
+        for wrong in not_sources:
+            with pytest.raises(TypeError, match=f"or a larder.Snapshot, .* not {type(wrong).__name__}$"):
+                call(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="settings are a list of texts or dictionaries, not int"):
+        larder.compare(path, 3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="settings are a text or a dictionary, not int"):
+        larder.compare(path, [3])  # type: ignore[list-item]
 
 
 def test_a_file_that_is_not_there_is_told_as_python_tells_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from larder import _native, children, torch
+from larder import _native, children, environment, torch
 from larder.errors import Error, InstallError, UsageError
 
 HELP = f"""\
@@ -26,19 +26,21 @@ Runs a program with Larder in the place of PyTorch's CUDA allocator, in it and i
 that it starts. The program itself needs no change.
 
 options:
-  --conf KEY:VALUE,...  Larder's own settings; they go in place of those in LARDER_CONF
-  --policy NAME         who decides: {' or '.join(_native.POLICIES)}
+  --conf KEY:VALUE,...  Larder's own settings (policy, page_size_mb), in place of those in LARDER_CONF
+  --policy NAME         who decides: {' or '.join(_native.POLICIES)}; whatever LARDER_CONF says of it
   --compile             compile the C++ part for the installed PyTorch, print its path, and end
   --env                 print the environment that does it, for a shell to read:
-                        eval "$(python -m larder --env)"; torchrun train.py
+                        larder=$(python -m larder --env) && eval "$larder" && torchrun train.py
   --version             print Larder's version
   -h, --help            print this
 
 environment:
   PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever
-  LARDER_CONF           Larder's own settings
+  LARDER_CONF           Larder's own settings: policy, page_size_mb
+  LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
-  CXX, CUDA_HOME        the compiler for it, and where CUDA's headers are
+  CXX, CXXFLAGS         the compiler for it, and more flags
+  CUDA_HOME             where CUDA's headers are
 """
 
 
@@ -63,9 +65,17 @@ class Request:
                     if not words:
                         raise UsageError(f"{name} wants a value")
                     value = words.pop(0)
-                setattr(request, name[2:], value)
-            elif word in ("-h", "--help", "--version", "--env", "--compile"):
-                request.does = "help" if word == "-h" else word[2:]
+                request._set(name, value)
+            elif word in ("-h", "--help"):
+                request.does = "help"
+                break
+            elif word == "--version":
+                request.does = "version"
+                break
+            elif word in ("--env", "--compile"):
+                if request.does not in ("run", word[2:]):
+                    raise UsageError(f"--{request.does} and {word} are two requests: make one at a time")
+                request.does = word[2:]
             elif word in ("-m", "-c"):
                 if not words:
                     raise UsageError(f"{word} wants {'a module' if word == '-m' else 'code'}")
@@ -79,22 +89,59 @@ class Request:
             else:
                 request.program = [word, *words]
                 break
-        if request.does == "run" and not request.program:
-            raise UsageError("there is no program to run; python -m larder --help says how to name one")
+        request._refuse_program()
         return request
+
+    def _set(self, name: str, value: str) -> None:
+        before = getattr(self, name[2:])
+        if before not in (None, value):
+            raise UsageError(f"{name} stands twice, as '{before}' and as '{value}'")
+        setattr(self, name[2:], value)
+
+    def _refuse_program(self) -> None:
+        """A program is there to be run, and only then."""
+        if self.does == "run" and not self.program:
+            raise UsageError("there is no program to run; python -m larder --help says how to name one")
+        if self.does in ("env", "compile") and self.program:
+            raise UsageError(f"--{self.does} runs no program: leave out '{' '.join(self.program)}'")
+
+    def check(self) -> str:
+        """Refuses what cannot be, from the command line or from the environment; else Larder's own settings."""
+        environment.check_device()
+        conf = self._settings()
+        environment.check_torch()
+        return conf
 
     def arrange(self) -> None:
         """Puts what is asked for into the environment."""
-        conf = os.environ.get("LARDER_CONF", "") if self.conf is None else self.conf
-        if self.conf is not None:
-            _native.check_settings("--conf", self.conf)
-        if self.policy is not None:
-            _native.check_settings("--policy", f"policy:{self.policy}")
-            conf = ",".join(part for part in (conf.strip(" ,"), f"policy:{self.policy}") if part)
+        conf = self.check()
         if self.conf is not None or self.policy is not None:
-            os.environ["LARDER_CONF"] = conf
-        _native.check_environment()
+            os.environ[environment.OWN] = conf
         children.arrange(os.environ)
+
+    def _settings(self) -> str:
+        """Larder's own settings: those of the command line, or else those of the environment."""
+        name = environment.OWN if self.conf is None else "--conf"
+        conf = os.environ.get(environment.OWN, "") if self.conf is None else self.conf
+        if self.policy is None:
+            environment.check_own(name, conf)
+            return conf
+        if self.policy not in _native.POLICIES:
+            raise UsageError(f"--policy: there is no policy '{self.policy}'; there are {' and '.join(_native.POLICIES)}")
+        if self.conf is not None:
+            environment.check_own(name, conf)
+            named = [value for key, value in _entries(conf) if key == "policy"]
+            if named not in ([], [self.policy]):
+                raise UsageError(f"--conf names the policy {named[0]}, and --policy names {self.policy}")
+        others = ",".join(f"{key}:{value}" for key, value in _entries(conf) if key != "policy")
+        environment.check_own(name, others)
+        return ",".join(part for part in (others, f"policy:{self.policy}") if part)
+
+
+def _entries(conf: str) -> list[tuple[str, str]]:
+    """The keys and values of a text; none of Larder's own has a comma in it."""
+    parts = (part.partition(":") for part in conf.split(",") if part.strip())
+    return [(key.strip(), value.strip()) for key, _, value in parts]
 
 
 def refuse_isolation() -> None:
@@ -128,9 +175,9 @@ def interpreter_options() -> list[str]:
 
 def run(request: Request) -> NoReturn:
     """Becomes the program."""
+    request.arrange()
     refuse_isolation()
     refuse_without_torch(request.program)
-    request.arrange()
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *interpreter_options(), *request.program])
@@ -155,6 +202,7 @@ def main() -> int:
         elif request.does == "env":
             print_environment(request)
         elif request.does == "compile":
+            request.check()
             print(torch.compile_backend())
         else:
             run(request)

@@ -13,20 +13,24 @@ __all__ = [
     "Snapshot",
     "Workload",
     "Outcome",
-    "check_environment",
-    "check_settings",
+    "check_own_settings",
+    "check_torch_settings",
+    "device_kind",
     "parse_size",
     "format_size",
     "POLICIES",
+    "TORCH_VARIABLES",
     "USUAL_SETTINGS",
 ]
 
 __version__: str
 POLICIES: list[str]
+TORCH_VARIABLES: list[str]
 USUAL_SETTINGS: list[str]
 
-def check_environment() -> None: ...
-def check_settings(name: str, text: str) -> None: ...
+def check_own_settings(name: str, text: str) -> None: ...
+def check_torch_settings(name: str, text: str) -> None: ...
+def device_kind(text: str) -> str: ...
 def parse_size(text: str) -> int: ...
 def format_size(size_bytes: int) -> str: ...
 

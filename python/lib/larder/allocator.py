@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from larder import _native
-from larder.errors import OutOfMemoryError
+from larder.errors import AddressError, OutOfMemoryError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
 from larder.table import Table
@@ -40,7 +40,7 @@ class Block:
     def address(self) -> int:
         """Where the bytes are."""
         if self._address is None:
-            raise ValueError("the block is freed")
+            raise AddressError("the block is freed")
         return self._address
 
     @property
@@ -192,6 +192,10 @@ class Allocator(_native.Allocator):
         """Memory that frees itself at the end of a `with`."""
         return Block(self, self.malloc(size, stream), size, stream)
 
+    def configure(self, settings: Settings) -> None:
+        """Changes settings while running: a text or a dictionary. What cannot be read changes nothing."""
+        super().configure(settings_text(settings))
+
     def new_pool(self) -> Pool:
         """A new private pool."""
         return Pool(self._new_pool())
@@ -242,6 +246,8 @@ class Allocator(_native.Allocator):
 
     def on_out_of_memory(self, observer: Callable[[OutOfMemoryError], object]) -> None:
         """Calls `observer(error)` for every request that cannot be met, before it is raised."""
+        if not callable(observer):
+            raise TypeError(f"an observer is called with the error, and {observer!r} cannot be called")
         self._on_out_of_memory(observer)
 
     def __repr__(self) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,21 +83,50 @@ def cache_folder() -> Path:
 def build(torch: TorchFacts) -> Path:
     """The library for this PyTorch, compiled if it is not in the cache."""
     folder = cache_folder()
-    library = folder / f"backend-{_word(torch.version)}-{_digest(torch)}.so"
-    if library.is_file():
+    prefix = f"backend-{_word(torch.version)}"
+    source = _source_digest()
+    library = folder / f"{prefix}-{source}-{_digest(torch)}.so"
+    if is_whole(library):
         return library
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with _lock(library.with_suffix(".lock")):
+        with _lock(folder / f"{prefix}.lock"):
             # Another process may have made it meanwhile.
-            if not library.is_file():
+            if not is_whole(library):
                 _compile(torch, library)
+                _clear_away(folder, prefix, source)
     except OSError as error:
         raise InstallError(
             f"the compiled C++ part cannot be kept in {folder} ({error.strerror}): "
             "LARDER_CACHE names another folder"
         ) from error
     return library
+
+
+def is_whole(library: Path) -> bool:
+    """Whether a library is there, from its beginning to its end. What a full disk or a crash cut off is not:
+    a linker puts the table of sections last."""
+    try:
+        with open(library, "rb") as file:
+            head = file.read(64)
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return False
+    if len(head) < 64 or head[:5] != b"\x7fELF\x02":
+        return False
+    order = "<" if head[5] == 1 else ">"
+    (table,) = struct.unpack_from(f"{order}Q", head, 40)
+    entry_size, count = struct.unpack_from(f"{order}HH", head, 58)
+    return bool(table > 0 and table + entry_size * count <= size)
+
+
+def _clear_away(folder: Path, prefix: str, source: str) -> None:
+    """Removes what was made for this PyTorch out of other sources, by another Larder. A process that has such a
+    library loaded keeps it; one that is about to load it has it compiled anew."""
+    for path in folder.glob(f"{prefix}-*"):
+        if path.suffix in (".so", ".log", ".lock") and not path.name.startswith(f"{prefix}-{source}-"):
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _word(text: str) -> str:
@@ -109,17 +140,20 @@ def _sources() -> list[Path]:
     return sources
 
 
-def _digest(torch: TorchFacts) -> str:
-    """Names all that the library is made of: another of any of these is another library."""
-    digest = hashlib.sha256()
+def _source_digest() -> str:
+    """Names the text that the library is made of."""
+    digest = hashlib.sha256(_native.__version__.encode())
     for source in [*_sources(), *sorted(PLAIN_CUDA.rglob("*.h"))]:
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    native = _native_library()
-    files = [native, *torch.libraries()]
+    return digest.hexdigest()[:8]
+
+
+def _digest(torch: TorchFacts) -> str:
+    """Names all else that the library is made of: another of any of these is another library."""
+    files = [_native_library(), *torch.libraries()]
     facts = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     settings = [os.environ.get(name, "") for name in ("CXX", "CXXFLAGS", "CUDA_HOME", "CUDA_PATH")]
-    digest.update(repr((_native.__version__, torch, facts, settings)).encode())
-    return digest.hexdigest()[:16]
+    return hashlib.sha256(repr((torch, facts, settings)).encode()).hexdigest()[:12]
 
 
 def _native_library() -> Path:
@@ -141,9 +175,19 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
+def _words(variable: str) -> list[str]:
+    """The words of a variable, as a shell reads them."""
+    text = os.environ.get(variable, "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        reason = str(error).lower()
+        raise InstallError(f"{variable} cannot be split into words ({reason}): {text}") from None
+
+
 def compiler() -> list[str]:
     """The C++ compiler's command: what CXX says, or the first that is there."""
-    if chosen := shlex.split(os.environ.get("CXX", "")):
+    if chosen := _words("CXX"):
         if shutil.which(chosen[0]) is None:
             raise InstallError(f"CXX names '{chosen[0]}', which is not there: name a C++ compiler")
         return chosen
@@ -156,12 +200,19 @@ def compiler() -> list[str]:
     )
 
 
+def _targets(home: Path) -> Iterator[Path]:
+    """Where a CUDA of NVIDIA's own layout has the headers for this machine."""
+    names = ("sbsa-linux", "aarch64-linux") if platform.machine() == "aarch64" else ("x86_64-linux",)
+    for name in names:
+        yield home / "targets" / name / "include"
+
+
 def _candidates(torch: TorchFacts) -> Iterator[Path]:
     """Folders in which CUDA's headers may be."""
     for variable in ("CUDA_HOME", "CUDA_PATH"):
         if home := os.environ.get(variable):
             yield Path(home) / "include"
-            yield Path(home) / "targets" / "x86_64-linux" / "include"
+            yield from _targets(Path(home))
     major = torch.cuda.split(".")[0]
     places = [torch.folder.parent, *(Path(entry) for entry in sys.path if entry)]
     for place in dict.fromkeys(places):
@@ -172,7 +223,7 @@ def _candidates(torch: TorchFacts) -> Iterator[Path]:
     yield Path("/usr/local/cuda/include")
     for prefix in dict.fromkeys((sys.prefix, sys.base_prefix)):
         yield Path(prefix) / "include"
-        yield Path(prefix) / "targets" / "x86_64-linux" / "include"
+        yield from _targets(Path(prefix))
 
 
 def _cuda_major(folder: Path) -> str | None:
@@ -211,7 +262,7 @@ def command(torch: TorchFacts, out: Path) -> list[str]:
         words.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
     for folder in folders:
         words += ["-I" if folder == SOURCES else "-isystem", str(folder)]
-    words += shlex.split(os.environ.get("CXXFLAGS", ""))
+    words += _words("CXXFLAGS")
     words.append(str(SOURCES / "backend.cpp"))
     words += [str(library) for library in torch.libraries()]
     words += _standard_library()
@@ -240,14 +291,18 @@ def _compile(torch: TorchFacts, library: Path) -> None:
             log = library.with_suffix(".log")
             log.write_text(f"{shlex.join(words)}\n{done.stdout}{done.stderr}")
             raise InstallError(_complaint(torch, done.stderr, log))
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
         os.replace(part, library)
+        library.with_suffix(".log").unlink(missing_ok=True)
     finally:
         part.unlink(missing_ok=True)
 
 
 def _complaint(torch: TorchFacts, said: str, log: Path) -> str:
     """Why it could not be compiled, as one sentence."""
-    line = next((line for line in said.splitlines() if "error" in line), "the compiler failed")
+    lines = said.splitlines()
+    line = next((line for line in lines if "error:" in line), lines[-1] if lines else "the compiler failed")
     sentence = f"the C++ part cannot be compiled for torch {torch.version} ({line.strip()}); the whole log is {log}"
     oldest, newest = KNOWN
     if torch.release > newest:

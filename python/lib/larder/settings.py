@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Union
 
 from larder import _native
-from larder.errors import UsageError
 
 __all__ = ["Settings", "memory_bytes", "settings_text"]
 
@@ -24,6 +23,8 @@ def settings_text(settings: Settings) -> str:
     """
     if isinstance(settings, str):
         return settings
+    if not isinstance(settings, Mapping):
+        raise TypeError(f"settings are a text or a dictionary, not {type(settings).__name__}")
     return ",".join(f"{key}:{_value(value)}" for key, value in settings.items())
 
 
@@ -40,5 +41,5 @@ def memory_bytes(memory: int | str) -> int:
     25769803776
     """
     if isinstance(memory, bool) or not isinstance(memory, (int, str)):
-        raise UsageError(f"memory is a number of bytes or a text such as '80GiB', not {memory!r}")
+        raise TypeError(f"memory is a number of bytes or a text such as '80GiB', not {type(memory).__name__}")
     return _native.parse_size(str(memory))

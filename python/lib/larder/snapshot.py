@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 from larder import _native
 from larder.errors import UsageError
@@ -41,10 +42,10 @@ class Snapshot:
             self._name = os.path.basename(os.fspath(source))
         elif isinstance(source, (Mapping, Sequence)) and not isinstance(source, (bytes, bytearray)):
             plain = dict(source) if isinstance(source, Mapping) else list(source)
-            self._native = _native.Snapshot.unpickle(pickle.dumps(plain, protocol=4))
+            self._native = _native.Snapshot.unpickle(_pickled(plain))
             self._name = "program"
         else:
-            raise UsageError(f"a snapshot is a file or a dictionary, not {type(source).__name__}")
+            raise TypeError(f"a snapshot is a file's path or a dictionary, not {type(source).__name__}")
 
     @classmethod
     def _of(cls, native: _native.Snapshot, name: str) -> Snapshot:
@@ -92,8 +93,10 @@ class Snapshot:
 
     def trace(self, device: int = 0) -> list[dict[str, Any]]:
         """What happened on a device, oldest first, with PyTorch's keys."""
-        traces = self._whole.get("device_traces", [])
-        return list(traces[device]) if device < len(traces) else []
+        # It says so if there is no such device.
+        if self._native.entry_count(device) == 0:
+            return []
+        return list(self._whole["device_traces"][device])
 
     def operations(self, device: int = 0) -> list[str]:
         """What the program asked for, as the lines of an op script."""
@@ -115,6 +118,23 @@ class Snapshot:
             f"{_native.format_size(reserved)} reserved, {_native.format_size(live)} live, "
             f"{_counted(entries, 'entry', 'entries')}>"
         )
+
+
+class _PlainPickler(pickle.Pickler):
+    """Writes plain data, which is all that a snapshot is made of."""
+
+    def reducer_override(self, thing: object) -> NoReturn:
+        kind = type(thing).__name__
+        raise UsageError(f"a snapshot is made of plain data, and something in this one is of the type {kind}")
+
+
+def _pickled(plain: object) -> bytes:
+    out = io.BytesIO()
+    try:
+        _PlainPickler(out, protocol=4).dump(plain)
+    except RecursionError:
+        raise UsageError("a snapshot is not nested as deeply as this dictionary") from None
+    return out.getvalue()
 
 
 def _counted(number: int, one: str, many: str | None = None) -> str:

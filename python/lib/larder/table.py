@@ -26,8 +26,10 @@ class Table:
     """Rows under headings. The first column holds words, the others numbers."""
 
     def __init__(self, headings: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-        self.headings = list(headings)
-        self.rows = [list(row) for row in rows]
+        self.headings: list[str] = list(headings)
+        """What stands above the columns."""
+        self.rows: list[list[str]] = [list(row) for row in rows]
+        """The cells of each row."""
 
     @classmethod
     def of_stats(cls, stats: Mapping[str, int]) -> Table:

@@ -13,11 +13,12 @@ import ctypes
 import importlib
 import importlib.util
 import os
+import re
 import sys
 from types import ModuleType
 
-from larder import _native, backend, children
-from larder.errors import InstallError
+from larder import backend, children, environment
+from larder.errors import InstallError, SettingsError
 
 __all__ = ["compile_backend", "install", "is_installed"]
 
@@ -33,7 +34,8 @@ def install(*, children_too: bool = True) -> None:
     """Puts Larder in the place of PyTorch's CUDA allocator, for the rest of this process.
 
     It must come before the first use of CUDA. Doing it again does nothing. Settings are those of the
-    environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys.
+    environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys, `policy` and
+    `page_size_mb`.
 
     The first time, a C++ compiler makes the part that fits the installed PyTorch; it is kept in the cache.
     Processes that this one starts install Larder too, unless `children_too` is false.
@@ -44,23 +46,32 @@ def install(*, children_too: bool = True) -> None:
     if is_installed():
         return
     # PyTorch's own settings are PyTorch's affair, which knows them best.
-    _native.check_settings("LARDER_CONF", os.environ.get("LARDER_CONF", ""))
+    environment.check_device()
+    environment.check_own(environment.OWN, os.environ.get(environment.OWN, ""))
     torch = _import_torch()
     # Where child processes install Larder as they import torch, that was it.
     if is_installed():
         return
     facts = _examine(torch)
     _refuse_used(torch)
-    library = _load(backend.build(facts))
+    library = _load_built(facts)
     # PyTorch's own settings come from PyTorch; no text stands for what LARDER_CONF says.
     code = library.larder_torch_install(None)
     if code != 0:
         said = library.larder_torch_last_error()
-        sentence = said.decode(errors="replace") if said else f"the C++ part says {code}"
-        raise InstallError(f"Larder cannot be installed: {sentence}")
+        raise _refusal(said.decode(errors="replace") if said else f"the C++ part says {code}")
     _library = library
     if children_too:
         children.arrange(os.environ)
+
+
+def _refusal(sentence: str) -> InstallError | SettingsError:
+    """Why the C++ part does not install Larder. What PyTorch says of its settings is told as we tell it."""
+    unread = re.fullmatch(r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL)
+    variables = environment.torch_variables()
+    if unread and variables:
+        return SettingsError(f"{' or '.join(variables)}: PyTorch cannot read it: {unread[1]}")
+    return InstallError(f"Larder cannot be installed: {sentence}")
 
 
 def compile_backend() -> str:
@@ -117,8 +128,19 @@ def _refuse_used(torch: ModuleType) -> None:
             "best right after importing torch"
         )
     name = torch.cuda.get_allocator_backend()
-    if name not in ("native", "larder"):
+    if name != "native":
         raise InstallError(f"PyTorch's CUDA allocator is already '{name}' in this process")
+
+
+def _load_built(facts: backend.TorchFacts) -> ctypes.CDLL:
+    path = backend.build(facts)
+    try:
+        return _load(path)
+    except InstallError:
+        # Another process may have cleared it away meanwhile.
+        if backend.is_whole(path):
+            raise
+        return _load(backend.build(facts))
 
 
 def _load(path: os.PathLike[str]) -> ctypes.CDLL:

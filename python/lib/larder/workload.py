@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Union, overload
 
 from larder import _native
+from larder.errors import UsageError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
 from larder.table import Table
@@ -111,6 +112,8 @@ class Comparison(Sequence[Replay]):
     @property
     def best(self) -> Replay:
         """The run that ran out of memory least often, and of those the one that reserved least."""
+        if not self._runs:
+            raise UsageError("no run is the best of none")
         return min(self._runs, key=lambda run: (run.ooms, run.peak_reserved_bytes))
 
     @overload
@@ -146,7 +149,8 @@ class Comparison(Sequence[Replay]):
         return self._summary.rstrip("\n")
 
     def __repr__(self) -> str:
-        return f"<larder.Comparison of {len(self)} settings, best: {self.best.settings or '(default)'}>"
+        best = f", best: {self.best.settings or '(default)'}" if self._runs else ""
+        return f"<larder.Comparison of {len(self)} settings{best}>"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
@@ -184,6 +188,11 @@ class Fit:
 def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
     if isinstance(source, Snapshot):
         return source._native.workload(device), source.name
+    if not isinstance(source, (str, os.PathLike)):
+        raise TypeError(
+            "what is run is the path of a script or a snapshot, or a larder.Snapshot, which takes a program's "
+            f"dictionary; not {type(source).__name__}"
+        )
     # A file that is not there is told in the words that Python has for it.
     os.stat(source)
     return _native.Workload.load(source, device), os.path.basename(os.fspath(source))
@@ -221,7 +230,7 @@ def replay(
 
 def compare(
     source: Source,
-    settings: Iterable[Settings] | None = None,
+    settings: Settings | Iterable[Settings] | None = None,
     *,
     policy: str | None = None,
     memory: int | str = "80GiB",
@@ -230,9 +239,19 @@ def compare(
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
+    settings
+        A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.
+
     The other arguments are those of `replay`.
     """
-    confs = list(_native.USUAL_SETTINGS) if settings is None else [settings_text(one) for one in settings]
+    if settings is None:
+        confs = list(_native.USUAL_SETTINGS)
+    elif isinstance(settings, (str, Mapping)):
+        confs = [settings_text(settings)]
+    elif isinstance(settings, Iterable):
+        confs = [settings_text(one) for one in settings]
+    else:
+        raise TypeError(f"settings are a list of texts or dictionaries, not {type(settings).__name__}")
     workload, name = _load(source, device)
     outcomes, summary = workload.compare(name, policy, confs, memory_bytes(memory), addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]

@@ -49,12 +49,19 @@ def _install():
         _give_up(error)
 
 
+class _Hidden(Exception):
+    """Something else has the package's name."""
+
+
 def _larder():
     """The package: as it is installed, or else the one that this file is part of."""
-    try:
+    place = os.path.dirname(os.path.dirname(_FOLDER))
+    found = _found()
+    if found is not None and not os.path.isdir(os.path.join(os.path.dirname(found), "_bootstrap")):
+        raise _Hidden("{} hides the package larder: give it another name".format(found))
+    if found is not None:
         import larder.torch
-    except ImportError:
-        place = os.path.dirname(os.path.dirname(_FOLDER))
+    else:
         sys.path.append(place)
         try:
             import larder.torch
@@ -63,18 +70,30 @@ def _larder():
     return larder
 
 
+def _found():
+    """The file that has the package's name here; it is looked for and not run, for it may be the program's."""
+    import importlib.util
+
+    try:
+        return importlib.util.find_spec("larder").origin
+    except (AttributeError, ValueError):
+        return getattr(sys.modules.get("larder"), "__file__", None)
+
+
 def _give_up(error):
     """Without Larder the program does not go on: it asked for it."""
     import threading
 
     kind = type(error)
-    is_ours = kind.__module__ == "larder.errors"
+    is_ours = kind is _Hidden or kind.__module__ == "larder.errors"
     sys.stderr.write("larder: {}\n".format(error if is_ours else "{}: {}".format(kind.__name__, error)))
     sys.stderr.flush()
+    # As `python -m larder` has it: what was asked for cannot be, or else the machine is in the way.
+    code = 2 if kind.__name__ == "SettingsError" else 1
     if threading.current_thread() is not threading.main_thread():
         # An exception would end this thread alone.
-        os._exit(1)
-    raise SystemExit(1)
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def _chain():
