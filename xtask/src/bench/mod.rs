@@ -21,7 +21,7 @@ use crate::programs::{self, Programs};
 use machine::Machine;
 use page::Results;
 use table::{Figures, Table};
-use timing::Timing;
+use timing::{Rounds, Timing};
 use workload::{HOT_BLOCK, PREFETCH, RANDOM_SIZES, VARLEN, Workload};
 
 /// How much to measure.
@@ -61,14 +61,15 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let timing = options.timing();
     // Before the measurements: a build beside them would disturb them.
     let own_free_blocks = own_free_blocks(root, cargo, &target)?;
-    let (times, spreads) = time_all(&programs, &workloads, timing);
+    let rounds = time_all(&programs, &workloads, timing);
     let results = Results {
         machine: Machine::read(),
         command: options.command(),
         is_quick: options.is_quick,
         rounds: timing.rounds,
-        times,
-        spreads,
+        times: rounds.iter().map(|row| row.medians.clone()).collect(),
+        least_times: rounds.iter().map(|row| row.least.clone()).collect(),
+        spreads: rounds.into_iter().flat_map(|row| row.spreads).collect(),
         instructions: count_all(&programs, &workloads),
         own_free_blocks,
         free_blocks: free_blocks::compare(&programs, &folder, timing)?,
@@ -87,6 +88,8 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     workload::write(&page, &format!("{}{}", results.page(), kept(&old)))?;
     workload::write(&root.join("docs/benchmarks.svg"), &chart::draw(&results.times))?;
     print!("{}", Table::of_figures("ns per operation", &results.times).plain());
+    println!("\nthe least of the rounds:");
+    print!("{}", Table::of_figures("ns per operation", &results.least_times).plain());
     Ok(())
 }
 
@@ -103,21 +106,15 @@ fn own_free_blocks(root: &Path, cargo: &Path, target: &Path) -> Result<String, S
     free_blocks::own_bench(root, cargo, target)
 }
 
-fn time_all(
-    programs: &Programs,
-    workloads: &[Workload],
-    timing: Timing,
-) -> (Vec<Figures>, Vec<f64>) {
-    let (mut times, mut spreads) = (Vec::new(), Vec::new());
+fn time_all(programs: &Programs, workloads: &[Workload], timing: Timing) -> Vec<Rounds> {
+    let mut rows = Vec::new();
     for workload in workloads {
         for &threads in workload.threads() {
             eprintln!("==> time of {}", workload.row(threads));
-            let (figures, apart) = timing.measure(programs, workload, threads);
-            times.push(figures);
-            spreads.extend(apart);
+            rows.push(timing.measure(programs, workload, threads));
         }
     }
-    (times, spreads)
+    rows
 }
 
 /// Counting is slow, and four workloads say what there is to say.

@@ -19,6 +19,15 @@ pub(super) struct Timing {
     pub(super) rounds: u64,
 }
 
+/// What the rounds of one row come to.
+pub(super) struct Rounds {
+    pub(super) medians: Figures,
+    /// What disturbs the machine makes a round longer, never shorter.
+    pub(super) least: Figures,
+    /// How far the rounds of each contestant lie apart, as a part of their median.
+    pub(super) spreads: Vec<f64>,
+}
+
 /// What is known after a first short run.
 #[derive(Debug, PartialEq, Eq)]
 enum Calibration {
@@ -55,24 +64,14 @@ impl Timing {
     }
 
     /// Measures all three in turn, round after round, so that what disturbs the machine disturbs
-    /// them alike. Also gives how far the rounds of each lie apart, as a part of its median.
-    pub(super) fn measure(
-        self,
-        programs: &Programs,
-        workload: &Workload,
-        threads: u64,
-    ) -> (Figures, Vec<f64>) {
+    /// them alike.
+    pub(super) fn measure(self, programs: &Programs, workload: &Workload, threads: u64) -> Rounds {
         let run = Run { script: &workload.script, repeat: 1, threads, history: None };
         self.measure_run(programs, run, workload.row(threads))
     }
 
     /// The same for one run under a name.
-    pub(super) fn measure_run(
-        self,
-        programs: &Programs,
-        run: Run<'_>,
-        name: String,
-    ) -> (Figures, Vec<f64>) {
+    pub(super) fn measure_run(self, programs: &Programs, run: Run<'_>, name: String) -> Rounds {
         let repeats = Contestant::ALL.map(|one| self.calibrate(programs, one, run));
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..self.rounds {
@@ -82,8 +81,14 @@ impl Timing {
                 times[index].extend(measured.map(|Measured { ns_per_op, .. }| ns_per_op));
             }
         }
-        let spreads = times.iter().filter_map(|times| spread(times)).collect();
-        (Figures { name, values: times.map(|times| median(&times)) }, spreads)
+        Rounds {
+            medians: Figures {
+                name: name.clone(),
+                values: times.each_ref().map(|one| median(one)),
+            },
+            least: Figures { name, values: times.each_ref().map(|one| least(one)) },
+            spreads: times.iter().filter_map(|times| spread(times)).collect(),
+        }
     }
 }
 
@@ -96,11 +101,14 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+fn least(values: &[f64]) -> Option<f64> {
+    values.iter().copied().min_by(f64::total_cmp)
+}
+
 /// How far the largest and the smallest lie apart, as a part of the median.
 fn spread(values: &[f64]) -> Option<f64> {
     let largest = values.iter().copied().max_by(f64::total_cmp)?;
-    let smallest = values.iter().copied().min_by(f64::total_cmp)?;
-    median(values).map(|median| (largest - smallest) / median)
+    median(values).zip(least(values)).map(|(median, least)| (largest - least) / median)
 }
 
 #[cfg(test)]
