@@ -175,7 +175,7 @@ def show_workloads(results):
     for (workload, allocator), result in results.items():
         native = results.get((workload, "native"))
         if result is None or native is None:
-            print(f"| {workload} | {allocator} | failed | | | | | |")
+            print(f"| {workload} | {allocator} | failed | | | | | | |")
             continue
         again = results.get((workload, "native again"))
         steady = again is not None and again["results"] == native["results"]

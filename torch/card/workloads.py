@@ -83,13 +83,18 @@ def language_model(layers=6, width=512):
     return GPT2LMHeadModel(config).cuda()
 
 
-def train_step(model, optimizer, tokens):
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        loss = model(input_ids=tokens, labels=tokens).loss
+def descend(loss, optimizer):
+    """The second half of a step of training; what the loss was."""
     loss.backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.detach()
+
+
+def train_step(model, optimizer, tokens):
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = model(input_ids=tokens, labels=tokens).loss
+    return descend(loss, optimizer)
 
 
 def gpt2_train(course):
@@ -172,10 +177,7 @@ def streams(course):
         batch.record_stream(torch.cuda.current_stream())
         upcoming.append(fetch(index + 1))
         loss = (model(batch) - batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return descend(loss, optimizer)
 
     course.run(step)
 
@@ -227,10 +229,7 @@ def resnet_varbatch(course):
         labels = torch.randint(0, 1000, (size,), device="cuda")
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = nn.functional.cross_entropy(model(images), labels)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        return descend(loss, optimizer)
 
     course.run(step)
 
@@ -248,10 +247,8 @@ def small_kernels(course):
             for layer in layers:
                 hidden = torch.tanh(layer(hidden) + 0.1 * hidden) * 1.01 - 0.01
             loss = hidden.square().mean()
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+            result = descend(loss, optimizer)
+        return result
 
     course.run(step)
 
@@ -282,10 +279,7 @@ def compiled(course):
         batch = torch.randn(128 if index % 4 else 64, 256, device="cuda")
         torch.compiler.cudagraph_mark_step_begin()
         loss = (fast(batch) - batch).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return loss.detach().clone()
+        return descend(loss, optimizer).clone()
 
     course.run(step)
 
