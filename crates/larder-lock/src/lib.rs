@@ -1,19 +1,53 @@
-//! A lock for state that threads use in runs: one of them for a long while, then another.
+//! A lock for state that is used for some ten nanoseconds at a time, by one thread mostly, by many now
+//! and then, and on machines that have more to do than they have processors.
 //!
-//! An ordinary mutex costs two atomic read-modify-writes each time, whether anybody else wants it
-//! or not; with a heap as quick as ours that is a third of the whole. [`TurnLock`] gives a thread
-//! that keeps coming back a *turn*: as long as it lasts, locking and unlocking are two plain
-//! stores. Whoever comes meanwhile ends the turn, and pays for both sides of the fence between
-//! them ([`barrier`]).
+//! To take [`TurnLock`] is one atomic instruction, and to leave it is a plain store: nobody is ever
+//! woken by whoever leaves. Who finds it taken looks again for a moment, as it will mostly be free at
+//! once. If it is not, whoever is inside may not be running, and the processor is better given to
+//! somebody else: the waiting thread sleeps for a while and looks again.
 //!
-//! Under contention turns have a second use. A mutex that many threads hammer goes from core to
-//! core with each operation, and what it guards goes with it. Here whoever had to wait gets a turn
-//! of its own, and whoever comes then lets it run for a moment: many operations for each move.
+//! Threads that hammer the lock would carry what it guards from one processor's cache to the other's
+//! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*:
+//! the others sleep for as long as it takes for some thousand operations, and the first of them that
+//! is awake then claims the next turn. Nobody has to stop before another is there to go on.
 //!
-//! Where the system has no such fence, no turn is ever given, and the lock is a plain mutex.
+//! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to measure
+//! against; with `--cfg loom` the lock is checked by loom.
 
-pub mod barrier;
+#[cfg(not(larder_mutex))]
+mod fork;
+#[cfg(larder_mutex)]
+mod mutex;
+#[cfg(not(larder_mutex))]
+mod sys;
+#[cfg(not(larder_mutex))]
 mod token;
+#[cfg(not(larder_mutex))]
 mod turn;
 
-pub use turn::{Poisoned, TurnGuard, TurnLock, Visit};
+#[cfg(larder_mutex)]
+pub use mutex::{TurnGuard, TurnLock};
+#[cfg(not(larder_mutex))]
+pub use turn::{TurnGuard, TurnLock};
+
+use std::fmt;
+
+/// The lock is of no use any more: what it guards may be half changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Poisoned {
+    /// A thread panicked while it was inside.
+    Panic,
+    /// A thread was inside when the process was forked, and this is the child.
+    Fork,
+}
+
+impl fmt::Display for Poisoned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Poisoned::Panic => "a thread panicked while it held the lock",
+            Poisoned::Fork => "the lock was held by another thread when this process was forked",
+        })
+    }
+}
+
+impl std::error::Error for Poisoned {}

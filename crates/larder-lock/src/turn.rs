@@ -1,121 +1,64 @@
 //! The lock itself.
 
-use std::cell::UnsafeCell;
-use std::fmt;
-use std::hint;
 use std::marker::PhantomData;
 use std::mem;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::sync::MutexGuard;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::{barrier, token};
+use crate::sys::{
+    AtomicU32, AtomicU64, AtomicUsize, LULL_NS, Ordering, Patience, TURN_NS, UnsafeCell,
+};
+use crate::{Poisoned, fork, sys, token};
 
-/// A thread that takes the lock so often in a row gets a turn. Ending one costs microseconds, so
-/// that a turn must be likely to save more.
-const STREAK: u32 = 512;
-/// How long a thread that uses its turn all the time is left alone: some thousand operations. The
-/// next one finds what it needs in the other processor's cache, which costs it as much as hundreds.
-const TURN: Duration = Duration::from_micros(200);
-/// A holder that was outside at so many looks in a row is not using its turn.
-const QUIET_LOOKS: u32 = 6;
-/// The time between two looks.
-const LOOK: Duration = Duration::from_nanos(400);
-/// So often whoever ended a turn looks whether its thread has noticed by itself.
-const NOTICE_LOOKS: u32 = 64;
-/// So often whoever waits for the holder looks again at once; then it gives the processor away
-/// each time; then it sleeps.
-const SPINS: u32 = 2_000;
-const YIELDS_END: u32 = SPINS + 200;
+/// Nobody is inside; nobody bars the way.
+const FREE: u32 = 0;
+/// A thread that is awake bars the way to all others, until it is in.
+const CLAIMED: u32 = 1;
+/// A thread panicked inside. Nobody gets in any more.
+const POISONED: u32 = u32::MAX;
+
+/// How long somebody who finds the lock taken looks again at once.
+const LOOK: Duration = Duration::from_micros(2);
+/// How long somebody who claims the next turn waits for whoever is inside. One who is running is out
+/// long before.
+const CLAIM: Duration = Duration::from_micros(5);
+/// So many sleepers at most are taken into account by one who goes to sleep.
+const SLEEPERS_MAX: u32 = 64;
+/// The first sleep of one who waits for somebody that does not leave, and the longest.
 const NAP: Duration = Duration::from_micros(50);
-/// So many threads can have turns, one after the other, before some of them must have ended.
-const SEATS: usize = 1 << SEAT_BITS;
-const SEAT_BITS: u32 = 6;
+const LONG_NAP: Duration = Duration::from_millis(1);
+/// The lock is hot if it was found taken so often in a row, each time soon after the last.
+const STREAK: u32 = 16;
 /// What taking the lock twice on one thread leads to.
 const TWICE: &str = "the thread has the lock already";
 
 /// A mutual exclusion lock that gives turns. See the crate's page.
 ///
-/// It is not fair. Taking it twice on one thread is a bug: it panics during a turn, and blocks for
-/// ever outside one.
+/// It is not fair. To take it twice on one thread is a bug, and panics.
 pub struct TurnLock<T> {
-    /// Whose turn it is: a thread's token and, in the lowest bits, its seat. Set only by whoever
-    /// holds the gate; unset also by the thread itself while it is inside.
-    turn: AtomicUsize,
-    /// For each seat, whether its thread is inside on its turn. Only that thread writes it: a
-    /// thread that finds its turn ended just as it goes in must not disturb the next one's flag.
-    inside: [AtomicBool; SEATS],
-    /// Who came to the gate last, and so is outside and knows that it has no turn. A turn's own
-    /// thread unsets it when it gets the turn.
-    at_the_gate: AtomicUsize,
-    /// A thread panicked inside. Nobody gets in any more.
-    poisoned: AtomicBool,
-    /// Held by whoever is inside without a turn, and by whoever changes whose turn it is.
-    gate: Mutex<Gate>,
+    /// `FREE`, `POISONED`, or the number of the process whose thread is inside.
+    held: AtomicU32,
+    /// `FREE`, or `CLAIMED` by somebody who is awake and wants to be the next.
+    barred: AtomicU32,
+    /// The thread that is inside, if it came to stay: with a guard.
+    owner: AtomicUsize,
+    contest: Contest,
     value: UnsafeCell<T>,
 }
 
-/// What decides on turns.
-struct Gate {
-    /// Who came last, and how often in a row before.
-    last: usize,
-    streak: u32,
-    /// The turn that was given last, unless it was ended.
-    given: Option<Given>,
-    seats: Vec<Seat>,
-}
-
-struct Given {
-    token: usize,
-    seat: usize,
-    began: Instant,
-}
-
-/// Whose seat it is.
-struct Seat {
-    token: usize,
-    life: Weak<()>,
-}
-
-/// A thread panicked while it held the lock; what the lock guards may be half changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Poisoned;
-
-impl fmt::Display for Poisoned {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a thread panicked while it held the lock")
-    }
-}
-
-impl std::error::Error for Poisoned {}
-
-/// Access to what the lock guards, until it is dropped.
-pub struct TurnGuard<'a, T> {
-    lock: &'a TurnLock<T>,
-    pass: Pass<'a>,
-    /// Whether the thread was unwinding already when it came.
-    was_panicking: bool,
-    /// A shared guard is as good as a shared value, so it may be shared between threads only where
-    /// the value may.
-    value: PhantomData<&'a T>,
-}
-
-/// Access to what the lock guards for a thread whose turn it is, until [`Visit::leave`].
-pub struct Visit<'a, T> {
-    lock: &'a TurnLock<T>,
-    inside: &'a AtomicBool,
-    /// As that of a guard.
-    value: PhantomData<&'a T>,
-}
-
-/// By what right a thread is inside.
-enum Pass<'a> {
-    /// It is its turn, from this seat.
-    Turn(usize),
-    /// It holds the gate.
-    Gate { _gate: MutexGuard<'a, Gate> },
+/// What is known of those who found the lock taken. Several write it at once; it says only how to
+/// wait, so that a number that is wrong now and then does no harm.
+struct Contest {
+    /// When the lock was found taken last, in nanoseconds.
+    last_ns: AtomicU64,
+    /// How often it was found taken in a row, each time soon after the last.
+    streak: AtomicU32,
+    /// When the turn began that was claimed last.
+    turn_ns: AtomicU64,
+    /// How many sleep.
+    sleepers: AtomicU32,
 }
 
 // SAFETY: the lock hands out access to the value to one thread at a time; going from one to the
@@ -124,219 +67,215 @@ unsafe impl<T: Send> Send for TurnLock<T> {}
 // SAFETY: as above; a shared lock gives exclusive access, so that `T` need not be `Sync`.
 unsafe impl<T: Send> Sync for TurnLock<T> {}
 
+/// Access to what the lock guards, until it is dropped.
+pub struct TurnGuard<'a, T> {
+    lock: &'a TurnLock<T>,
+    /// Whether the thread was unwinding already when it came.
+    was_panicking: bool,
+    /// It stays on its thread, and may be shared where the value may.
+    like: PhantomData<MutexGuard<'a, T>>,
+}
+
 impl<T> TurnLock<T> {
     /// A lock that nobody holds.
-    pub const fn new(value: T) -> TurnLock<T> {
-        let gate = Gate { last: token::NOBODY, streak: 0, given: None, seats: Vec::new() };
+    pub fn new(value: T) -> TurnLock<T> {
+        fork::watch();
         TurnLock {
-            turn: AtomicUsize::new(token::NOBODY),
-            inside: [const { AtomicBool::new(false) }; SEATS],
-            at_the_gate: AtomicUsize::new(token::NOBODY),
-            poisoned: AtomicBool::new(false),
-            gate: Mutex::new(gate),
+            held: AtomicU32::new(FREE),
+            barred: AtomicU32::new(FREE),
+            owner: AtomicUsize::new(token::NOBODY),
+            contest: Contest {
+                last_ns: AtomicU64::new(0),
+                streak: AtomicU32::new(0),
+                turn_ns: AtomicU64::new(0),
+                sleepers: AtomicU32::new(0),
+            },
             value: UnsafeCell::new(value),
         }
     }
 
-    /// Waits until nobody else is inside, and goes in.
+    /// Waits until nobody else is inside, and goes in to stay for a while.
     #[inline]
     pub fn lock(&self) -> Result<TurnGuard<'_, T>, Poisoned> {
-        let turn = self.turn.load(Ordering::Relaxed);
-        if turn >> SEAT_BITS == token::peek() {
-            let seat = turn % SEATS;
-            assert!(!self.inside[seat].load(Ordering::Relaxed), "{TWICE}");
-            self.inside[seat].store(true, Ordering::Relaxed);
-            // Whoever ends the turn writes `turn`, passes the heavy fence, and reads `inside`.
-            // Either that write is seen here, or the store above is seen there.
-            barrier::light();
-            if self.turn.load(Ordering::Relaxed) == turn {
-                return Ok(self.guard(Pass::Turn(seat)));
-            }
-            self.inside[seat].store(false, Ordering::Release);
+        if !self.try_enter() {
+            self.wait()?;
         }
-        self.lock_at_the_gate()
+        self.owner.store(token::own(), Ordering::Relaxed);
+        let was_panicking = thread::panicking();
+        Ok(TurnGuard { lock: self, was_panicking, like: PhantomData })
     }
 
-    /// Goes in if it is the calling thread's turn. As `lock`, but cheaper: nothing has to be
-    /// remembered but where to say that it is over.
-    // Always inlined: it is a handful of instructions, and a call would save registers.
+    /// Waits until nobody else is inside, and does `work` there, which must be short and must not come
+    /// back for this lock: it would wait for itself.
+    // Always inlined: a handful of instructions, and `work` stays in registers.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub fn enter_on_turn(&self) -> Option<Visit<'_, T>> {
-        let turn = self.turn.load(Ordering::Relaxed);
-        if turn >> SEAT_BITS != token::peek() {
-            return None;
-        }
-        let inside = &self.inside[turn % SEATS];
-        assert!(!inside.load(Ordering::Relaxed), "{TWICE}");
-        inside.store(true, Ordering::Relaxed);
-        // As in `lock`.
-        barrier::light();
-        if self.turn.load(Ordering::Relaxed) == turn {
-            return Some(Visit { lock: self, inside, value: PhantomData });
-        }
-        inside.store(false, Ordering::Release);
-        None
-    }
-
-    /// Waits until nobody else is inside, and calls `work` there.
     pub fn run<R>(&self, work: impl FnOnce(&mut T) -> R) -> Result<R, Poisoned> {
-        let Some(mut visit) = self.enter_on_turn() else {
-            return self.lock_at_the_gate().map(|mut guard| work(&mut guard));
-        };
-        let result = work(&mut visit);
-        visit.leave();
+        if !self.try_enter() {
+            self.wait()?;
+        }
+        let poison = PoisonOnUnwind(self);
+        // SAFETY: this thread alone is inside.
+        let result = self.value.with_mut(|value| work(unsafe { &mut *value }));
+        mem::forget(poison);
+        self.leave();
         Ok(result)
     }
 
-    #[inline]
-    fn guard<'a>(&'a self, pass: Pass<'a>) -> TurnGuard<'a, T> {
-        TurnGuard { lock: self, pass, was_panicking: thread::panicking(), value: PhantomData }
+    /// Goes in if nobody is there and nobody bars the way.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn try_enter(&self) -> bool {
+        self.barred.load(Ordering::Relaxed) == FREE && self.enter()
     }
 
+    /// Goes in if nobody is there.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn enter(&self) -> bool {
+        let own = fork::generation();
+        // Acquire: what the last one inside wrote is seen.
+        self.held.compare_exchange(FREE, own, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn leave(&self) {
+        // Release: what was written inside is seen by the next.
+        self.held.store(FREE, Ordering::Release);
+    }
+
+    /// Waits until this thread is inside.
+    #[cold]
     #[inline(never)]
-    fn lock_at_the_gate(&self) -> Result<TurnGuard<'_, T>, Poisoned> {
-        let me = token::own();
-        // For whoever ended this thread's turn and waits to be sure.
-        self.at_the_gate.store(me, Ordering::Release);
-        // Poison of the gate says nothing: the gate is whole at every moment.
-        let (mut gate, mut contended) = match self.gate.try_lock() {
-            Ok(gate) => (gate, false),
-            Err(TryLockError::Poisoned(gate)) => (gate.into_inner(), false),
-            Err(TryLockError::WouldBlock) => {
-                (self.gate.lock().unwrap_or_else(PoisonError::into_inner), true)
+    fn wait(&self) -> Result<(), Poisoned> {
+        assert!(self.owner.load(Ordering::Relaxed) != token::own(), "{TWICE}");
+        if !self.contest.is_hot() && self.look()? {
+            return Ok(());
+        }
+        let mut nap = NAP;
+        loop {
+            self.contest.sleep(nap);
+            if self.claim()? {
+                return Ok(());
+            }
+            nap = (nap * 2).min(LONG_NAP);
+        }
+    }
+
+    /// Looks for a moment whether the lock is free.
+    fn look(&self) -> Result<bool, Poisoned> {
+        let mut patience = Patience::of(LOOK);
+        loop {
+            if self.is_free()? && self.try_enter() {
+                return Ok(true);
+            }
+            if !patience.lasts() {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Claims the next turn, if the present one is over and nobody else does. False if it is not this
+    /// thread's turn yet, or if whoever is inside does not leave.
+    fn claim(&self) -> Result<bool, Poisoned> {
+        let is_free = self.is_free()?;
+        if !self.contest.is_over() {
+            return Ok(false);
+        }
+        let claim =
+            self.barred.compare_exchange(FREE, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
+        if claim.is_err() {
+            return Ok(is_free && self.try_enter());
+        }
+        let mut patience = Patience::of(CLAIM);
+        let entered = loop {
+            match self.is_free() {
+                Ok(is_free) if is_free && self.enter() => break Ok(true),
+                Ok(_) if patience.lasts() => {}
+                Ok(_) => break Ok(false),
+                Err(poisoned) => break Err(poisoned),
             }
         };
-        if let Some(given) = gate.given.take() {
-            contended |= self.end(&given);
+        if entered == Ok(true) {
+            self.contest.begin_turn();
         }
-        if self.poisoned.load(Ordering::Relaxed) {
-            return Err(Poisoned);
-        }
-        // Now, so that nothing is allocated when a turn is given.
-        if gate.seats.capacity() == 0 {
-            gate.seats.reserve(SEATS);
-        }
-        gate.streak = if gate.last == me { gate.streak + 1 } else { 0 };
-        gate.last = me;
-        if (contended || gate.streak >= STREAK)
-            && barrier::is_available()
-            && let Some(seat) = gate.seat_of(me)
-        {
-            gate.streak = 0;
-            gate.given = Some(Given { token: me, seat, began: Instant::now() });
-            self.at_the_gate.store(token::NOBODY, Ordering::Relaxed);
-            self.inside[seat].store(true, Ordering::Relaxed);
-            self.turn.store(me << SEAT_BITS | seat, Ordering::Relaxed);
-            return Ok(self.guard(Pass::Turn(seat)));
-        }
-        Ok(self.guard(Pass::Gate { _gate: gate }))
+        self.barred.store(FREE, Ordering::Relaxed);
+        entered
     }
 
-    /// Ends a turn, and waits until its thread is outside. One that keeps using its turn is left
-    /// alone for a moment; says whether that was so.
-    fn end(&self, given: &Given) -> bool {
-        let inside = &self.inside[given.seat];
-        let (mut quiet_looks, mut next_look) = (0, Duration::ZERO);
-        loop {
-            let elapsed = given.began.elapsed();
-            if quiet_looks == QUIET_LOOKS || elapsed >= TURN {
-                break;
-            }
-            // Each look takes the flag out of the holder's cache, so that there must be few.
-            if elapsed >= next_look {
-                quiet_looks = if inside.load(Ordering::Relaxed) { 0 } else { quiet_looks + 1 };
-                next_look = elapsed + LOOK;
-            }
-            hint::spin_loop();
+    /// Whether nobody is inside. An error if there is no use in waiting.
+    fn is_free(&self) -> Result<bool, Poisoned> {
+        match self.held.load(Ordering::Relaxed) {
+            FREE => Ok(true),
+            POISONED => Err(Poisoned::Panic),
+            held if held == fork::generation() => Ok(false),
+            _ => Err(Poisoned::Fork),
         }
-        self.turn.store(token::NOBODY, Ordering::Relaxed);
-        // A thread that keeps coming back sees that at once and comes to the gate. Else it is made
-        // to see it, which takes longer.
-        for _ in 0..NOTICE_LOOKS {
-            if self.at_the_gate.load(Ordering::Acquire) == given.token {
-                return quiet_looks < QUIET_LOOKS;
-            }
-            hint::spin_loop();
-        }
-        barrier::heavy();
-        let mut looks = 0;
-        while inside.load(Ordering::Acquire) {
-            match looks {
-                0..SPINS => hint::spin_loop(),
-                SPINS..YIELDS_END => thread::yield_now(),
-                _ => thread::sleep(NAP),
-            }
-            looks = (looks + 1).min(YIELDS_END);
-        }
-        quiet_looks < QUIET_LOOKS
     }
 
-    /// Lets nobody in any more. Called by whoever is inside.
+    /// Lets nobody in any more. Called by whoever is inside, in place of leaving.
+    #[cold]
     fn poison(&self) {
-        self.poisoned.store(true, Ordering::Relaxed);
-        // So that this thread too comes to the gate, where the poison is seen.
-        self.turn.store(token::NOBODY, Ordering::Relaxed);
+        self.held.store(POISONED, Ordering::Release);
     }
 
     /// The value, for whoever has the lock to itself.
     pub fn get_mut(&mut self) -> Result<&mut T, Poisoned> {
-        if *self.poisoned.get_mut() { Err(Poisoned) } else { Ok(self.value.get_mut()) }
+        self.is_free()?;
+        // SAFETY: the lock is borrowed for as long as the value is.
+        Ok(self.value.with_mut(|value| unsafe { &mut *value }))
     }
 }
 
-impl Gate {
-    /// The seat of the calling thread: its own, a new one, or that of a thread that has ended.
-    fn seat_of(&mut self, me: usize) -> Option<usize> {
-        if let Some(seat) = self.seats.iter().position(|seat| seat.token == me) {
-            return Some(seat);
+impl Contest {
+    /// The lock was found taken: says whether it is hot, so that it is no use to look again at once.
+    /// That is so if it was found taken many times in a row, or if somebody has just claimed a turn.
+    fn is_hot(&self) -> bool {
+        let now_ns = sys::now_ns();
+        let since_ns = now_ns.saturating_sub(self.last_ns.load(Ordering::Relaxed));
+        self.last_ns.store(now_ns, Ordering::Relaxed);
+        let streak = if since_ns < LULL_NS { self.streak.load(Ordering::Relaxed) + 1 } else { 0 };
+        if streak < STREAK {
+            self.streak.store(streak, Ordering::Relaxed);
+            return now_ns.saturating_sub(self.turn_ns.load(Ordering::Relaxed)) < LULL_NS;
         }
-        let own = Seat { token: me, life: token::life()? };
-        if self.seats.len() < SEATS {
-            self.seats.push(own);
-            return Some(self.seats.len() - 1);
+        self.streak.store(0, Ordering::Relaxed);
+        if self.is_over() {
+            self.begin_turn();
         }
-        let seat = self.seats.iter().position(|seat| seat.life.strong_count() == 0)?;
-        self.seats[seat] = own;
-        Some(seat)
+        true
+    }
+
+    /// Sleeps until the present turn is over, and those of all who sleep already; or, if there is none,
+    /// for a nap.
+    fn sleep(&self, nap: Duration) {
+        let before = self.sleepers.fetch_add(1, Ordering::Relaxed).min(SLEEPERS_MAX);
+        let since_ns = sys::now_ns().saturating_sub(self.turn_ns.load(Ordering::Relaxed));
+        let left_ns = TURN_NS.saturating_sub(since_ns);
+        let turns_ns = left_ns + u64::from(before) * TURN_NS;
+        sys::sleep(if left_ns > 0 { Duration::from_nanos(turns_ns) } else { nap });
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A turn begins now.
+    fn begin_turn(&self) {
+        self.turn_ns.store(sys::now_ns(), Ordering::Relaxed);
+    }
+
+    /// Whether no turn is under way.
+    fn is_over(&self) -> bool {
+        sys::now_ns().saturating_sub(self.turn_ns.load(Ordering::Relaxed)) >= TURN_NS
     }
 }
 
-impl<T> Visit<'_, T> {
-    /// Ends the visit. To drop it does the same, but asks first whether a panic is the reason.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub fn leave(self) {
-        self.inside.store(false, Ordering::Release);
-        mem::forget(self);
-    }
-}
+/// Poisons the lock if the work inside panics.
+struct PoisonOnUnwind<'a, T>(&'a TurnLock<T>);
 
-impl<T> Deref for Visit<'_, T> {
-    type Target = T;
-
-    #[inline]
-    fn deref(&self) -> &T {
-        // SAFETY: it is this thread's turn, and whoever ends it waits for `inside`.
-        unsafe { &*self.lock.value.get() }
-    }
-}
-
-impl<T> DerefMut for Visit<'_, T> {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut T {
-        // SAFETY: as above, and the visit is borrowed.
-        unsafe { &mut *self.lock.value.get() }
-    }
-}
-
-impl<T> Drop for Visit<'_, T> {
+impl<T> Drop for PoisonOnUnwind<'_, T> {
     #[cold]
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.lock.poison();
-        }
-        self.inside.store(false, Ordering::Release);
+        self.0.poison();
     }
 }
 
@@ -346,7 +285,7 @@ impl<T> Deref for TurnGuard<'_, T> {
     #[inline]
     fn deref(&self) -> &T {
         // SAFETY: a guard exists only while its thread alone is inside.
-        unsafe { &*self.lock.value.get() }
+        self.lock.value.with(|value| unsafe { &*value })
     }
 }
 
@@ -354,66 +293,18 @@ impl<T> DerefMut for TurnGuard<'_, T> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: a guard exists only while its thread alone is inside, and it is borrowed.
-        unsafe { &mut *self.lock.value.get() }
+        self.lock.value.with_mut(|value| unsafe { &mut *value })
     }
 }
 
 impl<T> Drop for TurnGuard<'_, T> {
     #[inline]
     fn drop(&mut self) {
+        self.lock.owner.store(token::NOBODY, Ordering::Relaxed);
         if thread::panicking() && !self.was_panicking {
             self.lock.poison();
+        } else {
+            self.lock.leave();
         }
-        if let Pass::Turn(seat) = self.pass {
-            self.lock.inside[seat].store(false, Ordering::Release);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn has_turn(lock: &TurnLock<u64>) -> bool {
-        lock.turn.load(Ordering::Relaxed) >> SEAT_BITS == token::peek()
-    }
-
-    #[test]
-    fn who_keeps_coming_back_gets_a_turn_and_who_comes_then_ends_it() {
-        if !barrier::is_available() {
-            return;
-        }
-        let lock = TurnLock::new(0);
-        for _ in 0..STREAK {
-            lock.run(|value| *value += 1).unwrap();
-        }
-        assert!(!has_turn(&lock));
-        lock.run(|value| *value += 1).unwrap();
-        assert!(has_turn(&lock));
-        thread::scope(|scope| {
-            scope.spawn(|| lock.run(|value| *value += 1).unwrap());
-        });
-        assert!(!has_turn(&lock));
-        assert_eq!(lock.run(|value| *value), Ok(u64::from(STREAK) + 2));
-    }
-
-    #[test]
-    fn a_thread_keeps_its_seat_and_one_that_ended_loses_it() {
-        let mut gate = Gate { last: token::NOBODY, streak: 0, given: None, seats: Vec::new() };
-        let mine = gate.seat_of(token::own());
-        assert_eq!(gate.seat_of(token::own()), mine);
-        let gone = thread::scope(|scope| {
-            let gate = &mut gate;
-            scope.spawn(move || gate.seat_of(token::own())).join().unwrap()
-        });
-        assert_ne!(gone, mine);
-        while gate.seats.len() < SEATS {
-            gate.seats.push(Seat { token: usize::MAX, life: token::life().unwrap() });
-        }
-        let heir = thread::scope(|scope| {
-            let gate = &mut gate;
-            scope.spawn(move || gate.seat_of(token::own())).join().unwrap()
-        });
-        assert_eq!(heir, gone);
     }
 }

@@ -1,13 +1,14 @@
-//! Stories about the lock: nobody is ever inside with somebody else, whoever has a turn, and nothing
-//! that was written inside is lost.
+//! Stories about the lock: nobody is ever inside with somebody else, nothing that was written inside
+//! is lost, and whatever goes wrong is told and waited for by nobody.
+#![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use larder_lock::{Poisoned, TurnLock, barrier};
+use larder_lock::{Poisoned, TurnLock};
 
 /// Two numbers that are equal whenever nobody is inside.
 #[derive(Default)]
@@ -25,8 +26,8 @@ impl Pair {
     }
 }
 
-/// More steps than it takes to get a turn.
-const MANY: u64 = 5_000;
+/// Enough for several turns.
+const MANY: u64 = 50_000;
 
 fn steps(lock: &TurnLock<Pair>, count: u64) {
     for _ in 0..count {
@@ -38,98 +39,112 @@ fn total(lock: &TurnLock<Pair>) -> u64 {
     lock.run(|pair| pair.one).unwrap()
 }
 
+/// Runs `work` on so many threads at once, and waits until nothing is left of them.
+fn at_once(threads: usize, work: impl Fn(usize) + Sync) {
+    let ready = Barrier::new(threads);
+    let (ready, work) = (&ready, &work);
+    thread::scope(|scope| {
+        let start = |number| {
+            scope.spawn(move || {
+                ready.wait();
+                work(number);
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(start).collect();
+        // The scope alone would not wait for what the threads kept to themselves.
+        for thread in threads {
+            thread.join().unwrap();
+        }
+    });
+}
+
 #[test]
 fn threads_that_hammer_it_lose_nothing() {
     for threads in [2, 3, 8] {
         let lock = TurnLock::new(Pair::default());
-        let ready = Barrier::new(threads);
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    ready.wait();
-                    steps(&lock, 20 * MANY);
-                });
-            }
-        });
-        assert_eq!(total(&lock), threads as u64 * 20 * MANY);
+        at_once(threads, |_| steps(&lock, MANY));
+        assert_eq!(total(&lock), threads as u64 * MANY);
     }
 }
 
 #[test]
-fn threads_that_take_long_runs_one_after_the_other_lose_nothing() {
+fn a_hundred_threads_lose_nothing() {
     let lock = TurnLock::new(Pair::default());
-    let next = Barrier::new(2);
-    thread::scope(|scope| {
-        for first in [true, false] {
-            let (lock, next) = (&lock, &next);
-            scope.spawn(move || {
-                for round in 0..20 {
-                    if (round % 2 == 0) == first {
-                        steps(lock, MANY);
-                    }
-                    next.wait();
-                }
-            });
+    at_once(100, |_| steps(&lock, MANY / 50));
+    assert_eq!(total(&lock), 2 * MANY);
+}
+
+/// Nobody waits for ever while others hammer: each gets its turn.
+#[test]
+fn nobody_is_left_out() {
+    let lock = TurnLock::new(Pair::default());
+    let done = AtomicUsize::new(0);
+    at_once(4, |_| {
+        // All go on until the last has done its share.
+        let mut mine = 0;
+        while done.load(Ordering::Relaxed) < 4 {
+            steps(&lock, 100);
+            mine += 100;
+            if mine == 10_000 {
+                done.fetch_add(1, Ordering::Relaxed);
+            }
         }
     });
-    assert_eq!(total(&lock), 20 * MANY);
 }
 
 #[test]
 fn a_guard_and_a_run_exclude_each_other() {
     let lock = TurnLock::new(Pair::default());
-    thread::scope(|scope| {
-        scope.spawn(|| steps(&lock, 10 * MANY));
-        scope.spawn(|| {
+    at_once(2, |number| {
+        if number == 0 {
+            steps(&lock, 10 * MANY);
+        } else {
             for _ in 0..MANY {
                 lock.lock().unwrap().step();
             }
-        });
+        }
     });
     assert_eq!(total(&lock), 11 * MANY);
 }
 
-/// Whoever ends a turn waits for the thread that is inside, however long it stays.
+/// Whoever waits for a thread that stays long sleeps meanwhile: it uses next to none of the processor.
 #[test]
-fn a_thread_that_stays_long_is_waited_for() {
+fn a_thread_that_stays_long_is_waited_for_asleep() {
     let lock = TurnLock::new(Pair::default());
     let (inside, left) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
         scope.spawn(|| {
-            steps(&lock, MANY);
-            lock.run(|pair| {
-                inside.store(true, Ordering::SeqCst);
-                thread::sleep(Duration::from_millis(20));
-                left.store(true, Ordering::SeqCst);
-                pair.step();
-            })
-            .unwrap();
+            let mut pair = lock.lock().unwrap();
+            inside.store(true, Ordering::SeqCst);
+            thread::sleep(Duration::from_millis(300));
+            left.store(true, Ordering::SeqCst);
+            pair.step();
         });
         while !inside.load(Ordering::SeqCst) {
             thread::yield_now();
         }
+        let before = processor_time();
         lock.run(|_| assert!(left.load(Ordering::SeqCst))).unwrap();
+        let used = processor_time() - before;
+        assert!(used < Duration::from_millis(150), "{used:?} of 300 ms were spent on waiting");
     });
 }
 
-/// Many more threads than there are seats, each with a run that is long enough for a turn.
-#[test]
-fn threads_that_ended_leave_their_seats_to_others() {
-    let lock = TurnLock::new(Pair::default());
-    for _ in 0..200 {
-        thread::scope(|scope| {
-            scope.spawn(|| steps(&lock, 1000));
-        });
-    }
-    assert_eq!(total(&lock), 200 * 1000);
+/// How long this thread has been running on a processor.
+fn processor_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the structure that it is given.
+    let status = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    assert_eq!(status, 0);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 #[test]
 fn a_panic_inside_is_known_to_everybody() {
-    // Before any turn, during one, and with a guard.
+    // Before any contest and after one, with a guard and without.
     for (count, guarded) in [(0, false), (MANY, false), (0, true), (MANY, true)] {
         let mut lock = TurnLock::new(Pair::default());
-        steps(&lock, count);
+        at_once(2, |_| steps(&lock, count));
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             if guarded {
                 let _guard = lock.lock().unwrap();
@@ -138,13 +153,34 @@ fn a_panic_inside_is_known_to_everybody() {
             lock.run(|_| panic!("on purpose")).unwrap();
         }));
         assert!(panicked.is_err());
-        assert_eq!(lock.run(|pair| pair.one), Err(Poisoned));
-        assert_eq!(lock.lock().err(), Some(Poisoned));
-        thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(lock.run(|pair| pair.one), Err(Poisoned)));
-        });
-        assert_eq!(lock.get_mut().err(), Some(Poisoned));
+        assert_eq!(lock.run(|pair| pair.one), Err(Poisoned::Panic));
+        assert_eq!(lock.lock().err(), Some(Poisoned::Panic));
+        at_once(2, |_| assert_eq!(lock.run(|pair| pair.one), Err(Poisoned::Panic)));
+        assert_eq!(lock.get_mut().err(), Some(Poisoned::Panic));
     }
+}
+
+/// Those who wait when a thread dies inside are told.
+#[test]
+fn a_thread_that_dies_inside_leaves_nobody_waiting() {
+    let lock = TurnLock::new(Pair::default());
+    let inside = Barrier::new(4);
+    thread::scope(|scope| {
+        let dying = scope.spawn(|| {
+            lock.run(|_| {
+                inside.wait();
+                thread::sleep(Duration::from_millis(20));
+                panic!("on purpose");
+            })
+        });
+        for _ in 0..3 {
+            scope.spawn(|| {
+                inside.wait();
+                assert_eq!(lock.run(Pair::step), Err(Poisoned::Panic));
+            });
+        }
+        assert!(dying.join().is_err());
+    });
 }
 
 /// A buffer that is freed while its thread unwinds must not make the lock useless.
@@ -154,6 +190,7 @@ fn a_thread_that_comes_while_it_unwinds_does_no_harm() {
     impl Drop for Late {
         fn drop(&mut self) {
             self.0.lock().unwrap().step();
+            self.0.run(Pair::step).unwrap();
         }
     }
     let lock = Arc::new(TurnLock::new(Pair::default()));
@@ -163,25 +200,130 @@ fn a_thread_that_comes_while_it_unwinds_does_no_harm() {
         panic!("on purpose");
     }));
     assert!(unwound.is_err());
-    assert_eq!(total(&lock), 1);
+    assert_eq!(total(&lock), 2);
 }
 
-/// Else two would change the value at once.
+/// A thread whose last values are dropped after everything else of it may still come.
 #[test]
-fn taking_it_twice_during_a_turn_panics() {
-    if !barrier::is_available() {
-        return;
+fn a_thread_that_is_ending_can_come() {
+    struct Late(Arc<TurnLock<Pair>>);
+    impl Drop for Late {
+        fn drop(&mut self) {
+            self.0.lock().unwrap().step();
+            self.0.run(Pair::step).unwrap();
+        }
     }
+    thread_local! {
+        static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+    }
+    let lock = Arc::new(TurnLock::new(Pair::default()));
+    at_once(8, |_| {
+        LATE.set(Some(Late(Arc::clone(&lock))));
+        steps(&lock, MANY / 10);
+    });
+    // The threads have been joined, and what they kept to themselves was dropped.
+    assert_eq!(total(&lock), 8 * MANY / 10 + 16);
+}
+
+/// Else it would wait for itself. Whoever else waits is not harmed by the panic: a panic of somebody
+/// who is inside poisons, as ever.
+#[test]
+fn to_take_it_twice_panics_whatever_others_do() {
+    for others in [0, 3] {
+        let lock = TurnLock::new(Pair::default());
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for _ in 0..others {
+                scope.spawn(
+                    || while !stop.load(Ordering::Relaxed) && lock.run(Pair::step).is_ok() {},
+                );
+            }
+            steps(&lock, MANY);
+            for twice in 0..2 {
+                let again = catch_unwind(AssertUnwindSafe(|| {
+                    let _guard = lock.lock()?;
+                    if twice == 0 { lock.run(Pair::step) } else { lock.lock().map(drop) }
+                }));
+                match again {
+                    Err(panic) => {
+                        let text = panic.downcast_ref::<String>().expect("a sentence");
+                        assert!(text.contains("the thread has the lock already"), "{text}");
+                    }
+                    Ok(result) => assert_eq!(result, Err(Poisoned::Panic), "after the first panic"),
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+    }
+}
+
+/// What a child process says to that.
+fn in_a_child(body: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child runs `body`, which takes locks that were made for it, and ends at once; it
+    // returns to nothing of the parent's.
+    match unsafe { libc::fork() } {
+        0 => {
+            let good = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
+            // SAFETY: ends the process with nothing run in between.
+            unsafe { libc::_exit(i32::from(!good)) }
+        }
+        child => {
+            let mut status = 0;
+            // SAFETY: waits for the child that was just made.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            status == 0
+        }
+    }
+}
+
+#[test]
+fn a_child_can_use_what_nobody_held() {
     let lock = TurnLock::new(Pair::default());
     steps(&lock, MANY);
-    let twice = catch_unwind(AssertUnwindSafe(|| lock.run(|_| lock.run(Pair::step))));
-    assert!(twice.is_err());
+    assert!(in_a_child(|| {
+        steps(&lock, MANY);
+        total(&lock) == 2 * MANY
+    }));
+    assert_eq!(total(&lock), MANY, "the child has a copy of its own");
 }
 
+/// The thread that is inside is not there in the child: to wait for it would last for ever.
 #[test]
-fn the_fence_answers_alike_each_time() {
-    assert_eq!(barrier::is_available(), barrier::is_available());
-    if barrier::is_available() {
-        barrier::heavy();
-    }
+fn a_child_is_told_that_somebody_was_inside() {
+    let lock = TurnLock::new(Pair::default());
+    let (inside, leave) = (Barrier::new(2), AtomicBool::new(false));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            lock.run(|_| {
+                inside.wait();
+                while !leave.load(Ordering::Relaxed) {
+                    thread::yield_now();
+                }
+            })
+            .unwrap();
+        });
+        inside.wait();
+        let began = Instant::now();
+        let told = in_a_child(|| {
+            lock.run(Pair::step) == Err(Poisoned::Fork) && lock.lock().err() == Some(Poisoned::Fork)
+        });
+        assert!(told && began.elapsed() < Duration::from_secs(10));
+        leave.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(total(&lock), 0, "the parent goes on");
+}
+
+/// Who forks while it is inside is inside in the child too, and leaves there.
+#[test]
+fn who_forks_inside_leaves_in_both_processes() {
+    let lock = TurnLock::new(Pair::default());
+    let mut pair = lock.lock().unwrap();
+    // The guard is copied with everything else; the child drops its copy and goes on.
+    let guard = &mut pair;
+    assert!(in_a_child(|| {
+        guard.step();
+        guard.one == 1
+    }));
+    drop(pair);
+    assert_eq!(total(&lock), 0);
 }

@@ -86,8 +86,6 @@ impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
     /// off on a device that has no virtual memory.
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
-        // The first time this takes milliseconds, which the first malloc in a row should not.
-        larder_lock::barrier::is_available();
         let config = fit(config, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf {
@@ -120,24 +118,11 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        let taken = if let Some(mut shelf) = self.shelf.enter_on_turn() {
-            let taken = shelf.take_quickly(&*self.device, size_bytes, stream);
-            shelf.leave();
-            taken
-        } else {
-            self.take_at_the_gate(size_bytes, stream)
-        };
-        match taken {
+        let quick = |shelf: &mut Shelf| shelf.take_quickly(&*self.device, size_bytes, stream);
+        match self.shelf.run(quick).expect(UNPOISONED) {
             Some(addr) => Ok(addr),
             None => self.malloc_with_care(size_bytes, stream),
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn take_at_the_gate(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let mut shelf = self.shelf.lock().expect(UNPOISONED);
-        shelf.take_quickly(&*self.device, size_bytes, stream)
     }
 
     #[inline(never)]
@@ -180,21 +165,8 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        let is_put = if let Some(mut shelf) = self.shelf.enter_on_turn() {
-            let is_put = shelf.put_quickly(&*self.device, addr);
-            shelf.leave();
-            is_put
-        } else {
-            self.put_at_the_gate(addr)
-        };
-        if is_put { Ok(()) } else { self.free_with_care(addr) }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn put_at_the_gate(&self, addr: Addr) -> bool {
-        let mut shelf = self.shelf.lock().expect(UNPOISONED);
-        shelf.put_quickly(&*self.device, addr)
+        let quick = |shelf: &mut Shelf| shelf.put_quickly(&*self.device, addr);
+        if self.shelf.run(quick).expect(UNPOISONED) { Ok(()) } else { self.free_with_care(addr) }
     }
 
     #[inline(never)]

@@ -1,0 +1,101 @@
+//! What the lock asks of the machine: atomic numbers, a cell, the time, and a way to wait. loom brings
+//! its own, and knows no time.
+
+#[cfg(loom)]
+pub(crate) use of_loom::*;
+#[cfg(not(loom))]
+pub(crate) use of_std::*;
+
+#[cfg(not(loom))]
+mod of_std {
+    use std::hint;
+    use std::sync::OnceLock;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use std::thread::sleep;
+    use std::time::{Duration, Instant};
+
+    /// Found taken again so soon, the lock is on its way to be hot.
+    pub(crate) const LULL_NS: u64 = 1_000;
+    /// How long whoever has the lock is left alone where many want it: some thousand operations. The
+    /// next one finds what it needs in another processor's cache, which costs it as much as hundreds.
+    pub(crate) const TURN_NS: u64 = 200_000;
+
+    /// A cell as loom has it.
+    pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
+
+    impl<T> UnsafeCell<T> {
+        pub(crate) const fn new(value: T) -> UnsafeCell<T> {
+            UnsafeCell(std::cell::UnsafeCell::new(value))
+        }
+
+        #[inline(always)]
+        #[allow(clippy::inline_always)] // It is no instruction at all.
+        pub(crate) fn with<R>(&self, access: impl FnOnce(*const T) -> R) -> R {
+            access(self.0.get())
+        }
+
+        #[inline(always)]
+        #[allow(clippy::inline_always)]
+        pub(crate) fn with_mut<R>(&self, access: impl FnOnce(*mut T) -> R) -> R {
+            access(self.0.get())
+        }
+    }
+
+    /// Nanoseconds since some moment of this process.
+    pub(crate) fn now_ns() -> u64 {
+        static START: OnceLock<Instant> = OnceLock::new();
+        START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    }
+
+    /// Patience that comes to an end.
+    pub(crate) struct Patience(Instant);
+
+    impl Patience {
+        pub(crate) fn of(time: Duration) -> Patience {
+            Patience(Instant::now() + time)
+        }
+
+        /// Waits for a moment; false if there was time enough. To read the clock takes about as long
+        /// as one should wait between two looks: each takes the lock out of the other's cache.
+        pub(crate) fn lasts(&mut self) -> bool {
+            hint::spin_loop();
+            Instant::now() < self.0
+        }
+    }
+}
+
+#[cfg(loom)]
+mod of_loom {
+    pub(crate) use loom::cell::UnsafeCell;
+    pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    /// A turn is over at once, so that everybody both looks and claims.
+    pub(crate) const LULL_NS: u64 = 0;
+    pub(crate) const TURN_NS: u64 = 0;
+
+    /// Others run meanwhile.
+    pub(crate) fn sleep(_: Duration) {
+        loom::thread::yield_now();
+    }
+
+    /// No time passes.
+    pub(crate) fn now_ns() -> u64 {
+        0
+    }
+
+    /// Ends after two looks.
+    pub(crate) struct Patience(u32);
+
+    impl Patience {
+        pub(crate) fn of(_: Duration) -> Patience {
+            Patience(2)
+        }
+
+        pub(crate) fn lasts(&mut self) -> bool {
+            loom::thread::yield_now();
+            self.0 -= 1;
+            self.0 > 0
+        }
+    }
+}
