@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
+use crate::bench;
 use crate::peer::{self, Peer};
 use crate::programs::{self, target_folder};
 use crate::python;
@@ -18,7 +19,8 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 /// Finds CUDA's libraries and tools in their usual places, and runs the program.
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts;
-# `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator.
+# `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator;
+# `run.sh threads` measures malloc and free with many threads.
 set -u
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
@@ -32,6 +34,11 @@ for folder in "${folders[@]}"; do
 done
 export LD_LIBRARY_PATH
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
+if [ "${1:-}" = threads ]; then
+    # What a malloc and a free cost with as many threads as there are cores; it needs no GPU.
+    shift
+    exec "$here/threads/threads" threads --laid-out "$@"
+fi
 if [ "${1:-}" = torch ]; then
     # Larder under PyTorch: the wheel goes into the Python that has torch.
     shift
@@ -67,6 +74,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
         .map_err(|error| format!("{}: {error}", script.display()))?;
     python::build_wheel(root, &folder)?;
+    bench::threads::lay_out(root, cargo, &folder.join("threads"))?;
     println!("on the machine with the GPU: target/gpu/run.sh and target/gpu/run.sh torch");
     Ok(())
 }

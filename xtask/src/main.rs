@@ -8,6 +8,7 @@ mod backend;
 mod bench;
 mod gpu;
 mod headers;
+mod model;
 mod parity;
 mod peer;
 mod programs;
@@ -46,6 +47,11 @@ fn perform(task: Task) -> ExitCode {
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
+        Task::Threads(options) => {
+            let cargo = Path::new(&runner.program);
+            return done(bench::threads::run(&runner.root, cargo, options));
+        }
+        Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),

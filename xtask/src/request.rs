@@ -1,6 +1,6 @@
 //! What the command line asks for.
 
-use crate::bench::Options;
+use crate::bench::{Options, threads};
 use crate::parity::Seeds;
 
 const USAGE: &str = "\
@@ -14,6 +14,8 @@ Commands:
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
+  threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
+  model    the lock, checked by loom over the ways in which threads can interleave
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
   python   the Python package, installed as its users install it, and its tests
@@ -29,7 +31,7 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, CUDA's headers, the proof on a stand-in for the driver, the Python package, doc tests,
+on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package, doc tests,
 tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
@@ -78,6 +80,26 @@ Options:
 It times the scripts and recordings in workloads/, counts instructions where valgrind is installed,
 runs the bench of free blocks, and reads a snapshot of 1 GB that it makes under target/ and removes
 again. Nothing else should run on the machine meanwhile. What it needs is what parity needs.
+";
+
+const THREADS_HELP: &str = "\
+Measures PyTorch 2.11's own allocator, ours, and ours with a plain mutex for its lock, with 1, 2, 4 and 16
+threads, on all cores, on one core, and beside three busy processes, and writes a section of
+docs/benchmarks.md.
+
+Usage: cargo xtask threads [--rounds N] [--laid-out]
+
+Options:
+  --rounds N   how often each measurement is made; 10 without it
+  --laid-out   take the programs that lie beside this one, as in target/gpu/threads, and write nothing
+
+What it needs is what parity needs, and taskset.
+";
+
+const MODEL_HELP: &str = "\
+Checks the lock by model: loom runs its tests over the ways in which threads can interleave.
+
+Usage: cargo xtask model
 ";
 
 const HEADERS_HELP: &str = "\
@@ -144,6 +166,8 @@ pub(crate) enum Task {
     Tidy,
     Parity(Seeds),
     Bench(Options),
+    Threads(threads::Options),
+    Model,
     Headers,
     Python,
     Backend,
@@ -158,6 +182,8 @@ impl Task {
             "tidy" => Some(Self::Tidy),
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50, through_interface: false })),
             "bench" => Some(Self::Bench(Options::default())),
+            "threads" => Some(Self::Threads(threads::Options::default())),
+            "model" => Some(Self::Model),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
             "backend" => Some(Self::Backend),
@@ -173,6 +199,8 @@ impl Task {
             Self::Tidy => TIDY_HELP,
             Self::Parity(_) => PARITY_HELP,
             Self::Bench(_) => BENCH_HELP,
+            Self::Threads(_) => THREADS_HELP,
+            Self::Model => MODEL_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
             Self::Backend => BACKEND_HELP,
@@ -191,13 +219,9 @@ impl Task {
             (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
             (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
-            (Self::Bench(options), "--rounds") => {
-                let rounds = number(option, rest)?;
-                options.rounds = Some(rounds).filter(|&rounds| rounds > 0);
-                if options.rounds.is_none() {
-                    return Err("`--rounds` is at least 1".to_owned());
-                }
-            }
+            (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
+            (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
+            (Self::Threads(options), "--laid-out") => options.is_laid_out = true,
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
             (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
@@ -205,6 +229,12 @@ impl Task {
         }
         Ok(true)
     }
+}
+
+/// The number of rounds.
+fn rounds<'a>(rest: &mut impl Iterator<Item = &'a String>) -> Result<u64, String> {
+    let rounds = number("--rounds", rest)?;
+    if rounds > 0 { Ok(rounds) } else { Err("`--rounds` is at least 1".to_owned()) }
 }
 
 /// The number behind an option.
@@ -301,6 +331,18 @@ mod tests {
         assert!(parse("bench --fast").unwrap_err().contains("`--fast`"));
         assert!(parse("parity --quick").unwrap_err().contains("`--quick`"));
         assert_eq!(parse("bench --help"), Ok(Request::Help(BENCH_HELP)));
+    }
+
+    #[test]
+    fn threads_take_rounds_and_a_flag_and_model_takes_nothing() {
+        let threads = |rounds, is_laid_out| {
+            Ok(Request::Run(Task::Threads(threads::Options { rounds, is_laid_out })))
+        };
+        assert_eq!(parse("threads"), threads(10, false));
+        assert_eq!(parse("threads --laid-out --rounds 12"), threads(12, true));
+        assert!(parse("threads --rounds 0").unwrap_err().contains("at least 1"));
+        assert_eq!(parse("model"), Ok(Request::Run(Task::Model)));
+        assert!(parse("model --rounds 3").unwrap_err().contains("`--rounds`"));
     }
 
     #[test]

@@ -67,6 +67,7 @@ impl Step {
         steps.push(Self::cargo("backend", &["xtask", "backend"]));
         let through = ["xtask", "parity", "--through-interface", "--seeds", "40"];
         steps.push(Self::cargo("parity through PyTorch's interface", &through));
+        steps.push(Self::cargo("model of the lock", &["xtask", "model"]));
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
         steps.push(Self::cargo("python", &["xtask", "python"]));
@@ -199,6 +200,7 @@ mod tests {
                 "parity",
                 "backend",
                 "parity through PyTorch's interface",
+                "model of the lock",
                 "headers",
                 "stand-in",
                 "python",

@@ -95,7 +95,7 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Reads the one line of JSON that both programs print.
-    fn read(printed: &str) -> Option<Self> {
+    pub(super) fn read(printed: &str) -> Option<Self> {
         let ns_per_op = field(printed, "ns_per_op")?.parse().ok()?;
         Some(Self { ns_per_op, ops: field(printed, "ops")?.parse().ok()? })
     }

@@ -11,6 +11,7 @@ mod machine;
 mod page;
 mod reading;
 mod table;
+pub(crate) mod threads;
 mod timing;
 mod workload;
 
@@ -93,9 +94,11 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     Ok(())
 }
 
-/// The part of the page that is not measured here: it needs a card.
+/// The part of the page that is not measured here: it has a command of its own, or needs a card.
 fn kept(page: &str) -> &str {
-    page.find("\n## On a card\n").map_or("", |at| &page[at..])
+    let sections = ["\n## Many threads\n", "\n## On a card\n"];
+    let begin = sections.iter().filter_map(|section| page.find(section)).min();
+    begin.map_or("", |at| &page[at..])
 }
 
 /// The example that makes a large snapshot out of a small one.
@@ -147,9 +150,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_of_a_card_stay_on_the_page() {
+    fn what_is_measured_elsewhere_stays_on_the_page() {
         let card = "\n## On a card\n\n| pairs |\n";
         assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{card}")), card);
+        let threads = format!("\n## Many threads\n\n| hot |\n{card}");
+        assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{threads}")), threads);
         assert_eq!(kept("# Benchmarks\n"), "");
     }
 

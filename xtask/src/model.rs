@@ -1,0 +1,16 @@
+//! The lock, checked by model.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::peer;
+use crate::programs::target_folder;
+
+/// Runs the lock's model. It is built apart: loom puts its own atomics and threads in place of the
+/// standard library's.
+pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
+    let mut test = Command::new(cargo);
+    test.args(["test", "--quiet", "-p", "larder-lock", "--test", "model"]).current_dir(root);
+    test.env("CARGO_TARGET_DIR", target_folder(root).join("loom"));
+    peer::run(test.env("RUSTFLAGS", "--cfg loom"))
+}
