@@ -67,7 +67,15 @@ unsafe impl<T: Send> Send for TurnLock<T> {}
 // SAFETY: as above; a shared lock gives exclusive access, so that `T` need not be `Sync`.
 unsafe impl<T: Send> Sync for TurnLock<T> {}
 
-/// Access to what the lock guards, until it is dropped.
+/// Access to what the lock guards, until it is dropped. It stays on its thread:
+///
+/// ```compile_fail,E0277
+/// let lock = larder_lock::TurnLock::new(0);
+/// let guard = lock.lock().unwrap();
+/// std::thread::scope(|scope| {
+///     scope.spawn(move || drop(guard));
+/// });
+/// ```
 pub struct TurnGuard<'a, T> {
     lock: &'a TurnLock<T>,
     /// Whether the thread was unwinding already when it came.

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_lock::{TurnGuard, TurnLock};
+use larder_lock::{Poisoned, TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
@@ -79,8 +79,12 @@ struct Shelf {
     exports: Exports,
 }
 
-/// Why the lock can be had.
-const UNPOISONED: &str = "no thread panicked while it changed the heap";
+/// What is said where the heap may be half changed. Nothing could be made of it, so that it is a panic.
+#[cold]
+#[inline(never)]
+fn lost(poisoned: Poisoned) -> ! {
+    panic!("the allocator cannot be used any more: {poisoned}")
+}
 
 impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
@@ -105,7 +109,7 @@ impl Allocator {
     }
 
     fn lock(&self) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.shelf.lock().expect(UNPOISONED);
+        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
         shelf.heap.settle();
         shelf
     }
@@ -119,7 +123,7 @@ impl Allocator {
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         let quick = |shelf: &mut Shelf| shelf.take_quickly(&*self.device, size_bytes, stream);
-        match self.shelf.run(quick).expect(UNPOISONED) {
+        match self.shelf.run(quick).unwrap_or_else(|poisoned| lost(poisoned)) {
             Some(addr) => Ok(addr),
             None => self.malloc_with_care(size_bytes, stream),
         }
@@ -166,7 +170,8 @@ impl Allocator {
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
         let quick = |shelf: &mut Shelf| shelf.put_quickly(&*self.device, addr);
-        if self.shelf.run(quick).expect(UNPOISONED) { Ok(()) } else { self.free_with_care(addr) }
+        let is_put = self.shelf.run(quick).unwrap_or_else(|poisoned| lost(poisoned));
+        if is_put { Ok(()) } else { self.free_with_care(addr) }
     }
 
     #[inline(never)]
