@@ -50,8 +50,17 @@ exec "$here/larder-proof" "$@"
 "#;
 
 /// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
-const STAND_IN_PARTS: [&str; 8] =
-    ["conformance", "patterns", "late-reader", "reuse", "graphs", "share", "full", "driver-pool"];
+const STAND_IN_PARTS: [&str; 9] = [
+    "conformance",
+    "patterns",
+    "late-reader",
+    "reuse",
+    "buffers",
+    "graphs",
+    "share",
+    "full",
+    "driver-pool",
+];
 
 pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     let target = target_folder(root);

@@ -1,12 +1,12 @@
 //! Writes op scripts for the comparison with PyTorch's own allocator.
 //!
 //! ```text
-//! write_ops seed SEED plain|capped|pooled|graphs OUT.ops
+//! write_ops seed SEED plain|capped|pooled|lending|graphs OUT.ops
 //! write_ops trace FILE OUT.ops OUT.addresses
 //! ```
 //!
 //! The first makes up the script that belongs to a seed: without pools, with many caps on the
-//! memory, with private pools, or with graph captures and checkpoints. The second writes down what
+//! memory, with private pools, with pools that lend, or with graph captures and checkpoints. The second writes down what
 //! a recorded program did, and with a line `SIZE ADDRESS` each the addresses that the recorded GPU
 //! gave. Both print the most bytes that are live at a time, which says what a large and what a small
 //! device is for the script.
@@ -24,7 +24,7 @@ use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 
-const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|graphs OUT.ops\n       \
+const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs OUT.ops\n       \
                      write_ops trace FILE OUT.ops OUT.addresses";
 
 fn main() -> ExitCode {
@@ -63,6 +63,11 @@ fn write_seed(seed: &str, flavour: &str, out: &Path) -> Result<u64, String> {
             ops.push(Op::Fraction { fraction: 0.5 });
         }
         "pooled" => options.pools = true,
+        "lending" => {
+            (options.pools, options.lending, options.pool_probability) = (true, true, 0.1);
+            // A block is lent to requests on its own stream, so that there are few.
+            options.streams = options.streams.min(2);
+        }
         "graphs" => {
             (options.pools, options.graphs) = (true, true);
             // Uses on other streams are what captures and their reuse are about.

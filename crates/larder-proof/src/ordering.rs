@@ -1,5 +1,7 @@
 //! The order of streams: what is still read is not handed out, and what may be handed out is.
 
+use std::sync::Arc;
+
 use larder_core::Allocator;
 use larder_core::types::{Addr, MIB};
 
@@ -85,6 +87,37 @@ pub(crate) fn reuse(rig: &Rig, short: bool) -> Result<String, String> {
         allocator.check()?;
     }
     Ok(format!("{} rounds", 2 * rounds))
+}
+
+/// Buffers in launches on streams of others: everybody waits for everybody he must, also whoever gets
+/// the memory next.
+pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
+    let rounds = if short { 2 } else { 50 };
+    let allocator = larder::Allocator::builder().cuda_device(Arc::clone(&rig.device));
+    let allocator = allocator.or_say("an allocator")?;
+    let stream = || allocator.new_stream().or_say("a stream");
+    let (owner, writer, reader) = (stream()?, stream()?, stream()?);
+    let of = |stream: &larder::Stream| stream.cuda().cloned().ok_or("a real stream");
+    let (on_owner, on_writer, on_reader) = (of(&owner)?, of(&writer)?, of(&reader)?);
+    let mut gate = Gate::new(rig)?;
+    let len = (BLOCK_BYTES / 4) as usize;
+    for _ in 0..rounds {
+        let mut buffer = allocator.alloc::<u32>(len, &owner).or_say("a buffer")?;
+        let seed = rig.seed();
+        // Whoever reads waits for whoever writes, which waits for the gate.
+        gate.hold(&on_writer)?;
+        rig.fill_buffer(&on_writer, &mut buffer, seed)?;
+        rig.verify_buffer(&on_reader, &buffer, seed)?;
+        let place = buffer.addr();
+        drop(buffer);
+        // The same memory again, at once; but what is done there comes after all that.
+        let mut next = allocator.alloc::<u32>(len, &owner).or_say("a buffer")?;
+        must(next.addr() == place, "its own stream gets a buffer back at once")?;
+        rig.fill_buffer(&on_owner, &mut next, rig.seed())?;
+        gate.open();
+        rig.expect_none_wrong("a buffer on streams of others")?;
+    }
+    Ok(format!("{rounds} rounds"))
 }
 
 fn take(allocator: &Allocator, stream: &cudarc::driver::CudaStream) -> Result<Addr, String> {

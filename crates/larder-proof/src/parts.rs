@@ -55,6 +55,12 @@ pub(crate) const PARTS: &[Part] = &[
         work: Work::Card(ordering::reuse),
     },
     Part {
+        name: "buffers",
+        limit_s: 30,
+        about: "buffers in launches on streams of others",
+        work: Work::Card(ordering::buffers),
+    },
+    Part {
         name: "graphs",
         limit_s: 60,
         about: "capture, and replays beside eager work",

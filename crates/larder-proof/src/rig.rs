@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
-use larder::{CudaDevice, CudaOptions};
+use larder::{Buffer, CudaDevice, CudaOptions};
 use larder_core::device::Device;
 use larder_core::types::{Addr, StreamId};
 use larder_core::{Allocator, Config, Policy};
@@ -130,6 +130,36 @@ impl Rig {
         let mut launch = stream.launch_builder(&self.verify);
         launch.arg(&addr.0).arg(&words).arg(&seed).arg(&self.wrong);
         // SAFETY: the caller has that many bytes there, and the rig has the count.
+        unsafe { launch.launch(grid(words)) }.map(drop).or_say("launching verify")
+    }
+
+    /// As [`Rig::fill`], for a buffer of any stream.
+    pub(crate) fn fill_buffer(
+        &self,
+        stream: &CudaStream,
+        buffer: &mut Buffer<u32>,
+        seed: u32,
+    ) -> Result<(), String> {
+        let words = buffer.len() as u64;
+        let buffer = buffer.write_on(stream);
+        let mut launch = stream.launch_builder(&self.fill);
+        launch.arg(&buffer).arg(&words).arg(&seed);
+        // SAFETY: the buffer has that many words.
+        unsafe { launch.launch(grid(words)) }.map(drop).or_say("launching fill")
+    }
+
+    /// As [`Rig::verify`], for a buffer of any stream.
+    pub(crate) fn verify_buffer(
+        &self,
+        stream: &CudaStream,
+        buffer: &Buffer<u32>,
+        seed: u32,
+    ) -> Result<(), String> {
+        let words = buffer.len() as u64;
+        let buffer = buffer.read_on(stream);
+        let mut launch = stream.launch_builder(&self.verify);
+        launch.arg(&buffer).arg(&words).arg(&seed).arg(&self.wrong);
+        // SAFETY: the buffer has that many words, and the rig has the count.
         unsafe { launch.launch(grid(words)) }.map(drop).or_say("launching verify")
     }
 

@@ -9,19 +9,29 @@ use larder_core::Allocator;
 use larder_core::record::context::Frame;
 use larder_core::record::event::Event;
 
+use crate::fork;
 use crate::format::{
     EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT, TEXT_PIECE,
 };
 use crate::strip::Strip;
 
 /// Writes the events of allocators to a file. It can be cloned; all clones write to one tape.
+///
+/// The tape is that of the process that created it. In the child of a `fork` nothing more is written,
+/// and [`Recorder::finish`] says so; a child that wants a tape creates one of its own.
 #[derive(Clone)]
-pub struct Recorder(Arc<Mutex<Writer>>);
+pub struct Recorder {
+    writer: Arc<Mutex<Writer>>,
+    /// How many forks there were when the tape was created.
+    forks: u64,
+}
 
 impl Recorder {
-    /// A new tape. A file that is there already is emptied. Nobody else may write to the file or cut
-    /// it shorter while it is recorded to.
+    /// A new tape. A file that is there already is replaced by a new one, unless somebody records to
+    /// it, which is an error. Nobody else may write to the file or cut it shorter while it is recorded
+    /// to.
     pub fn create(path: &Path) -> io::Result<Recorder> {
+        fork::watch();
         let mut header = [0; RECORD_BYTES];
         header[..MAGIC.len()].copy_from_slice(&MAGIC);
         let writer = Writer {
@@ -34,15 +44,18 @@ impl Recorder {
             recent_note: None,
             problem: None,
         };
-        Ok(Recorder(Arc::new(Mutex::new(writer))))
+        Ok(Recorder { writer: Arc::new(Mutex::new(writer)), forks: fork::count() })
     }
 
     /// Writes what happens in an allocator from now on, for as long as the allocator lives. Contexts
     /// are written where the allocator's history gathers them.
     pub fn listen(&self, allocator: &Allocator) {
-        let writer = self.0.clone();
+        let Recorder { writer, forks } = self.clone();
         allocator.on_event(move |event| {
-            writer.lock().unwrap_or_else(PoisonError::into_inner).event(event);
+            // In a child the lock may be that of a thread which only the parent has.
+            if forks == fork::count() {
+                writer.lock().unwrap_or_else(PoisonError::into_inner).event(event);
+            }
         });
     }
 
@@ -50,7 +63,12 @@ impl Recorder {
     /// after that is written too. Says how many records there are, or what went wrong on the way:
     /// the tape ends where the first thing did.
     pub fn finish(&self) -> io::Result<u64> {
-        let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.forks != fork::count() {
+            let sentence = "the tape is that of the process that created it, of which this one is a \
+                            fork: nothing that happened here is on it";
+            return Err(io::Error::other(sentence));
+        }
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(problem) = writer.problem.take() {
             return Err(problem);
         }

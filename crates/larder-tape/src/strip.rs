@@ -1,7 +1,6 @@
-//! The strip: the end of a growing file, mapped into memory. This file has all the unsafe code of
-//! the crate.
+//! The strip: the end of a growing file, mapped into memory.
 
-use std::fs::File;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -25,10 +24,14 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// A new file with this header. A file that is there already is emptied.
+    /// A new file with this header. A file that is there already is replaced, unless somebody records
+    /// to it. It is never emptied: who has mapped it, and finds it shorter, is ended by a signal.
     pub(crate) fn create(path: &Path, header: &[u8; RECORD_BYTES]) -> io::Result<Strip> {
-        let mut options = File::options();
-        let file = options.read(true).write(true).create(true).truncate(true).open(path)?;
+        clear(path)?;
+        let file = File::options().read(true).write(true).create_new(true).open(path)?;
+        // So that `clear` knows. Where files have no locks it cannot; what is replaced then is lost,
+        // but harms nobody.
+        let _ = file.try_lock();
         let mut map = extend(&file, 0)?;
         map[..RECORD_BYTES].copy_from_slice(header);
         Ok(Strip { file, map, begin: 0, at: RECORD_BYTES })
@@ -65,12 +68,34 @@ impl Strip {
     }
 }
 
+/// Takes away the tape that was at this place.
+fn clear(path: &Path) -> io::Result<()> {
+    let file = match File::open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    if !file.metadata()?.is_file() {
+        let sentence = format!("{} is not a plain file, which a tape must be", path.display());
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, sentence));
+    }
+    if let Err(TryLockError::WouldBlock) = file.try_lock_shared() {
+        let sentence = format!(
+            "somebody records to {} already, this program or another: take another name, or remove \
+             the file first",
+            path.display()
+        );
+        return Err(io::Error::new(io::ErrorKind::ResourceBusy, sentence));
+    }
+    fs::remove_file(path)
+}
+
 /// Makes the file longer by one strip, and maps the strip. The zeros are written, not left out: a
 /// disk that is full is an error here and not a signal at some later write to the map.
 fn extend(file: &File, begin: u64) -> io::Result<MmapMut> {
     file.write_all_at(&vec![0; STRIP_BYTES], begin)?;
     // SAFETY: the bytes are read and written through this map alone, as plain bytes. The file was
-    // opened by us, and just now made long enough for the map; that nobody cuts it shorter while
-    // a program records to it is asked of the user where a tape is created.
+    // made by us, and just now made long enough for the map. No recorder cuts the file of another
+    // shorter; that nobody else does is asked of the user where a tape is created.
     unsafe { MmapOptions::new().offset(begin).len(STRIP_BYTES).map_mut(file) }
 }

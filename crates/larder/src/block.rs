@@ -4,7 +4,7 @@ use larder_core::Addr;
 use larder_core::allocator::share::Shared;
 
 use crate::allocator::Allocator;
-use crate::error::Error;
+use crate::error::{Error, FreeError};
 use crate::interop::{self, Uses};
 use crate::stream::Stream;
 
@@ -57,8 +57,8 @@ impl Block {
     /// The bytes are used on this stream too: once freed they are handed out again only when the
     /// work issued there by then is done.
     ///
-    /// `cudarc`'s copies and cuBLAS calls do this by themselves. It is for what gets the plain
-    /// address.
+    /// `cudarc`'s copies and cuBLAS calls take care of it by themselves. This is for what gets the
+    /// plain address, and for launches: see [`Buffer::read_on`](crate::Buffer::read_on).
     pub fn record_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
         let stream = stream.into();
         self.allocator.admit(&stream)?;
@@ -80,17 +80,28 @@ impl Block {
         Ok(interop::set_zero(self, cuda)?)
     }
 
-    /// Frees the block as dropping it does, and says if that went wrong. Then the bytes stay as
-    /// they were, live and out of reach.
-    pub fn free(mut self) -> Result<(), Error> {
-        self.give_back()
+    /// Frees the block as dropping it does. If that goes wrong, the block comes back with the error.
+    pub fn free(mut self) -> Result<(), FreeError<Block>> {
+        match self.give_back() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                let unfreed = (self.addr != Addr(0)).then_some(self);
+                Err(FreeError { error, unfreed })
+            }
+        }
     }
 
-    /// Frees the bytes, whatever comes of it: nothing is at address 0, so that it happens once.
+    /// Frees the bytes. They are this block's until that went well, or until it shows that somebody
+    /// else freed them; then they may be somebody else's already.
     fn give_back(&mut self) -> Result<(), Error> {
-        let addr = std::mem::take(&mut self.addr);
         self.wait_for_uses()?;
-        self.allocator.free(addr)
+        let freed = self.allocator.free(self.addr);
+        let gone =
+            matches!(freed, Ok(()) | Err(Error::Allocator(larder_core::Error::UnknownAddress(_))));
+        if gone {
+            self.addr = Addr(0);
+        }
+        freed
     }
 
     /// Gives the bytes to somebody who will free them by their address.

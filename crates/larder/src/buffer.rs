@@ -6,16 +6,20 @@ use std::marker::PhantomData;
 use larder_core::allocator::share::Shared;
 
 use crate::block::Block;
-use crate::error::Error;
+use crate::error::{Error, FreeError};
 use crate::stream::Stream;
 
 /// Elements of one type on a GPU, which free themselves in the order of their stream.
 ///
 /// On a real GPU a buffer goes straight into `cudarc`: it implements `DeviceSlice`, `DevicePtr` and
-/// `DevicePtrMut`, so copies and cuBLAS calls take it, and a launch takes it as an argument. Used
-/// on another stream than its own in this way, it makes the streams wait for each other, and it is
-/// handed out again only when that stream is done with it. For code that gets the plain
-/// [address](Buffer::addr), [`Buffer::record_stream`] says so by hand.
+/// `DevicePtrMut`, so copies and cuBLAS calls take it. Used on another stream than its own in this
+/// way, it makes the streams wait for each other, and it is handed out again only when that stream is
+/// done with it.
+///
+/// A launch takes it as an argument, too, but does not tell it on which stream: given `&buffer` itself,
+/// a launch on another stream than the buffer's own waits for nothing, and nothing waits for it. For
+/// such launches there are [`Buffer::read_on`] and [`Buffer::write_on`]; and for code that gets the
+/// plain [address](Buffer::addr), [`Buffer::record_stream`].
 ///
 /// ```no_run
 /// use larder::Allocator;
@@ -97,9 +101,13 @@ impl<T> Buffer<T> {
         self.block.share()
     }
 
-    /// Frees the buffer as dropping it does, and says if that went wrong.
-    pub fn free(self) -> Result<(), Error> {
-        self.block.free()
+    /// Frees the buffer as dropping it does. If that goes wrong, the buffer comes back with the error.
+    pub fn free(self) -> Result<(), FreeError<Buffer<T>>> {
+        let len = self.len;
+        self.block.free().map_err(|FreeError { error, unfreed }| FreeError {
+            error,
+            unfreed: unfreed.map(|block| Buffer::new(block, len)),
+        })
     }
 }
 

@@ -43,6 +43,18 @@ pub enum Error {
         /// How many the buffer has.
         len: usize,
     },
+    /// A shape with more elements, or more dimensions, than can be counted.
+    #[error("a shape of {dimensions} dimensions has more elements than can be counted")]
+    ShapeTooLarge {
+        /// How many dimensions it has.
+        dimensions: usize,
+    },
+    /// DLPack counts the bits of an element in one byte.
+    #[error("an element of {element_bytes} bytes is larger than DLPack has a name for")]
+    ElementTooLarge {
+        /// How large one is.
+        element_bytes: usize,
+    },
     /// What was opened is shorter than what was asked for.
     #[error("{len} elements of {element_bytes} bytes from byte {offset_bytes} on do not fit")]
     Outside {
@@ -53,6 +65,35 @@ pub enum Error {
         /// Where they should start.
         offset_bytes: u64,
     },
+}
+
+/// Freeing went wrong. It has what was not freed, so that the caller can try again, and why.
+///
+/// ```
+/// # use larder::{Allocator, Error, FreeError};
+/// let allocator = Allocator::simulated(0)?;
+/// let block = allocator.alloc_block(1 << 20, allocator.default_stream())?;
+/// if let Err(FreeError { error, unfreed }) = block.free() {
+///     eprintln!("not freed yet: {error}");
+///     drop(unfreed); // or keep it, and try again later
+/// }
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct FreeError<B: std::fmt::Debug> {
+    /// Why.
+    pub error: Error,
+    /// What is live still; none if its bytes are no longer there to be freed, because somebody freed
+    /// them by their address.
+    pub unfreed: Option<B>,
+}
+
+impl<B: std::fmt::Debug> From<FreeError<B>> for Error {
+    /// Drops what was not freed, which tries once more.
+    fn from(failed: FreeError<B>) -> Error {
+        failed.error
+    }
 }
 
 impl Error {

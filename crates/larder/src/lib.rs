@@ -23,7 +23,7 @@
 //! | have elements, or bytes | [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a [`Block`] |
 //! | use them with `cudarc` and its libraries | [`Buffer`] implements its traits |
 //! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
-//! | use them on several streams | [`Buffer::record_stream`] |
+//! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
 //! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
 //! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
 //! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::on_out_of_memory`] |
@@ -48,8 +48,8 @@ pub use allocator::Allocator;
 pub use block::Block;
 pub use buffer::Buffer;
 pub use builder::Builder;
-pub use error::Error;
-pub use interop::dlpack;
+pub use error::{Error, FreeError};
+pub use interop::{InUse, dlpack};
 pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;

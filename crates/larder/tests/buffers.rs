@@ -3,6 +3,7 @@
 use std::thread;
 
 use larder::{Allocator, Buffer, CudaError, Error, Pool, SimOptions, Stream, Wire};
+use larder_sim::{CallKind, Fault, FaultPlan};
 
 fn allocator() -> Allocator {
     Allocator::simulated(0).unwrap()
@@ -56,7 +57,10 @@ fn a_block_that_somebody_freed_by_address_says_so() {
     let block = allocator.alloc_block(1 << 20, allocator.default_stream()).unwrap();
     let place = larder_core::Addr(block.addr());
     allocator.core().unwrap().free(place).unwrap();
-    assert_eq!(block.free(), Err(Error::Allocator(larder_core::Error::UnknownAddress(place))));
+    let failed = block.free().unwrap_err();
+    assert_eq!(failed.error, Error::Allocator(larder_core::Error::UnknownAddress(place)));
+    assert!(failed.unfreed.is_none(), "the bytes are no longer the block's");
+    drop(failed);
     assert_eq!(allocator.take_drop_error(), None, "it was said already");
 
     let block = allocator.alloc_block(1 << 20, allocator.default_stream()).unwrap();
@@ -65,6 +69,25 @@ fn a_block_that_somebody_freed_by_address_says_so() {
     let error = Error::Allocator(larder_core::Error::UnknownAddress(place));
     assert_eq!(allocator.take_drop_error(), Some(error), "dropping cannot say it");
     assert_eq!(allocator.take_drop_error(), None);
+}
+
+#[test]
+fn a_block_that_cannot_be_freed_comes_back_and_can_be_freed_later() {
+    // The device refuses the first event that is asked for.
+    let faults = FaultPlan::new(1).fail_nth(CallKind::Record, 1, Fault::Other);
+    let options = SimOptions { faults, ..SimOptions::default() };
+    let allocator = Allocator::builder().simulated_with(options).unwrap();
+    let side = allocator.new_stream().unwrap();
+    let buffer = allocator.alloc::<f32>(1000, allocator.default_stream()).unwrap();
+    buffer.record_stream(&side).unwrap();
+    let place = buffer.addr();
+    let failed = buffer.free().unwrap_err();
+    assert!(failed.to_string().contains("event"), "{failed}");
+    assert_eq!(live(&allocator), 1);
+    let buffer = failed.unfreed.unwrap();
+    assert_eq!((buffer.addr(), buffer.len()), (place, 1000));
+    buffer.free().unwrap();
+    assert_eq!((live(&allocator), allocator.take_drop_error()), (0, None));
 }
 
 #[test]

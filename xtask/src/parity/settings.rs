@@ -8,12 +8,15 @@ pub(super) enum Flavour {
     Capped,
     /// With private pools, some of them under graph capture.
     Pooled,
+    /// With many private pools that lend to whoever runs out of memory.
+    Lending,
     /// With captures over several streams that wait for each other, and checkpoints.
     Graphs,
 }
 
 impl Flavour {
-    pub(super) const ALL: [Self; 4] = [Self::Plain, Self::Capped, Self::Pooled, Self::Graphs];
+    pub(super) const ALL: [Self; 5] =
+        [Self::Plain, Self::Capped, Self::Pooled, Self::Lending, Self::Graphs];
 
     /// The word by which the writer of scripts knows it.
     pub(super) fn word(self) -> &'static str {
@@ -21,6 +24,7 @@ impl Flavour {
             Self::Plain => "plain",
             Self::Capped => "capped",
             Self::Pooled => "pooled",
+            Self::Lending => "lending",
             Self::Graphs => "graphs",
         }
     }
@@ -31,6 +35,7 @@ impl Flavour {
             Self::Plain => &PLAIN,
             Self::Capped => &CAPPED,
             Self::Pooled => &POOLED,
+            Self::Lending => &LENDING,
             Self::Graphs => &GRAPHS,
         }
     }
@@ -65,6 +70,8 @@ const POOLED: [&str; 5] = [
     "large_segment_size_mb:40,roundup_power2_divisions:4",
     "expandable_segments:True,max_split_size_mb:40,garbage_collection_threshold:0.5",
 ];
+
+const LENDING: [&str; 3] = ["", "expandable_segments:True", "max_split_size_mb:40"];
 
 const GRAPHS: [&str; 5] = [
     "",

@@ -14,9 +14,10 @@ use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::run::Run;
+use crate::record::caught;
 use crate::record::context::{Context, ContextHook};
 use crate::record::event::{Actions, Event, Level};
-use crate::record::history::{Annotation, History, Scene, Stage, TraceEntry, Wishes};
+use crate::record::history::{Annotation, History, Scene, Stage, Ticket, TraceEntry, Wishes};
 use crate::record::note;
 use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
 
@@ -134,7 +135,8 @@ impl Shelf {
         if self.heap.recorder_mut().simple_listener().is_none() {
             return false;
         }
-        let time_ns = self.now_ns(device);
+        // A clock that panics is left to the careful path, at whose end the panic can go on.
+        let Some(time_ns) = self.try_now_ns(device) else { return false };
         if let Some(history) = self.heap.recorder_mut().simple_listener() {
             match note::current() {
                 None => history.begin_simply(time_ns),
@@ -145,8 +147,15 @@ impl Shelf {
     }
 
     #[inline]
+    fn try_now_ns(&self, device: &dyn Device) -> Option<u64> {
+        match &self.clock {
+            None => Some(device.now_ns()),
+            Some(clock) => caught::catch(|| clock()),
+        }
+    }
+
     fn now_ns(&self, device: &dyn Device) -> u64 {
-        self.clock.as_ref().map_or_else(|| device.now_ns(), |clock| clock())
+        self.try_now_ns(device).unwrap_or_else(|| device.now_ns())
     }
 
     /// Hands out a free block on the usual path while a history is on that asks for no more than
@@ -178,8 +187,8 @@ impl Shelf {
     }
 
     /// What is to be kept of the call while the lock is dropped in its middle.
-    pub(super) fn suspend(&mut self) -> Option<Scene> {
-        self.heap.recorder_mut().listener().map(History::suspend)
+    pub(super) fn suspend(&mut self) -> Option<Ticket> {
+        self.heap.recorder_mut().listener().map(History::send_away)
     }
 }
 
@@ -198,23 +207,24 @@ impl Allocator {
     }
 
     /// Locks again in the middle of a call.
-    pub(super) fn lock_again(&self, scene: Option<Scene>) -> TurnGuard<'_, Shelf> {
+    pub(super) fn lock_again(&self, ticket: Option<&Ticket>) -> TurnGuard<'_, Shelf> {
         let mut shelf = self.lock();
         let device = self.device_index();
-        if let Some(scene) = scene {
-            shelf.heap.recorder_mut().change_history(device, |history| history.resume(scene));
+        if let Some(ticket) = ticket {
+            shelf.heap.recorder_mut().change_history(device, |history| history.bring_back(ticket));
         }
         shelf.tick(&*self.device);
         shelf
     }
 
     /// The end of a call that was entered, once its lock is dropped: what nobody names any more
-    /// goes.
+    /// goes, and a panic that was caught under the lock goes on.
     #[inline]
     pub(super) fn leave(&self) {
         if self.watch.is_on() && self.watch.keeps_contexts.load(Ordering::Relaxed) {
             self.change_history(|history| history.resume(Scene::default()));
         }
+        caught::go_on();
     }
 
     /// Changes the history, notes what malloc and free have to know of it, and drops the contexts
@@ -279,8 +289,11 @@ impl Allocator {
 
     /// Registers a tracker that is told of every event from now on, for as long as the allocator
     /// lives, whether or not it is remembered. It is called under the allocator's lock: it must not
-    /// call the allocator, and everyone waits for it.
+    /// call the allocator, and everyone waits for it. If it panics, the call that it was told of is
+    /// finished all the same, and the panic goes on from there; memory that was handed out in it
+    /// goes back.
     pub fn on_event(&self, tracker: impl Fn(&Event<'_>) + Send + Sync + 'static) {
+        let tracker = move |event: &Event<'_>| _ = caught::catch(|| tracker(event));
         self.change_history(|history| history.track(Arc::new(tracker)));
     }
 

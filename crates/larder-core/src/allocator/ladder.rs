@@ -2,12 +2,13 @@
 
 use larder_lock::TurnGuard;
 
+use crate::allocator::pools::{Hold, panicked};
 use crate::allocator::{Allocator, Shelf};
 use crate::device::{DeviceError, MemoryInfo};
 use crate::error::{Error, OutOfMemory};
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
-use crate::record::Record;
+use crate::record::{Record, caught};
 use crate::types::{Addr, Span};
 
 /// What came of asking the device.
@@ -29,18 +30,32 @@ impl Allocator {
         mut shelf: TurnGuard<'a, Shelf>,
         want: &Want,
     ) -> Result<Addr, Error> {
+        // On the way the lock is dropped, and pools are emptied; the request's own must stay.
+        let _hold = Hold::new(self, &mut shelf, want);
+        self.climb_held(shelf, want)
+    }
+
+    fn climb_held<'a>(
+        &'a self,
+        mut shelf: TurnGuard<'a, Shelf>,
+        want: &Want,
+    ) -> Result<Addr, Error> {
         let device = &*self.device;
+        let mut want = *want;
         // Callbacks may free blocks.
         let callbacks = self.hooks.miss_callbacks();
         if !callbacks.is_empty() {
-            let scene = shelf.suspend();
-            drop(shelf);
-            let freed = callbacks.iter().fold(false, |freed, callback| callback() | freed);
-            shelf = self.lock_again(scene);
-            if freed && let Some(addr) = shelf.heap.take(want) {
+            let ask_all = || callbacks.iter().fold(false, |freed, callback| callback() | freed);
+            let freed;
+            (shelf, freed) = self.step_aside(shelf, ask_all);
+            want = shelf.heap.want_again(&want);
+            if freed == Some(true)
+                && let Some(addr) = shelf.heap.take(&want)
+            {
                 return Ok(addr);
             }
         }
+        let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
         if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
             return self.give_up(shelf, want, false);
@@ -89,12 +104,27 @@ impl Allocator {
         }
     }
 
+    /// Drops the lock while something of the program's or of the device's runs, which may take long,
+    /// or call the allocator. None if it panicked; the panic goes on at the end of the call.
+    ///
+    /// Whatever was known before may have changed after it: all but what the request holds.
+    fn step_aside<'a, T>(
+        &'a self,
+        mut shelf: TurnGuard<'a, Shelf>,
+        work: impl FnOnce() -> T,
+    ) -> (TurnGuard<'a, Shelf>, Option<T>) {
+        let ticket = shelf.suspend();
+        drop(shelf);
+        let done = caught::catch(work);
+        (self.lock_again(ticket.as_ref()), done)
+    }
+
     /// Asks the device for more memory. The lock is dropped around a plain allocation if the
     /// settings say so.
     fn grow<'a>(
         &'a self,
         mut shelf: TurnGuard<'a, Shelf>,
-        want: &Want,
+        want: &mut Want,
     ) -> Result<(TurnGuard<'a, Shelf>, Grown), Error> {
         let grown = match shelf.heap.plan_growth(want) {
             Growth::Capped => Grown::NoRoom,
@@ -102,16 +132,18 @@ impl Allocator {
             Growth::Expand => self.expand(&mut shelf, want)?,
             Growth::Segment { size_bytes } => {
                 let source = shelf.source_for(want);
+                let stream = want.stream;
                 let ask = || match &source {
                     None => self.device.alloc(size_bytes),
-                    Some((_, source)) => source.alloc(size_bytes, want.stream),
+                    Some((_, source)) => source.alloc(size_bytes, stream),
                 };
                 let given = if shelf.heap.config().release_lock_on_device_alloc {
-                    let scene = shelf.suspend();
-                    drop(shelf);
-                    let given = ask();
-                    shelf = self.lock_again(scene);
-                    given
+                    shelf.heap.begin_asking(size_bytes);
+                    let given;
+                    (shelf, given) = self.step_aside(shelf, ask);
+                    shelf.heap.end_asking(size_bytes);
+                    *want = shelf.heap.want_again(want);
+                    given.unwrap_or_else(|| Err(panicked()))
                 } else {
                     let given = ask();
                     shelf.tick(&*self.device);

@@ -29,6 +29,7 @@ use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::snapshot::{ExpandableState, SegmentState};
 use crate::policy::Policy;
+use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::Stats;
 use crate::source::SegmentSource;
@@ -136,6 +137,12 @@ impl Allocator {
         }
         let shelf = self.enter(Level::State);
         let result = self.serve(shelf, size_bytes, stream);
+        // Where a panic goes on nobody learns of the address, so that nobody could free it.
+        if caught::has_panic()
+            && let Ok(addr) = result
+        {
+            let _ = self.take_back(self.lock(), addr);
+        }
         self.leave();
         result
     }
@@ -306,19 +313,28 @@ impl Allocator {
 
     /// Changes settings while running, as values. Values that no text could set change nothing. The
     /// cap stays as it is, unless the memory fraction of the settings is changed.
-    pub fn reconfigure(&self, change: impl FnOnce(&mut Config)) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        let before = shelf.heap.config().memory_fraction;
-        let mut config = shelf.heap.config().clone();
-        change(&mut config);
-        config.check()?;
-        let fraction = config.memory_fraction;
-        shelf.heap.set_config(fit(config, &*self.device));
-        #[allow(clippy::float_cmp)] // The same number again is no change.
-        if fraction != before {
-            shelf.heap.set_fraction(fraction);
+    ///
+    /// The change is made to a copy, with no lock held; if somebody else changed the settings
+    /// meanwhile, it is made once more to a copy of those. So no change is lost, and a change that
+    /// panics changes nothing.
+    pub fn reconfigure(&self, mut change: impl FnMut(&mut Config)) -> Result<(), Error> {
+        loop {
+            let before = self.config();
+            let mut config = before.clone();
+            change(&mut config);
+            config.check()?;
+            let mut shelf = self.lock();
+            if *shelf.heap.config() != before {
+                continue;
+            }
+            let fraction = config.memory_fraction;
+            shelf.heap.set_config(fit(config, &*self.device));
+            #[allow(clippy::float_cmp)] // The same number again is no change.
+            if fraction != before.memory_fraction {
+                shelf.heap.set_fraction(fraction);
+            }
+            return Ok(());
         }
-        Ok(())
     }
 
     /// Every segment and block as it stands.
@@ -396,5 +412,7 @@ impl Drop for Allocator {
         shelf.heap.abandon_pools();
         let _ = shelf.empty(&*self.device);
         shelf.events.destroy_spare(&*self.device);
+        // Whoever drops an allocator does not expect to hear of a panic of its sources.
+        caught::end_here();
     }
 }

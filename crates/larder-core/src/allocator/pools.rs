@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use crate::allocator::{Allocator, Shelf};
-use crate::device::Device;
+use crate::device::{Device, DeviceError};
 use crate::error::{Error, PoolProblem};
 use crate::heap::private::Rule;
 use crate::heap::snapshot::{PoolStats, SegmentState};
 use crate::heap::{Filter, Want};
+use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::ByPool;
 use crate::source::SegmentSource;
-use crate::types::{PoolId, Span, StreamId};
+use crate::types::{Addr, PoolId, Span, StreamId};
 
 /// All addresses of blocks are multiples of this, so those of segments have to be.
 const SEGMENT_ALIGNMENT: u64 = 512;
@@ -21,6 +22,55 @@ pub(super) type FilterFunction = Box<dyn Fn(StreamId) -> bool + Send>;
 
 /// A private pool's source of segments.
 pub(super) type PoolSource = (PoolId, Arc<dyn SegmentSource>);
+
+/// A source whose panics do not go through the heap: to the allocator they are refusals.
+struct Calm(Arc<dyn SegmentSource>);
+
+impl SegmentSource for Calm {
+    fn alloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, DeviceError> {
+        caught::catch(|| self.0.alloc(size_bytes, stream)).unwrap_or_else(|| Err(panicked()))
+    }
+
+    fn free(&self, segment: Span, stream: StreamId) -> Result<(), DeviceError> {
+        caught::catch(|| self.0.free(segment, stream)).unwrap_or_else(|| Err(panicked()))
+    }
+}
+
+pub(super) fn panicked() -> DeviceError {
+    DeviceError::Other { code: 0, text: "what was asked for memory panicked".to_owned() }
+}
+
+/// A request under way keeps its pool from being forgotten: it may drop the lock, and come back with
+/// a segment for it. This shows in no count of uses.
+pub(super) struct Hold<'a> {
+    allocator: &'a Allocator,
+    pool: PoolId,
+}
+
+impl<'a> Hold<'a> {
+    /// Holds the pool of a request; none for the default pools, which are always there. It must be
+    /// dropped with the lock dropped.
+    pub(super) fn new(
+        allocator: &'a Allocator,
+        shelf: &mut Shelf,
+        want: &Want,
+    ) -> Option<Hold<'a>> {
+        shelf.heap.hold_pool(want).map(|pool| Hold { allocator, pool })
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        // If this unwinds out of a poisoned lock, nobody gets in any more to see the pool.
+        let Ok(mut shelf) = self.allocator.shelf.lock() else { return };
+        shelf.heap.settle();
+        shelf.heap.let_go_of_pool(self.pool);
+        // Whoever released and emptied the pool meanwhile could not forget it.
+        if shelf.heap.pool_uses(self.pool) == Some(0) {
+            shelf.retire(self.pool);
+        }
+    }
+}
 
 /// Names the pool in an error about it.
 pub(super) fn about(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
@@ -45,7 +95,8 @@ impl Allocator {
     }
 
     /// Makes a private pool whose segments come from a source of its own, which lives as long as
-    /// the pool has memory. There must be no such pool yet.
+    /// the pool has memory. There must be no such pool yet. If the source panics, nothing changed
+    /// hands, and the panic goes on from the call that asked for memory or gave it back.
     pub fn add_pool_with_source(
         &self,
         pool: PoolId,
@@ -53,7 +104,7 @@ impl Allocator {
     ) -> Result<(), Error> {
         let mut shelf = self.lock();
         shelf.heap.add_pool_with_source(pool).map_err(about(pool))?;
-        shelf.sources.insert(pool, source);
+        shelf.sources.insert(pool, Arc::new(Calm(source)));
         Ok(())
     }
 
@@ -102,12 +153,14 @@ impl Allocator {
     /// As [`Allocator::begin_pool`], with a function that is given a request's stream and says
     /// whether the scope takes the request. It is called under the allocator's lock and must not
     /// call the allocator; a request that a newer scope takes it is not asked about. It is dropped
-    /// with no lock held when the scope ends.
+    /// with no lock held when the scope ends. If it panics it did not take the request, and the
+    /// panic goes on from the `malloc`, which hands out nothing.
     pub fn begin_pool_by(
         &self,
         pool: PoolId,
         takes: impl Fn(StreamId) -> bool + Send + 'static,
     ) -> Result<(), Error> {
+        let takes = move |stream| caught::catch(|| takes(stream)).unwrap_or(false);
         let takes: FilterFunction = Box::new(takes);
         let mut shelf = self.lock();
         shelf.heap.open_scope(pool, Rule::Function).map_err(about(pool))?;
@@ -225,9 +278,17 @@ impl Shelf {
         self.release(device, &plan)?;
         if let Some(bare) = self.heap.plan_retirement(pool) {
             self.release(device, &bare)?;
-            self.heap.retire_pool(pool);
-            self.sources.remove(&pool);
+            self.retire(pool);
         }
         Ok(())
+    }
+
+    /// Forgets a pool that nobody uses, if nothing is left of it.
+    fn retire(&mut self, pool: PoolId) {
+        if self.heap.plan_retirement(pool).is_some_and(|bare| bare.is_empty()) {
+            self.heap.retire_pool(pool);
+            // What it does when it is dropped is its own, and may need locks.
+            self.sources.remove(&pool).map(caught::drop_later);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::heap::Heap;
 use crate::heap::block::{BlockId, State};
+use crate::heap::pool::{Pool, PoolIndex};
 use crate::heap::segment::{Segment, SegmentId};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::record::stats::{ByPool, Stats};
@@ -56,6 +57,7 @@ impl Heap {
             self.blocks.len()
         );
         self.check_lanes(&census)?;
+        self.check_pools()?;
         self.check_pending()?;
         self.check_contexts()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
@@ -164,6 +166,55 @@ impl Heap {
         let has_uses = !self.pending.uses(id).is_empty();
         ensure!(has_uses == block.used_elsewhere, "{id:?} is wrong about its use elsewhere");
         Ok(())
+    }
+
+    /// A pool is one of the default pools or half of a living private pool, and knows which; one that
+    /// is neither has no block in any lane. A private pool with a source never has expandable
+    /// segments, so that all of them came from the source.
+    fn check_pools(&self) -> Result<(), String> {
+        for (lane_id, lane) in self.pools.lanes() {
+            let is_empty = lane.free.is_empty() && lane.unmapped.is_empty();
+            ensure!(
+                is_empty || self.is_alive(lane.pool),
+                "{lane_id:?} has blocks, but its pool is gone"
+            );
+        }
+        for (id, segment) in self.segments.iter() {
+            let pool = self.pools.lane(segment.lane).pool;
+            ensure!(self.is_alive(pool), "the pool of {id:?} at {:?} is gone", segment.span);
+            ensure!(
+                !(segment.is_expandable() && self.source_of(id).is_some()),
+                "{id:?} is expandable, but its pool has a source of its own"
+            );
+        }
+        let released = self.privates.released.iter().collect::<HashSet<_>>();
+        for (id, private) in self.privates.iter() {
+            ensure!(
+                private.is_released() == released.contains(&id),
+                "{id:?} has {} uses, which its place among the released ones belies",
+                private.uses
+            );
+            for (pool, kind) in [(private.small, PoolKind::Small), (private.large, PoolKind::Large)]
+            {
+                let half = self.pools.pool(pool);
+                ensure!(
+                    half.owner == Some(id)
+                        && half.kind == kind
+                        && half.never_expands == private.own_source,
+                    "{pool:?} does not know that it belongs to {id:?}"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the pool is a default pool, or half of a private pool that was not retired.
+    fn is_alive(&self, pool: PoolIndex) -> bool {
+        let Pool { kind, owner, .. } = self.pools.pool(pool);
+        match owner {
+            None => pool == PoolIndex::default_for(*kind),
+            Some(id) => self.privates.get(*id).is_some_and(|private| private.pool(*kind) == pool),
+        }
     }
 
     /// Each lane's indexes hold exactly its free and its unmapped blocks, in order.

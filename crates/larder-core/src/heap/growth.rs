@@ -67,7 +67,7 @@ impl Heap {
         }
         if self.config.reject_above_fraction {
             let share = self.config.memory_fraction * self.device_total_bytes as f64;
-            if (self.reserved_bytes + size_bytes) as f64 > share {
+            if (self.reserved_bytes + self.asked_bytes + size_bytes) as f64 > share {
                 return Growth::Rejected;
             }
         }
@@ -87,7 +87,19 @@ impl Heap {
 
     /// Whether so many more bytes would pass the cap.
     pub(crate) fn exceeds_cap(&self, more_bytes: u64) -> bool {
-        self.cap_bytes.is_some_and(|cap| self.reserved_bytes.saturating_add(more_bytes) > cap)
+        let held_bytes = self.reserved_bytes + self.asked_bytes;
+        self.cap_bytes.is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
+    }
+
+    /// So many bytes are asked of the device with the lock dropped: until there is an answer they
+    /// count against the cap, or two requests at once could pass it.
+    pub(crate) fn begin_asking(&mut self, size_bytes: u64) {
+        self.asked_bytes += size_bytes;
+    }
+
+    /// The answer is there.
+    pub(crate) fn end_asking(&mut self, size_bytes: u64) {
+        self.asked_bytes -= size_bytes;
     }
 
     /// The device gave a segment for this request; serves the request from it.

@@ -12,6 +12,7 @@ mod cover;
 mod free_index;
 pub(crate) mod growth;
 mod lift;
+mod name_table;
 mod pending;
 mod pool;
 pub(crate) mod private;
@@ -76,6 +77,8 @@ pub struct Heap {
     lift: Lift,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
+    /// Bytes that the device is being asked for with the lock dropped.
+    asked_bytes: u64,
     /// `config.max_split_bytes`, or the largest number where there is no limit.
     split_limit_bytes: u64,
     /// Whether garbage collection is on; then searches are counted.
@@ -104,6 +107,7 @@ impl Heap {
             recorder: Recorder::default(),
             lift: Lift::NONE,
             reserved_bytes: 0,
+            asked_bytes: 0,
             split_limit_bytes: u64::MAX,
             collecting: false,
             was_unusual: false,
@@ -202,6 +206,14 @@ impl Heap {
         let owner = self.pools.pool(pool);
         let (splits, expandable) = (!owner.no_split, want.expandable && !owner.never_expands);
         Want { expandable, splits, pool, lane, ..*want }
+    }
+
+    /// The same request, after others had the lock: what it may do follows from the settings and the
+    /// pool as they are now. Its size and its pool stay.
+    pub(crate) fn want_again(&self, want: &Want) -> Want {
+        let pool = self.pools.pool(want.pool);
+        let expandable = self.config.expandable_segments && !pool.never_expands;
+        Want { expandable, splits: !pool.no_split, ..*want }
     }
 
     /// The live block that starts at `addr`.

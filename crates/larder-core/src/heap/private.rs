@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
+use crate::heap::name_table::NameTable;
 use crate::heap::pool::PoolIndex;
 use crate::record::stats::{ByPool, Counter};
 use crate::types::{PoolId, PoolKind, StreamId};
@@ -49,8 +50,9 @@ pub(crate) struct Private {
     pub(crate) large: PoolIndex,
     /// How many still use it. At 0 its memory may go back to the device.
     pub(crate) uses: u32,
-    /// Whether it lends free blocks to requests that would run out of memory.
-    pub(crate) use_on_oom: bool,
+    /// How many requests for it are under way that may drop the lock. Until they are done it is
+    /// not forgotten, whoever uses it.
+    pub(crate) held: u32,
     /// Its segments come from a source of its own.
     pub(crate) own_source: bool,
 }
@@ -74,6 +76,11 @@ impl Private {
 pub(crate) struct Privates {
     pools: BTreeMap<PoolId, Private>,
     scopes: Vec<(PoolId, Rule)>,
+    /// Those that lend free blocks to requests that would run out of memory.
+    /// Their names stay when they are gone, until they are taken off.
+    pub(crate) lenders: NameTable,
+    /// Those that nobody uses any more.
+    pub(crate) released: NameTable,
     /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on
     /// when the pool is gone.
     reserved: BTreeMap<PoolId, ByPool>,
@@ -93,6 +100,7 @@ impl Privates {
     }
 
     pub(crate) fn remove(&mut self, id: PoolId) -> Option<Private> {
+        self.released.remove(id);
         self.pools.remove(&id)
     }
 
@@ -104,8 +112,9 @@ impl Privates {
     /// All uses are dropped and all scopes closed.
     pub(crate) fn abandon(&mut self) {
         self.scopes.clear();
-        for private in self.pools.values_mut() {
+        for (&id, private) in &mut self.pools {
             private.uses = 0;
+            self.released.add(id);
         }
     }
 

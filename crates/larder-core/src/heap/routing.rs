@@ -53,18 +53,10 @@ impl Heap {
         if self.pools.pool(want.pool).owner.is_some() {
             return None;
         }
-        // PyTorch asks them in the order of a hash set, which follows from the names; ours is the
-        // same.
-        let order = |id: PoolId| {
-            let number = if id.0 == 0 { id.1 } else { id.0 };
-            number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
-        };
-        let lends = |private: &Private| private.use_on_oom && !private.is_released();
-        let lenders = self.privates.iter().filter(|(_, private)| lends(private));
-        let mut lenders: Vec<(u64, PoolIndex)> =
-            lenders.map(|(id, private)| (order(id), private.pool(want.kind))).collect();
-        lenders.sort_unstable();
-        lenders.into_iter().find_map(|(_, pool)| {
+        let lenders = self.privates.lenders.iter().filter_map(|id| self.privates.get(id));
+        let lenders = lenders.filter(|private| !private.is_released());
+        let pools: Vec<PoolIndex> = lenders.map(|private| private.pool(want.kind)).collect();
+        pools.into_iter().find_map(|pool| {
             // A lent block must not be one that can grow.
             let want = Want { expandable: false, ..self.want_from(want, pool) };
             self.take(&want)
@@ -106,7 +98,7 @@ impl Heap {
         for pool in [small, large] {
             self.pools.pool_mut(pool).never_expands = own_source;
         }
-        let private = Private { small, large, uses: 1, use_on_oom: false, own_source };
+        let private = Private { small, large, uses: 1, held: 0, own_source };
         self.privates.insert(id, private);
     }
 
@@ -160,7 +152,24 @@ impl Heap {
     pub(crate) fn drop_pool_use(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         let private = self.privates.get_mut(id)?;
         private.uses = private.uses.checked_sub(1).ok_or(PoolProblem::Released)?;
+        if private.is_released() {
+            self.privates.released.add(id);
+        }
         Ok(())
+    }
+
+    /// A request for a private pool is under way: the pool is not forgotten until it is let go of.
+    pub(crate) fn hold_pool(&mut self, want: &Want) -> Option<PoolId> {
+        let id = self.pools.pool(want.pool).owner?;
+        self.privates.get_mut(id).ok()?.held += 1;
+        Some(id)
+    }
+
+    /// The request is done.
+    pub(crate) fn let_go_of_pool(&mut self, id: PoolId) {
+        if let Ok(private) = self.privates.get_mut(id) {
+            private.held -= 1;
+        }
     }
 
     /// Nobody uses any private pool, and no requests come any more.
@@ -186,9 +195,16 @@ impl Heap {
         self.privates.close(id)
     }
 
-    /// Whether the pool lends free blocks to requests that would run out of memory.
+    /// Whether the pool lends free blocks to requests that would run out of memory. As in PyTorch that
+    /// goes by its name: one that lent when it was retired lends when it is made anew.
     pub(crate) fn set_use_on_oom(&mut self, id: PoolId, on: bool) -> Result<(), PoolProblem> {
-        self.privates.get_mut(id)?.use_on_oom = on;
+        if !on && self.privates.lenders.remove(id) {
+            return Ok(());
+        }
+        self.privates.get_mut(id)?;
+        if on {
+            self.privates.lenders.add(id);
+        }
         Ok(())
     }
 
@@ -211,8 +227,7 @@ impl Heap {
 
     /// The private pools whose memory may go back to the device.
     pub(crate) fn released_pools(&self) -> Vec<PoolId> {
-        let released = self.privates.iter().filter(|(_, private)| private.is_released());
-        released.map(|(id, _)| id).collect()
+        self.privates.released.iter().collect()
     }
 
     /// All that a private pool can give back, small before large.
@@ -222,9 +237,9 @@ impl Heap {
     }
 
     /// What is left to give back before a released pool can be forgotten: addresses without pages.
-    /// None if it still has memory.
+    /// None if it still has memory, or if a request for it is under way.
     pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
-        let private = self.privates.get(id)?;
+        let private = self.privates.get(id).filter(|private| private.held == 0)?;
         let pools = [private.small, private.large];
         let bare = self.plan_release_bare(&pools);
         let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();

@@ -1,10 +1,11 @@
 //! History: what is remembered of each record, and with which context.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use crate::record::caught;
 use crate::record::context::Context;
 use crate::record::event::{Action, Actions, Event, Level};
 use crate::record::keep::{Keep, KeptId};
@@ -118,11 +119,28 @@ pub(crate) struct History {
     trackers: Vec<Tracker>,
     annotations: VecDeque<Annotation>,
     scene: SceneSlot,
+    /// The scenes of calls that dropped the lock in their middle, by the numbers of their tickets.
+    away: Away,
+    tickets: u64,
 }
 
 /// A scene holds uses, so a copy of a history begins with none.
 #[derive(Debug, Default)]
 struct SceneSlot(Scene);
+
+/// The same holds for those that are away.
+#[derive(Debug, Default)]
+struct Away(BTreeMap<u64, Scene>);
+
+impl Clone for Away {
+    fn clone(&self) -> Away {
+        Away::default()
+    }
+}
+
+/// By this a call gets its scene back.
+#[derive(Debug)]
+pub(crate) struct Ticket(u64);
 
 impl Clone for SceneSlot {
     fn clone(&self) -> SceneSlot {
@@ -150,6 +168,8 @@ impl History {
             trackers: Vec::new(),
             annotations: VecDeque::new(),
             scene: SceneSlot::default(),
+            away: Away::default(),
+            tickets: 0,
         }
     }
 
@@ -209,8 +229,12 @@ impl History {
         note: Option<Arc<Note>>,
     ) {
         let context = context.map(|context| {
-            let fingerprint = context.fingerprint();
-            self.contexts.add(context, fingerprint, Context::is_same)
+            // A context that cannot be compared is like no other.
+            let fingerprint = caught::catch(|| context.fingerprint()).unwrap_or(0);
+            let is_same = |one: &dyn Context, other: &dyn Context| {
+                caught::catch(|| one.is_same(other)).unwrap_or(false)
+            };
+            self.contexts.add(context, fingerprint, is_same)
         });
         let note = note.map(|note| self.note(note));
         self.resume(Scene { time_ns, context, note });
@@ -233,12 +257,30 @@ impl History {
         id
     }
 
-    /// The scene leaves the stage, because the lock is about to be dropped in the middle of a call.
+    /// The scene leaves the stage for a moment.
     pub(crate) fn suspend(&mut self) -> Scene {
         std::mem::take(&mut self.scene.0)
     }
 
-    /// The scene comes back.
+    /// The scene leaves the stage, because the lock is about to be dropped in the middle of a call.
+    pub(crate) fn send_away(&mut self) -> Ticket {
+        self.tickets += 1;
+        let scene = self.suspend();
+        self.away.0.insert(self.tickets, scene);
+        Ticket(self.tickets)
+    }
+
+    /// The scene comes back. If nothing is told any more, as the history was turned off meanwhile,
+    /// it is let go of.
+    pub(crate) fn bring_back(&mut self, ticket: &Ticket) {
+        let scene = self.away.0.remove(&ticket.0).unwrap_or_default();
+        self.resume(scene);
+        if !self.is_needed() {
+            self.resume(Scene::default());
+        }
+    }
+
+    /// Another scene takes the place of this one.
     #[inline]
     pub(crate) fn resume(&mut self, scene: Scene) {
         let old = std::mem::replace(&mut self.scene.0, scene);
@@ -458,9 +500,12 @@ impl History {
         let scene = &self.scene.0;
         let contexts = self.ring.iter().filter_map(|entry| entry.context);
         let contexts = contexts.chain(self.owners.values().copied()).chain(scene.context);
+        let away = || self.away.0.values();
+        let contexts = contexts.chain(away().filter_map(|scene| scene.context));
         self.contexts.check(contexts)?;
         let recent = self.recent_note.as_ref().map(|(_, note)| *note);
         let notes = self.ring.iter().filter_map(|entry| entry.note);
+        let notes = notes.chain(away().filter_map(|scene| scene.note));
         self.notes.check(notes.chain(scene.note).chain(recent))
     }
 

@@ -1,6 +1,7 @@
 //! What happened. The heap states each fact once, as a [`Record`]; whoever counts or remembers
 //! listens to it, and nothing else counts.
 
+pub(crate) mod caught;
 pub mod context;
 pub mod event;
 mod gauge;

@@ -1,6 +1,7 @@
 //! Random scripts from a seed, shaped like what programs do.
 
 mod graphs;
+mod lending;
 mod pools;
 
 use std::collections::VecDeque;
@@ -41,6 +42,8 @@ pub struct GenerateOptions {
     /// Whether, with pools, captures go over several streams that wait for each other, and layouts
     /// of pools are saved and put back.
     pub graphs: bool,
+    /// Whether pools are there to lend, instead of being routed to: many of them, switched on and off.
+    pub lending: bool,
     /// Whether a block that was used on another stream while a scope was open is freed while one is,
     /// and with graphs the other way round too. PyTorch keeps what it noted of a captured use, by the
     /// place of its own record on the host, when such a block is freed otherwise, and holds it
@@ -69,6 +72,7 @@ impl Default for GenerateOptions {
             reset_probability: 0.002,
             pools: false,
             graphs: false,
+            lending: false,
             uses_stay_apart: false,
             pool_probability: 0.03,
             free_all_at_end: false,

@@ -33,6 +33,9 @@ impl Generator {
     }
 
     pub(super) fn pool_step(&mut self) {
+        if self.options.lending {
+            return self.lending_step();
+        }
         if self.options.graphs && self.graph_step() {
             return;
         }
@@ -59,9 +62,7 @@ impl Generator {
         let number = self.pool_next;
         self.pool_next += 1;
         let checkpoints = self.options.graphs && self.random.chance(0.6);
-        let (routed, captures) = (false, None);
-        self.pools.push(Pool { number, uses: 1, routed, captures, checkpoints });
-        self.ops.push(Op::PoolNew { pool: number });
+        self.push_pool(number, checkpoints);
         if !checkpoints && self.random.chance(0.3) {
             let on = self.random.chance(0.7);
             self.ops.push(Op::PoolUseOnOom { pool: number, on });
@@ -69,6 +70,12 @@ impl Generator {
         if self.random.chance(0.3) {
             self.ops.push(Op::PoolNoSplit { pool: number });
         }
+    }
+
+    pub(super) fn push_pool(&mut self, number: u32, checkpoints: bool) {
+        let (routed, captures) = (false, None);
+        self.pools.push(Pool { number, uses: 1, routed, captures, checkpoints });
+        self.ops.push(Op::PoolNew { pool: number });
     }
 
     fn begin_routing(&mut self, index: usize) {

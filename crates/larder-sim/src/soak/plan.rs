@@ -165,11 +165,14 @@ fn script_options(random: &mut Random, streams: u32, steps: usize) -> (u64, Gene
     };
     // Half of the runs have pools, and half of those graphs and checkpoints.
     let (pools, graphs) = (random.chance(0.5), random.chance(0.5));
+    // Some of the others have pools that lend, which takes a device that is full.
+    let lending = pools && !graphs && tight && random.chance(0.6);
     let options = GenerateOptions {
         steps,
         streams,
         pools,
         graphs: pools && graphs,
+        lending,
         pool_probability: *random.pick(&[0.02, 0.06]),
         live_target: *random.pick(&[8, 20, 40]),
         live_bytes_max: limits.0,

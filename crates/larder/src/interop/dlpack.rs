@@ -154,7 +154,12 @@ impl<T: Element> Buffer<T> {
     /// # Ok::<(), larder::Error>(())
     /// ```
     pub fn into_dlpack(self, shape: &[u32]) -> Result<Dlpack, Error> {
-        let shape_len = shape.iter().map(|&length| u64::from(length)).product();
+        let too_large = Error::ShapeTooLarge { dimensions: shape.len() };
+        let shape_len = len_of(shape).ok_or(too_large.clone())?;
+        let ndim = i32::try_from(shape.len()).map_err(|_| too_large)?;
+        let element_bytes = size_of::<T>();
+        let bits = u8::try_from(8 * element_bytes);
+        let bits = bits.map_err(|_| Error::ElementTooLarge { element_bytes })?;
         if shape_len != self.len() as u64 {
             return Err(Error::Shape { shape_len, len: self.len() });
         }
@@ -167,8 +172,8 @@ impl<T: Element> Buffer<T> {
         let dl_tensor = DlTensor {
             data: self.addr() as *mut c_void,
             device: DlDevice { device_type: device.0, device_id: device.1 as i32 },
-            ndim: shape.len() as i32,
-            dtype: DlDataType { code: T::KIND as u8, bits: 8 * size_of::<T>() as u8, lanes: 1 },
+            ndim,
+            dtype: DlDataType { code: T::KIND as u8, bits, lanes: 1 },
             shape: ptr::null_mut(),
             strides: ptr::null_mut(),
             byte_offset: 0,
@@ -186,6 +191,14 @@ impl<T: Element> Buffer<T> {
         };
         Ok(Dlpack(NonNull::new(tensor).expect("a box is somewhere")))
     }
+}
+
+/// How many elements a shape has; none if they cannot be counted.
+fn len_of(shape: &[u32]) -> Option<u64> {
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1_u64, |len, &length| len.checked_mul(u64::from(length)))
 }
 
 /// Gives an exported tensor up.
@@ -233,6 +246,31 @@ mod tests {
             raw.as_ref().deleter.unwrap()(raw.as_ptr());
         }
         assert_eq!(live(), 0);
+    }
+
+    #[test]
+    fn a_shape_whose_elements_cannot_be_counted_is_an_error() {
+        let allocator = Allocator::simulated(0).unwrap();
+        let empty = || allocator.alloc::<u8>(0, allocator.default_stream()).unwrap();
+        // The product of these is 2 to the 64th, which is 0 where nobody looks.
+        let error = empty().into_dlpack(&[1 << 31, 1 << 31, 4]).unwrap_err();
+        assert_eq!(error, Error::ShapeTooLarge { dimensions: 3 });
+        assert!(error.to_string().contains("more elements than can be counted"), "{error}");
+        let shape = [u32::MAX, u32::MAX, u32::MAX, 0];
+        assert_eq!(empty().into_dlpack(&shape).unwrap().tensor().ndim, 4, "there are none");
+        assert_eq!(empty().into_dlpack(&[]).unwrap_err(), Error::Shape { shape_len: 1, len: 0 });
+    }
+
+    impl Element for [f64; 4] {
+        const KIND: Kind = Kind::Float;
+    }
+
+    #[test]
+    fn an_element_that_dlpack_cannot_name_is_an_error() {
+        let allocator = Allocator::simulated(0).unwrap();
+        let buffer = allocator.alloc::<[f64; 4]>(3, allocator.default_stream()).unwrap();
+        let error = buffer.into_dlpack(&[3]).unwrap_err();
+        assert_eq!(error, Error::ElementTooLarge { element_bytes: 32 });
     }
 
     #[test]

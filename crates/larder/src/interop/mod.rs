@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cudarc::driver::{CudaStream, DriverError, result};
 
 use crate::block::Block;
+pub use cuda::InUse;
 pub(crate) use uses::Uses;
 
 /// Sets the bytes of a block to zero, in the order of its own stream.

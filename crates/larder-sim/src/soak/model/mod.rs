@@ -7,6 +7,7 @@
 mod capture;
 mod checkpoint;
 mod growth;
+mod number_table;
 mod pools;
 mod release;
 mod segment;
@@ -25,6 +26,7 @@ use super::tally::{self, change, change_pool};
 use crate::SimDevice;
 use capture::Deferred;
 use growth::Grown;
+use number_table::NumberTable;
 use pools::{Private, Scope};
 use segment::{Block, Segment, State};
 
@@ -67,6 +69,8 @@ pub(super) struct Model {
     /// How often each pool was searched while garbage collection was on.
     searches: BTreeMap<(Option<u32>, PoolKind), u64>,
     privates: BTreeMap<u32, Private>,
+    lenders: NumberTable,
+    released: NumberTable,
     scopes: Vec<Scope>,
     /// The streams that something was asked for.
     streams: BTreeSet<StreamId>,
@@ -88,6 +92,8 @@ impl Model {
             spare_events: Vec::new(),
             searches: BTreeMap::new(),
             privates: BTreeMap::new(),
+            lenders: NumberTable::default(),
+            released: NumberTable::default(),
             scopes: Vec::new(),
             streams: BTreeSet::new(),
             deferred: Vec::new(),

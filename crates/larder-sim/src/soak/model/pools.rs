@@ -9,7 +9,6 @@ use crate::script::Route;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Private {
     pub(super) uses: u32,
-    pub(super) use_on_oom: bool,
     pub(super) no_split: bool,
 }
 
@@ -35,6 +34,9 @@ impl Model {
     pub(in crate::soak) fn drop_pool_use(&mut self, pool: u32) -> Option<()> {
         let private = self.privates.get_mut(&pool)?;
         private.uses = private.uses.checked_sub(1)?;
+        if private.uses == 0 {
+            self.released.insert(pool);
+        }
         Some(())
     }
 
@@ -57,7 +59,13 @@ impl Model {
     }
 
     pub(in crate::soak) fn set_use_on_oom(&mut self, pool: u32, on: bool) -> Option<()> {
-        self.privates.get_mut(&pool)?.use_on_oom = on;
+        if !on && self.lenders.remove(pool) {
+            return Some(());
+        }
+        self.privates.get(&pool)?;
+        if on {
+            self.lenders.insert(pool);
+        }
         Some(())
     }
 
@@ -103,16 +111,14 @@ impl Model {
         self.scopes.iter().rev().find(takes).map(|scope| scope.pool)
     }
 
-    /// A free block of a pool that lends, for a request of the default pools. Lenders are asked in
-    /// the order of a hash of their numbers, as PyTorch asks them.
+    /// A free block of a pool that lends, for a request of the default pools. A pool that is
+    /// released lends nothing.
     pub(super) fn borrow(&mut self, want: &Want) -> Option<u64> {
         if want.pool.is_some() {
             return None;
         }
-        let lends = |private: &Private| private.use_on_oom && private.uses > 0;
-        let lenders = self.privates.iter().filter(|(_, private)| lends(private));
-        let mut lenders: Vec<u32> = lenders.map(|(&pool, _)| pool).collect();
-        lenders.sort_by_key(|&pool| u64::from(pool).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let lends = |pool: &u32| self.privates.get(pool).is_some_and(|private| private.uses > 0);
+        let lenders: Vec<u32> = self.lenders.in_order().into_iter().filter(lends).collect();
         lenders
             .into_iter()
             .find_map(|pool| self.take(&Want { pool: Some(pool), expandable: false, ..*want }))

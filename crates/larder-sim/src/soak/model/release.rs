@@ -13,9 +13,7 @@ impl Model {
         if !captured {
             self.release_pool(None, [PoolKind::Large, PoolKind::Small]);
         }
-        let released = self.privates.iter().filter(|(_, private)| private.uses == 0);
-        let released: Vec<u32> = released.map(|(&pool, _)| pool).collect();
-        for pool in released {
+        for pool in self.released.in_order() {
             self.release_private(pool);
         }
     }
@@ -31,6 +29,7 @@ impl Model {
                 self.unreserve(span);
             }
             self.privates.remove(&pool);
+            self.released.remove(pool);
             self.searches.retain(|&(owner, _), _| owner != Some(pool));
         }
     }
