@@ -107,6 +107,7 @@ fn work(
             allocator.free(block).unwrap();
         }
     }
+    live.extend(given.try_iter());
     live.into_iter().for_each(|block| allocator.free(block).unwrap());
 }
 
@@ -125,11 +126,11 @@ fn race(settings: &str, policy: Policy, by: By) {
         }
         let capturers: Vec<_> = [[30, 31], [40, 41]]
             .into_iter()
-            .zip(&gives)
+            .zip(gives)
             .map(|(streams, give)| {
                 let streams = streams.map(StreamId);
                 scope.spawn(move || {
-                    capture_again_and_again((device, allocator), streams, by, (60, give));
+                    capture_again_and_again((device, allocator), streams, by, (60, &give));
                 })
             })
             .collect();
@@ -234,11 +235,8 @@ fn a_free_is_part_of_the_capture_that_its_threads_stream_is_under() {
     let top = BenchTop::larder(GIB, "");
     let captured = thread::current().id();
     top.allocator.on_current_stream(move || (thread::current().id() == captured).then_some(SIDE));
-    let [inside, outside] = [(); 2].map(|()| {
-        let block = top.malloc_on(2 * MIB, FAR);
-        top.record(block, MAIN);
-        block
-    });
+    let [inside, outside] = [(); 2].map(|()| top.malloc_on(2 * MIB, FAR));
+    top.record(inside, MAIN);
     let (opened, wait) = channel();
     let (close, until) = channel::<()>();
     thread::scope(|scope| {
@@ -256,7 +254,10 @@ fn a_free_is_part_of_the_capture_that_its_threads_stream_is_under() {
         top.device.begin_capture(SIDE).unwrap();
         top.free(inside);
         assert_eq!(top.device.calls().record_event, 0, "it waits for the end of the capture");
-        let elsewhere = scope.spawn(|| top.free(outside));
+        let elsewhere = scope.spawn(|| {
+            top.record(outside, StreamId(9));
+            top.free(outside);
+        });
         elsewhere.join().unwrap();
         assert_eq!(top.device.calls().record_event, 1, "a thread that captures nothing");
         top.device.end_capture(SIDE).unwrap();

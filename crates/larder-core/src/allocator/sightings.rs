@@ -47,7 +47,7 @@ struct Running {
     /// Who saw it first, or marked it.
     thread: ThreadId,
     origin: Option<StreamId>,
-    /// Whether it was marked, so that the mark's end will be its end.
+    /// Whether it was marked, so that only its origin, the mark's end or the scope's end it.
     marked: bool,
     /// The scopes that it may run in; the last to be closed ends it.
     pools: Vec<PoolId>,
@@ -79,7 +79,7 @@ impl Sightings {
         for running in &mut self.running {
             running.pools.retain(|&other| other != pool);
         }
-        self.running.retain(|running| running.marked || !running.pools.is_empty());
+        self.running.retain(|running| !running.pools.is_empty());
         if self.scopes.is_empty() {
             self.running.clear();
             self.named.clear();
