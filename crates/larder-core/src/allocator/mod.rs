@@ -50,6 +50,10 @@ use sightings::Sightings;
 /// on a stream runs in order, so whoever gets it next comes after whoever had it. Use on another
 /// stream must be told by [`Allocator::record_stream`].
 ///
+/// Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a
+/// capture of it, or destroys it, meanwhile. A stream that was named lives until
+/// [`Allocator::forget_stream`] was called for it.
+///
 /// Dropping the allocator gives the cache back to the device, that of private pools included. Memory
 /// that is still live then stays with the device: somebody may be using it.
 pub struct Allocator {

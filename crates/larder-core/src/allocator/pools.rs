@@ -94,7 +94,10 @@ impl Allocator {
     /// `end_pool` does not drop.
     ///
     /// A graph capture runs inside such a scope, which names the captured stream: it is opened
-    /// before the capture begins and closed after it has ended, also if it went wrong.
+    /// before the capture begins and closed after it has ended, also if it went wrong, by the thread
+    /// that begins and ends the capture. Other threads' requests on streams that join it find the scope
+    /// once that thread has allocated on the stream, or has marked the capture
+    /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
         let mut shelf = self.lock();
         shelf.heap.open_scope(pool, Rule::Filter(filter)).map_err(about(pool))?;
