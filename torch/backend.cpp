@@ -128,6 +128,23 @@ __attribute__((visibility("default"))) const char* larder_torch_last_error(void)
   return larder_torch::last_error().c_str();
 }
 
+// A stream of the program's own is about to be destroyed. Returns 0, or 1 with the reason in
+// larder_torch_last_error().
+__attribute__((visibility("default"))) int larder_torch_forget_stream(int device, void* stream) {
+  using namespace larder_torch;
+  try {
+    Backend* backend = Backend::installed.load();
+    TORCH_CHECK(backend != nullptr, "Larder is not installed in this process");
+    backend->forget_stream(static_cast<c10::DeviceIndex>(device), static_cast<cudaStream_t>(stream));
+    return 0;
+  } catch (const c10::Error& error) {
+    last_error() = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    last_error() = error.what();
+  }
+  return 1;
+}
+
 // For programs that are to run on the PyTorch that this library was built for and on no other.
 __attribute__((visibility("default"))) const char* larder_torch_version(void) {
   return LARDER_TORCH_TEXT;

@@ -1,7 +1,6 @@
 // Larder as PyTorch's CUDA allocator: every virtual that c10::cuda::CUDACachingAllocator::CUDAAllocator of
 // PyTorch 2.11 has, forwarded to larder.h. What later versions added is marked by LARDER_TORCH; of that
-// allocateWithAddress and annotateMemory are not there, and markCaptureBegin and markCaptureEnd are not
-// needed, because Larder asks the streams.
+// allocateWithAddress and annotateMemory are not there.
 
 #pragma once
 
@@ -78,6 +77,7 @@ class Backend final : public CUDAAllocator {
     apply_settings(opened);
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));
+      check(larder_on_current_stream(opened, device, tell_current_stream, nullptr, nullptr));
     }
     larder_stats stats;
     check(larder_get_stats(opened, 0, &stats));
@@ -497,11 +497,30 @@ class Backend final : public CUDAAllocator {
   }
 #endif
 
+#if LARDER_TORCH >= 213
+  // A graph's capture has begun on the calling thread's stream, or is over. Other threads' requests for it
+  // find its pool by that.
+  void markCaptureBegin(c10::DeviceIndex device) override {
+    check(larder_capture_begin(opened(), device, c10::cuda::getCurrentCUDAStream(device)));
+  }
+
+  void markCaptureEnd(c10::DeviceIndex device) override {
+    check(larder_capture_end(opened(), device, c10::cuda::getCurrentCUDAStream(device)));
+  }
+#endif
+
 #if LARDER_TORCH >= 214
   bool supportsUserMetadata() override {
     return true;
   }
 #endif
+
+  // The stream is about to be destroyed, which PyTorch does to none of its own.
+  void forget_stream(c10::DeviceIndex device, cudaStream_t stream) {
+    if (initialized()) {
+      check(larder_forget_stream(opened(), device, stream));
+    }
+  }
 
   // Programs ask for this name to find out whether statistics, pools and snapshots can be had.
   std::string name() override {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/headeronly/version.h>
 
 #include "larder.h"
@@ -132,6 +133,14 @@ inline bool run_free_memory_callbacks(void*, int32_t) {
       freed |= c10::FreeCudaMemoryCallbacksRegistry()->Create(name)->Execute();
     }
     return freed;
+  });
+}
+
+// The stream that the calling thread works on: where that is captured, so is what the thread frees.
+inline bool tell_current_stream(void*, int32_t device, void** stream) {
+  return keeping_exceptions([&] {
+    *stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream();
+    return true;
   });
 }
 

@@ -40,6 +40,11 @@ fn devices(text: Option<&str>) -> PyResult<Devices> {
     found.map_err(|error| UsageError::new_err(error.to_string()))
 }
 
+/// An allocator for a real GPU. A stream is a number here, and whoever passes it vouches for it.
+fn real(builder: larder::Builder, index: u32) -> Result<larder::Allocator, larder::Error> {
+    builder.cuda_device(devices::open_trusting(index)?)
+}
+
 /// A number of bytes in the largest unit that holds it whole.
 fn capacity_text(bytes: u64) -> String {
     let units = [(GIB, "GiB"), (MIB, "MiB"), (KIB, "KiB")];
@@ -89,9 +94,9 @@ impl Allocator {
             }
             (Devices::Cuda(indices), None) if indices.len() == 1 => {
                 let index = indices[0];
-                (py.detach(|| builder.cuda(index)), format!("cuda:{index}"))
+                (py.detach(|| real(builder, index)), format!("cuda:{index}"))
             }
-            (Devices::AllCuda, None) => (py.detach(|| builder.cuda(0)), "cuda:0".to_owned()),
+            (Devices::AllCuda, None) => (py.detach(|| real(builder, 0)), "cuda:0".to_owned()),
             _ => return Err(UsageError::new_err("an allocator is for one device")),
         };
         let larder = made.map_err(|error| of_larder(py, &error))?;
@@ -305,6 +310,18 @@ impl Allocator {
         }
         let stream = self.larder.new_stream().map_err(|error| of_larder(py, &error))?;
         Ok(self.streams.keep(stream))
+    }
+
+    /// The stream is about to be destroyed: waits for its work, and gives back what is cached for it.
+    fn forget_stream(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = number::stream)] stream: u64,
+    ) -> PyResult<()> {
+        let forgotten = py.detach(|| self.core.forget_stream(StreamId(stream)));
+        forgotten.map_err(|error| of_core(py, &error))?;
+        self.streams.drop(stream);
+        Ok(())
     }
 
     /// Work begins on a stream of the simulated GPU, and goes on until somebody waits for it.

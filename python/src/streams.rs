@@ -29,6 +29,12 @@ impl Streams {
         last.ok().map(|last| last + 1)
     }
 
+    /// Lets go of a real stream.
+    pub(crate) fn drop(&self, number: u64) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.retain(|stream| stream.id().0 != number);
+    }
+
     /// Keeps a real stream; its number.
     pub(crate) fn keep(&self, stream: Stream) -> u64 {
         let number = stream.id().0;

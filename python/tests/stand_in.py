@@ -41,6 +41,10 @@ extern "C" int larder_torch_install(const char *settings) {
     installed = true;
     return 0;
 }
+extern "C" int larder_torch_forget_stream(int device, void *stream) {
+    refusal = "stream 0 cannot be used so";
+    return device == 0 && stream != nullptr ? 0 : 1;
+}
 extern "C" const char *larder_torch_last_error() { return refusal; }
 extern "C" int larder_torch_is_installed() { return installed; }
 """

@@ -225,6 +225,21 @@ def test_a_new_stream_is_one_that_nobody_uses() -> None:
         allocator.new_stream()
 
 
+def test_a_stream_that_goes_takes_its_cache_along() -> None:
+    allocator = larder.Allocator()
+    compute, copy = allocator.new_stream(), allocator.new_stream()
+    address = allocator.malloc(3 * MIB, compute)
+    allocator.free(allocator.malloc(30 * MIB, copy))
+    allocator.record_stream(address, copy)
+    allocator.issue(copy)
+    allocator.forget_stream(copy)
+    assert allocator.memory_reserved() == 20 * MIB
+    allocator.free(address)
+    assert allocator.memory_stats()["active_bytes.all.current"] == 0
+    with pytest.raises(larder.UsageError, match="default stream"):
+        allocator.forget_stream(0)
+
+
 def test_a_machine_without_cuda_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LARDER_DEVICE", "cuda:63")
     with pytest.raises(larder.DeviceError) as caught:

@@ -41,6 +41,30 @@ def test_torch_may_be_there_before(run_python: Run, script: Script, fake_torch: 
     assert run_python(script("import torch\n" + INSTALL)).stdout == "True\n"
 
 
+def test_a_stream_can_be_forgotten_once_it_is_installed(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
+    fake_torch.make()
+    forget = """
+class Stream:
+    device_index, cuda_stream = 0, 77
+def forget(stream):
+    try:
+        print(larder.torch.forget_stream(stream))
+    except (larder.Error, ValueError) as error:
+        print(type(error).__name__, error)
+forget(Stream)
+larder.torch.install()
+forget(Stream)
+Stream.cuda_stream = 0
+forget(Stream)
+"""
+    done = run_python(script("import larder\n" + forget))
+    before, forgotten, refused = done.stdout.splitlines()
+    assert before.startswith("InstallError Larder is not installed in this process"), done.stderr
+    assert (forgotten, refused) == ("None", "ValueError stream 0 cannot be used so")
+
+
 def test_no_torch(run_python: Run, script: Script) -> None:
     assert "PyTorch is not installed for " in told(run_python, script)
     done = run_python("-m", "larder", script("print('went on')"))

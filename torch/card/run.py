@@ -1,9 +1,9 @@
 """Runs everything on a card: the same programs on PyTorch's own allocator and on Larder, each in a process
 of its own, and prints tables last.
 
-    python run.py [PART ...] [--short] [--out FOLDER]
+    python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, deeds, tests. Without any, all of them.
+Parts: workloads, deeds, tests, race. Without any, all of them. --seconds says how long each race goes on.
 """
 
 import argparse
@@ -70,10 +70,10 @@ def said_by(process):
     return process.said.read()[-2500:]
 
 
-def outcome(process, what):
+def outcome(process, what, limit_s=200):
     """The last line that a program printed, as JSON; None with the reason on the screen if it failed."""
     try:
-        printed, _ = process.communicate("go\n", timeout=200)
+        printed, _ = process.communicate("go\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
         process.kill()
         printed, _ = process.communicate()
@@ -259,10 +259,21 @@ def show_tests(results):
                 print(f"native: {name}: {verdict}")
 
 
+def run_race(options):
+    """One after the other: each has threads enough to fill the machine."""
+    seconds = 5 if options.short else options.seconds
+    results = {}
+    for allocator in ("native", "larder", "native, expandable", "larder, expandable"):
+        process = start(allocator, "race.py", "--seconds", str(seconds))
+        results["race", allocator] = outcome(process, f"race on {allocator}", limit_s=seconds + 120)
+    return results
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "deeds": (run_deeds, show_deeds),
     "tests": (run_tests, show_tests),
+    "race": (run_race, show_deeds),
 }
 
 
@@ -270,6 +281,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--short", action="store_true", help="few turns, to see whether it runs")
+    parser.add_argument("--seconds", type=float, default=20, help="how long each race goes on")
     parser.add_argument("--only", nargs="*", choices=WORKLOADS, help="these workloads alone")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()

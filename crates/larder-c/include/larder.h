@@ -14,8 +14,12 @@
  * the hook will not be called any more, or was refused; `release` may be NULL. Hooks are called from whichever
  * thread calls the library, also from several at once.
  *
- * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream); NULL is the
- * default stream. Sizes are in bytes, times in nanoseconds.
+ * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream) of the device's primary
+ * context; NULL is the default stream. Sizes are in bytes, times in nanoseconds.
+ *
+ * Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a capture of
+ * it, or destroys it, meanwhile. The library asks CUDA about that stream and about no other that another thread may
+ * be capturing. A stream stays alive until larder_forget_stream was called for it, or the larder is closed.
  */
 #ifndef LARDER_H
 #define LARDER_H
@@ -112,6 +116,16 @@ larder_status larder_free(larder *larder, void *ptr);
 /* The memory is used on this stream too: once freed it is handed out again only when the work issued
  * there by then is done. NULL is ignored, and so is the stream it was handed out on. */
 larder_status larder_record_stream(larder *larder, void *ptr, void *stream);
+
+/* The stream is about to be destroyed: waits for its work, and makes no call about it after that. Memory that was
+ * handed out on it stays good; what is cached for it goes back to the device. It
+ * is the caller's, and nobody issues work on it from here on. The default stream and one under a capture are
+ * refused: LARDER_BAD_ARGUMENT. */
+larder_status larder_forget_stream(larder *larder, int32_t device, void *stream);
+
+/* The same for a stream that was destroyed already: the whole device is waited for instead. While a capture may be
+ * on that is refused, LARDER_BAD_ARGUMENT, and nothing changes. */
+larder_status larder_stream_is_gone(larder *larder, int32_t device, void *stream);
 
 /* Where a live address belongs, and how large its block is. */
 typedef struct larder_block_info {
@@ -263,6 +277,23 @@ typedef struct larder_filter {
  * scope. On failure the filter is released. */
 larder_status larder_pool_begin(larder *larder, int32_t device, larder_pool_id pool, const larder_filter *filter);
 larder_status larder_pool_end(larder *larder, int32_t device, larder_pool_id pool);
+
+/* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread that
+ * begins and ends it, before and after. Requests on captured streams tell the library of the capture. Where it has
+ * to be known earlier, because another thread allocates for the capture on a stream that joins it, the capturing
+ * thread marks it: right after it began, on the stream that it began on, which is the caller's. LARDER_BAD_ARGUMENT
+ * if the stream is not captured or no scope is open. */
+larder_status larder_capture_begin(larder *larder, int32_t device, void *stream);
+
+/* The capture that was marked on the stream is over. Closing its scope says as much. */
+larder_status larder_capture_end(larder *larder, int32_t device, void *stream);
+
+/* Says which stream the calling thread works on: true, and *stream, if it is known. What a thread frees while its
+ * stream is captured is part of the capture. It runs with the device's allocator locked and must not call it; it
+ * replaces one given before. */
+larder_status larder_on_current_stream(larder *larder, int32_t device,
+                                       bool (*current)(void *data, int32_t device, void **stream),
+                                       void (*release)(void *data), void *data);
 
 /* Whether the pool lends free blocks to requests that would otherwise run out of memory. */
 larder_status larder_pool_set_use_on_oom(larder *larder, int32_t device, larder_pool_id pool, bool on);

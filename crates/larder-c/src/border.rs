@@ -13,6 +13,7 @@ use std::ptr::{self, NonNull};
 
 use larder_core::device::DeviceError;
 use larder_core::{Error, PoolId, StreamId};
+use larder_cuda::CudaDevice;
 
 use crate::memory::OutOfMemoryReport;
 
@@ -76,7 +77,8 @@ fn status_of(error: &Error) -> Status {
         Error::NoBaseAllocation(_)
         | Error::BadFraction(_)
         | Error::NoContextHook
-        | Error::BadShare(_) => Status::BadArgument,
+        | Error::BadShare(_)
+        | Error::Capture { .. } => Status::BadArgument,
         Error::Config(_) => Status::BadSetting,
         Error::Pool { .. } => Status::BadPool,
         Error::NoDevice(_) => Status::NoDevice,
@@ -241,6 +243,14 @@ impl Token {
     pub(crate) fn stream(self) -> StreamId {
         StreamId(self.number())
     }
+}
+
+/// A device that takes every stream that callers of the library name for one that is there.
+pub(crate) fn trusting(device: CudaDevice) -> CudaDevice {
+    // SAFETY: whoever names a stream in a call of this library promises by larder.h that it is one of the
+    // device's primary context, and that it lives until the library is told to forget it.
+    unsafe { device.trust_streams() };
+    device
 }
 
 // SAFETY: it is a number, which is never followed as a pointer.

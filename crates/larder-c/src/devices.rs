@@ -9,6 +9,8 @@ use larder_core::types::GIB;
 use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
 use larder_sim::{SimDevice, SimOptions, Wire, parse_capacity};
 
+use crate::border::trusting;
+
 /// The variable that names the devices where the program does not.
 pub const VARIABLE: &str = "LARDER_DEVICE";
 /// The memory of a simulated GPU of which nothing else is said.
@@ -168,11 +170,17 @@ fn cuda_count() -> Result<u32, DevicesError> {
     }
 }
 
+/// A GPU for a host whose callers vouch for the streams that they name, as callers in C do: by a promise that
+/// nothing checks.
+pub fn open_trusting(index: u32) -> Result<Arc<CudaDevice>, CudaError> {
+    Ok(Arc::new(trusting(CudaDevice::new(index, CudaOptions::default())?)))
+}
+
 fn open_cuda(indices: impl Iterator<Item = u32>) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
     // A process may see many GPUs and use one.
     let options = CudaOptions { late_context: true, ..CudaOptions::default() };
     let open = |index| -> Result<Arc<dyn Device>, CudaError> {
-        Ok(Arc::new(CudaDevice::new(index, options)?))
+        Ok(Arc::new(trusting(CudaDevice::new(index, options)?)))
     };
     let opened: Result<Vec<_>, _> = indices.map(open).collect();
     opened.map_err(|error| DevicesError::Missing(error.to_string()))

@@ -2,7 +2,7 @@
 
 use larder_core::OutOfMemory;
 
-use crate::border::{Foreign, Held, HookData, Problem, Status, guard};
+use crate::border::{Foreign, Held, HookData, Problem, Status, Token, guard};
 use crate::history::{Event, Words};
 use crate::larder::Larder;
 use crate::memory::OutOfMemoryReport;
@@ -25,6 +25,26 @@ extern "C" fn larder_on_miss(
         let callback = needed(callback, "callback")?;
         let allocator = larder.get("larder")?.device(device)?;
         allocator.on_miss(move || callback(hook.data(), device));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_on_current_stream(
+    larder: Held<Larder>,
+    device: i32,
+    current: Option<extern "C" fn(Foreign, i32, *mut Token) -> bool>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let current = needed(current, "current")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_current_stream(move || {
+            let mut stream = Token::NULL;
+            current(hook.data(), device, &raw mut stream).then(|| stream.stream())
+        });
         Ok(())
     })
 }

@@ -90,6 +90,16 @@ extern "C" fn larder_record_stream(larder: Held<Larder>, ptr: Token, stream: Tok
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_forget_stream(larder: Held<Larder>, device: i32, stream: Token) -> Status {
+    guard(|| Ok(larder.get("larder")?.device(device)?.forget_stream(stream.stream())?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_stream_is_gone(larder: Held<Larder>, device: i32, stream: Token) -> Status {
+    guard(|| Ok(larder.get("larder")?.device(device)?.stream_is_gone(stream.stream())?))
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_block_of(larder: Held<Larder>, ptr: Token, out: Out<BlockInfo>) -> Status {
     guard(|| {
         let (larder, out) = (larder.get("larder")?, out.wanted("out")?);

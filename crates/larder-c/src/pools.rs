@@ -149,6 +149,19 @@ extern "C" fn larder_pool_end(larder: Held<Larder>, device: i32, pool: PoolName)
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_capture_begin(larder: Held<Larder>, device: i32, stream: Token) -> Status {
+    guard(|| Ok(larder.get("larder")?.device(device)?.mark_capture_begin(stream.stream())?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_capture_end(larder: Held<Larder>, device: i32, stream: Token) -> Status {
+    guard(|| {
+        larder.get("larder")?.device(device)?.mark_capture_end(stream.stream());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_pool_set_use_on_oom(
     larder: Held<Larder>,
     device: i32,

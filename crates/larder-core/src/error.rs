@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::config::ConfigError;
 use crate::device::{DeviceError, ProcessMemory};
-use crate::types::{Addr, Bytes, DeviceIndex, PoolId};
+use crate::types::{Addr, Bytes, DeviceIndex, PoolId, StreamId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
@@ -42,6 +42,13 @@ pub enum Error {
     BadShare(ShareProblem),
     /// Nothing that another process shares is open at this address.
     NotOpened(Addr),
+    /// A capture, or a stream that is to be forgotten, is not as the call takes it to be.
+    Capture {
+        /// The stream.
+        stream: StreamId,
+        /// What is wrong.
+        problem: CaptureProblem,
+    },
 }
 
 /// Why bytes do not name shared memory.
@@ -128,6 +135,35 @@ impl fmt::Display for PoolProblem {
     }
 }
 
+/// Why a call about a stream and its captures was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CaptureProblem {
+    /// No scope is open, and a capture runs inside one.
+    NoScope,
+    /// The stream is under no capture.
+    NotCaptured,
+    /// The stream is under a capture, and is needed until that is over.
+    Captured,
+    /// A capture may be on, so that the device cannot be waited for.
+    DeviceBusy,
+    /// It is the default stream, which is always there.
+    Default,
+}
+
+impl fmt::Display for CaptureProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CaptureProblem::NoScope => "no scope is open, and a capture runs inside one",
+            CaptureProblem::NotCaptured => "it is under no capture",
+            CaptureProblem::Captured => "it is under a capture, and needed until that is over",
+            CaptureProblem::DeviceBusy => {
+                "a capture may be on, and the device can be waited for only when it is over"
+            }
+            CaptureProblem::Default => "it is the default stream, which is always there",
+        })
+    }
+}
+
 impl Error {
     /// Turns a device's refusal into an error that names the call.
     pub(crate) fn device(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
@@ -157,6 +193,9 @@ impl fmt::Display for Error {
             }
             Error::Pool { pool, problem } => write!(f, "{pool} cannot be used so: {problem}"),
             Error::BadShare(problem) => write!(f, "the bytes name no shared memory: {problem}"),
+            Error::Capture { stream, problem } => {
+                write!(f, "{stream} cannot be used so: {problem}")
+            }
             Error::NotOpened(addr) => {
                 write!(f, "nothing that another process shares is open at {addr}")
             }

@@ -31,6 +31,10 @@ impl fmt::Display for Addr {
 ///
 /// The order of streams is the order of these numbers; it decides in which order the cache is
 /// walked when memory is given back.
+///
+/// Anybody can make one: it is a number, and no promise. A device that would follow it as a handle
+/// takes only those that somebody vouched for. Whoever names a stream in a call has it for the time of
+/// the call: no other thread begins or ends a capture of it, or destroys it, meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 

@@ -8,9 +8,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{
-    self, CUdevice_attribute, CUmemPool_attribute as PoolAttribute, CUstream,
-};
+use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute as PoolAttribute};
 use larder_core::device::{Device, DeviceError, MemoryInfo};
 use larder_core::error::{Error, OutOfMemory};
 use larder_core::types::{Addr, DeviceIndex, StreamId};
@@ -132,8 +130,9 @@ impl AsyncPool {
         if shelf.cap_bytes.is_some_and(|cap| shelf.live_bytes + size_bytes > cap) {
             return Err(self.out_of_memory(shelf, size_bytes));
         }
-        // SAFETY: that the stream is alive is what naming it means.
-        let addr = match unsafe { driver::alloc_async(size_bytes, stream.0 as CUstream) } {
+        let vouched = self.device.vouched(stream).map_err(refused("use a stream"))?;
+        // SAFETY: somebody vouched for the stream.
+        let addr = match unsafe { driver::alloc_async(size_bytes, vouched.handle) } {
             Ok(addr) => addr,
             Err(DeviceError::OutOfMemory) => return Err(self.out_of_memory(shelf, size_bytes)),
             Err(error) => return Err(Error::Device { call: "allocate memory", error }),
@@ -174,15 +173,17 @@ impl AsyncPool {
     fn give_back(&self, addr: u64, block: &Block) -> Result<(), DeviceError> {
         let unifier = self.unifier.cu_stream();
         if block.uses.is_empty() {
-            // SAFETY: the stream is alive, and whoever had the block gives it up.
-            return unsafe { driver::free_async(addr, block.stream.0 as CUstream) };
+            let stream = self.device.vouched(block.stream)?;
+            // SAFETY: somebody vouched for the stream, and whoever had the block gives it up.
+            return unsafe { driver::free_async(addr, stream.handle) };
         }
-        for stream in block.uses.iter().chain([&block.stream]) {
+        for &stream in block.uses.iter().chain([&block.stream]) {
+            let stream = self.device.vouched(stream)?;
             let event = driver::create_event()?;
-            // SAFETY: the event was made just now, and both streams are alive. The driver keeps
-            // what it needs of an event that is destroyed while somebody waits for it.
+            // SAFETY: the event was made just now, somebody vouched for the stream, and the unifier is
+            // ours. The driver keeps what it needs of an event that is destroyed while somebody waits.
             let joined = unsafe {
-                driver::record_event(event, stream.0 as CUstream)
+                driver::record_event(event, stream.handle)
                     .and_then(|()| driver::stream_wait_event(unifier, event))
                     .and(driver::destroy_event(event))
             };

@@ -4,8 +4,8 @@ use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUevent, CUstream};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUevent};
+use cudarc::driver::{CudaContext, CudaStream};
 use larder_core::device::{
     Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
 };
@@ -17,6 +17,7 @@ use crate::context::{Context, Entered};
 use crate::error::CudaError;
 use crate::ledger::{Held, Ledger};
 use crate::processes::Processes;
+use crate::streams::{Streams, Vouched};
 use crate::{descriptors, driver};
 
 /// Every address that the device gives out is a multiple of this.
@@ -69,6 +70,7 @@ pub struct CudaDevice {
     page_kind: PageKind,
     share_by: ShareBy,
     ledger: Mutex<Ledger>,
+    streams: Streams,
     /// Contexts of the devices that were given access, kept alive with it.
     peers: Mutex<Vec<Context>>,
     processes: Processes,
@@ -141,6 +143,7 @@ impl CudaDevice {
             page_kind: PageKind(page_kind),
             share_by: options.share_by,
             ledger: Mutex::default(),
+            streams: Streams::default(),
             peers: Mutex::default(),
             processes: Processes::default(),
             epoch: Instant::now(),
@@ -153,6 +156,49 @@ impl CudaDevice {
     /// If the device was opened with `late_context` and the driver refuses to make the context now.
     pub fn context(&self) -> &Arc<CudaContext> {
         self.context.cuda().expect("the context was made when the device was opened")
+    }
+
+    // Streams.
+
+    /// Lets calls name this stream, which is kept alive until it is dismissed, and says by what
+    /// number. A stream of another context is refused.
+    pub fn admit(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceError> {
+        if stream.context().cu_ctx() != self.context.cuda()?.cu_ctx() {
+            let text = "the stream is not one of this device's context".to_owned();
+            let code = sys::CUresult::CUDA_ERROR_INVALID_CONTEXT as i32;
+            return Err(DeviceError::Other { code, text });
+        }
+        let id = StreamId(stream.cu_stream() as u64);
+        self.streams.admit(id, Some(Arc::clone(stream)));
+        Ok(id)
+    }
+
+    /// Lets calls name a stream by its raw handle.
+    ///
+    /// # Safety
+    /// It is the handle of a stream of this device's primary context, which is not destroyed before
+    /// [`CudaDevice::dismiss`] was called for it and no call about it is running.
+    pub unsafe fn admit_raw(&self, stream: StreamId) {
+        self.streams.admit(stream, None);
+    }
+
+    /// No call names this stream any more; one that does is refused. An allocator that knows the
+    /// stream has to forget it first.
+    pub fn dismiss(&self, stream: StreamId) {
+        self.streams.dismiss(stream);
+    }
+
+    /// Takes every number that calls name for the handle of a stream.
+    ///
+    /// # Safety
+    /// Whoever names a stream to this device, or to an allocator over it, names one of this device's
+    /// primary context that is not destroyed, and says to that allocator before it is.
+    pub unsafe fn trust_streams(&self) {
+        self.streams.trust();
+    }
+
+    pub(crate) fn vouched(&self, stream: StreamId) -> Result<Vouched, DeviceError> {
+        self.streams.vouched(stream)
     }
 
     /// How many calls reached the driver.
@@ -201,10 +247,6 @@ impl CudaDevice {
         }
         self.context.enter()
     }
-}
-
-fn stream_of(stream: StreamId) -> CUstream {
-    stream.0 as CUstream
 }
 
 /// A handle of the page.
@@ -377,8 +419,9 @@ impl Device for CudaDevice {
     fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         let event = self.ledger().event(event)? as CUevent;
-        // SAFETY: the event is alive, by the ledger; that the stream is, is what naming it means.
-        unsafe { driver::record_event(event, stream_of(stream)) }
+        let stream = self.vouched(stream)?;
+        // SAFETY: the event is alive, by the ledger; for the stream somebody vouched.
+        unsafe { driver::record_event(event, stream.handle) }
     }
 
     fn query_event(&self, event: EventId) -> Result<bool, DeviceError> {
@@ -397,8 +440,9 @@ impl Device for CudaDevice {
 
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
-        // SAFETY: that the stream is alive is what naming it means.
-        unsafe { driver::wait_stream(stream_of(stream)) }
+        let stream = self.vouched(stream)?;
+        // SAFETY: somebody vouched for the stream.
+        unsafe { driver::wait_stream(stream.handle) }
     }
 
     fn wait_device(&self) -> Result<(), DeviceError> {
@@ -412,8 +456,9 @@ impl Device for CudaDevice {
             return Ok(None);
         }
         let _entered = self.context.enter()?;
-        // SAFETY: that the stream is alive is what naming it means.
-        let capture = unsafe { driver::capture_of(stream_of(stream)) }?;
+        let stream = self.vouched(stream)?;
+        // SAFETY: somebody vouched for the stream.
+        let capture = unsafe { driver::capture_of(stream.handle) }?;
         Ok(capture.map(|(id, goes_well)| CaptureId(if goes_well { id } else { 0 })))
     }
 
@@ -422,9 +467,10 @@ impl Device for CudaDevice {
             return Ok(Vec::new());
         }
         let _entered = self.context.enter()?;
-        // SAFETY: that the stream is alive is what naming it means; it is its user who asks, so that
-        // nobody else works on it.
-        unsafe { driver::capture_ends(stream_of(stream)) }.map(distinct)
+        let stream = self.vouched(stream)?;
+        // SAFETY: somebody vouched for the stream; it is its user who asks, so that nobody else works
+        // on it.
+        unsafe { driver::capture_ends(stream.handle) }.map(distinct)
     }
 
     fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {

@@ -10,6 +10,9 @@
 //! - The call is allowed while some stream is captured: the thread's capture mode is relaxed for it.
 //! - A handle that the driver would trip over (a page, an event or an address that is gone) never
 //!   reaches it: the device keeps a ledger of what it gave out.
+//! - Nor does a number that nobody vouched for as a stream: streams are admitted
+//!   ([`CudaDevice::admit`]), and one that was not is refused in words. The driver's default streams,
+//!   0, 1 and 2, are always there.
 //!
 //! [`AsyncPool`] is the driver's own stream-ordered allocator with the calls of ours, for
 //! `backend:cudaMallocAsync`.
@@ -23,6 +26,7 @@ mod error;
 pub mod layouts;
 mod ledger;
 mod processes;
+mod streams;
 
 pub use async_pool::{AsyncPool, AsyncStats};
 pub use device::{CudaDevice, CudaOptions, ShareBy};

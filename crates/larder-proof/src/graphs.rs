@@ -1,5 +1,6 @@
 //! Graphs: captured with memory of a private pool, replayed thousands of times while eager work
-//! goes on beside them.
+//! goes on beside them; and captured by several threads again and again, while others allocate, free,
+//! empty the cache, and make and end streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +27,7 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     let (main, side) = (rig.stream()?, rig.stream()?);
     let eager = rig.streams(2)?;
     let mut done = 0;
-    let mut eager_blocks = 0;
+    let (mut eager_blocks, mut captures) = (0, 0);
     for settings in SETTINGS {
         let allocator = Arc::new(rig.allocator(settings)?);
         let stop = AtomicBool::new(false);
@@ -44,6 +45,8 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         eager_blocks += result.or_say(settings)?;
         rig.expect_none_wrong("graphs")?;
         done += replays;
+        captures += storm(rig, &allocator, short).or_say(settings)?;
+        rig.expect_none_wrong("captures of several threads")?;
         allocator.check()?;
         allocator.empty_cache().or_say("emptying the cache")?;
         let reserved = allocator.stats().reserved_bytes.all.current;
@@ -51,7 +54,84 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
             return Err(format!("{reserved} bytes are held after the pool was released"));
         }
     }
-    Ok(format!("{done} replays beside {eager_blocks} eager blocks, 0 words wrong"))
+    Ok(format!(
+        "{done} replays beside {eager_blocks} eager blocks, {captures} captures by {CAPTURERS} \
+         threads, 0 words wrong"
+    ))
+}
+
+/// How many threads capture at once.
+const CAPTURERS: usize = 3;
+
+/// Several threads capture again and again, each on two streams of its own, beside eager work and
+/// streams that come and go; how many captures there were.
+fn storm(rig: &Rig, allocator: &Arc<Allocator>, short: bool) -> Result<usize, String> {
+    let (rounds, block_bytes) = if short { (6, MIB) } else { (60, 2 * MIB) };
+    let stop = AtomicBool::new(false);
+    let captured: Vec<_> = (0..CAPTURERS).map(|_| rig.streams(2)).collect::<Result<_, _>>()?;
+    let eager: Vec<_> = (0..2).map(|_| rig.streams(2)).collect::<Result<_, _>>()?;
+    let result = thread::scope(|scope| {
+        let stop = &stop;
+        let mut others = Vec::new();
+        for streams in &eager {
+            others.push(scope.spawn(move || work(rig, allocator, streams, (stop, block_bytes))));
+        }
+        others.push(scope.spawn(move || come_and_go(rig, allocator, (stop, block_bytes))));
+        let mut capturers = Vec::new();
+        for streams in &captured {
+            capturers.push(scope.spawn(move || -> Result<(), String> {
+                for _ in 0..rounds {
+                    let both = [&streams[0], &streams[1]];
+                    capture_and_replay(rig, allocator, both, (3, block_bytes))?;
+                }
+                Ok(())
+            }));
+        }
+        let panicked = || Err("a thread panicked".to_owned());
+        let mut result = Ok(());
+        for thread in capturers {
+            result = result.and(thread.join().unwrap_or_else(|_| panicked()));
+        }
+        stop.store(true, Ordering::Relaxed);
+        for thread in others {
+            let worked = thread.join().unwrap_or_else(|_| Err("a thread panicked".to_owned()));
+            result = result.and(worked.map(drop));
+        }
+        result
+    });
+    for stream in captured.into_iter().chain(eager).flatten() {
+        rig.end_stream(allocator, stream)?;
+    }
+    result.map(|()| CAPTURERS * rounds)
+}
+
+/// Streams that are made, used and ended, until it is told to stop; how many.
+fn come_and_go(
+    rig: &Rig,
+    allocator: &Allocator,
+    (stop, block_bytes): (&AtomicBool, u64),
+) -> Result<u64, String> {
+    let mut count = 0;
+    let resident = rig.stream()?;
+    while !stop.load(Ordering::Relaxed) {
+        let stream = rig.stream()?;
+        let [own, read] = [&stream, &resident].map(|on| allocator.malloc(block_bytes, id_of(on)));
+        let (own, read) = (own.or_say("a block")?, read.or_say("a block")?);
+        let seed = rig.seed();
+        rig.fill(&stream, own, block_bytes, seed)?;
+        rig.fill(&resident, read, block_bytes, seed)?;
+        stream.join(&resident).or_say("one stream behind another")?;
+        rig.verify(&stream, read, block_bytes, seed)?;
+        allocator.record_stream(read, id_of(&stream)).or_say("record_stream")?;
+        // One is freed while the stream is there, the other when it is gone.
+        allocator.free(read).or_say("free")?;
+        rig.verify(&stream, own, block_bytes, seed)?;
+        rig.end_stream(allocator, stream)?;
+        allocator.free(own).or_say("free")?;
+        count += 1;
+    }
+    rig.end_stream(allocator, resident)?;
+    Ok(count)
 }
 
 /// Captures a graph whose memory comes from a private pool, and replays it.
@@ -88,7 +168,7 @@ fn capture_and_replay(
             rig.expect(main, state, block_bytes, replay)?;
         }
     }
-    rig.expect_none_wrong("a replayed graph")?;
+    main.synchronize().or_say("waiting for a stream")?;
     drop(graph);
     for addr in kept.into_iter().chain([state]) {
         allocator.free(addr).or_say("free")?;
@@ -151,7 +231,17 @@ fn work(
             let (at, addr, size_bytes, seed) =
                 live.swap_remove(random.below(live.len() as u64) as usize);
             rig.verify(&streams[at], addr, size_bytes, seed)?;
+            if random.chance(0.3) {
+                // The other stream reads it too, behind the one that has it.
+                let other = &streams[(at + 1) % streams.len()];
+                other.join(&streams[at]).or_say("one stream behind another")?;
+                rig.verify(other, addr, size_bytes, seed)?;
+                allocator.record_stream(addr, id_of(other)).or_say("record_stream")?;
+            }
             allocator.free(addr).or_say("free")?;
+            if random.chance(0.02) {
+                allocator.empty_cache().or_say("emptying the cache")?;
+            }
         }
         if blocks % 64 == 0 {
             // Keeps the queue of the GPU short, and lets the other thread in.

@@ -26,7 +26,9 @@ use parts::{PARTS, Part};
 const USAGE: &str = "\
 Proves and measures Larder on GPU 0.
 
-Usage: larder-proof [--short] [part ...]
+Usage: larder-proof [--short] [--times N] [part ...]
+
+With --times each part that runs on the card runs N times in a row, with nothing set up in between.
 
 Without names all parts run, in this order:
 ";
@@ -53,18 +55,53 @@ fn perform(words: &[String]) -> Result<ExitCode, String> {
             Ok(ExitCode::SUCCESS)
         }
         [sharing::PARTNER] => sharing::partner().map(|()| ExitCode::SUCCESS),
-        ["part", name] => Ok(run_part(find(name)?, false, true)),
-        ["part", name, "--short"] => Ok(run_part(find(name)?, true, true)),
-        ["part", name, "--short", "--uncounted"] => Ok(run_part(find(name)?, true, false)),
+        ["part", name, ref options @ ..] => {
+            let options = Options::read(options)?;
+            match options.names[..] {
+                [] => Ok(run_part(find(name)?, &options)),
+                _ => Err("one part runs in a process of its own".to_owned()),
+            }
+        }
         _ => {
-            let short = words.contains(&"--short");
-            let names = words.iter().filter(|&&word| word != "--short");
+            let options = Options::read(&words)?;
+            let names = options.names.iter();
             let mut chosen = names.map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
             if chosen.is_empty() {
                 chosen.extend(PARTS);
             }
-            supervisor::run(&chosen, short)
+            supervisor::run(&chosen, options.short, options.times)
         }
+    }
+}
+
+/// What the command line says besides.
+struct Options<'a> {
+    short: bool,
+    uncounted: bool,
+    times: u32,
+    names: Vec<&'a str>,
+}
+
+impl<'a> Options<'a> {
+    fn read(words: &[&'a str]) -> Result<Options<'a>, String> {
+        let mut options = Options { short: false, uncounted: false, times: 1, names: Vec::new() };
+        let mut words = words.iter();
+        while let Some(&word) = words.next() {
+            match word {
+                "--short" => options.short = true,
+                "--uncounted" => options.uncounted = true,
+                "--times" => {
+                    let times = words.next().and_then(|text| text.parse().ok());
+                    let times = times.filter(|&times| times > 0);
+                    options.times = times.ok_or("--times needs a number from 1 on")?;
+                }
+                option if option.starts_with('-') => {
+                    return Err(format!("there is no option '{option}'"));
+                }
+                name => options.names.push(name),
+            }
+        }
+        Ok(options)
     }
 }
 
@@ -74,8 +111,8 @@ fn find(name: &str) -> Result<&'static Part, String> {
 }
 
 /// Runs a part here and says what came of it.
-fn run_part(part: &Part, short: bool, counted: bool) -> ExitCode {
-    let (said, code) = match part.run(short, counted) {
+fn run_part(part: &Part, options: &Options<'_>) -> ExitCode {
+    let (said, code) = match part.run(options.short, !options.uncounted, options.times) {
         Ok(said) => (said, ExitCode::SUCCESS),
         Err(said) => (said, ExitCode::FAILURE),
     };

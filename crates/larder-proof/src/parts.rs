@@ -63,7 +63,7 @@ pub(crate) const PARTS: &[Part] = &[
     Part {
         name: "graphs",
         limit_s: 60,
-        about: "capture, and replays beside eager work",
+        about: "captures of several threads, and replays beside eager work and streams that go",
         work: Work::Card(graphs::run),
     },
     Part {
@@ -116,7 +116,8 @@ impl Part {
 
     /// Runs the part in this process, and says in a few words what came of it. Under a tool that
     /// takes memory of its own, the memory is not counted.
-    pub(crate) fn run(&self, short: bool, counted: bool) -> Result<String, String> {
+    /// It is run so many times, with nothing set up in between.
+    pub(crate) fn run(&self, short: bool, counted: bool, times: u32) -> Result<String, String> {
         let (run, counted) = match self.work {
             Work::Other(run) => return run(short),
             Work::Library(run) => (run, false),
@@ -125,8 +126,16 @@ impl Part {
         let rig = Rig::new()?;
         // Once in short, so that what the driver keeps for itself is there before we count.
         run(&rig, true).or_say("warming up")?;
+        rig.dismiss_streams();
         let before_bytes = rig.free_bytes()?;
-        let said = run(&rig, short)?;
+        let mut said = String::new();
+        for time in 1..=times {
+            said = run(&rig, short).map_err(|error| format!("time {time} of {times}: {error}"))?;
+            rig.dismiss_streams();
+        }
+        if times > 1 {
+            said = format!("{times} times: {said}");
+        }
         let after_bytes = rig.free_bytes()?;
         let held = rig.device.held();
         let leaks = counted && after_bytes.abs_diff(before_bytes) > LEAK_BYTES;

@@ -1,8 +1,8 @@
 //! The rig: one GPU with the proof's kernels on it.
 
 use std::fmt::Display;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result};
 use cudarc::nvrtc::Ptx;
@@ -42,6 +42,8 @@ pub(crate) struct Rig {
     /// Where kernels count the words that are wrong.
     wrong: u64,
     seed_next: AtomicU32,
+    /// The streams that were made and not ended.
+    streams: Mutex<Vec<StreamId>>,
 }
 
 impl Rig {
@@ -70,6 +72,7 @@ impl Rig {
             device: Arc::new(device),
             wrong,
             seed_next: AtomicU32::new(1),
+            streams: Mutex::default(),
         })
     }
 
@@ -78,11 +81,34 @@ impl Rig {
     }
 
     pub(crate) fn stream(&self) -> Result<Arc<CudaStream>, String> {
-        self.context().new_stream().or_say("a stream")
+        let stream = self.context().new_stream().or_say("a stream")?;
+        let id = self.device.admit(&stream).or_say("a stream")?;
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+        Ok(stream)
     }
 
     pub(crate) fn streams(&self, count: usize) -> Result<Vec<Arc<CudaStream>>, String> {
         (0..count).map(|_| self.stream()).collect()
+    }
+
+    /// Ends a stream: the allocator forgets it, and it is destroyed with the last who has it.
+    pub(crate) fn end_stream(
+        &self,
+        allocator: &Allocator,
+        stream: Arc<CudaStream>,
+    ) -> Result<(), String> {
+        allocator.forget_stream(id_of(&stream)).or_say("forgetting a stream")?;
+        self.device.dismiss(id_of(&stream));
+        drop(stream);
+        Ok(())
+    }
+
+    /// All streams go with the last who has them: the allocators that knew them are gone.
+    pub(crate) fn dismiss_streams(&self) {
+        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        for stream in streams.drain(..) {
+            self.device.dismiss(stream);
+        }
     }
 
     /// An allocator over this GPU.

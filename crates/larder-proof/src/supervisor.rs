@@ -14,7 +14,7 @@ use crate::rig::Explain;
 pub(crate) const RESULT: &str = "RESULT ";
 
 /// Runs the parts one after the other, whatever comes of each, and prints the table last.
-pub(crate) fn run(parts: &[&Part], short: bool) -> Result<ExitCode, String> {
+pub(crate) fn run(parts: &[&Part], short: bool, times: u32) -> Result<ExitCode, String> {
     let folder = out_folder();
     fs::create_dir_all(&folder).or_say("the folder of results")?;
     let log = folder.join("proof.log");
@@ -25,7 +25,7 @@ pub(crate) fn run(parts: &[&Part], short: bool) -> Result<ExitCode, String> {
     let mut failed = 0;
     for part in parts {
         let begin = Instant::now();
-        let outcome = supervise(part, short, &log);
+        let outcome = supervise(part, (short, times), &log);
         let (result, said) = match &outcome {
             Ok(said) => ("passed", said),
             Err(said) => ("FAILED", said),
@@ -42,14 +42,20 @@ pub(crate) fn run(parts: &[&Part], short: bool) -> Result<ExitCode, String> {
 }
 
 /// Runs one part to its end, or to its limit.
-fn supervise(part: &Part, short: bool, log: &std::path::Path) -> Result<String, String> {
+fn supervise(
+    part: &Part,
+    (short, times): (bool, u32),
+    log: &std::path::Path,
+) -> Result<String, String> {
     let log = OpenOptions::new().append(true).open(log).or_say("the log")?;
     let mut command = Command::new(env::current_exe().or_say("this program")?);
     command.args(["part", part.name]).args(short.then_some("--short"));
+    command.args(["--times", &times.to_string()]);
     command.env("CUDA_MODULE_LOADING", if part.loads_eagerly() { "EAGER" } else { "LAZY" });
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::from(log));
     let mut child = command.spawn().or_say("starting the part")?;
-    let deadline = Instant::now() + Duration::from_secs(part.limit_s);
+    let limit_s = part.limit_s * u64::from(times);
+    let deadline = Instant::now() + Duration::from_secs(limit_s);
     let status = loop {
         if let Some(status) = child.try_wait().or_say("waiting for the part")? {
             break status;
@@ -58,7 +64,7 @@ fn supervise(part: &Part, short: bool, log: &std::path::Path) -> Result<String, 
             // This very process started it, and nobody has waited for it yet.
             child.kill().or_say("ending the part")?;
             child.wait().or_say("waiting for the part")?;
-            return Err(format!("not done after {} s; see proof.log", part.limit_s));
+            return Err(format!("not done after {limit_s} s; see proof.log"));
         }
         thread::sleep(Duration::from_millis(20));
     };

@@ -5,6 +5,10 @@
 // Memory is memory files, so that pages can be mapped, shared and outlive those who made them.
 // Streams are queues of work that is done whenever somebody asks; the proof's kernels are functions
 // of the same names below. It knows no more than the proof needs.
+//
+// It is strict about whose a stream is: a call about a stream that another thread is just beginning to
+// capture, ceasing to capture or destroying, or that is destroyed, ends the process with a sentence. The
+// driver may do no better, and only now and then; here those calls take a while, so that it shows.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -13,6 +17,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -124,9 +129,45 @@ CUstream_st legacy;
 std::set<CUstream_st *> streams{&legacy};
 std::set<CUevent_st *> events;
 
-CUstream_st *resolve(CUstream stream) {
-    return reinterpret_cast<uintptr_t>(stream) <= 2 ? &legacy : stream;
+// Whose a stream is while something is done to it, and what that is.
+struct Hold {
+    std::thread::id thread;
+    const char *what;
+};
+std::map<CUstream_st *, Hold> held;
+
+[[noreturn]] void refuse(const char *call, const char *why) {
+    std::fprintf(stderr, "the stand-in ends the process: %s of a stream %s\n", call, why);
+    std::fflush(stderr);
+    std::abort();
 }
+
+// The stream of a handle that a call is about. The handle may be one that is gone: it is looked up, not
+// followed.
+CUstream_st *resolve(CUstream stream, const char *call) {
+    CUstream_st *at = reinterpret_cast<uintptr_t>(stream) <= 2 ? &legacy : stream;
+    if (!streams.count(at)) refuse(call, "that is destroyed");
+    auto found = held.find(at);
+    if (found != held.end() && found->second.thread != std::this_thread::get_id()) refuse(call, found->second.what);
+    return at;
+}
+
+// Takes streams in hand for a while, during which others may do what they like with theirs.
+class InHand {
+  public:
+    InHand(Lock &lock, std::set<CUstream_st *> taken, const char *what) : taken(std::move(taken)) {
+        for (CUstream_st *stream : this->taken) held[stream] = {std::this_thread::get_id(), what};
+        lock.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(150));
+        lock.lock();
+    }
+    ~InHand() {
+        for (CUstream_st *stream : taken) held.erase(stream);
+    }
+
+  private:
+    std::set<CUstream_st *> taken;
+};
 
 // Does all work that can be done now.
 void pump() {
@@ -141,8 +182,8 @@ void pump() {
     }
 }
 
-void add(CUstream stream, Work work) {
-    CUstream_st *at = resolve(stream);
+void add(CUstream stream, Work work, const char *call = "work") {
+    CUstream_st *at = resolve(stream, call);
     if (!at->capture) {
         at->queue.push_back(std::move(work));
         pump();
@@ -387,7 +428,7 @@ CUresult cuEventDestroy(CUevent event) {
 CUresult cuEventRecord(CUevent event, CUstream stream) {
     Lock lock(mutex);
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
-    CUstream_st *at = resolve(stream);
+    CUstream_st *at = resolve(stream, "cuEventRecord");
     event->capture = at->capture;
     event->nodes = at->ends;
     if (at->capture) return CUDA_SUCCESS;
@@ -415,16 +456,17 @@ CUresult cuStreamCreate(CUstream *stream, unsigned) {
 
 CUresult cuStreamDestroy(CUstream stream) {
     Lock lock(mutex);
+    resolve(stream, "cuStreamDestroy");
     wait_until(lock, [stream] { return stream->queue.empty(); });
+    InHand hand(lock, {stream}, "that another thread is destroying");
     streams.erase(stream);
-    delete stream;
+    // It stays where it is: no later stream gets its handle, so that nobody is taken for another.
     return CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
     Lock lock(mutex);
-    CUstream_st *at = resolve(stream);
-    if (!streams.count(at)) std::abort();
+    CUstream_st *at = resolve(stream, "cuStreamSynchronize");
     if (at->capture) {
         at->capture->broken = true;
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -434,7 +476,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     Lock lock(mutex);
-    CUstream_st *at = resolve(stream);
+    CUstream_st *at = resolve(stream, "cuStreamWaitEvent");
     if (event->capture) {
         at->capture = event->capture;
         at->capture->streams.insert(at);
@@ -449,7 +491,8 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
 
 CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
     Lock lock(mutex);
-    CUstream_st *at = resolve(stream);
+    CUstream_st *at = resolve(stream, "cuStreamBeginCapture");
+    InHand hand(lock, {at}, "that another thread is beginning to capture");
     at->capture = std::make_shared<Capture>();
     at->capture->id = capture_next++;
     at->capture->streams.insert(at);
@@ -459,8 +502,9 @@ CUresult cuStreamBeginCapture(CUstream stream, CUstreamCaptureMode) {
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     Lock lock(mutex);
-    auto capture = resolve(stream)->capture;
+    auto capture = resolve(stream, "cuStreamEndCapture")->capture;
     if (!capture) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
+    InHand hand(lock, capture->streams, "whose capture another thread is ending");
     for (CUstream_st *at : capture->streams) {
         at->capture = nullptr;
         at->ends.clear();
@@ -474,7 +518,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
 CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *,
                                    const CUgraphNode **nodes, const CUgraphEdgeData **, size_t *count) {
     Lock lock(mutex);
-    CUstream_st *at = resolve(stream);
+    CUstream_st *at = resolve(stream, "cuStreamGetCaptureInfo");
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!at->capture) return CUDA_SUCCESS;
     *status = at->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
@@ -501,6 +545,7 @@ CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *out, CUgra
 
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long) {
     Lock lock(mutex);
+    InHand hand(lock, graphs[graph]->streams, "whose graph another thread is instantiating");
     execs[*exec = reinterpret_cast<CUgraphExec>(graph)] = graphs[graph];
     return CUDA_SUCCESS;
 }

@@ -84,6 +84,12 @@ impl Captures {
         running.find(|(_, capture)| capture.ends.contains_key(&stream)).map(|(&id, _)| id)
     }
 
+    /// All streams of the capture that was begun on this one, which is among them in any case.
+    pub(crate) fn streams_with(&self, stream: StreamId) -> Vec<StreamId> {
+        let begun = self.running.values().find(|capture| capture.origin == stream);
+        begun.map_or(vec![stream], |capture| capture.ends.keys().copied().collect())
+    }
+
     /// The nodes that the next one on the stream will depend on.
     pub(crate) fn ends(&self, stream: StreamId) -> Vec<NodeId> {
         let capture = self.of(stream).map(|id| &self.running[&id]);

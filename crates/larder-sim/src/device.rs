@@ -1,6 +1,8 @@
 //! `SimDevice`: the simulated GPU as a `Device`.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use larder_core::device::{
     Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
@@ -11,6 +13,7 @@ use larder_core::types::{
 
 use crate::calls::{CallKind, Calls, release_extra_ns};
 use crate::faults::{FaultPlan, Faults, TenantStep};
+use crate::hands::Hands;
 use crate::memory::{Memory, UNIT_BYTES};
 use crate::sharing::{Sharing, Wire};
 use crate::streams::Streams;
@@ -41,6 +44,9 @@ pub struct SimOptions {
     pub wire: Wire,
     /// Whether other devices can reach this one's memory.
     pub peers: bool,
+    /// How long, in real time, it takes to begin or to end a capture and to destroy a stream, so
+    /// that threads can get in each other's way as they do on a real device.
+    pub pause: Duration,
 }
 
 impl Default for SimOptions {
@@ -54,6 +60,7 @@ impl Default for SimOptions {
             faults: FaultPlan::default(),
             wire: Wire::default(),
             peers: true,
+            pause: Duration::ZERO,
         }
     }
 }
@@ -62,6 +69,7 @@ impl Default for SimOptions {
 #[derive(Debug)]
 pub struct SimDevice {
     properties: Properties,
+    pause: Duration,
     state: Mutex<State>,
 }
 
@@ -70,6 +78,7 @@ struct State {
     memory: Memory,
     sharing: Sharing,
     streams: Streams,
+    hands: Hands,
     faults: Faults,
     calls: Calls,
     now_ns: u64,
@@ -79,7 +88,7 @@ impl SimDevice {
     /// A device as `options` say, with nothing on it.
     pub fn new(options: SimOptions) -> SimDevice {
         let SimOptions { index, memory_bytes, virtual_memory, wire, peers, .. } = options;
-        let SimOptions { recorded_addresses, faults, .. } = options;
+        let SimOptions { recorded_addresses, faults, pause, .. } = options;
         let properties = Properties {
             index: DeviceIndex(index),
             total_bytes: memory_bytes,
@@ -90,11 +99,12 @@ impl SimDevice {
             memory: Memory::new(index, memory_bytes, &recorded_addresses),
             sharing: Sharing::new(wire, DeviceIndex(index), peers),
             streams: Streams::default(),
+            hands: Hands::default(),
             faults: Faults::new(faults),
             calls: Calls::default(),
             now_ns: 0,
         };
-        SimDevice { properties, state: Mutex::new(state) }
+        SimDevice { properties, pause, state: Mutex::new(state) }
     }
 
     // What the one who simulates may look at. None of these is a device call.
@@ -146,6 +156,12 @@ impl SimDevice {
         self.state().streams.captures().of(stream).is_some()
     }
 
+    /// Calls that were made about a stream while another thread was beginning to capture it, ceasing
+    /// to or destroying it, or after it was destroyed. A real device may end the process over one.
+    pub fn trespasses(&self) -> Vec<String> {
+        self.state().hands.trespasses().to_vec()
+    }
+
     // What the one who simulates may do. None of these is a device call.
 
     /// Puts a piece of work on the stream, as a program does that launches a kernel. Under a
@@ -163,14 +179,47 @@ impl SimDevice {
 
     /// Begins a graph capture of the stream, which must be under none.
     pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureId, DeviceError> {
-        self.state().streams.begin_capture(stream)
+        let one = [stream];
+        self.in_hand(&one, "the beginning of a capture", |state| {
+            state.streams.begin_capture(stream)
+        })
     }
 
     /// Ends the capture that was begun on the stream, of all the streams that joined it too. It is
     /// an error if the capture was broken, or if work on a stream that joined it was not waited for
     /// by this one; the capture is ended all the same.
     pub fn end_capture(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.state().streams.end_capture(stream)
+        let streams = self.state().streams.captures().streams_with(stream);
+        self.in_hand(&streams, "the end of a capture", |state| state.streams.end_capture(stream))
+    }
+
+    /// Destroys a stream: no call may name it any more, until [`SimDevice::create_stream`] gives out
+    /// its handle again.
+    pub fn destroy_stream(&self, stream: StreamId) {
+        self.in_hand(&[stream], "the end of a stream", |state| state.hands.destroy(stream));
+    }
+
+    /// A new stream gets this handle, perhaps that of one that was destroyed. Streams that were not
+    /// destroyed are there without it.
+    pub fn create_stream(&self, stream: StreamId) {
+        self.state().hands.create(stream);
+    }
+
+    /// Does something to streams that takes its time.
+    fn in_hand<T>(
+        &self,
+        streams: &[StreamId],
+        what: &'static str,
+        act: impl FnOnce(&mut State) -> T,
+    ) -> T {
+        self.state().hands.take(streams, what);
+        if !self.pause.is_zero() {
+            thread::sleep(self.pause);
+        }
+        let mut state = self.state();
+        let result = act(&mut state);
+        state.hands.put(streams);
+        result
     }
 
     /// All work issued on the stream so far has finished.
@@ -325,6 +374,7 @@ impl Device for SimDevice {
 
     fn record_event(&self, event: EventId, stream: StreamId) -> Result<(), DeviceError> {
         self.call(CallKind::Record, |state| {
+            state.hands.touch(stream, "record_event");
             let late_queries = state.faults.late_queries();
             state.streams.record_event(event, stream, late_queries)
         })
@@ -339,7 +389,10 @@ impl Device for SimDevice {
     }
 
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
-        self.call(CallKind::WaitStream, |state| state.streams.wait_stream(stream))
+        self.call(CallKind::WaitStream, |state| {
+            state.hands.touch(stream, "wait_stream");
+            state.streams.wait_stream(stream)
+        })
     }
 
     fn wait_device(&self) -> Result<(), DeviceError> {
@@ -347,11 +400,17 @@ impl Device for SimDevice {
     }
 
     fn capture_of(&self, stream: StreamId) -> Result<Option<CaptureId>, DeviceError> {
-        self.call(CallKind::CaptureOf, |state| Ok(state.streams.captures().of(stream)))
+        self.call(CallKind::CaptureOf, |state| {
+            state.hands.touch(stream, "capture_of");
+            Ok(state.streams.captures().of(stream))
+        })
     }
 
     fn capture_ends(&self, stream: StreamId) -> Result<Vec<NodeId>, DeviceError> {
-        self.call(CallKind::CaptureEnds, |state| Ok(state.streams.captures().ends(stream)))
+        self.call(CallKind::CaptureEnds, |state| {
+            state.hands.touch(stream, "capture_ends");
+            Ok(state.streams.captures().ends(stream))
+        })
     }
 
     fn node_dependencies(&self, node: NodeId) -> Result<Vec<NodeId>, DeviceError> {

@@ -19,6 +19,8 @@
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
 //!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
 //!   on each other as the waits say. Nothing captured ever runs.
+//! - **Whose a stream is.** A call about a stream that another thread is just beginning to capture,
+//!   ceasing to capture or destroying, or that is destroyed, is noted ([`SimDevice::trespasses`]).
 //! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
 //!   the others open. Shared memory counts as used where it was created. Peers reach a device's
 //!   memory once it was opened to them.
@@ -45,6 +47,7 @@ pub mod conformance;
 mod device;
 mod faults;
 pub mod generate;
+mod hands;
 mod memory;
 mod op;
 pub mod random;

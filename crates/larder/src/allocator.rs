@@ -52,6 +52,8 @@ struct Inner {
     stream_next: AtomicU64,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
+    /// How many streams were forgotten; what was admitted before the last of them is looked at again.
+    forgotten: AtomicU64,
     /// Tells this allocator from all others of the process.
     number: u64,
     /// The streams that were ever used. They come last: what is above may still wait for them.
@@ -64,7 +66,7 @@ static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
 thread_local! {
     /// The allocator and the stream that this thread used last, so that a program that stays on
     /// one stream is not asked to prove it again and again.
-    static LAST_ADMITTED: Cell<Option<(u64, StreamId)>> = const { Cell::new(None) };
+    static LAST_ADMITTED: Cell<Option<(u64, StreamId, u64)>> = const { Cell::new(None) };
 }
 
 /// Where blocks come from.
@@ -110,6 +112,7 @@ impl Allocator {
             gpu,
             stream_next: AtomicU64::new(1),
             drop_error: Mutex::default(),
+            forgotten: AtomicU64::new(0),
             number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
             streams: Mutex::default(),
         }))
@@ -137,16 +140,50 @@ impl Allocator {
     }
 
     /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
-    /// allocator: memory is cached for it, and a wait for it must not find it gone.
+    /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find it gone.
     pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
-        let known = (self.0.number, stream.id());
+        let forgotten = self.0.forgotten.load(Ordering::Acquire);
+        let known = (self.0.number, stream.id(), forgotten);
         if LAST_ADMITTED.get() == Some(known) {
             return Ok(());
         }
         self.check_stream(stream)?;
+        if let (Gpu::Cuda(device), Some(cuda)) = (&self.0.gpu, stream.cuda()) {
+            let refused = |error| larder_core::Error::Device { call: "use a stream", error };
+            device.admit(cuda).map_err(refused)?;
+        }
         let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.entry(stream.id()).or_insert_with(|| stream.clone());
         LAST_ADMITTED.set(Some(known));
+        Ok(())
+    }
+
+    /// Lets go of a stream that the program has done with, which otherwise lives as long as the
+    /// allocator: waits for its work, and gives back what is cached for it. Memory that was handed out
+    /// on it stays good. Clones of the stream must not be used any more, and nobody may issue work on
+    /// it. The default stream and one under a capture are refused, and the driver's own pool lets go of
+    /// none.
+    ///
+    /// ```
+    /// let allocator = larder::Allocator::simulated(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// drop(allocator.alloc::<f32>(1 << 20, &stream)?);
+    /// allocator.forget_stream(stream)?;
+    /// assert_eq!(allocator.stats().reserved_bytes.all.current, 0);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn forget_stream(&self, stream: impl Into<Stream>) -> Result<(), Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        self.native("let go of a stream")?.forget_stream(stream.id())?;
+        self.0.forgotten.fetch_add(1, Ordering::Release);
+        let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = streams.remove(&stream.id());
+        drop(streams);
+        drop(kept);
+        if let Gpu::Cuda(device) = &self.0.gpu {
+            device.dismiss(stream.id());
+        }
         Ok(())
     }
 

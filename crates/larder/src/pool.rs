@@ -51,6 +51,9 @@ impl Pool {
 
     /// Runs `body`, which captures a graph on the stream, with all requests for streams under that
     /// capture served from the pool. The memory is the graph's for as long as the pool lives.
+    ///
+    /// The thread that calls this is the one that begins and ends the capture. Where other threads
+    /// allocate for it on streams that join it, [`Pool::mark_capture`] is called once it has begun.
     pub fn capture<T>(
         &self,
         stream: impl Into<Stream>,
@@ -59,6 +62,17 @@ impl Pool {
         let stream = stream.into();
         self.allocator.admit(&stream)?;
         self.pool.scope_for(Filter::Capture(stream.id()), body)?
+    }
+}
+
+impl Pool {
+    /// Says, inside [`Pool::capture`], that the capture has begun on the stream just now, so that other
+    /// threads' requests for it find the pool before this thread has allocated anything. It is over
+    /// with the scope.
+    pub fn mark_capture(&self, stream: impl Into<Stream>) -> Result<(), Error> {
+        let stream = stream.into();
+        self.allocator.admit(&stream)?;
+        Ok(self.allocator.native("have private pools")?.mark_capture_begin(stream.id())?)
     }
 }
 

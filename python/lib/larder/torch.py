@@ -16,11 +16,12 @@ import os
 import re
 import sys
 from types import ModuleType
+from typing import Any
 
 from larder import backend, children, environment
 from larder.errors import InstallError, SettingsError
 
-__all__ = ["compile_backend", "install", "is_installed"]
+__all__ = ["compile_backend", "forget_stream", "install", "is_installed"]
 
 _library: ctypes.CDLL | None = None
 
@@ -63,6 +64,23 @@ def install(*, children_too: bool = True) -> None:
     _library = library
     if children_too:
         children.arrange(os.environ)
+
+
+def forget_stream(stream: Any) -> None:
+    """Says that a stream is about to be destroyed: a `torch.cuda.ExternalStream`, or one of another library's.
+
+    Waits for its work; Larder makes no call about it afterwards, and gives back what is cached for it. PyTorch's
+    own streams live as long as the process and need none of this.
+
+    `stream` is anything with PyTorch's `cuda_stream` and `device_index`. Raises `InstallError` if Larder is not
+    installed, and `ValueError` with one sentence if the stream cannot be forgotten: the default stream, or one
+    that is captured.
+    """
+    library = _library
+    if library is None or not is_installed():
+        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+    if library.larder_torch_forget_stream(stream.device_index, stream.cuda_stream) != 0:
+        raise ValueError(library.larder_torch_last_error().decode(errors="replace"))
 
 
 def _refusal(sentence: str) -> InstallError | SettingsError:
@@ -153,6 +171,8 @@ def _load(path: os.PathLike[str]) -> ctypes.CDLL:
         library.larder_torch_install.restype = ctypes.c_int
         library.larder_torch_last_error.argtypes = []
         library.larder_torch_last_error.restype = ctypes.c_char_p
+        library.larder_torch_forget_stream.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        library.larder_torch_forget_stream.restype = ctypes.c_int
         library.larder_torch_is_installed.argtypes = []
         library.larder_torch_is_installed.restype = ctypes.c_int
     except AttributeError as error:

@@ -374,6 +374,50 @@ static void pools(void) {
     larder_close(larder);
 }
 
+static bool current_stream(void *data, int32_t device, void **stream) {
+    ((hook *)data)->calls++;
+    *stream = SIDE;
+    return device == 0;
+}
+
+/* Streams that are gone, and what may be said of captures. A simulated GPU captures nothing by itself. */
+static void streams(void) {
+    larder *larder = open_larder("sim:1GiB", "");
+    void *own = take(larder, 0, 30 * MIB, SIDE), *used = take(larder, 0, 2 * MIB, MAIN);
+    OK(larder_record_stream(larder, used, SIDE));
+    OK(larder_free(larder, own));
+    larder_stats stats;
+    OK(larder_forget_stream(larder, 0, SIDE));
+    OK(larder_get_stats(larder, 0, &stats));
+    CHECK(stats.reserved_bytes.all.current == (int64_t)(20 * MIB));
+    OK(larder_free(larder, used));
+    OK(larder_get_stats(larder, 0, &stats));
+    CHECK(stats.active.all.current == 0);
+    OK(larder_stream_is_gone(larder, 0, MAIN));
+    OK(larder_get_stats(larder, 0, &stats));
+    CHECK(stats.reserved_bytes.all.current == 0);
+    FAILS(larder_forget_stream(larder, 0, NULL), LARDER_BAD_ARGUMENT, "default stream");
+    FAILS(larder_stream_is_gone(larder, 0, NULL), LARDER_BAD_ARGUMENT, "default stream");
+    FAILS(larder_forget_stream(larder, 3, SIDE), LARDER_NO_DEVICE, "no device 3");
+
+    const larder_pool_id pool = {1, 0};
+    FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "no scope is open");
+    const larder_filter filter = {.kind = LARDER_FILTER_CAPTURE, .stream = MAIN};
+    OK(larder_pool_begin(larder, 0, pool, &filter));
+    FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "under no capture");
+    OK(larder_capture_end(larder, 0, MAIN));
+
+    hook told = {0}, refused = {0};
+    OK(larder_on_current_stream(larder, 0, current_stream, release, &told));
+    OK(larder_empty_cache(larder, NO_POOL));
+    CHECK(told.calls > 0 && told.releases == 0);
+    FAILS(larder_on_current_stream(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`current`");
+    CHECK(refused.releases == 1);
+    OK(larder_pool_end(larder, 0, pool));
+    larder_close(larder);
+    CHECK(told.releases == 1);
+}
+
 static void checkpoints(void) {
     larder *larder = open_larder("sim:1GiB", "");
     const larder_pool_id pool = {1, 0}, other = {2, 0};
@@ -639,6 +683,7 @@ int main(void) {
     memory();
     settings_and_statistics();
     pools();
+    streams();
     checkpoints();
     sharing();
     hooks();

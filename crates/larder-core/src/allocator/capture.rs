@@ -1,16 +1,20 @@
 //! Graph capture: what it changes about a malloc, a free and the note of a use, and the walk over
 //! the graph that shows which freed blocks may be used again before the capture is over.
+//!
+//! Of whose captures what is known without asking is in `sightings.rs`, and so is the rule by which
+//! the device may be asked about a stream.
 
 use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use crate::allocator::Shelf;
+use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
-use crate::error::Error;
-use crate::heap::Want;
+use crate::error::{CaptureProblem, Error};
 use crate::heap::block::BlockId;
 use crate::heap::private::Caller;
-use crate::types::{CaptureId, NodeId, StreamId};
+use crate::heap::{Filter, Want};
+use crate::types::{CaptureId, NodeId, PoolId, StreamId};
 
 /// How far the graphs of running captures were walked: for each stream the nodes that its next work
 /// comes after. They only ever become more, so no node is walked twice.
@@ -18,6 +22,16 @@ use crate::types::{CaptureId, NodeId, StreamId};
 pub(super) struct Walks {
     passed: HashMap<(CaptureId, StreamId), HashSet<NodeId>>,
 }
+
+impl Walks {
+    /// The stream is gone, and so is what was walked on it.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        self.passed.retain(|&(_, walked), _| walked != stream);
+    }
+}
+
+/// Says which stream the calling thread works on.
+pub(super) type CurrentStream = Box<dyn Fn() -> Option<StreamId> + Send>;
 
 fn capture_of(device: &dyn Device, stream: StreamId) -> Result<Option<CaptureId>, Error> {
     device.capture_of(stream).map_err(Error::device("tell whether a stream is captured"))
@@ -27,39 +41,144 @@ fn capture_ends(device: &dyn Device, stream: StreamId) -> Result<Vec<NodeId>, Er
     device.capture_ends(stream).map_err(Error::device("tell what was captured last"))
 }
 
+impl Allocator {
+    /// The calling thread began a capture on the stream, just now and inside a scope that it opened:
+    /// other threads' requests on streams that join it find the scope from here on, and the
+    /// allocator knows of it before anything is allocated. Needed only for that: what the capturing
+    /// thread allocates itself tells as much.
+    ///
+    /// The device is asked about the stream, which is the caller's for the time of the call.
+    pub fn mark_capture_begin(&self, stream: StreamId) -> Result<(), Error> {
+        let mut shelf = self.lock();
+        let about = |problem| Error::Capture { stream, problem };
+        if !shelf.heap.is_diverted() {
+            return Err(about(CaptureProblem::NoScope));
+        }
+        let capture = shelf.ask(&*self.device, stream)?;
+        let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
+        shelf.sightings.mark(stream, id, thread::current().id());
+        Ok(())
+    }
+
+    /// The capture that was marked on the stream is over, or failed. No call is made about the
+    /// stream. Nothing happens if none was marked, or if it was seen to be over before.
+    pub fn mark_capture_end(&self, stream: StreamId) {
+        let mut shelf = self.lock();
+        shelf.sightings.unmark(stream);
+        if shelf.heap.policy().reclaim_at_scope_end {
+            // What cannot be asked for is tried again by the next malloc.
+            let _ = shelf.record_deferred(&*self.device);
+        }
+    }
+
+    /// Tells which stream the calling thread works on, where the program knows: a free in a thread
+    /// whose stream is captured is part of the capture, whatever streams the block is used on. It is
+    /// called under the allocator's lock and must not call the allocator.
+    pub fn on_current_stream(&self, current: impl Fn() -> Option<StreamId> + Send + 'static) {
+        let before = self.lock().current_stream.replace(Box::new(current));
+        drop(before);
+    }
+}
+
 impl Shelf {
+    /// Asks the device about a stream that is the caller's, and notes what it says.
+    pub(super) fn ask(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+    ) -> Result<Option<CaptureId>, Error> {
+        let capture = capture_of(device, stream)?;
+        self.sightings.sight(stream, capture, thread::current().id());
+        Ok(capture)
+    }
+
+    /// The stream that the calling thread works on, if somebody tells.
+    pub(super) fn current_stream(&self) -> Option<StreamId> {
+        let tells = self.current_stream.as_ref()?;
+        // The heap must not pay for a hook that panics.
+        catch_unwind(AssertUnwindSafe(tells)).ok().flatten()
+    }
+
+    /// Whether no other thread can be capturing.
+    fn is_alone(&self) -> bool {
+        self.sightings.is_alone(thread::current().id())
+    }
+
     /// Whether what is done for a stream is done inside a capture: no event may be asked for then,
-    /// and nothing waited for. Outside of all scopes there is none.
-    pub(super) fn is_captured(&self, device: &dyn Device, stream: StreamId) -> Result<bool, Error> {
+    /// and nothing waited for. Outside of all scopes there is none. The stream is the caller's.
+    pub(super) fn is_captured(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+    ) -> Result<bool, Error> {
         let diverted = self.heap.is_diverted();
         if diverted && self.heap.policy().capture_is_by_stream {
-            return Ok(capture_of(device, stream)?.is_some());
+            return Ok(self.ask(device, stream)?.is_some());
         }
         Ok(diverted)
     }
 
-    /// Whether the device says that the stream is captured, whatever follows from it. It is not
-    /// asked outside of all scopes.
-    pub(super) fn is_under_capture(
-        &self,
+    /// Whether a call may be made about a stream that need not be the caller's: to wait for it, so
+    /// that its pages can go. `own` is the stream that is the caller's.
+    pub(super) fn may_wait_for(
+        &mut self,
         device: &dyn Device,
         stream: StreamId,
+        own: Option<StreamId>,
     ) -> Result<bool, Error> {
-        Ok(self.heap.is_diverted() && capture_of(device, stream)?.is_some())
+        if !self.heap.is_diverted() {
+            return Ok(true);
+        }
+        if own == Some(stream) || self.is_alone() {
+            return Ok(self.ask(device, stream)?.is_none());
+        }
+        Ok(!self.may_anybody_capture(device)?)
     }
 
-    /// Whether a capture is on anywhere. Outside of all scopes there is none.
-    pub(super) fn is_any_captured(&self, device: &dyn Device) -> Result<bool, Error> {
+    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is none.
+    pub(super) fn is_any_captured(&mut self, device: &dyn Device) -> Result<bool, Error> {
         let diverted = self.heap.is_diverted();
         if !diverted || !self.heap.policy().capture_is_by_stream {
             return Ok(diverted);
         }
-        for stream in self.heap.known_streams() {
-            if capture_of(device, stream)?.is_some() {
-                return Ok(true);
+        self.may_anybody_capture(device)
+    }
+
+    /// Whether a capture may be on in any scope.
+    pub(super) fn may_anybody_capture(&mut self, device: &dyn Device) -> Result<bool, Error> {
+        let me = thread::current().id();
+        if let Some(current) = self.current_stream() {
+            self.ask(device, current)?;
+        }
+        if self.sightings.is_alone(me) {
+            for stream in self.sightings.worth_asking() {
+                self.ask(device, stream)?;
+            }
+        } else {
+            self.ask_own_origins(device)?;
+        }
+        Ok(self.sightings.has_running() || self.sightings.may_others_capture(me))
+    }
+
+    /// Asks about the streams on which captures begin in scopes of this thread.
+    fn ask_own_origins(&mut self, device: &dyn Device) -> Result<(), Error> {
+        for (origin, own) in self.sightings.origins(thread::current().id()) {
+            if own {
+                self.ask(device, origin)?;
             }
         }
-        Ok(false)
+        Ok(())
+    }
+
+    /// The capture that the calling thread is in the middle of.
+    fn own_capture(&mut self, device: &dyn Device) -> Result<Option<CaptureId>, Error> {
+        if let Some(current) = self.current_stream()
+            && let Some(id) = self.ask(device, current)?
+        {
+            return Ok(Some(id));
+        }
+        self.ask_own_origins(device)?;
+        Ok(self.sightings.capture_by(thread::current().id()))
     }
 
     /// What a malloc does first while scopes are open: it takes back what has become free, as far
@@ -71,37 +190,53 @@ impl Shelf {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Want, Error> {
-        if !self.heap.is_idle() {
-            if !self.is_captured(device, stream)? {
-                self.poll_events(device)?;
-            } else if self.heap.config().capture_reuse {
-                self.reclaim_in_capture(device, stream)?;
-            }
-        }
-        let mut captured_with = self.heap.capture_origins();
-        if !captured_with.is_empty() {
-            let own = capture_of(device, stream)?;
-            let mut together = Vec::new();
-            for origin in captured_with {
-                if own.is_some() && (origin == stream || capture_of(device, origin)? == own) {
-                    together.push(origin);
-                }
-            }
-            captured_with = together;
-        }
+        let by_stream = self.heap.policy().capture_is_by_stream;
         let thread = thread::current().id();
+        self.sightings.note_named(stream);
+        let origins = self.sightings.origins(thread);
+        let is_idle = self.heap.is_idle();
+        let reuses = self.heap.config().capture_reuse;
+        let is_asked = !origins.is_empty()
+            || (!is_idle && (by_stream || reuses))
+            || (by_stream && self.sightings.is_curious());
+        let own = if is_asked { self.ask(device, stream)? } else { None };
+        if !is_idle {
+            if by_stream && own.is_none() {
+                self.poll_events(device)?;
+            } else if reuses {
+                self.reclaim_in_capture(device, stream, own)?;
+            }
+        }
+        let mut captured_with = Vec::new();
+        for (origin, is_own) in origins {
+            let together = match own {
+                None => false,
+                Some(_) if origin == stream => true,
+                Some(_) if is_own => self.ask(device, origin)? == own,
+                Some(_) => self.sightings.begun_on(origin) == own,
+            };
+            if together {
+                captured_with.push(origin);
+            }
+        }
         let functions = &self.functions;
         let takes = |pool| functions.get(&pool).is_some_and(|takes| takes(stream));
         let caller = Caller { stream, thread, captured_with: &captured_with, takes: &takes };
-        Ok(self.heap.want_routed(size_bytes, &caller))
+        let want = self.heap.want_routed(size_bytes, &caller);
+        if let Some((id, pool)) = own.zip(self.heap.owner_for(&want)) {
+            self.sightings.took(id, pool);
+        }
+        Ok(want)
     }
 
     /// Frees the stream's blocks whose last uses all come before whatever is captured next on it.
-    fn reclaim_in_capture(&mut self, device: &dyn Device, stream: StreamId) -> Result<(), Error> {
-        if !self.heap.has_marked(stream) {
-            return Ok(());
-        }
-        let Some(capture) = capture_of(device, stream)? else { return Ok(()) };
+    fn reclaim_in_capture(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+        own: Option<CaptureId>,
+    ) -> Result<(), Error> {
+        let Some(capture) = own.filter(|_| self.heap.has_marked(stream)) else { return Ok(()) };
         let passed = self.walks.passed.entry((capture, stream)).or_default();
         let (mut found, mut left) = (HashSet::new(), capture_ends(device, stream)?);
         while let Some(node) = left.pop() {
@@ -116,6 +251,19 @@ impl Shelf {
         Ok(())
     }
 
+    /// Notes that a live block is used on a stream, which is the caller's.
+    pub(super) fn note_use(
+        &mut self,
+        device: &dyn Device,
+        block: BlockId,
+        stream: StreamId,
+    ) -> Result<(), Error> {
+        let captured = self.is_captured(device, stream)?;
+        self.sightings.note_user(stream, thread::current().id());
+        self.heap.note_use(block, stream, captured);
+        Ok(())
+    }
+
     /// Frees a block that other streams used while scopes are open. If its streams are captured no
     /// event can be recorded, and the free is put off. If the device refuses to tell, the block
     /// stays live.
@@ -126,58 +274,98 @@ impl Shelf {
         block: BlockId,
     ) -> Result<(), Error> {
         match self.plan_deferral(device, block)? {
-            Some(markers) => {
-                self.heap.put_deferred(block, markers);
+            Some(deferral) => {
+                self.put_deferred(block, deferral);
                 Ok(())
             }
             None => self.free_after_events(device, block),
         }
     }
 
-    /// Whether the free of a block has to be put off, and until what was captured.
+    /// Puts off the free of a block.
+    pub(super) fn put_deferred(&mut self, block: BlockId, deferral: Deferral) {
+        self.sightings.hold(block, deferral.capture);
+        self.heap.put_deferred(block, deferral.markers);
+    }
+
+    /// Whether the free of a block has to be put off, and until when.
     pub(super) fn plan_deferral(
-        &self,
+        &mut self,
         device: &dyn Device,
         block: BlockId,
-    ) -> Result<Option<Vec<NodeId>>, Error> {
+    ) -> Result<Option<Deferral>, Error> {
         if !self.heap.is_diverted() {
             return Ok(None);
         }
-        let (policy, reuse) = (self.heap.policy(), self.heap.config().capture_reuse);
-        if !policy.capture_is_by_stream && !reuse {
-            return Ok(Some(Vec::new()));
+        let (by_stream, reuse) =
+            (self.heap.policy().capture_is_by_stream, self.heap.config().capture_reuse);
+        if !by_stream && !reuse {
+            return Ok(Some(Deferral::default()));
         }
         let streams = self.heap.streams_of(block);
-        let mut captures = Vec::with_capacity(streams.len());
-        for &stream in &streams {
-            captures.push(capture_of(device, stream)?);
-        }
-        if policy.capture_is_by_stream && captures.iter().all(Option::is_none) {
-            return Ok(None);
-        }
-        let together = captures[0].is_some() && captures.iter().all(|&id| id == captures[0]);
         // What runs is not in the graph, so that the graph cannot show its end.
-        let runs =
-            policy.capture_is_by_stream && !self.heap.uses_outside_captures(block).is_empty();
-        let mut markers = Vec::new();
+        let runs = by_stream && !self.heap.uses_outside_captures(block).is_empty();
+        let mut deferral = Deferral::default();
+        let together;
+        if self.is_alone() {
+            let mut captures = Vec::with_capacity(streams.len());
+            for &stream in &streams {
+                captures.push(self.ask(device, stream)?);
+            }
+            if by_stream && captures.iter().all(Option::is_none) {
+                return Ok(None);
+            }
+            together = captures[0].is_some() && captures.iter().all(|&id| id == captures[0]);
+        } else {
+            let me = thread::current().id();
+            deferral.capture = self.own_capture(device)?;
+            let mut suspects = streams.iter().filter(|&&s| self.sightings.is_suspect(s, me));
+            if by_stream && deferral.capture.is_none() && suspects.next().is_none() {
+                return Ok(None);
+            }
+            // The streams of its own capture are this thread's.
+            let own = deferral.capture;
+            together = own.is_some() && streams.iter().all(|&s| self.sightings.of(s) == own);
+        }
         if reuse && together && !runs {
             for stream in streams {
-                markers.extend(capture_ends(device, stream)?);
+                deferral.markers.extend(capture_ends(device, stream)?);
             }
-            markers.sort_unstable();
-            markers.dedup();
+            deferral.markers.sort_unstable();
+            deferral.markers.dedup();
         }
-        Ok(Some(markers))
+        Ok(Some(deferral))
     }
 
     /// Records the events of blocks whose free was put off by a capture, if they no longer have to
     /// be put off. Work of the capture itself is not waited for: it has not run.
     pub(super) fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        for block in self.heap.deferred() {
-            if self.heap.policy().capture_is_by_stream {
-                let mut captured = false;
+        let deferred = self.heap.deferred();
+        if deferred.is_empty() {
+            return Ok(());
+        }
+        let diverted = self.heap.is_diverted();
+        let is_asked = diverted && self.heap.policy().capture_is_by_stream;
+        let (alone, me) = (self.is_alone(), thread::current().id());
+        let mut asked = HashMap::new();
+        if is_asked && alone && self.sightings.holds_any() {
+            for stream in self.sightings.seen() {
+                asked.insert(stream, self.ask(device, stream)?.is_some());
+            }
+        }
+        for block in deferred {
+            if is_asked {
+                let mut captured = self.sightings.is_held(block);
                 for stream in self.heap.streams_of(block) {
-                    captured |= capture_of(device, stream)?.is_some();
+                    captured |= match asked.get(&stream) {
+                        Some(&captured) => captured,
+                        None if alone => {
+                            let captured = self.ask(device, stream)?.is_some();
+                            asked.insert(stream, captured);
+                            captured
+                        }
+                        None => self.sightings.is_suspect(stream, me),
+                    };
                 }
                 if captured {
                     continue;
@@ -186,13 +374,28 @@ impl Shelf {
             let streams = self.heap.uses_outside_captures(block);
             let events = self.record_events(device, &streams)?;
             self.heap.undefer(block, &events);
+            self.sightings.hold(block, None);
         }
         Ok(())
     }
 
+    /// A scope was opened by the calling thread.
+    pub(super) fn scope_opened(&mut self, pool: PoolId, filter: Option<Filter>) {
+        let current = self.current_stream();
+        self.sightings.open(pool, thread::current().id(), filter, current);
+    }
+
     /// A scope was closed. What its capture put off may come back now; what cannot be asked for is
     /// tried again by the next malloc.
-    pub(super) fn scope_closed(&mut self, device: &dyn Device) {
+    pub(super) fn scope_closed(&mut self, device: &dyn Device, pool: PoolId) {
+        if self.is_alone() && self.heap.is_diverted() {
+            for stream in self.sightings.seen() {
+                let _ = self.ask(device, stream);
+            }
+            self.sightings.close_alone(pool);
+        } else {
+            self.sightings.close(pool);
+        }
         if !self.heap.is_diverted() {
             self.walks.passed.clear();
         }
@@ -200,4 +403,14 @@ impl Shelf {
             let _ = self.record_deferred(device);
         }
     }
+}
+
+/// Until when the free of a block is put off.
+#[derive(Debug, Default)]
+pub(super) struct Deferral {
+    /// Whatever comes after all of these in the graph of the capture may have the block; with none
+    /// it waits for the end of the capture.
+    markers: Vec<NodeId>,
+    /// The capture that the freeing thread is in the middle of, if that is why.
+    capture: Option<CaptureId>,
 }

@@ -1,5 +1,6 @@
 //! Checkpoints of private pools: saving a layout, putting it back, and asking what is live.
 
+use crate::allocator::capture::Deferral;
 use crate::allocator::pools::about;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
@@ -7,12 +8,12 @@ use crate::error::{Error, PoolProblem};
 use crate::heap::block::BlockId;
 use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::record::event::Level;
-use crate::types::{Addr, EventId, NodeId, PoolId, StreamId};
+use crate::types::{Addr, EventId, PoolId, StreamId};
 
 /// How a block that other streams use is freed.
 enum Farewell {
     After(Vec<(StreamId, EventId)>),
-    Deferred(Vec<NodeId>),
+    Deferred(Deferral),
 }
 
 impl Allocator {
@@ -88,15 +89,15 @@ impl Shelf {
         for (&block, farewell) in blocks.iter().zip(farewells) {
             match farewell {
                 Farewell::After(events) => self.heap.put_after(block, &events),
-                Farewell::Deferred(markers) => self.heap.put_deferred(block, markers),
+                Farewell::Deferred(deferral) => self.put_deferred(block, deferral),
             }
         }
         Ok(())
     }
 
     fn say_farewell(&mut self, device: &dyn Device, block: BlockId) -> Result<Farewell, Error> {
-        if let Some(markers) = self.plan_deferral(device, block)? {
-            return Ok(Farewell::Deferred(markers));
+        if let Some(deferral) = self.plan_deferral(device, block)? {
+            return Ok(Farewell::Deferred(deferral));
         }
         let streams = self.heap.uses(block).to_vec();
         Ok(Farewell::After(self.record_events(device, &streams)?))

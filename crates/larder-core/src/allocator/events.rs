@@ -22,7 +22,7 @@ impl EventPool {
         }
     }
 
-    fn give(&mut self, event: EventId) {
+    pub(super) fn give(&mut self, event: EventId) {
         self.spare.push(event);
     }
 

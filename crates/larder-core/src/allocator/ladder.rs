@@ -90,7 +90,7 @@ impl Allocator {
             if search_again && let Some(addr) = shelf.heap.take(want) {
                 return Ok(addr);
             }
-            shelf.flush(device, false)?;
+            shelf.flush(device, false, Some(want.stream))?;
             shelf.heap.recorder_mut().record(Record::Retry);
             (shelf, grown) = self.grow(shelf, want)?;
         }

@@ -15,6 +15,8 @@ mod pages;
 mod pools;
 pub mod share;
 mod share_bytes;
+mod sightings;
+mod streams;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -34,19 +36,24 @@ use crate::record::event::Level;
 use crate::record::stats::Stats;
 use crate::source::SegmentSource;
 use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
-use capture::Walks;
+use capture::{CurrentStream, Walks};
 use events::EventPool;
 use history::{Clock, Watch};
 use hooks::Hooks;
 use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
+use sightings::Sightings;
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
 /// Memory is handed out on a stream and, once freed, handed out again on that stream at once: work
 /// on a stream runs in order, so whoever gets it next comes after whoever had it. Use on another
 /// stream must be told by [`Allocator::record_stream`].
+///
+/// Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a
+/// capture of it, or destroys it, meanwhile. A stream that was named lives until
+/// [`Allocator::forget_stream`] was called for it.
 ///
 /// Dropping the allocator gives the cache back to the device, that of private pools included. Memory
 /// that is still live then stays with the device: somebody may be using it.
@@ -73,6 +80,9 @@ struct Shelf {
     /// For each open scope that chooses by a function, that function.
     functions: HashMap<PoolId, FilterFunction>,
     walks: Walks,
+    sightings: Sightings,
+    /// Says which stream a thread works on, if the program tells.
+    current_stream: Option<CurrentStream>,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
     /// The clock of the history, if it is not the device's.
@@ -100,6 +110,8 @@ impl Allocator {
             sources: HashMap::new(),
             functions: HashMap::new(),
             walks: Walks::default(),
+            sightings: Sightings::default(),
+            current_stream: None,
             pools_named: (0, 0),
             clock: None,
             exports: Exports::default(),
@@ -214,9 +226,7 @@ impl Allocator {
         }
         let mut shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        let captured = shelf.is_captured(&*self.device, stream)?;
-        shelf.heap.note_use(block, stream, captured);
-        Ok(())
+        shelf.note_use(&*self.device, block, stream)
     }
 
     /// Waits for all events and gives everything cached back to the device. While a capture is on

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::heap::growth::MapPlan;
 use crate::heap::release::{Release, UnmapPlan};
 use crate::heap::segment::SegmentId;
-use crate::types::{PageHandle, Span};
+use crate::types::{PageHandle, Span, StreamId};
 
 /// A page that the device would not take back when it should have gone. It is in no segment; it
 /// is offered again whenever memory is given back.
@@ -77,6 +77,16 @@ impl Shelf {
 
     /// Gives back what a plan names, in order. An error stops it; what went before stands.
     pub(super) fn release(&mut self, device: &dyn Device, plan: &[Release]) -> Result<(), Error> {
+        self.release_for(device, plan, None)
+    }
+
+    /// The same for a caller whose stream is `own`.
+    pub(super) fn release_for(
+        &mut self,
+        device: &dyn Device,
+        plan: &[Release],
+        own: Option<StreamId>,
+    ) -> Result<(), Error> {
         self.drop_orphans(device);
         for &step in plan {
             match step {
@@ -87,8 +97,10 @@ impl Shelf {
                 }
                 Release::Pages(block) => {
                     let Some(plan) = self.heap.plan_unmap(block) else { continue };
-                    // A captured stream cannot be waited for; its pages go another time.
-                    if self.is_under_capture(device, plan.stream)? {
+                    // A stream that may be captured is not waited for; its pages go another time.
+                    if let Some(stream) = plan.stream
+                        && !self.may_wait_for(device, stream, own)?
+                    {
                         continue;
                     }
                     self.unmap_pages(device, &plan)?;
@@ -118,7 +130,9 @@ impl Shelf {
     /// Unmaps the pages of a plan, once the work that may use them is done: unlike a plain free,
     /// unmapping does not wait.
     fn unmap_pages(&mut self, device: &dyn Device, plan: &UnmapPlan) -> Result<(), Error> {
-        device.wait_stream(plan.stream).map_err(Error::device("wait for a stream"))?;
+        if let Some(stream) = plan.stream {
+            device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
+        }
         for (done, &(span, page)) in plan.pages.iter().enumerate() {
             if let Err(error) = device.unmap(span) {
                 if done > 0 {

@@ -145,9 +145,15 @@ impl Allocator {
     /// `end_pool` does not drop.
     ///
     /// A graph capture runs inside such a scope, which names the captured stream: it is opened
-    /// before the capture begins and closed after it has ended, also if it went wrong.
+    /// before the capture begins and closed after it has ended, also if it went wrong, by the thread
+    /// that begins and ends the capture. Other threads' requests on streams that join it find the scope
+    /// once that thread has allocated on the stream, or has marked the capture
+    /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
-        self.lock().heap.open_scope(pool, Rule::Filter(filter)).map_err(about(pool))
+        let mut shelf = self.lock();
+        shelf.heap.open_scope(pool, Rule::Filter(filter)).map_err(about(pool))?;
+        shelf.scope_opened(pool, Some(filter));
+        Ok(())
     }
 
     /// As [`Allocator::begin_pool`], with a function that is given a request's stream and says
@@ -165,6 +171,7 @@ impl Allocator {
         let mut shelf = self.lock();
         shelf.heap.open_scope(pool, Rule::Function).map_err(about(pool))?;
         shelf.functions.insert(pool, takes);
+        shelf.scope_opened(pool, None);
         Ok(())
     }
 
@@ -175,7 +182,7 @@ impl Allocator {
         let mut function = None;
         if result.is_ok() {
             function = shelf.functions.remove(&pool);
-            shelf.scope_closed(&*self.device);
+            shelf.scope_closed(&*self.device, pool);
         }
         drop(shelf);
         drop(function);
@@ -214,7 +221,7 @@ impl Shelf {
         if !self.is_any_captured(device)? {
             self.wait_for_events_of(device, pool)?;
         }
-        self.empty_private(device, pool)
+        self.empty_private(device, pool, None)
     }
 
     /// Gives out a name that no pool has.
@@ -256,26 +263,37 @@ impl Shelf {
         if !captured {
             self.wait_for_events(device)?;
         }
-        self.flush(device, captured)
+        self.flush(device, captured, None)
     }
 
     /// Gives everything back that can go, of the default pools unless a capture is on, and of all
     /// pools that nobody uses.
-    pub(super) fn flush(&mut self, device: &dyn Device, captured: bool) -> Result<(), Error> {
+    /// `own` is the stream that is the caller's.
+    pub(super) fn flush(
+        &mut self,
+        device: &dyn Device,
+        captured: bool,
+        own: Option<StreamId>,
+    ) -> Result<(), Error> {
         if !captured {
             let plan = self.heap.plan_release();
-            self.release(device, &plan)?;
+            self.release_for(device, &plan, own)?;
         }
         for pool in self.heap.released_pools() {
-            self.empty_private(device, pool)?;
+            self.empty_private(device, pool, own)?;
         }
         Ok(())
     }
 
     /// Empties a pool that nobody uses, and forgets it if nothing is left of it.
-    fn empty_private(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
+    fn empty_private(
+        &mut self,
+        device: &dyn Device,
+        pool: PoolId,
+        own: Option<StreamId>,
+    ) -> Result<(), Error> {
         let plan = self.heap.plan_release_private(pool);
-        self.release(device, &plan)?;
+        self.release_for(device, &plan, own)?;
         if let Some(bare) = self.heap.plan_retirement(pool) {
             self.release(device, &bare)?;
             self.retire(pool);

@@ -61,6 +61,26 @@ impl Pending {
         }
     }
 
+    /// All work of the stream is done and no more will come: nobody waits for it. Names the blocks
+    /// that no other stream uses now.
+    pub(crate) fn forget_uses(&mut self, stream: StreamId) -> Vec<BlockId> {
+        let mut unused = Vec::new();
+        for (&block, streams) in &mut self.uses {
+            streams.retain(|&other| other != stream);
+            if streams.is_empty() {
+                unused.push(block);
+            }
+        }
+        for streams in self.captured.values_mut() {
+            streams.retain(|&other| other != stream);
+        }
+        for block in &unused {
+            self.uses.remove(block);
+            self.captured.remove(block);
+        }
+        unused
+    }
+
     /// The block was freed while a capture was on; its last uses there end in these nodes.
     pub(crate) fn defer(&mut self, block: BlockId, markers: Vec<NodeId>) {
         self.deferred.push(Deferred { block, markers });

@@ -37,10 +37,19 @@ pub(crate) struct Lane {
     pub(crate) pool: PoolIndex,
     pub(crate) kind: PoolKind,
     pub(crate) stream: StreamId,
+    /// The stream is gone: its blocks serve nobody, and go back when they are free.
+    pub(crate) gone: bool,
     /// Free blocks, with memory behind them.
     pub(crate) free: FreeIndex,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
+}
+
+impl Lane {
+    /// Its stream, if that is still there.
+    pub(crate) fn living_stream(&self) -> Option<StreamId> {
+        (!self.gone).then_some(self.stream)
+    }
 }
 
 /// One pool.
@@ -55,6 +64,8 @@ pub(crate) struct Pool {
     pub(crate) never_expands: bool,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
+    /// Its lanes whose streams are gone.
+    retired: Vec<LaneId>,
     /// How often the pool was searched while garbage collection was on; the clock of ages.
     pub(crate) searches: u64,
 }
@@ -92,9 +103,9 @@ impl Pools {
             pool.never_expands = false;
             return at;
         }
-        let lanes = Vec::new();
+        let (lanes, retired) = (Vec::new(), Vec::new());
         let (no_split, never_expands) = (false, false);
-        self.list.push(Pool { kind, owner, no_split, never_expands, lanes, searches: 0 });
+        self.list.push(Pool { kind, owner, no_split, never_expands, lanes, retired, searches: 0 });
         PoolIndex(u32::try_from(self.list.len() - 1).expect("few pools"))
     }
 
@@ -131,12 +142,37 @@ impl Pools {
                     pool: pool_id,
                     kind: pool.kind,
                     stream,
+                    gone: false,
                     free: FreeIndex::new(),
                     unmapped: BTreeMap::new(),
                 });
                 lane
             }
         }
+    }
+
+    /// Retires the lanes of a stream: the next request on a stream of this name gets a new one. The
+    /// default stream stays, whose lanes are looked up without asking whether they are there.
+    pub(crate) fn retire(&mut self, stream: StreamId) {
+        debug_assert_ne!(stream, StreamId(0));
+        for pool in &mut self.list {
+            if let Ok(at) = pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
+                let (_, lane) = pool.lanes.remove(at);
+                self.lanes[lane.0 as usize].gone = true;
+                pool.retired.push(lane);
+            }
+        }
+        for kind in [PoolKind::Small, PoolKind::Large] {
+            if self.recent[kind as usize].0 == stream {
+                let lane = self.lane_for(PoolIndex::default_for(kind), StreamId(0));
+                self.recent[kind as usize] = (StreamId(0), lane);
+            }
+        }
+    }
+
+    /// A pool's lanes whose streams are gone.
+    pub(crate) fn retired_lanes_of(&self, id: PoolIndex) -> impl Iterator<Item = &Lane> + '_ {
+        self.list[id.0 as usize].retired.iter().map(|&lane| self.lane(lane))
     }
 
     #[inline]
@@ -159,9 +195,10 @@ impl Pools {
         &mut self.list[id.0 as usize]
     }
 
-    /// A pool's lanes in the order of their streams.
+    /// A pool's lanes in the order of their streams, and behind them those whose streams are gone.
     pub(crate) fn lanes_of(&self, id: PoolIndex) -> impl Iterator<Item = &Lane> + '_ {
-        self.list[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane))
+        let living = self.list[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane));
+        living.chain(self.retired_lanes_of(id))
     }
 
     /// All lanes.
@@ -185,5 +222,18 @@ mod tests {
         let streams: Vec<_> = pools.lanes_of(PoolIndex::SMALL).map(|lane| lane.stream.0).collect();
         assert_eq!(streams, [0, 2, 9], "the first stream's lanes are there from the start");
         assert_eq!(pools.lanes().count(), 5);
+    }
+
+    #[test]
+    fn a_stream_of_the_same_name_as_one_that_is_gone_gets_lanes_of_its_own() {
+        let mut pools = Pools::new();
+        let old = pools.default_lane(PoolKind::Small, StreamId(9));
+        pools.retire(StreamId(9));
+        let new = pools.default_lane(PoolKind::Small, StreamId(9));
+        assert_ne!(old, new);
+        assert_eq!(pools.lane(old).living_stream(), None);
+        assert_eq!(pools.lane(new).living_stream(), Some(StreamId(9)));
+        let streams: Vec<_> = pools.lanes_of(PoolIndex::SMALL).map(|lane| lane.stream.0).collect();
+        assert_eq!(streams, [0, 9, 9], "both give back what they have");
     }
 }

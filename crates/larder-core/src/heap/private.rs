@@ -163,14 +163,6 @@ impl Privates {
         self.scopes.iter().rev().find(takes).map(|&(pool, _)| pool)
     }
 
-    /// The filters of the open scopes, oldest first.
-    pub(crate) fn filters(&self) -> impl Iterator<Item = Filter> + '_ {
-        self.scopes.iter().filter_map(|&(_, rule)| match rule {
-            Rule::Filter(filter) => Some(filter),
-            Rule::Function => None,
-        })
-    }
-
     pub(crate) fn open(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
         if self.scopes.iter().any(|&(open, _)| open == id) {
             return Err(PoolProblem::Open);

@@ -27,8 +27,8 @@ pub(crate) enum Release {
 pub(crate) struct UnmapPlan {
     block: BlockId,
     pub(crate) segment: SegmentId,
-    /// The stream whose work may still use them.
-    pub(crate) stream: StreamId,
+    /// The stream whose work may still use them; none if it is gone, and its work was waited for.
+    pub(crate) stream: Option<StreamId>,
     first: usize,
     /// Each page with its addresses, in order.
     pub(crate) pages: Vec<(Span, PageHandle)>,
@@ -44,21 +44,34 @@ impl Heap {
     pub(super) fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
         let mut plan = Vec::new();
         for &pool in pools {
-            let mut pages = Vec::new();
-            for id in self.free_blocks(pool) {
-                let block = &self.blocks[id];
-                if block.expandable {
-                    pages.push(Release::Pages(id));
-                } else if !block.is_split() {
-                    plan.push(Release::Segment(block.segment));
-                }
-            }
-            plan.append(&mut pages);
+            plan.append(&mut self.plan_release_blocks(self.free_blocks(pool)));
         }
         if self.policy.release_bare_segments {
             plan.extend(self.plan_release_bare(pools));
         }
         plan
+    }
+
+    /// What of these free blocks can go back: whole segments before pages.
+    fn plan_release_blocks(&self, free: impl Iterator<Item = BlockId>) -> Vec<Release> {
+        let (mut segments, mut pages) = (Vec::new(), Vec::new());
+        for id in free {
+            let block = &self.blocks[id];
+            if block.expandable {
+                pages.push(Release::Pages(id));
+            } else if !block.is_split() {
+                segments.push(Release::Segment(block.segment));
+            }
+        }
+        segments.append(&mut pages);
+        segments
+    }
+
+    /// What the default pools can give back of streams that are gone.
+    pub(crate) fn plan_release_gone(&self) -> Vec<Release> {
+        let lanes = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
+        let lanes = lanes.flat_map(|pool| self.pools.retired_lanes_of(pool));
+        self.plan_release_blocks(lanes.flat_map(|lane| lane.free.iter(&self.blocks)))
     }
 
     /// A pool's free blocks, stream by stream.
@@ -200,7 +213,7 @@ impl Heap {
         Some(UnmapPlan {
             block: id,
             segment: block.segment,
-            stream: self.pools.lane(block.lane).stream,
+            stream: self.pools.lane(block.lane).living_stream(),
             first: pages.start,
             pages: pages.map(page).collect(),
         })

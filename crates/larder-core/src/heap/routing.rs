@@ -1,15 +1,13 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
-use std::collections::BTreeSet;
-
 use crate::error::PoolProblem;
 use crate::heap::pool::PoolIndex;
-use crate::heap::private::{Caller, Filter, Private, Rule};
+use crate::heap::private::{Caller, Private, Rule};
 use crate::heap::release::Release;
 use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
-use crate::types::{Addr, PoolId, PoolKind, StreamId};
+use crate::types::{Addr, PoolId, PoolKind};
 
 impl Heap {
     /// Whether any scope is open. A capture runs inside one, so that where none is open nothing
@@ -19,22 +17,9 @@ impl Heap {
         self.privates.has_scope()
     }
 
-    /// The streams by whose captures open scopes choose.
-    pub(crate) fn capture_origins(&self) -> Vec<StreamId> {
-        let origin =
-            |filter| if let Filter::Capture(stream) = filter { Some(stream) } else { None };
-        self.privates.filters().filter_map(origin).collect()
-    }
-
-    /// All streams that a capture could be on: those that open scopes name, and those that anything
-    /// was ever asked for.
-    pub(crate) fn known_streams(&self) -> BTreeSet<StreamId> {
-        let named = |filter| match filter {
-            Filter::Stream(stream) | Filter::Capture(stream) => Some(stream),
-            Filter::Any | Filter::Thread(_) => None,
-        };
-        let lanes = self.pools.lanes().map(|(_, lane)| lane.stream);
-        self.privates.filters().filter_map(named).chain(lanes).collect()
+    /// The private pool that a request goes to.
+    pub(crate) fn owner_for(&self, want: &Want) -> Option<PoolId> {
+        self.pools.pool(want.pool).owner
     }
 
     /// Rounds a request and routes it through the open scopes.

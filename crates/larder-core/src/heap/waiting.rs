@@ -44,6 +44,23 @@ impl Heap {
         Some(event)
     }
 
+    /// The stream is gone, and its work was waited for: whatever waited for it alone is free, and
+    /// what was handed out on it goes back to the device once it is free. Gives back the events that
+    /// were recorded on it.
+    pub(crate) fn forget_stream(&mut self, stream: StreamId) -> Vec<EventId> {
+        let mut events = Vec::new();
+        while let Some((first, _)) = self.pending.front_from(stream)
+            && first == stream
+        {
+            events.extend(self.event_done(stream, 0));
+        }
+        for block in self.pending.forget_uses(stream) {
+            self.blocks[block].used_elsewhere = false;
+        }
+        self.pools.retire(stream);
+        events
+    }
+
     pub(super) fn request_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = self.counts_as_oversize(id);

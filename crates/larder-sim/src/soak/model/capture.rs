@@ -33,7 +33,7 @@ impl Model {
         !self.scopes.is_empty() && self.capture_of(stream).is_some()
     }
 
-    /// Whether any stream is captured that a scope names or that something was asked for.
+    /// Whether any stream is captured that a scope names or that a call named since one is open.
     pub(super) fn is_any_captured(&self) -> bool {
         let by_stream = self.policy.capture_is_by_stream;
         let named = |scope: &super::Scope| match scope.route {
@@ -49,9 +49,17 @@ impl Model {
                 || asked.any(|&stream| self.capture_of(stream).is_some()))
     }
 
+    /// A call names the stream.
+    pub(super) fn note_named(&mut self, stream: StreamId) {
+        if !self.scopes.is_empty() {
+            self.streams.insert(stream);
+        }
+    }
+
     /// Notes that a live block is used on another stream.
     pub(in crate::soak) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
         let captured = self.is_captured(stream);
+        self.note_named(stream);
         let careful = self.policy.capture_is_by_stream;
         let (at, block_at) = self.find(addr.0);
         let segment = &mut self.segments[at];

@@ -72,7 +72,7 @@ pub(super) struct Model {
     lenders: NumberTable,
     released: NumberTable,
     scopes: Vec<Scope>,
-    /// The streams that something was asked for.
+    /// The streams that calls named since a scope is open.
     streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
     deferred: Vec<Deferred>,
@@ -194,7 +194,7 @@ impl Model {
         if requested_bytes >= REQUEST_LIMIT_BYTES {
             return None;
         }
-        self.streams.insert(stream);
+        self.note_named(stream);
         if !self.is_captured(stream) {
             self.record_deferred();
             self.poll_events();

@@ -52,6 +52,9 @@ impl Model {
     pub(in crate::soak) fn end_pool(&mut self, pool: u32) -> Option<()> {
         let at = self.scopes.iter().position(|scope| scope.pool == pool)?;
         self.scopes.remove(at);
+        if self.scopes.is_empty() {
+            self.streams.clear();
+        }
         if self.policy.reclaim_at_scope_end {
             self.record_deferred();
         }

@@ -1,0 +1,299 @@
+//! Sightings: what is known of running captures without asking the device about anybody's stream.
+//!
+//! A stream belongs to whoever works on it, and a device does not bear being asked about one that
+//! another thread is just beginning to capture, ceasing to capture, or destroying. So it is asked
+//! about the stream that a call names, by the call, and what it says is noted here. A capture runs
+//! in a scope that the thread opened which begins and ends it: where all open scopes are of one
+//! thread, no other thread is capturing, and that thread may ask about every stream.
+
+use std::collections::{BTreeSet, HashMap};
+use std::thread::ThreadId;
+
+use crate::heap::Filter;
+use crate::heap::block::BlockId;
+use crate::types::{CaptureId, PoolId, StreamId};
+
+/// All that is known of captures.
+#[derive(Debug, Default)]
+pub(super) struct Sightings {
+    scopes: Vec<Scope>,
+    running: Vec<Running>,
+    /// The streams that calls named since a scope is open.
+    named: BTreeSet<StreamId>,
+    /// Who named a stream last by `record_stream`: its captures are that thread's.
+    users: HashMap<StreamId, ThreadId>,
+    /// Blocks that were freed by a thread in the middle of this capture, until it is over.
+    held: HashMap<BlockId, CaptureId>,
+}
+
+/// An open scope, as far as captures go.
+#[derive(Debug)]
+struct Scope {
+    pool: PoolId,
+    thread: ThreadId,
+    /// The stream that a capture inside it begins on, if the scope says so or its thread worked on
+    /// that stream when it opened the scope.
+    origin: Option<StreamId>,
+    /// Whether it is a capture's scope by its filter.
+    for_capture: bool,
+    /// Whether nothing was seen of its thread's requests yet, so that a capture may be on in it.
+    suspected: bool,
+}
+
+/// A capture that was seen, and was not seen to be over.
+#[derive(Debug)]
+struct Running {
+    id: CaptureId,
+    /// Who saw it first, or marked it.
+    thread: ThreadId,
+    origin: Option<StreamId>,
+    /// Whether it was marked, so that only its origin, the mark's end or the scope's end it.
+    marked: bool,
+    /// The scopes that it may run in; the last to be closed ends it.
+    pools: Vec<PoolId>,
+    /// Whether one of them took a request of it, so that no other is meant.
+    taken: bool,
+    streams: BTreeSet<StreamId>,
+}
+
+impl Sightings {
+    /// A scope is opened. `current` is the stream that its thread works on, if that is known.
+    pub(super) fn open(
+        &mut self,
+        pool: PoolId,
+        thread: ThreadId,
+        filter: Option<Filter>,
+        current: Option<StreamId>,
+    ) {
+        let (origin, for_capture) = match filter {
+            Some(Filter::Capture(origin)) => (Some(origin), true),
+            Some(Filter::Stream(origin)) => (Some(origin), false),
+            Some(Filter::Any | Filter::Thread(_)) | None => (current, false),
+        };
+        self.scopes.push(Scope { pool, thread, origin, for_capture, suspected: !for_capture });
+    }
+
+    /// A scope is closed, and with it the captures that ran in no other.
+    pub(super) fn close(&mut self, pool: PoolId) {
+        self.scopes.retain(|scope| scope.pool != pool);
+        for running in &mut self.running {
+            running.pools.retain(|&other| other != pool);
+        }
+        self.running.retain(|running| !running.pools.is_empty());
+        if self.scopes.is_empty() {
+            self.running.clear();
+            self.named.clear();
+            self.held.clear();
+        }
+    }
+
+    /// A scope is closed by the one thread that has any, which asked its streams: what still runs,
+    /// runs in those that are left.
+    pub(super) fn close_alone(&mut self, pool: PoolId) {
+        self.scopes.retain(|scope| scope.pool != pool);
+        let left: Vec<PoolId> = self.scopes.iter().map(|scope| scope.pool).collect();
+        for running in &mut self.running {
+            running.pools.clone_from(&left);
+        }
+        self.close(pool);
+    }
+
+    /// Whether no thread but this one has a scope, so that no other can be capturing.
+    pub(super) fn is_alone(&self, thread: ThreadId) -> bool {
+        self.scopes.iter().all(|scope| scope.thread == thread)
+    }
+
+    /// Whether a request has to ask about its stream even if nothing else makes it: something may
+    /// be learned that others have to know.
+    pub(super) fn is_curious(&self) -> bool {
+        let asks = |scope: &Scope| scope.for_capture || scope.suspected;
+        !self.running.is_empty() || self.scopes.iter().any(asks)
+    }
+
+    /// The device was asked about a stream by a thread that may ask, and said which capture it is
+    /// under.
+    pub(super) fn sight(&mut self, stream: StreamId, capture: Option<CaptureId>, thread: ThreadId) {
+        // Of a capture that was broken a device may not know the number; it is the one that it was.
+        let known = self.of(stream);
+        let capture = if capture == Some(CaptureId(0)) { known.or(capture) } else { capture };
+        for running in &mut self.running {
+            if Some(running.id) != capture {
+                running.streams.remove(&stream);
+            }
+        }
+        let is_over = |running: &Running| {
+            let began_here = running.origin == Some(stream) && Some(running.id) != capture;
+            began_here || (running.streams.is_empty() && !running.marked)
+        };
+        self.running.retain(|running| !is_over(running));
+        let Some(id) = capture else {
+            for scope in self.scopes.iter_mut().filter(|scope| scope.thread == thread) {
+                scope.suspected &= scope.origin.is_some_and(|origin| origin != stream);
+            }
+            return;
+        };
+        let begun_here = |scope: &Scope| scope.for_capture && scope.origin == Some(stream);
+        let origin = self.scopes.iter().any(begun_here).then_some(stream);
+        let running = self.entry(id, thread);
+        running.streams.insert(stream);
+        running.origin = origin.or(running.origin);
+    }
+
+    fn entry(&mut self, id: CaptureId, thread: ThreadId) -> &mut Running {
+        if let Some(at) = self.running.iter().position(|running| running.id == id) {
+            return &mut self.running[at];
+        }
+        let pools = |own: bool| {
+            let scopes = self.scopes.iter().filter(move |scope| !own || scope.thread == thread);
+            scopes.map(|scope| scope.pool).collect::<Vec<_>>()
+        };
+        let own = pools(true);
+        let pools = if own.is_empty() { pools(false) } else { own };
+        let (origin, marked, taken, streams) = (None, false, false, BTreeSet::new());
+        self.running.push(Running { id, thread, origin, marked, pools, taken, streams });
+        self.running.last_mut().expect("what was just put there")
+    }
+
+    /// A scope took a request that belongs to the capture.
+    pub(super) fn took(&mut self, id: CaptureId, pool: PoolId) {
+        if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
+            if !running.taken {
+                running.pools.clear();
+                running.taken = true;
+            }
+            if !running.pools.contains(&pool) {
+                running.pools.push(pool);
+            }
+        }
+    }
+
+    /// A thread says that it began this capture on the stream.
+    pub(super) fn mark(&mut self, stream: StreamId, id: CaptureId, thread: ThreadId) {
+        let running = self.entry(id, thread);
+        (running.origin, running.thread, running.marked) = (Some(stream), thread, true);
+        running.streams.insert(stream);
+    }
+
+    /// The capture that was marked on the stream is over.
+    pub(super) fn unmark(&mut self, stream: StreamId) {
+        self.running.retain(|running| !(running.marked && running.origin == Some(stream)));
+    }
+
+    /// The capture that the stream was last seen under.
+    pub(super) fn of(&self, stream: StreamId) -> Option<CaptureId> {
+        let mut running = self.running.iter();
+        running.find(|running| running.streams.contains(&stream)).map(|running| running.id)
+    }
+
+    /// The capture that began on the stream, as far as it was seen.
+    pub(super) fn begun_on(&self, stream: StreamId) -> Option<CaptureId> {
+        let mut running = self.running.iter();
+        running.find(|running| running.origin == Some(stream)).map(|running| running.id)
+    }
+
+    /// The origins of captures' scopes, each with whether this thread opened the scope.
+    pub(super) fn origins(&self, thread: ThreadId) -> Vec<(StreamId, bool)> {
+        let scopes = self.scopes.iter().filter(|scope| scope.for_capture);
+        scopes.filter_map(|scope| Some((scope.origin?, scope.thread == thread))).collect()
+    }
+
+    /// The streams about which the one thread that has scopes has to ask, to know whether it is
+    /// capturing: those that its scopes name, and those that it named since.
+    pub(super) fn worth_asking(&self) -> BTreeSet<StreamId> {
+        let origins = self.scopes.iter().filter_map(|scope| scope.origin);
+        origins.chain(self.named.iter().copied()).chain(self.seen()).collect()
+    }
+
+    /// The streams that were seen under a capture.
+    pub(super) fn seen(&self) -> BTreeSet<StreamId> {
+        self.running.iter().flat_map(|running| running.streams.iter().copied()).collect()
+    }
+
+    /// A call names the stream while a scope is open.
+    pub(super) fn note_named(&mut self, stream: StreamId) {
+        self.named.insert(stream);
+    }
+
+    /// Whether any capture was seen that may still run.
+    pub(super) fn has_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
+    /// Whether this capture may still run.
+    pub(super) fn is_running(&self, id: CaptureId) -> bool {
+        self.running.iter().any(|running| running.id == id)
+    }
+
+    /// The capture that this thread is in by what it did before: it marked it, or saw it in a scope
+    /// of its own.
+    pub(super) fn capture_by(&self, thread: ThreadId) -> Option<CaptureId> {
+        let own = |pool: &PoolId| {
+            self.scopes.iter().any(|scope| scope.pool == *pool && scope.thread == thread)
+        };
+        let mut running = self.running.iter().filter(|running| running.thread == thread);
+        running
+            .find(|running| running.marked || running.pools.iter().any(own))
+            .map(|found| found.id)
+    }
+
+    /// Whether another thread may be capturing: it has a capture's scope, or one in which it was not
+    /// seen to do anything else.
+    pub(super) fn may_others_capture(&self, thread: ThreadId) -> bool {
+        let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
+        others.any(|scope| scope.for_capture || scope.suspected)
+    }
+
+    /// Whether the stream may be under a capture of another thread, so that no call may be made about
+    /// it.
+    pub(super) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
+        let user = self.users.get(&stream);
+        let captures = |other: ThreadId| {
+            self.running.iter().any(|running| running.thread == other)
+                || self
+                    .scopes
+                    .iter()
+                    .any(|scope| scope.thread == other && (scope.for_capture || scope.suspected))
+        };
+        let named =
+            |scope: &Scope| scope.origin == Some(stream) && (scope.for_capture || scope.suspected);
+        let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
+        self.of(stream).is_some()
+            || others.any(named)
+            || user.is_some_and(|&user| user != thread && captures(user))
+    }
+
+    /// The thread works on this stream.
+    pub(super) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
+        self.users.insert(stream, thread);
+        if !self.scopes.is_empty() {
+            self.named.insert(stream);
+        }
+    }
+
+    /// The block's free was put off until this capture is over, or for another reason.
+    pub(super) fn hold(&mut self, block: BlockId, capture: Option<CaptureId>) {
+        match capture {
+            Some(capture) => _ = self.held.insert(block, capture),
+            None => _ = self.held.remove(&block),
+        }
+    }
+
+    /// Whether any block's free was put off for a capture as such.
+    pub(super) fn holds_any(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether the capture that the block's free was put off for may still run.
+    pub(super) fn is_held(&self, block: BlockId) -> bool {
+        self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
+    }
+
+    /// The stream is gone; a later one of the same name has nothing to do with it.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        self.users.remove(&stream);
+        self.named.remove(&stream);
+        for running in &mut self.running {
+            running.streams.remove(&stream);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Streams that are gone: whoever destroys a stream says so, and no call is made about it again.
+
+use crate::allocator::{Allocator, Shelf};
+use crate::device::Device;
+use crate::error::{CaptureProblem, Error};
+use crate::record::event::Level;
+use crate::types::StreamId;
+
+impl Allocator {
+    /// The stream is about to be destroyed: waits for its work, and makes no call about it after
+    /// that. Memory that was handed out on it stays good and is freed as ever; what is cached of it
+    /// goes back to the device, because no other stream could use it. A stream that gets the same
+    /// handle later starts with nothing.
+    ///
+    /// The stream is the caller's, and nobody issues work on it from here on. The default stream and
+    /// one under a capture are refused.
+    pub fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
+        let about = |problem| Error::Capture { stream, problem };
+        if stream == StreamId(0) {
+            return Err(about(CaptureProblem::Default));
+        }
+        let mut shelf = self.lock();
+        if shelf.heap.is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
+            return Err(about(CaptureProblem::Captured));
+        }
+        drop(shelf);
+        // It is the caller's alone, and others need not wait for it with us.
+        self.device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
+        self.enter(Level::All).forget_stream(&*self.device, stream);
+        self.leave();
+        Ok(())
+    }
+
+    /// As [`Allocator::forget_stream`], for a stream that was destroyed already. Its handle names
+    /// nothing any more, so that the whole device is waited for instead. While a capture may be on
+    /// anywhere that is refused, and nothing changes: say it again when the capture is over, and
+    /// until then make no other call that names the stream.
+    pub fn stream_is_gone(&self, stream: StreamId) -> Result<(), Error> {
+        let about = |problem| Error::Capture { stream, problem };
+        if stream == StreamId(0) {
+            return Err(about(CaptureProblem::Default));
+        }
+        let mut shelf = self.enter(Level::All);
+        let result = (|| {
+            if shelf.heap.is_diverted() && shelf.may_anybody_capture(&*self.device)? {
+                return Err(about(CaptureProblem::DeviceBusy));
+            }
+            // Under the lock, so that no scope is opened for a capture meanwhile.
+            self.device.wait_device().map_err(Error::device("wait for the device"))?;
+            shelf.forget_stream(&*self.device, stream);
+            Ok(())
+        })();
+        drop(shelf);
+        self.leave();
+        result
+    }
+}
+
+impl Shelf {
+    /// Forgets a stream all of whose work is done.
+    fn forget_stream(&mut self, device: &dyn Device, stream: StreamId) {
+        for event in self.heap.forget_stream(stream) {
+            self.events.give(event);
+        }
+        self.sightings.forget(stream);
+        self.walks.forget(stream);
+        // What cannot go now goes when a cache is emptied next.
+        if self.is_any_captured(device) == Ok(false) {
+            let plan = self.heap.plan_release_gone();
+            let _ = self.release(device, &plan);
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Threads that capture, threads that do not, and streams that come and go: no call is ever made
+//! about a stream but by whoever it belongs to.
+
+mod bench_top;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+use bench_top::{BenchTop, FAR, MAIN, SIDE};
+use larder_core::error::{CaptureProblem, Error};
+use larder_core::heap::Filter;
+use larder_core::types::{GIB, MIB};
+use larder_core::{Addr, Allocator, MemPool, Policy, StreamId};
+use larder_sim::random::Random;
+use larder_sim::{SimDevice, SimOptions};
+
+/// How a capturing thread says which requests are its capture's.
+#[derive(Clone, Copy)]
+enum By {
+    Filter,
+    Function,
+    Thread,
+}
+
+/// A device on which it takes a while to begin or to end a capture.
+fn slow_top(settings: &str, policy: Policy) -> BenchTop {
+    let pause = Duration::from_micros(200);
+    BenchTop::with(SimOptions { pause, ..SimOptions::default() }, settings, policy)
+}
+
+/// One capture after the other on two streams, each with blocks that both use. Blocks that were used
+/// on both before are given to others to free.
+fn capture_again_and_again(
+    (device, allocator): (&SimDevice, &Arc<Allocator>),
+    [main, side]: [StreamId; 2],
+    by: By,
+    (times, given): (u32, &Sender<Addr>),
+) {
+    for _ in 0..times {
+        let eager = allocator.malloc(3 * MIB, main).unwrap();
+        device.issue(side);
+        allocator.record_stream(eager, side).unwrap();
+        given.send(eager).unwrap();
+        let pool = MemPool::for_capture(allocator).unwrap();
+        match by {
+            By::Filter => allocator.begin_pool(pool.id(), Filter::Capture(main)).unwrap(),
+            By::Thread => {
+                let own = Filter::Thread(thread::current().id());
+                allocator.begin_pool(pool.id(), own).unwrap();
+            }
+            By::Function => {
+                let takes = move |stream| stream == main || stream == side;
+                allocator.begin_pool_by(pool.id(), takes).unwrap();
+            }
+        }
+        device.begin_capture(main).unwrap();
+        let mut kept = Vec::new();
+        for turn in 0..4 {
+            let block = allocator.malloc((turn + 1) * MIB, main).unwrap();
+            device.issue(main);
+            device.follow(side, main).unwrap();
+            allocator.record_stream(block, side).unwrap();
+            device.issue(side);
+            device.follow(main, side).unwrap();
+            if turn % 2 == 0 {
+                allocator.free(block).unwrap();
+            } else {
+                kept.push(block);
+            }
+        }
+        device.end_capture(main).expect("nobody broke the capture");
+        allocator.end_pool(pool.id()).unwrap();
+        allocator.drop_pool_use(pool.id()).unwrap();
+        for block in kept {
+            allocator.free(block).unwrap();
+        }
+    }
+}
+
+/// Blocks on streams of this thread, and those of others that it is given, until it is told to stop.
+fn work(
+    (device, allocator): (&SimDevice, &Allocator),
+    streams: [StreamId; 2],
+    (given, stop): (&Receiver<Addr>, &AtomicBool),
+) {
+    let mut random = Random::new(streams[0].0);
+    let mut live: Vec<Addr> = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        live.extend(given.try_iter());
+        let own = streams[random.below(2) as usize];
+        match random.below(8) {
+            0..4 => live.push(allocator.malloc(random.between(1, 6 * MIB), own).unwrap()),
+            4 if !live.is_empty() => {
+                device.issue(own);
+                let block = live[random.below(live.len() as u64) as usize];
+                allocator.record_stream(block, own).unwrap();
+            }
+            5 => device.sync(own),
+            6 if random.chance(0.1) => allocator.empty_cache().unwrap(),
+            _ => {}
+        }
+        while live.len() > 8 {
+            let block = live.swap_remove(random.below(live.len() as u64) as usize);
+            allocator.free(block).unwrap();
+        }
+    }
+    live.extend(given.try_iter());
+    live.into_iter().for_each(|block| allocator.free(block).unwrap());
+}
+
+fn race(settings: &str, policy: Policy, by: By) {
+    let top = slow_top(settings, policy);
+    let (device, allocator) = (&*top.device, &top.allocator);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let mut gives = Vec::new();
+        let mut workers = Vec::new();
+        for streams in [[10, 11], [20, 21]] {
+            let (give, given) = channel();
+            gives.push(give);
+            let (streams, stop) = (streams.map(StreamId), &stop);
+            workers.push(scope.spawn(move || work((device, allocator), streams, (&given, stop))));
+        }
+        let capturers: Vec<_> = [[30, 31], [40, 41]]
+            .into_iter()
+            .zip(gives)
+            .map(|(streams, give)| {
+                let streams = streams.map(StreamId);
+                scope.spawn(move || {
+                    capture_again_and_again((device, allocator), streams, by, (60, &give));
+                })
+            })
+            .collect();
+        let failed = capturers.into_iter().filter_map(|thread| thread.join().err()).count();
+        stop.store(true, Ordering::Relaxed);
+        drop(workers);
+        assert_eq!(failed, 0, "a capturing thread panicked");
+    });
+    assert_eq!(device.trespasses(), [""; 0]);
+    top.settle();
+    for stream in [10, 11, 20, 21, 30, 31, 40, 41] {
+        device.sync(StreamId(stream));
+    }
+    top.empty();
+    assert_eq!((device.used_bytes(), allocator.stats().active.all.current), (0, 0));
+}
+
+#[test]
+fn threads_that_capture_and_threads_that_do_not_keep_out_of_each_others_streams() {
+    for settings in ["", "expandable_segments:True", "graph_capture_record_stream_reuse:True"] {
+        for by in [By::Filter, By::Function, By::Thread] {
+            race(settings, Policy::larder(), by);
+        }
+    }
+}
+
+#[test]
+fn so_they_do_under_torchs_policy() {
+    for settings in ["", "expandable_segments:True"] {
+        race(settings, Policy::torch_2_11(), By::Filter);
+    }
+}
+
+/// What a thread does about another's capture, it does without asking.
+#[test]
+fn beside_another_threads_capture_nothing_is_asked_about_its_streams() {
+    let top = BenchTop::larder(GIB, "");
+    let used = top.malloc_on(2 * MIB, FAR);
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let scope = graph.scope_for(Filter::Capture(MAIN), || {
+        top.device.begin_capture(MAIN).unwrap();
+        top.device.follow(SIDE, MAIN).unwrap();
+        top.record(used, SIDE);
+        thread::scope(|scope| {
+            let stranger = scope.spawn(|| {
+                let before = top.device.calls();
+                top.free(used);
+                let after = top.device.calls();
+                assert_eq!(
+                    after.capture_of, before.capture_of,
+                    "a free asks about nobody's stream"
+                );
+                assert_eq!(after.record_event, 0, "and it records nothing in the capture");
+                top.malloc_on(2 * MIB, FAR);
+                let own = top.device.calls().capture_of - after.capture_of;
+                assert_eq!(own, 1, "a request asks about its own");
+                top.empty();
+                assert_eq!(top.device.calls().wait_stream, 0);
+            });
+            stranger.join().unwrap();
+        });
+        top.device.follow(MAIN, SIDE).unwrap();
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+    });
+    scope.unwrap();
+    assert_eq!(
+        top.stats().active.all.current,
+        1,
+        "what was put off came back with the scope's end"
+    );
+}
+
+/// A thread that works for the capturing one finds the scope by the mark.
+#[test]
+fn a_mark_tells_other_threads_of_a_capture() {
+    let top = BenchTop::larder(GIB, "");
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let malloc_elsewhere =
+        || thread::scope(|scope| scope.spawn(|| top.malloc_on(2 * MIB, SIDE)).join().unwrap());
+    let problem = |problem| Err(Error::Capture { stream: MAIN, problem });
+    assert_eq!(top.allocator.mark_capture_begin(MAIN), problem(CaptureProblem::NoScope));
+    let scope = graph.scope_for(Filter::Capture(MAIN), || {
+        assert_eq!(top.allocator.mark_capture_begin(MAIN), problem(CaptureProblem::NotCaptured));
+        top.device.begin_capture(MAIN).unwrap();
+        top.device.follow(SIDE, MAIN).unwrap();
+        let unmarked = malloc_elsewhere();
+        assert!(graph.has_live(&[]).unwrap(), "nobody knows yet which capture the scope is of");
+        top.allocator.mark_capture_begin(MAIN).unwrap();
+        let marked = malloc_elsewhere();
+        assert!(graph.has_live(&[marked]).unwrap());
+        top.device.follow(MAIN, SIDE).unwrap();
+        top.device.end_capture(MAIN).unwrap();
+        top.allocator.mark_capture_end(MAIN);
+        [unmarked, marked]
+    });
+    top.free_all(&scope.unwrap());
+}
+
+/// As in PyTorch 2.13: where the thread's stream is captured, what it frees is freed in the capture.
+#[test]
+fn a_free_is_part_of_the_capture_that_its_threads_stream_is_under() {
+    let top = BenchTop::larder(GIB, "");
+    let captured = thread::current().id();
+    top.allocator.on_current_stream(move || (thread::current().id() == captured).then_some(SIDE));
+    let [inside, outside] = [(); 2].map(|()| top.malloc_on(2 * MIB, FAR));
+    top.record(inside, MAIN);
+    let (opened, wait) = channel();
+    let (close, until) = channel::<()>();
+    thread::scope(|scope| {
+        // Another thread's scope, so that nothing may be asked but about one's own stream.
+        let (allocator, pool) = (&top.allocator, MemPool::new(&top.allocator).unwrap());
+        scope.spawn(move || {
+            pool.scope(|| {
+                allocator.malloc(512, StreamId(7)).unwrap();
+                opened.send(()).unwrap();
+                let _ = until.recv();
+            })
+            .unwrap();
+        });
+        wait.recv().unwrap();
+        top.device.begin_capture(SIDE).unwrap();
+        top.free(inside);
+        assert_eq!(top.device.calls().record_event, 0, "it waits for the end of the capture");
+        let elsewhere = scope.spawn(|| {
+            top.record(outside, StreamId(9));
+            top.free(outside);
+        });
+        elsewhere.join().unwrap();
+        assert_eq!(top.device.calls().record_event, 1, "a thread that captures nothing");
+        top.device.end_capture(SIDE).unwrap();
+        drop(close);
+    });
+    top.malloc(512);
+    assert_eq!(top.device.calls().record_event, 2, "and then for the use that runs");
+}
+
+#[test]
+fn a_stream_that_is_forgotten_is_never_named_again() {
+    for settings in ["", "expandable_segments:True"] {
+        BenchTop::under_each_policy(GIB, settings, |top| {
+            let own = top.malloc_on(2 * MIB, SIDE);
+            let cached = top.malloc_on(30 * MIB, SIDE);
+            let [used, awaited] = [(); 2].map(|()| top.malloc_on(2 * MIB, FAR));
+            top.record(used, SIDE);
+            top.record(awaited, SIDE);
+            top.free_all(&[awaited, cached]);
+            top.device.issue(SIDE);
+            top.allocator.forget_stream(SIDE).unwrap();
+            top.device.destroy_stream(SIDE);
+            assert_eq!(top.allocator.stats().active.all.current, 2, "nobody waits for it any more");
+            assert!(top.device.used_bytes() < 70 * MIB, "and what was cached for it went back");
+            top.free_all(&[used, own]);
+            assert_eq!(top.stats().active.all.current, 0);
+            top.empty();
+            assert_eq!(top.device.used_bytes(), 0);
+            assert_eq!(top.device.trespasses(), [""; 0]);
+        });
+    }
+}
+
+#[test]
+fn a_stream_with_the_handle_of_one_that_is_gone_starts_with_nothing() {
+    BenchTop::under_each_policy(GIB, "", |top| {
+        let held = top.malloc_on(12 * MIB, SIDE);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.free(held);
+        top.device.create_stream(SIDE);
+        assert_ne!(top.malloc_on(12 * MIB, SIDE), held, "that was the other's");
+        top.empty();
+        assert_eq!(top.device.used_bytes(), 12 * MIB, "which goes when the cache is emptied");
+    });
+}
+
+#[test]
+fn a_stream_that_is_gone_already_is_waited_for_with_the_whole_device() {
+    let top = BenchTop::larder(GIB, "expandable_segments:True");
+    let block = top.malloc_on(2 * MIB, FAR);
+    top.record(block, SIDE);
+    top.device.issue(SIDE);
+    top.device.destroy_stream(SIDE);
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let scope = graph.scope_for(Filter::Capture(MAIN), || {
+        top.device.begin_capture(MAIN).unwrap();
+        let refused = top.allocator.stream_is_gone(SIDE);
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+        refused
+    });
+    let problem = CaptureProblem::DeviceBusy;
+    assert_eq!(scope.unwrap(), Err(Error::Capture { stream: SIDE, problem }));
+    top.allocator.stream_is_gone(SIDE).unwrap();
+    top.free(block);
+    assert_eq!(top.stats().active.all.current, 0);
+    assert_eq!((top.device.calls().wait_device, top.device.trespasses().len()), (1, 0));
+}
+
+#[test]
+fn the_default_stream_and_a_captured_one_are_not_forgotten() {
+    let top = BenchTop::larder(GIB, "");
+    let refused = |stream| match top.allocator.forget_stream(stream) {
+        Err(Error::Capture { problem, .. }) => problem,
+        other => panic!("this should be refused, but: {other:?}"),
+    };
+    assert_eq!(refused(MAIN), CaptureProblem::Default);
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let scope = graph.scope_for(Filter::Capture(SIDE), || {
+        top.device.begin_capture(SIDE).unwrap();
+        let problem = refused(SIDE);
+        top.device.end_capture(SIDE).expect("nobody broke the capture");
+        problem
+    });
+    assert_eq!(scope.unwrap(), CaptureProblem::Captured);
+}
+
+#[test]
+fn streams_come_and_go_beside_captures() {
+    let top = slow_top("expandable_segments:True", Policy::larder());
+    let (device, allocator) = (&*top.device, &top.allocator);
+    let (give, given) = channel();
+    thread::scope(|scope| {
+        let goer = scope.spawn(move || {
+            for round in 0..60_u64 {
+                let stream = StreamId(10 + round % 3);
+                device.create_stream(stream);
+                let blocks: Vec<Addr> = given.try_iter().collect();
+                let own = allocator.malloc((1 + round % 4) * MIB, stream).unwrap();
+                device.issue(stream);
+                for &block in &blocks {
+                    allocator.record_stream(block, stream).unwrap();
+                }
+                if round % 2 == 0 {
+                    allocator.free(own).unwrap();
+                }
+                for block in blocks {
+                    allocator.free(block).unwrap();
+                }
+                allocator.forget_stream(stream).unwrap();
+                device.destroy_stream(stream);
+                if round % 2 == 1 {
+                    allocator.free(own).unwrap();
+                }
+            }
+            given
+        });
+        let streams = [30, 31].map(StreamId);
+        capture_again_and_again((device, allocator), streams, By::Filter, (60, &give));
+        drop(give);
+        for block in goer.join().unwrap().iter() {
+            allocator.free(block).unwrap();
+        }
+    });
+    assert_eq!(device.trespasses(), [""; 0]);
+    top.settle();
+    for stream in [30, 31] {
+        device.sync(StreamId(stream));
+    }
+    top.empty();
+    assert_eq!((device.used_bytes(), allocator.stats().active.all.current), (0, 0));
+}
