@@ -1,7 +1,7 @@
 //! Private pools: memory set apart for a graph or by a program, and the scopes that route requests
 //! to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
@@ -79,6 +79,8 @@ pub(crate) struct Privates {
     /// Those that lend free blocks to requests that would run out of memory.
     /// Their names stay when they are gone, until they are taken off.
     pub(crate) lenders: NameTable,
+    /// Those whose blocks are never split. As in PyTorch that goes by the name, too.
+    pub(crate) unsplit: BTreeSet<PoolId>,
     /// Those that nobody uses any more.
     pub(crate) released: NameTable,
     /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on

@@ -81,7 +81,9 @@ impl Heap {
         let small = self.pools.add(PoolKind::Small, Some(id));
         let large = self.pools.add(PoolKind::Large, Some(id));
         for pool in [small, large] {
-            self.pools.pool_mut(pool).never_expands = own_source;
+            let half = self.pools.pool_mut(pool);
+            half.never_expands = own_source;
+            half.no_split = self.privates.unsplit.contains(&id);
         }
         let private = Private { small, large, uses: 1, held: 0, own_source };
         self.privates.insert(id, private);
@@ -193,9 +195,10 @@ impl Heap {
         Ok(())
     }
 
-    /// The pool's blocks are never split from now on.
+    /// The pool's blocks are never split from now on, nor are those of a later pool of its name.
     pub(crate) fn set_no_split(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         let private = *self.privates.get_mut(id)?;
+        self.privates.unsplit.insert(id);
         for pool in [private.small, private.large] {
             self.pools.pool_mut(pool).no_split = true;
         }

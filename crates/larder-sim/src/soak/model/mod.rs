@@ -71,6 +71,8 @@ pub(super) struct Model {
     privates: BTreeMap<u32, Private>,
     lenders: NumberTable,
     released: NumberTable,
+    /// The numbers under which blocks are never split.
+    unsplit: BTreeSet<u32>,
     scopes: Vec<Scope>,
     /// The streams that calls named since a scope is open.
     streams: BTreeSet<StreamId>,
@@ -94,6 +96,7 @@ impl Model {
             privates: BTreeMap::new(),
             lenders: NumberTable::default(),
             released: NumberTable::default(),
+            unsplit: BTreeSet::new(),
             scopes: Vec::new(),
             streams: BTreeSet::new(),
             deferred: Vec::new(),

@@ -26,7 +26,10 @@ impl Model {
             Some(private) if private.uses == 0 => return None,
             Some(private) => private.uses += 1,
             None if pool == 0 => return None,
-            None => _ = self.privates.insert(pool, Private { uses: 1, ..Private::default() }),
+            None => {
+                let no_split = self.unsplit.contains(&pool);
+                self.privates.insert(pool, Private { uses: 1, no_split });
+            }
         }
         Some(())
     }
@@ -74,6 +77,7 @@ impl Model {
 
     pub(in crate::soak) fn set_no_split(&mut self, pool: u32) -> Option<()> {
         self.privates.get_mut(&pool)?.no_split = true;
+        self.unsplit.insert(pool);
         Some(())
     }
 
