@@ -66,7 +66,7 @@ const CAPTURERS: usize = 3;
 /// Several threads capture again and again, each on two streams of its own, beside eager work and
 /// streams that come and go; how many captures there were.
 fn storm(rig: &Rig, allocator: &Arc<Allocator>, short: bool) -> Result<usize, String> {
-    let (rounds, block_bytes) = if short { (6, MIB) } else { (60, 2 * MIB) };
+    let (rounds, block_bytes) = if short { (3, MIB / 4) } else { (40, 2 * MIB) };
     let stop = AtomicBool::new(false);
     let captured: Vec<_> = (0..CAPTURERS).map(|_| rig.streams(2)).collect::<Result<_, _>>()?;
     let eager: Vec<_> = (0..2).map(|_| rig.streams(2)).collect::<Result<_, _>>()?;

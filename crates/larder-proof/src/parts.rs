@@ -62,7 +62,7 @@ pub(crate) const PARTS: &[Part] = &[
     },
     Part {
         name: "graphs",
-        limit_s: 60,
+        limit_s: 120,
         about: "captures of several threads, and replays beside eager work and streams that go",
         work: Work::Card(graphs::run),
     },

@@ -5,10 +5,7 @@
 // Memory is memory files, so that pages can be mapped, shared and outlive those who made them.
 // Streams are queues of work that is done whenever somebody asks; the proof's kernels are functions
 // of the same names below. It knows no more than the proof needs.
-//
-// It is strict about whose a stream is: a call about a stream that another thread is just beginning to
-// capture, ceasing to capture or destroying, or that is destroyed, ends the process with a sentence. The
-// driver may do no better, and only now and then; here those calls take a while, so that it shows.
+// It is strict about whose a stream is: see hands.h.
 
 #include <cuda.h>
 #include <fcntl.h>
@@ -17,7 +14,6 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -30,11 +26,10 @@
 #include <thread>
 #include <vector>
 
+#include "hands.h"
 #include "kernels.h"
 
 namespace {
-
-using Lock = std::unique_lock<std::mutex>;
 
 constexpr size_t UNIT = 2 << 20;
 constexpr size_t TOTAL = size_t{2} << 30;
@@ -129,45 +124,14 @@ CUstream_st legacy;
 std::set<CUstream_st *> streams{&legacy};
 std::set<CUevent_st *> events;
 
-// Whose a stream is while something is done to it, and what that is.
-struct Hold {
-    std::thread::id thread;
-    const char *what;
-};
-std::map<CUstream_st *, Hold> held;
-
-[[noreturn]] void refuse(const char *call, const char *why) {
-    std::fprintf(stderr, "the stand-in ends the process: %s of a stream %s\n", call, why);
-    std::fflush(stderr);
-    std::abort();
-}
-
 // The stream of a handle that a call is about. The handle may be one that is gone: it is looked up, not
 // followed.
 CUstream_st *resolve(CUstream stream, const char *call) {
     CUstream_st *at = reinterpret_cast<uintptr_t>(stream) <= 2 ? &legacy : stream;
     if (!streams.count(at)) refuse(call, "that is destroyed");
-    auto found = held.find(at);
-    if (found != held.end() && found->second.thread != std::this_thread::get_id()) refuse(call, found->second.what);
+    check_hands(at, call);
     return at;
 }
-
-// Takes streams in hand for a while, during which others may do what they like with theirs.
-class InHand {
-  public:
-    InHand(Lock &lock, std::set<CUstream_st *> taken, const char *what) : taken(std::move(taken)) {
-        for (CUstream_st *stream : this->taken) held[stream] = {std::this_thread::get_id(), what};
-        lock.unlock();
-        std::this_thread::sleep_for(std::chrono::microseconds(150));
-        lock.lock();
-    }
-    ~InHand() {
-        for (CUstream_st *stream : taken) held.erase(stream);
-    }
-
-  private:
-    std::set<CUstream_st *> taken;
-};
 
 // Does all work that can be done now.
 void pump() {

@@ -108,7 +108,9 @@ fn work(
         }
     }
     live.extend(given.try_iter());
-    live.into_iter().for_each(|block| allocator.free(block).unwrap());
+    for block in live {
+        allocator.free(block).unwrap();
+    }
 }
 
 fn race(settings: &str, policy: Policy, by: By) {
@@ -378,7 +380,7 @@ fn streams_come_and_go_beside_captures() {
         let streams = [30, 31].map(StreamId);
         capture_again_and_again((device, allocator), streams, By::Filter, (60, &give));
         drop(give);
-        for block in goer.join().unwrap().iter() {
+        for block in &goer.join().unwrap() {
             allocator.free(block).unwrap();
         }
     });
