@@ -22,12 +22,11 @@ impl Worker {
         let ground = self.ground.clone();
         // Graphs may share a pool.
         let reused = if self.random.chance(0.3) { self.graphs.pop() } else { None };
-        let (pool, mut blocks) = match reused {
-            Some(graph) => graph,
-            None => {
-                let pool = MemPool::for_capture(&ground.allocator);
-                (pool.map_err(|error| error.to_string())?, Vec::new())
-            }
+        let (pool, mut blocks) = if let Some(graph) = reused {
+            graph
+        } else {
+            let pool = MemPool::for_capture(&ground.allocator);
+            (pool.map_err(|error| error.to_string())?, Vec::new())
         };
         ground.note_pool(pool.id());
         count(&ground.counts.captures);

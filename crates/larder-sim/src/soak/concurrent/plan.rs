@@ -10,6 +10,7 @@ use crate::random::Random;
 
 /// What one run does.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own; any mixture is a plan.
 pub(super) struct Plan {
     pub(super) seed: u64,
     pub(super) threads: usize,

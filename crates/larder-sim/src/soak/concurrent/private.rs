@@ -23,7 +23,10 @@ impl Worker {
             0 | 1 => self.make_pool(),
             2..=5 => self.use_pool(),
             6 => self.visit_name(),
-            7 => self.pass_pool_on(),
+            7 => {
+                self.pass_pool_on();
+                Ok(())
+            }
             8 => self.set_up_pool(),
             _ => {
                 if !self.pools.is_empty() {
@@ -127,17 +130,16 @@ impl Worker {
     }
 
     /// Leaves a pool for others, or takes one over.
-    fn pass_pool_on(&mut self) -> Result<(), String> {
+    fn pass_pool_on(&mut self) {
         if self.random.chance(0.5) {
             self.pools.pop().into_iter().for_each(|pool| self.ground.leave_pool(pool));
-            return Ok(());
+            return;
         }
         let at = self.random.next_u64();
-        let Some(pool) = self.ground.adopt_pool(at) else { return Ok(()) };
+        let Some(pool) = self.ground.adopt_pool(at) else { return };
         if self.pools.len() < POOLS_MAX {
             self.pools.push(pool);
         }
-        Ok(())
     }
 
     /// Says how a pool is to behave, and looks into it.
