@@ -3,273 +3,16 @@
 //! library's own; at the end everything holds, and all that was lent to it came back.
 #![no_main]
 
-use std::cell::{Cell, RefCell};
-use std::ffi::{CString, c_char, c_void};
+mod header;
+mod hooks;
+
+use std::ffi::CString;
 use std::ptr;
 
+use header::*;
+use hooks::*;
 use larder_c as _;
 use libfuzzer_sys::fuzz_target;
-
-type Status = i32;
-const OK: Status = 0;
-const INTERNAL: Status = 9;
-
-type Handle = *mut c_void;
-type Release = extern "C" fn(Handle);
-
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Pool {
-    a: u64,
-    b: u64,
-}
-
-#[repr(C)]
-struct Settings {
-    sizes: [u64; 3],
-    threshold: f64,
-    divisions: [u64; 16],
-    switches: [bool; 4],
-    fraction: f64,
-}
-
-#[repr(C)]
-struct Source {
-    alloc: Option<extern "C" fn(Handle, usize, i32, Handle) -> Handle>,
-    free: Option<extern "C" fn(Handle, Handle, usize, i32, Handle)>,
-    release: Option<Release>,
-    data: Handle,
-}
-
-#[repr(C)]
-struct Filter {
-    kind: u32,
-    stream: Handle,
-    takes: Option<extern "C" fn(Handle, Handle) -> bool>,
-    release: Option<Release>,
-    data: Handle,
-}
-
-#[repr(C)]
-struct Contexts {
-    gather: Option<extern "C" fn(Handle) -> Handle>,
-    retain: Option<extern "C" fn(Handle, Handle)>,
-    release: Option<extern "C" fn(Handle, Handle)>,
-    data: Handle,
-}
-
-#[repr(C)]
-struct History {
-    max_entries: usize,
-    level: u32,
-    clear: bool,
-    skip: u32,
-    contexts: *const Contexts,
-    clock: Option<extern "C" fn(Handle) -> u64>,
-    clock_data: Handle,
-}
-
-unsafe extern "C" {
-    fn larder_open(devices: *const c_char, settings: *const c_char, out: *mut Handle) -> Status;
-    fn larder_close(larder: Handle);
-    fn larder_device_count(larder: Handle) -> i32;
-    fn larder_check(larder: Handle) -> Status;
-    fn larder_last_error() -> *const c_char;
-    fn larder_last_out_of_memory(out: *mut [u64; 16]) -> Status;
-    fn larder_malloc(l: Handle, device: i32, size: usize, stream: Handle, out: *mut Handle) -> Status;
-    fn larder_free(l: Handle, ptr: Handle) -> Status;
-    fn larder_record_stream(l: Handle, ptr: Handle, stream: Handle) -> Status;
-    fn larder_block_of(l: Handle, ptr: Handle, out: *mut [u64; 3]) -> Status;
-    fn larder_base_allocation(l: Handle, ptr: Handle, base: *mut Handle, size: *mut usize) -> Status;
-    fn larder_empty_cache(l: Handle, pool: Pool) -> Status;
-    fn larder_memory_info(l: Handle, device: i32, free: *mut u64, total: *mut u64) -> Status;
-    fn larder_largest_free_block(l: Handle, device: i32, out: *mut u64) -> Status;
-    fn larder_set_memory_fraction(l: Handle, device: i32, fraction: f64) -> Status;
-    fn larder_memory_fraction(l: Handle, device: i32, out: *mut f64) -> Status;
-    fn larder_get_settings(l: Handle, out: *mut Settings) -> Status;
-    fn larder_set_settings(l: Handle, settings: *const Settings) -> Status;
-    fn larder_configure(l: Handle, settings: *const c_char) -> Status;
-    fn larder_get_stats(l: Handle, device: i32, out: *mut [i64; 123]) -> Status;
-    fn larder_reset_peak_stats(l: Handle, device: i32) -> Status;
-    fn larder_reset_accumulated_stats(l: Handle, device: i32) -> Status;
-    fn larder_pool_reserved(
-        l: Handle,
-        device: i32,
-        pools: *mut Pool,
-        reserved: *mut [i64; 12],
-        room: usize,
-        count: *mut usize,
-    ) -> Status;
-    fn larder_pool_add_use(l: Handle, device: i32, pool: Pool, source: *const Source) -> Status;
-    fn larder_pool_drop_use(l: Handle, device: i32, pool: Pool) -> Status;
-    fn larder_pool_uses(l: Handle, device: i32, pool: Pool, out: *mut u32) -> Status;
-    fn larder_pool_begin(l: Handle, device: i32, pool: Pool, filter: *const Filter) -> Status;
-    fn larder_pool_end(l: Handle, device: i32, pool: Pool) -> Status;
-    fn larder_pool_set_use_on_oom(l: Handle, device: i32, pool: Pool, on: bool) -> Status;
-    fn larder_pool_set_no_split(l: Handle, device: i32, pool: Pool) -> Status;
-    fn larder_pool_has_live(
-        l: Handle,
-        device: i32,
-        pool: Pool,
-        ptrs: *const Handle,
-        count: usize,
-        out: *mut bool,
-    ) -> Status;
-    fn larder_pool_checkpoint(l: Handle, device: i32, pool: Pool, out: *mut Handle) -> Status;
-    fn larder_checkpoint_free(checkpoint: Handle);
-    fn larder_pool_restore(l: Handle, device: i32, checkpoint: Handle, out: *mut Handle) -> Status;
-    fn larder_restored_freed(restored: Handle, count: *mut usize) -> *const Handle;
-    fn larder_restored_live(restored: Handle, count: *mut usize) -> *const Handle;
-    fn larder_restored_free(restored: Handle);
-    fn larder_share(l: Handle, ptr: Handle, out: *mut Handle) -> Status;
-    fn larder_shared_bytes(shared: Handle, length: *mut usize) -> *const u8;
-    fn larder_shared_offset(shared: Handle) -> u64;
-    fn larder_shared_free(shared: Handle);
-    fn larder_open_shared(
-        l: Handle,
-        device: i32,
-        bytes: *const u8,
-        length: usize,
-        out: *mut Handle,
-    ) -> Status;
-    fn larder_close_shared(l: Handle, device: i32, ptr: Handle) -> Status;
-    fn larder_enable_peer(l: Handle, device: i32, owner: i32) -> Status;
-    fn larder_expandable_segments(
-        l: Handle,
-        device: i32,
-        segments: *mut [u64; 3],
-        room: usize,
-        count: *mut usize,
-    ) -> Status;
-    fn larder_has_expandable(l: Handle, device: i32, out: *mut bool) -> Status;
-    fn larder_on_miss(
-        l: Handle,
-        device: i32,
-        callback: Option<extern "C" fn(Handle, i32) -> bool>,
-        release: Option<Release>,
-        data: Handle,
-    ) -> Status;
-    fn larder_on_out_of_memory(
-        l: Handle,
-        device: i32,
-        observer: Option<extern "C" fn(Handle, *const c_void)>,
-        release: Option<Release>,
-        data: Handle,
-    ) -> Status;
-    fn larder_record_history(l: Handle, options: *const History) -> Status;
-    fn larder_stop_history(l: Handle) -> Status;
-    fn larder_is_recording(l: Handle) -> bool;
-    fn larder_set_user_metadata(text: *const c_char);
-    fn larder_user_metadata() -> *const c_char;
-    fn larder_push_compile_context(text: *const c_char);
-    fn larder_pop_compile_context();
-    fn larder_annotate(l: Handle, device: i32, name: *const c_char, start: bool) -> Status;
-    fn larder_on_event(
-        l: Handle,
-        device: i32,
-        tracker: Option<extern "C" fn(Handle, *const c_void)>,
-        release: Option<Release>,
-        data: Handle,
-    ) -> Status;
-    fn larder_context_of(l: Handle, ptr: Handle, context: *mut Handle) -> Status;
-    fn larder_take_snapshot(l: Handle, pool: Pool, traces: bool, out: *mut Handle) -> Status;
-    fn larder_snapshot_segments(snapshot: Handle, count: *mut usize) -> *const c_void;
-    fn larder_snapshot_events(snapshot: Handle, device: i32, count: *mut usize) -> *const c_void;
-    fn larder_snapshot_annotations(snapshot: Handle, count: *mut usize) -> *const c_void;
-    fn larder_snapshot_free(snapshot: Handle);
-}
-
-thread_local! {
-    /// The larder of this run, for the hooks.
-    static LARDER: Cell<Handle> = const { Cell::new(ptr::null_mut()) };
-    /// Addresses that were handed out and not freed, as far as the caller knows.
-    static LIVE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// References to contexts that the library has.
-    static CONTEXTS: Cell<i64> = const { Cell::new(0) };
-    /// Hooks that the library has.
-    static HOOKS: Cell<i64> = const { Cell::new(0) };
-    /// What the source says next.
-    static SOURCE: Cell<u64> = const { Cell::new(0) };
-    static TIME: Cell<u64> = const { Cell::new(0) };
-}
-
-fn add(counter: &'static std::thread::LocalKey<Cell<i64>>, change: i64) {
-    counter.set(counter.get() + change);
-}
-
-extern "C" fn released(_: Handle) {
-    add(&HOOKS, -1);
-}
-
-extern "C" fn missed(data: Handle, _: i32) -> bool {
-    let Some(addr) = LIVE.with_borrow_mut(|live| if data.is_null() { live.pop() } else { None })
-    else {
-        return !data.is_null();
-    };
-    // SAFETY: the larder is open, and a callback may call it.
-    unsafe { larder_free(LARDER.get(), ptr::without_provenance_mut(addr)) == OK }
-}
-
-extern "C" fn told(_: Handle, report: *const c_void) {
-    assert!(!report.is_null());
-}
-
-/// A source that gives what it should, or nothing, or an address that is wrong.
-extern "C" fn quarried(_: Handle, size: usize, _: i32, _: Handle) -> Handle {
-    let calls = SOURCE.get();
-    SOURCE.set(calls + 1);
-    let addr = match calls % 8 {
-        3 => 0,
-        5 => (1 << 46) + 1,
-        6 => 1 << 46,
-        _ => (1 << 46) + calls * (1 << 34) + (size as u64).next_multiple_of(512),
-    };
-    ptr::without_provenance_mut(addr as usize)
-}
-
-extern "C" fn returned(_: Handle, ptr: Handle, _: usize, _: i32, _: Handle) {
-    assert!(!ptr.is_null());
-}
-
-extern "C" fn takes(data: Handle, stream: Handle) -> bool {
-    data.addr() & 1 == stream.addr() & 1
-}
-
-extern "C" fn gathered(_: Handle) -> Handle {
-    let time = TIME.get();
-    if time % 5 == 4 {
-        return ptr::null_mut();
-    }
-    add(&CONTEXTS, 1);
-    ptr::without_provenance_mut(time as usize % 7 + 1)
-}
-
-extern "C" fn retained(_: Handle, context: Handle) {
-    assert!(!context.is_null());
-    add(&CONTEXTS, 1);
-}
-
-extern "C" fn let_go(_: Handle, context: Handle) {
-    assert!(!context.is_null());
-    add(&CONTEXTS, -1);
-}
-
-extern "C" fn now(_: Handle) -> u64 {
-    TIME.set(TIME.get() + 1);
-    TIME.get()
-}
-
-static CONTEXT_HOOKS: Contexts = Contexts {
-    gather: Some(gathered),
-    retain: Some(retained),
-    release: Some(let_go),
-    data: ptr::null_mut(),
-};
-static HALF_CONTEXT_HOOKS: Contexts =
-    Contexts { gather: None, retain: None, release: None, data: ptr::null_mut() };
-
-// SAFETY: they are functions and null pointers, which nobody changes.
-unsafe impl Sync for Contexts {}
 
 const SETTINGS: [&str; 8] = [
     "",
@@ -535,7 +278,9 @@ impl Caller<'_> {
         // SAFETY: the functions are as the header asks.
         unsafe {
             match kind % 3 {
-                0 => larder_on_miss(larder, device, is_there.then_some(missed), Some(released), data),
+                0 => {
+                    larder_on_miss(larder, device, is_there.then_some(missed), Some(released), data)
+                }
                 1 => larder_on_out_of_memory(
                     larder,
                     device,
@@ -543,14 +288,15 @@ impl Caller<'_> {
                     Some(released),
                     data,
                 ),
-                _ => larder_on_event(larder, device, is_there.then_some(told), Some(released), data),
+                _ => {
+                    larder_on_event(larder, device, is_there.then_some(told), Some(released), data)
+                }
             }
         }
     }
 
     fn add_use(&mut self) -> Status {
-        let (larder, device, pool, kind) =
-            (self.larder(), self.device(), self.pool(), self.byte());
+        let (larder, device, pool, kind) = (self.larder(), self.device(), self.pool(), self.byte());
         let source = Source {
             alloc: (kind & 2 == 0).then_some(quarried),
             free: (kind & 4 == 0).then_some(returned),
@@ -565,8 +311,7 @@ impl Caller<'_> {
     }
 
     fn begin(&mut self) -> Status {
-        let (larder, device, pool, kind) =
-            (self.larder(), self.device(), self.pool(), self.byte());
+        let (larder, device, pool, kind) = (self.larder(), self.device(), self.pool(), self.byte());
         let filter = Filter {
             kind: u32::from(kind & 7),
             stream: self.stream(),
@@ -597,7 +342,9 @@ impl Caller<'_> {
         // SAFETY: the places are there, or null.
         unsafe {
             match kind % 12 {
-                0 => larder_memory_info(larder, device, self.out(&mut number), self.out(&mut other)),
+                0 => {
+                    larder_memory_info(larder, device, self.out(&mut number), self.out(&mut other))
+                }
                 1 => larder_largest_free_block(larder, device, self.out(&mut number)),
                 2 => larder_memory_fraction(larder, device, self.out(&mut float)),
                 3 => larder_get_stats(larder, device, self.out(&mut stats)),
@@ -619,12 +366,18 @@ impl Caller<'_> {
     /// What can be asked about an address.
     fn ask_about(&mut self) -> Status {
         let (larder, address, kind) = (self.larder(), self.address(), self.byte());
-        let (mut info, mut base, mut size, mut context) = ([0; 3], ptr::null_mut(), 0, ptr::null_mut());
+        let (mut info, mut base, mut size, mut context) =
+            ([0; 3], ptr::null_mut(), 0, ptr::null_mut());
         // SAFETY: the places are there, or null.
         unsafe {
             match kind % 5 {
                 0 => larder_block_of(larder, address, self.out(&mut info)),
-                1 => larder_base_allocation(larder, address, self.out(&mut base), self.out(&mut size)),
+                1 => larder_base_allocation(
+                    larder,
+                    address,
+                    self.out(&mut base),
+                    self.out(&mut size),
+                ),
                 2 => {
                     let status = larder_context_of(larder, address, self.out(&mut context));
                     if status == OK && !context.is_null() {
@@ -640,8 +393,7 @@ impl Caller<'_> {
 
     /// What can be asked about pools, with lists for an answer.
     fn ask_pools(&mut self) -> Status {
-        let (larder, device, pool, kind) =
-            (self.larder(), self.device(), self.pool(), self.byte());
+        let (larder, device, pool, kind) = (self.larder(), self.device(), self.pool(), self.byte());
         let (mut uses, mut is, mut count) = (0, false, 0);
         let room = usize::from(kind >> 6);
         let (mut pools, mut reserved, mut segments) =
@@ -673,8 +425,7 @@ impl Caller<'_> {
     }
 
     fn say(&mut self) -> Status {
-        let (larder, device, kind, text) =
-            (self.larder(), self.device(), self.byte(), self.text());
+        let (larder, device, kind, text) = (self.larder(), self.device(), self.byte(), self.text());
         let text = text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
         // SAFETY: the text is there, or null.
         unsafe {
