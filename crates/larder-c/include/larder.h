@@ -105,6 +105,10 @@ larder_status larder_process(larder **out);
 
 int32_t larder_device_count(const larder *larder);
 
+/* For tests: whether everything holds that must always hold, on all devices. It takes time in proportion to
+ * all that is held. LARDER_INTERNAL if something does not; larder_last_error says what. */
+larder_status larder_check(larder *larder);
+
 /* ---------------------------------------------------------------- memory */
 
 /* Memory of at least size bytes for use on the stream. Size 0 gives NULL. */

@@ -43,6 +43,8 @@ pub(crate) enum Problem {
     Argument(String),
     Setting(String),
     NoDevice(String),
+    /// Something of our own does not hold.
+    Unsound(String),
 }
 
 impl Problem {
@@ -59,6 +61,7 @@ impl Problem {
             Problem::Argument(_) => Status::BadArgument,
             Problem::Setting(_) => Status::BadSetting,
             Problem::NoDevice(_) => Status::NoDevice,
+            Problem::Unsound(_) => Status::Internal,
         }
     }
 }
@@ -143,9 +146,10 @@ fn fail(problem: &Problem) -> Status {
             let _ = LAST_OUT_OF_MEMORY.try_with(|last| last.set(Some(report.0)));
             report.1.clone()
         }
-        Problem::Argument(words) | Problem::Setting(words) | Problem::NoDevice(words) => {
-            words.clone()
-        }
+        Problem::Argument(words)
+        | Problem::Setting(words)
+        | Problem::NoDevice(words)
+        | Problem::Unsound(words) => words.clone(),
     };
     note_error(words);
     problem.status()

@@ -186,3 +186,13 @@ extern "C" fn larder_process(out: Out<Owned<Larder>>) -> Status {
 extern "C" fn larder_device_count(larder: Held<Larder>) -> i32 {
     larder.read().map_or(0, |larder| larder.allocators.len() as i32)
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_check(larder: Held<Larder>) -> Status {
+    guard(|| {
+        for allocator in larder.get("larder")?.allocators() {
+            allocator.check().map_err(Problem::Unsound)?;
+        }
+        Ok(())
+    })
+}

@@ -78,15 +78,19 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
         to: Option<Format>,
     },
-    /// Run a random script under injected faults, and check every invariant after each step.
+    /// Run a random script under injected faults, and check every invariant after each step; or many
+    /// threads on one allocator, and check it whenever they pause.
     Soak {
-        /// The seed that everything follows from.
+        /// The seed that everything follows from. How threads meet does not.
         #[arg(long, default_value_t = 1)]
         seed: u64,
-        /// How many steps a script has.
+        /// How many threads share an allocator. With one, a naive model follows each step.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+        threads: u64,
+        /// How many steps a script has, or each thread takes.
         #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         steps: u64,
-        /// How many scripts to run, with seeds counted up from the first.
+        /// How many scripts to run, or allocators to share, with seeds counted up from the first.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         scripts: u64,
         /// Go on with new seeds for so many seconds instead.

@@ -56,8 +56,8 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Snapshot { common, conf, output, to } => {
             snapshot_command(&common, &conf.conf, &output, to)
         }
-        Command::Soak { seed, steps, scripts, seconds } => {
-            soak_command(seed, steps as usize, scripts, seconds)
+        Command::Soak { seed, threads, steps, scripts, seconds } => {
+            soak_command(seed, threads as usize, steps as usize, (scripts, seconds))
         }
     }
 }
@@ -220,29 +220,43 @@ fn snapshot_command(
 
 fn soak_command(
     seed: u64,
+    threads: usize,
     steps: usize,
-    scripts: u64,
-    seconds: Option<u64>,
+    (scripts, seconds): (u64, Option<u64>),
 ) -> Result<(), Refusal> {
     let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
     let (mut done, mut runs) = (0, 0);
     while end.map_or(done < scripts, |end| Instant::now() < end) {
         let seed = seed.wrapping_add(done);
-        let mut soak = |seed| {
-            runs += 1;
-            soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string())).map(drop)
+        runs += if threads > 1 {
+            soak::concurrent::run(seed, threads, steps)
+                .map_err(|failure| Refusal(failure.to_string()))?;
+            1
+        } else {
+            soak_alone(seed, steps)?
         };
-        soak(seed)?;
-        // A seed without faults is run against the naive model alone; its sibling meets them.
-        if seed & soak::FAULTS_BIT == 0 {
-            soak(seed | soak::FAULTS_BIT)?;
-        }
         done += 1;
         bar.step();
     }
     bar.finish();
-    print_text(&format!("{runs} scripts of {steps} steps from seed {seed}: every check held\n"))
+    let what = match threads {
+        1 => format!("{runs} scripts of {steps} steps"),
+        _ => format!("{runs} runs of {threads} threads, {steps} steps each,"),
+    };
+    print_text(&format!("{what} from seed {seed}: every check held\n"))
+}
+
+/// Runs the script of a seed; how many that came to.
+fn soak_alone(seed: u64, steps: usize) -> Result<u64, Refusal> {
+    let soak = |seed| soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string()));
+    soak(seed)?;
+    // A seed without faults is run against the naive model alone; its sibling meets them.
+    if seed & soak::FAULTS_BIT != 0 {
+        return Ok(1);
+    }
+    soak(seed | soak::FAULTS_BIT)?;
+    Ok(2)
 }
 
 fn print(value: &impl Display) -> Result<(), Refusal> {

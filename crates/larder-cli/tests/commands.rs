@@ -142,6 +142,15 @@ fn soak_runs_from_a_seed() {
 }
 
 #[test]
+fn soak_runs_many_threads_on_one_allocator() {
+    let text = stdout(&larder(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"], None));
+    assert!(text.contains("1 runs of 3 threads, 100 steps each, from seed 8"), "{text}");
+    for wrong in [&["soak", "--threads", "0"][..], &["soak", "--scripts", "2", "--seconds", "1"]] {
+        assert_eq!(larder(wrong, None).status.code(), Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
 fn scripts_with_pools_run() {
     let script = scratch(
         "pools.ops",

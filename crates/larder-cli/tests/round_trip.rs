@@ -4,7 +4,10 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use larder_cli::pickle::{self, Content, KeepAll, Limits, Objects, Pickle, Value};
-use larder_cli::snapshot::{Recording, Snapshot};
+use larder_cli::snapshot::{Epoch, Recording, Snapshot};
+use larder_core::record::event::Action;
+use larder_core::{PoolId, StreamId};
+use larder_tape::{Tape, TapeEvent};
 
 /// The recordings of the repository, and those beside it where there are some.
 fn recordings() -> Vec<PathBuf> {
@@ -167,4 +170,59 @@ fn a_snapshot_that_went_round_replays_alike() {
         let recording = |snapshot| Recording::from_snapshot(snapshot, 0).unwrap();
         assert_eq!(recording(&again), recording(&snapshot), "{}", path.display());
     }
+}
+
+/// A tape of one device on which these happened: action, address, size.
+fn tape(events: &[(Action, u64, u64)]) -> Tape {
+    let event = |&(action, addr, size_bytes): &(Action, u64, u64)| TapeEvent {
+        action,
+        device: 0,
+        addr,
+        size_bytes,
+        stream: StreamId(0),
+        time_ns: 0,
+        pool: PoolId(u64::MAX, 0),
+        stack: None,
+        note: None,
+    };
+    Tape { events: events.iter().map(event).collect(), ..Tape::default() }
+}
+
+#[test]
+fn what_a_damaged_tape_says_of_sizes_and_pools_goes_from_format_to_format() {
+    const LAST: u64 = i64::MAX as u64;
+    let snapshot = Snapshot::of_tape(
+        &tape(&[
+            (Action::SegmentMap, 0, LAST),
+            (Action::SegmentMap, 4096, LAST - 4096),
+            (Action::SegmentUnmap, 8192, LAST - 8192),
+            (Action::SegmentAlloc, 1 << 20, LAST - (1 << 20)),
+            (Action::Alloc, 1 << 20, LAST - (1 << 20)),
+            (Action::Alloc, 2 << 20, LAST - (2 << 20)),
+            (Action::Alloc, LAST - 600, 600),
+        ]),
+        Epoch::default(),
+    );
+    let mut json = Vec::new();
+    snapshot.write_json(&mut json).unwrap();
+    let again = Snapshot::read_json(&json[..]).unwrap();
+    let mut pickle = Vec::new();
+    again.write_pickle(&mut pickle).unwrap();
+    let read = Snapshot::read(&pickle[..], Limits::default(), |_| ()).unwrap();
+    let mut twice = Vec::new();
+    read.write_json(&mut twice).unwrap();
+    assert_eq!(String::from_utf8_lossy(&twice), String::from_utf8_lossy(&json));
+}
+
+#[test]
+fn numbers_that_torch_cannot_write_are_refused() {
+    let text = |addr: u64, size: u64| {
+        format!(
+            r#"{{"segments":[],"device_traces":[[{{"action":"alloc","addr":{addr},"size":{size},"stream":0}}]]}}"#
+        )
+    };
+    let refusal = |text: &str| Snapshot::read_json(text.as_bytes()).err().unwrap().to_string();
+    assert!(Snapshot::read_json(text(1 << 62, 512).as_bytes()).is_ok());
+    assert!(refusal(&text(1 << 63, 512)).contains("9223372036854775808 has more than 63 bits"));
+    assert!(refusal(&text(1 << 62, 1 << 62)).contains("reaches past the last address"));
 }

@@ -10,6 +10,9 @@ use larder_core::types::{PoolId, StreamId};
 
 use crate::format::{EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT};
 
+/// No address is larger: devices have far fewer, and snapshots count them in numbers with a sign.
+const ADDRESS_MAX: u64 = i64::MAX as u64;
+
 /// One event of a tape. What it names is found in the tape's lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TapeEvent {
@@ -174,11 +177,15 @@ impl Reading {
 
     fn event(&mut self, record: &Record) -> Result<(), &'static str> {
         let action = Action::ALL.get(usize::from(record.action()));
+        let (addr, size_bytes) = (record.long(0), record.long(1));
+        if addr.checked_add(size_bytes).is_none_or(|end| end > ADDRESS_MAX) {
+            return Err("is an event past the last address");
+        }
         self.tape.events.push(TapeEvent {
             action: *action.ok_or("is an event of no known action")?,
             device: u32::from(record.count()),
-            addr: record.long(0),
-            size_bytes: record.long(1),
+            addr,
+            size_bytes,
             stream: StreamId(record.long(2)),
             time_ns: record.long(3),
             pool: PoolId(record.long(4), record.long(5)),

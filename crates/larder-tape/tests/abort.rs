@@ -109,6 +109,9 @@ fn a_damaged_tape_is_refused_with_the_place() {
     assert_eq!(damage(record + 4, 9), "the tape is damaged: record 2 is out of order");
     let named = "the tape is damaged: record 2 names something that did not come before it";
     assert_eq!(damage(record + 8 + 48, 9), named);
+    let past = "the tape is damaged: record 2 is an event past the last address";
+    assert_eq!(damage(record + 8 + 7, 0x80), past);
+    assert_eq!(damage(record + 16 + 7, 0xff), past);
 }
 
 #[test]

@@ -35,7 +35,7 @@ const GRAPH: [Edges; 13] = [
     },
     Edges {
         package: "larder-fuzz",
-        ours: &["larder-core", "larder-sim", "larder", "larder-cli"],
+        ours: &["larder-core", "larder-sim", "larder-tape", "larder", "larder-c", "larder-cli"],
         others: true,
     },
     Edges {

@@ -220,6 +220,7 @@ static void settings_and_statistics(void) {
     CHECK(stats.allocated_bytes.all.peak == (int64_t)(2 * MIB) && stats.allocated_bytes.all.freed > 0);
     OK(larder_reset_peak_stats(larder, 0));
     OK(larder_reset_accumulated_stats(larder, 0));
+    OK(larder_check(larder));
     OK(larder_get_stats(larder, 0, &stats));
     CHECK(stats.allocated_bytes.all.peak == 0 && stats.allocated_bytes.all.freed == 0);
     FAILS(larder_get_stats(larder, 7, &stats), LARDER_NO_DEVICE, "no device 7");

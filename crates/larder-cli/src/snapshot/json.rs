@@ -114,6 +114,20 @@ impl<W: Write> Emitter for Json<'_, W> {
     }
 }
 
+/// An address, a number of bytes or a time. Torch's numbers have a sign, so that such a one has 63 bits.
+#[derive(Clone, Copy)]
+struct Number(u64);
+
+impl<'de> Deserialize<'de> for Number {
+    fn deserialize<D: de::Deserializer<'de>>(deserializer: D) -> Result<Number, D::Error> {
+        let number = u64::deserialize(deserializer)?;
+        if i64::try_from(number).is_err() {
+            return Err(de::Error::custom(format_args!("{number} has more than 63 bits")));
+        }
+        Ok(Number(number))
+    }
+}
+
 #[derive(Deserialize)]
 struct FrameText {
     name: String,
@@ -125,9 +139,9 @@ struct FrameText {
 
 #[derive(Deserialize)]
 struct BlockText {
-    address: u64,
-    size: u64,
-    requested_size: u64,
+    address: Number,
+    size: Number,
+    requested_size: Number,
     state: StateText,
     frames: Option<Vec<FrameText>>,
     #[serde(flatten)]
@@ -152,8 +166,8 @@ enum KindText {
 #[derive(Deserialize)]
 struct SegmentText {
     device: u32,
-    address: u64,
-    total_size: u64,
+    address: Number,
+    total_size: Number,
     stream: i64,
     segment_type: KindText,
     segment_pool_id: (u64, u64),
@@ -167,11 +181,11 @@ struct SegmentText {
 #[derive(Deserialize)]
 struct EntryText {
     action: String,
-    addr: Option<u64>,
-    device_free: Option<u64>,
-    size: u64,
+    addr: Option<Number>,
+    device_free: Option<Number>,
+    size: Number,
     stream: i64,
-    time_us: Option<u64>,
+    time_us: Option<Number>,
     compile_context: Option<String>,
     user_metadata: Option<String>,
     pool_id: Option<(u64, u64)>,
@@ -189,10 +203,10 @@ fn stack(builder: &mut Builder, frames: Option<Vec<FrameText>>) -> Option<StackI
 }
 
 /// Whether the addresses from `addr` on can be counted.
-fn fits<E: de::Error>(addr: u64, size_bytes: u64) -> Result<(), E> {
-    match addr.checked_add(size_bytes) {
-        Some(_) => Ok(()),
-        None => Err(E::custom(format_args!("what is at {addr} reaches past the last address"))),
+fn fits<E: de::Error>(Number(addr): Number, Number(size_bytes): Number) -> Result<(), E> {
+    match i64::try_from(addr + size_bytes) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(E::custom(format_args!("what is at {addr} reaches past the last address"))),
     }
 }
 
@@ -202,9 +216,9 @@ fn push_segment<E: de::Error>(builder: &mut Builder, text: SegmentText) -> Resul
     for block in text.blocks {
         fits(block.address, block.size)?;
         let mut info = BlockInfo {
-            addr: block.address,
-            size_bytes: block.size,
-            requested_bytes: block.requested_size,
+            addr: block.address.0,
+            size_bytes: block.size.0,
+            requested_bytes: block.requested_size.0,
             stack: stack(builder, block.frames),
             state: match block.state {
                 StateText::ActiveAllocated => BlockState::Allocated,
@@ -219,8 +233,8 @@ fn push_segment<E: de::Error>(builder: &mut Builder, text: SegmentText) -> Resul
     let stack = stack(builder, text.frames);
     builder.segments.push(SegmentInfo {
         device: text.device,
-        addr: text.address,
-        size_bytes: text.total_size,
+        addr: text.address.0,
+        size_bytes: text.total_size.0,
         stream: text.stream as u64,
         pool_id: text.segment_pool_id,
         is_small: text.segment_type == KindText::Small,
@@ -243,10 +257,10 @@ fn push_entry<E: de::Error>(builder: &mut Builder, text: EntryText) -> Result<()
     let stack = stack(builder, text.frames);
     builder.entry(NewEntry {
         action,
-        addr,
-        size_bytes: text.size,
+        addr: addr.0,
+        size_bytes: text.size.0,
         stream: text.stream as u64,
-        time_us: text.time_us,
+        time_us: text.time_us.map(|time| time.0),
         compile_context: text.compile_context.as_deref(),
         user_metadata: text.user_metadata.as_deref(),
         pool_id: text.pool_id,

@@ -327,9 +327,8 @@ pub(super) fn pool_id(objects: &Objects, value: Value) -> Option<(u64, u64)> {
         _ => return None,
     };
     match *items {
-        [Value::Int(first), Value::Int(second)] => {
-            Some((u64::try_from(first).ok()?, u64::try_from(second).ok()?))
-        }
+        // As with streams, the high half of what 64 bits can say is negative.
+        [Value::Int(first), Value::Int(second)] => Some((first as u64, second as u64)),
         _ => None,
     }
 }

@@ -16,6 +16,8 @@ use super::live::{Epoch, settings, sums};
 
 /// Blocks begin at multiples of this and have at least this size.
 const UNIT_BYTES: u64 = KIB / 2;
+/// Where addresses end, and the most bytes that a snapshot's numbers can say.
+const BYTES_MAX: u64 = i64::MAX as u64;
 
 impl Snapshot {
     /// What a tape recorded.
@@ -37,10 +39,14 @@ impl Snapshot {
             })
             .collect();
         let devices = tape.events.iter().map(|event| event.device + 1).max().unwrap_or(1);
-        for device in 0..devices {
+        let mut traces: Vec<Vec<&TapeEvent>> = vec![Vec::new(); devices as usize];
+        for event in &tape.events {
+            traces[event.device as usize].push(event);
+        }
+        for (device, trace) in (0..devices).zip(traces) {
             builder.begin_trace();
             let mut ending = Ending::default();
-            for event in tape.events.iter().filter(|event| event.device == device) {
+            for event in trace {
                 let stack = event.stack.and_then(|stack| stacks[stack]);
                 push(&mut builder, tape, event, stack, epoch);
                 ending.follow(event, stack);
@@ -113,9 +119,11 @@ impl Ending {
             Action::SegmentFree => drop(self.backed.remove(&event.addr)),
             Action::SegmentUnmap => self.unmap(event.addr, event.size_bytes),
             Action::Alloc => {
+                let size_bytes = event.size_bytes.max(1).next_multiple_of(UNIT_BYTES);
                 let info = BlockInfo {
                     addr: event.addr,
-                    size_bytes: event.size_bytes.max(1).next_multiple_of(UNIT_BYTES),
+                    // Rounded up, but not past the last address.
+                    size_bytes: size_bytes.min(BYTES_MAX - event.addr),
                     requested_bytes: event.size_bytes,
                     stack,
                     state: BlockState::Allocated,
@@ -145,7 +153,7 @@ impl Ending {
             .collect();
         for (begin, backed) in touched {
             self.backed.remove(&begin);
-            let backed_end = begin + backed.size_bytes;
+            let backed_end = begin.saturating_add(backed.size_bytes);
             if begin < addr {
                 self.backed.insert(begin, Backed { size_bytes: addr - begin, ..backed });
             }
@@ -202,7 +210,9 @@ impl Ending {
             blocks.push(free(at, end - at));
         }
         let sum = |bytes: fn(&BlockInfo) -> u64, states: &[BlockState]| -> u64 {
-            blocks.iter().filter(|block| states.contains(&block.state)).map(bytes).sum()
+            let counted = blocks.iter().filter(|block| states.contains(&block.state)).map(bytes);
+            // A tape that is damaged may have blocks that overlap, and sums of any size.
+            counted.fold(0, u64::saturating_add).min(BYTES_MAX)
         };
         let active = [BlockState::Allocated, BlockState::PendingFree];
         let more = sums(

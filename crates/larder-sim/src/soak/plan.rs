@@ -72,7 +72,7 @@ impl Trouble {
         self.call_failure_probability > 0.0
     }
 
-    fn from_random(random: &mut Random, memory_bytes: u64) -> Trouble {
+    pub(super) fn from_random(random: &mut Random, memory_bytes: u64) -> Trouble {
         let failing = random.chance(0.7);
         let probability = *random.pick(&[0.002, 0.01, 0.05]);
         let page_share = random.between(1, 4);
@@ -188,7 +188,7 @@ fn script_options(random: &mut Random, streams: u32, steps: usize) -> (u64, Gene
 }
 
 /// A settings text: mostly a mixture, at times nothing but the one about expandable segments.
-fn settings(random: &mut Random, expandable: bool) -> String {
+pub(super) fn settings(random: &mut Random, expandable: bool) -> String {
     let mut entries = Vec::new();
     if expandable {
         entries.push("expandable_segments:True".to_owned());
