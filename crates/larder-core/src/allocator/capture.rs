@@ -199,7 +199,15 @@ impl Shelf {
         let is_asked = !origins.is_empty()
             || (!is_idle && (by_stream || reuses))
             || (by_stream && self.sightings.is_curious());
-        let own = if is_asked { self.ask(device, stream)? } else { None };
+        let mut own = None;
+        if is_asked {
+            own = self.ask(device, stream)?;
+            for origin in self.sightings.own_suspects(thread) {
+                if origin != stream {
+                    self.ask(device, origin)?;
+                }
+            }
+        }
         if !is_idle {
             if by_stream && own.is_none() {
                 self.poll_events(device)?;

@@ -34,6 +34,8 @@ struct Scope {
     /// The stream that a capture inside it begins on, if the scope says so or its thread worked on
     /// that stream when it opened the scope.
     origin: Option<StreamId>,
+    /// Whether the origin is its thread's own stream, about which that thread may ask.
+    own_origin: bool,
     /// Whether it is a capture's scope by its filter.
     for_capture: bool,
     /// Whether nothing was seen of its thread's requests yet, so that a capture may be on in it.
@@ -65,12 +67,14 @@ impl Sightings {
         filter: Option<Filter>,
         current: Option<StreamId>,
     ) {
-        let (origin, for_capture) = match filter {
+        let (origin, own_origin) = match filter {
             Some(Filter::Capture(origin)) => (Some(origin), true),
             Some(Filter::Stream(origin)) => (Some(origin), false),
-            Some(Filter::Any | Filter::Thread(_)) | None => (current, false),
+            Some(Filter::Any | Filter::Thread(_)) | None => (current, true),
         };
-        self.scopes.push(Scope { pool, thread, origin, for_capture, suspected: !for_capture });
+        let for_capture = matches!(filter, Some(Filter::Capture(_)));
+        let suspected = !for_capture;
+        self.scopes.push(Scope { pool, thread, origin, own_origin, for_capture, suspected });
     }
 
     /// A scope is closed, and with it the captures that ran in no other.
@@ -197,6 +201,12 @@ impl Sightings {
         scopes.filter_map(|scope| Some((scope.origin?, scope.thread == thread))).collect()
     }
 
+    /// Where captures may have begun in scopes of this thread that are not captures' by their filters.
+    pub(super) fn own_suspects(&self, thread: ThreadId) -> Vec<StreamId> {
+        let own = |scope: &&Scope| scope.thread == thread && scope.suspected && scope.own_origin;
+        self.scopes.iter().filter(own).filter_map(|scope| scope.origin).collect()
+    }
+
     /// The streams about which the one thread that has scopes has to ask, to know whether it is
     /// capturing: those that its scopes name, and those that it named since.
     pub(super) fn worth_asking(&self) -> BTreeSet<StreamId> {
@@ -295,5 +305,83 @@ impl Sightings {
         for running in &mut self.running {
             running.streams.remove(&stream);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+
+    const POOL: PoolId = PoolId(1, 0);
+    const OTHER: PoolId = PoolId(0, 1);
+    const ONE: CaptureId = CaptureId(7);
+    const MAIN: StreamId = StreamId(3);
+    const SIDE: StreamId = StreamId(4);
+    const FAR: StreamId = StreamId(5);
+
+    /// Two threads: this one, and one that is over.
+    fn threads() -> [ThreadId; 2] {
+        [thread::current().id(), thread::spawn(|| thread::current().id()).join().unwrap()]
+    }
+
+    #[test]
+    fn a_capture_is_over_when_its_origin_is_seen_elsewhere_or_its_scope_is_closed() {
+        let [me, other] = threads();
+        let mut sightings = Sightings::default();
+        sightings.open(OTHER, other, Some(Filter::Any), None);
+        sightings.open(POOL, me, Some(Filter::Capture(MAIN)), None);
+        for end in 0..2 {
+            sightings.sight(MAIN, Some(ONE), me);
+            sightings.sight(SIDE, Some(ONE), me);
+            sightings.took(ONE, POOL);
+            assert_eq!((sightings.of(SIDE), sightings.begun_on(MAIN)), (Some(ONE), Some(ONE)));
+            assert!(sightings.is_suspect(SIDE, other) && !sightings.is_suspect(FAR, other));
+            if end == 0 {
+                sightings.sight(MAIN, None, me);
+            } else {
+                sightings.close(POOL);
+            }
+            assert_eq!((sightings.of(SIDE), sightings.has_running()), (None, false));
+        }
+    }
+
+    #[test]
+    fn a_broken_capture_whose_number_nobody_knows_is_the_one_that_it_was() {
+        let [me, _] = threads();
+        let mut sightings = Sightings::default();
+        sightings.open(POOL, me, None, Some(MAIN));
+        sightings.sight(MAIN, Some(ONE), me);
+        sightings.sight(MAIN, Some(CaptureId(0)), me);
+        assert_eq!(sightings.of(MAIN), Some(ONE));
+        sightings.sight(SIDE, Some(CaptureId(0)), me);
+        assert_eq!(sightings.of(SIDE), Some(CaptureId(0)), "captured in any case");
+    }
+
+    #[test]
+    fn a_scope_may_hold_a_capture_until_its_thread_is_seen_without_one() {
+        let [me, other] = threads();
+        let mut sightings = Sightings::default();
+        sightings.open(POOL, other, None, Some(MAIN));
+        assert!(sightings.may_others_capture(me) && sightings.is_suspect(MAIN, me));
+        sightings.sight(SIDE, None, other);
+        assert!(sightings.may_others_capture(me), "it works on another stream besides");
+        assert_eq!(sightings.own_suspects(other), [MAIN]);
+        sightings.sight(MAIN, None, other);
+        assert!(!sightings.may_others_capture(me) && !sightings.is_suspect(MAIN, me));
+        assert!(!sightings.is_alone(me) && sightings.is_alone(other));
+    }
+
+    #[test]
+    fn a_stream_is_its_last_users_and_suspect_while_that_one_may_be_capturing() {
+        let [me, other] = threads();
+        let mut sightings = Sightings::default();
+        sightings.note_user(FAR, other);
+        assert!(!sightings.is_suspect(FAR, me));
+        sightings.open(POOL, other, Some(Filter::Capture(MAIN)), None);
+        assert!(sightings.is_suspect(FAR, me) && !sightings.is_suspect(FAR, other));
+        sightings.note_user(FAR, me);
+        assert!(!sightings.is_suspect(FAR, me));
     }
 }
