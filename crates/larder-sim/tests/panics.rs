@@ -137,17 +137,20 @@ fn a_tracker_that_panics() {
     }
 }
 
+/// Frees a block at its end.
+struct Late<'a>(&'a BenchTop, Addr);
+
+impl Drop for Late<'_> {
+    fn drop(&mut self) {
+        self.0.allocator.free(self.1).unwrap();
+    }
+}
+
 #[test]
 fn a_tracker_that_panics_while_the_program_unwinds_does_not_end_it() {
     let top = BenchTop::larder(GIB, "");
     let block = top.allocator.malloc(5 * MIB, MAIN).unwrap();
     top.allocator.on_event(|event| assert_ne!(event.action, Action::FreeRequested, "a bad mood"));
-    struct Late<'a>(&'a BenchTop, Addr);
-    impl Drop for Late<'_> {
-        fn drop(&mut self) {
-            self.0.allocator.free(self.1).unwrap();
-        }
-    }
     let panic = panic_of(|| {
         let _late = Late(&top, block);
         panic!("for another reason");
@@ -235,15 +238,18 @@ fn a_source_that_panics() {
     }
 }
 
+/// Calls the allocator at its end.
+struct Farewell(Arc<larder_core::Allocator>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let _ = self.0.stats();
+    }
+}
+
 #[test]
 fn a_source_that_calls_the_allocator_when_it_is_dropped() {
     let top = BenchTop::larder(GIB, "");
-    struct Farewell(Arc<larder_core::Allocator>);
-    impl Drop for Farewell {
-        fn drop(&mut self) {
-            let _ = self.0.stats();
-        }
-    }
     let farewell = Farewell(top.allocator.clone());
     let source = SourceFunctions::new(
         move |_, _| {

@@ -81,6 +81,7 @@ impl Block {
     }
 
     /// Frees the block as dropping it does. If that goes wrong, the block comes back with the error.
+    #[allow(clippy::result_large_err)] // The block itself is in it.
     pub fn free(mut self) -> Result<(), FreeError<Block>> {
         match self.give_back() {
             Ok(()) => Ok(()),

@@ -102,6 +102,7 @@ impl<T> Buffer<T> {
     }
 
     /// Frees the buffer as dropping it does. If that goes wrong, the buffer comes back with the error.
+    #[allow(clippy::result_large_err)] // The buffer itself is in it.
     pub fn free(self) -> Result<(), FreeError<Buffer<T>>> {
         let len = self.len;
         self.block.free().map_err(|FreeError { error, unfreed }| FreeError {

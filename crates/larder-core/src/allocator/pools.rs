@@ -306,7 +306,7 @@ impl Shelf {
         if self.heap.plan_retirement(pool).is_some_and(|bare| bare.is_empty()) {
             self.heap.retire_pool(pool);
             // What it does when it is dropped is its own, and may need locks.
-            self.sources.remove(&pool).map(caught::drop_later);
+            self.sources.remove(&pool).into_iter().for_each(caught::drop_later);
         }
     }
 }

@@ -172,7 +172,9 @@ mod tests {
     fn names_of_captures_stand_among_those_of_programs() {
         let mut table = NameTable::default();
         let names = [(0, 3), (4, 0), (0, 12), (0, 1)].map(|(of, number)| PoolId(of, number));
-        names.into_iter().for_each(|name| table.add(name));
+        for name in names {
+            table.add(name);
+        }
         let order: Vec<PoolId> = table.iter().collect();
         assert_eq!(order, [PoolId(4, 0), PoolId(0, 12), PoolId(0, 1), PoolId(0, 3)]);
         assert!(!table.remove(PoolId(0, 4)), "another name of the same number");
