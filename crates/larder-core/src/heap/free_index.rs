@@ -327,7 +327,7 @@ impl FreeIndex {
     fn insert_among(&mut self, slots: &mut [Block], bin: usize, id: BlockId) {
         slots[id.place()].bin = bin as u16;
         let held = self.bins[bin];
-        let is_long = held.rows().is_some() || slots[held.place()].depth >= LIST_MAX;
+        let is_long = held.rows().is_some() || slots[held.place()].depth == LIST_MAX;
         if is_long {
             return self.insert_into_rows(slots, bin, id);
         }
