@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_lock::TurnGuard;
 
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Shelf, lost};
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
@@ -106,7 +106,8 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    fn is_on(&self) -> bool {
+    #[inline]
+    pub(super) fn is_on(&self) -> bool {
         self.on.load(Ordering::Relaxed)
     }
 
@@ -158,24 +159,6 @@ impl Shelf {
         self.try_now_ns(device).unwrap_or_else(|| device.now_ns())
     }
 
-    /// Hands out a free block on the usual path while a history is on that asks for no more than
-    /// entries.
-    #[inline(never)]
-    pub(super) fn take_told(
-        &mut self,
-        device: &dyn Device,
-        size_bytes: u64,
-        stream: StreamId,
-    ) -> Option<Addr> {
-        self.begin_simply(device).then(|| self.heap.take_told(size_bytes, stream))?
-    }
-
-    /// Puts back a block on the usual path while a history is on that asks for no more than entries.
-    #[inline(never)]
-    pub(super) fn put_told(&mut self, device: &dyn Device, addr: Addr) -> bool {
-        self.begin_simply(device) && self.heap.put_told(addr)
-    }
-
     /// A device call took its time.
     pub(super) fn tick(&mut self, device: &dyn Device) {
         if self.heap.recorder().is_listening() {
@@ -193,6 +176,21 @@ impl Shelf {
 }
 
 impl Allocator {
+    /// Hands out a free block on the usual path while a history is on that asks for no more than
+    /// entries.
+    #[inline(never)]
+    pub(super) fn take_told(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
+        shelf.begin_simply(&*self.device).then(|| shelf.heap.take_told(size_bytes, stream))?
+    }
+
+    /// Puts back a block on the usual path while a history is on that asks for no more than entries.
+    #[inline(never)]
+    pub(super) fn put_told(&self, addr: Addr) -> bool {
+        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
+        shelf.begin_simply(&*self.device) && shelf.heap.put_told(addr)
+    }
+
     /// Locks for a call in which something may happen that is remembered. Its context is gathered
     /// before, if contexts of this level are.
     #[inline]

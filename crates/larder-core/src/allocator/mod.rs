@@ -135,8 +135,14 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        let quick = |shelf: &mut Shelf| shelf.take_quickly(&*self.device, size_bytes, stream);
-        match self.shelf.run(quick).unwrap_or_else(|poisoned| lost(poisoned)) {
+        // Whoever remembers what happens has to be asked for the time, which is no short work.
+        let taken = if self.watch.is_on() {
+            self.take_told(size_bytes, stream)
+        } else {
+            let take = |shelf: &mut Shelf| shelf.heap.take_plainly(size_bytes, stream);
+            self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned))
+        };
+        match taken {
             Some(addr) => Ok(addr),
             None => self.malloc_with_care(size_bytes, stream),
         }
@@ -188,8 +194,12 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        let quick = |shelf: &mut Shelf| shelf.put_quickly(&*self.device, addr);
-        let is_put = self.shelf.run(quick).unwrap_or_else(|poisoned| lost(poisoned));
+        let is_put = if self.watch.is_on() {
+            self.put_told(addr)
+        } else {
+            let put = |shelf: &mut Shelf| shelf.heap.put_plainly(addr);
+            self.shelf.run(put).unwrap_or_else(|poisoned| lost(poisoned))
+        };
         if is_put { Ok(()) } else { self.free_with_care(addr) }
     }
 
@@ -382,28 +392,6 @@ impl Allocator {
     /// returns. It may call the allocator.
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         self.hooks.on_out_of_memory(Arc::new(observer));
-    }
-}
-
-impl Shelf {
-    /// Hands out a free block on the usual path, if nothing is on that asks for more.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn take_quickly(
-        &mut self,
-        device: &dyn Device,
-        size_bytes: u64,
-        stream: StreamId,
-    ) -> Option<Addr> {
-        let plainly = self.heap.take_plainly(size_bytes, stream);
-        plainly.or_else(|| self.take_told(device, size_bytes, stream))
-    }
-
-    /// Puts back a block on the usual path, if nothing is on that asks for more.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn put_quickly(&mut self, device: &dyn Device, addr: Addr) -> bool {
-        self.heap.put_plainly(addr) || self.put_told(device, addr)
     }
 }
 

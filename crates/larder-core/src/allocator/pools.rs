@@ -282,6 +282,7 @@ impl Shelf {
         for pool in self.heap.released_pools() {
             self.empty_private(device, pool, own)?;
         }
+        self.heap.forget_idle_streams();
         Ok(())
     }
 

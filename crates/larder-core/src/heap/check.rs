@@ -77,6 +77,11 @@ impl Heap {
         census: &mut Census,
     ) -> Result<(), String> {
         let lane = self.pools.lane(segment.lane);
+        ensure!(
+            self.pools.has_lane(segment.lane),
+            "{id:?} is in {:?}, which was removed",
+            segment.lane
+        );
         let at_kind = usize::from(lane.kind == PoolKind::Large);
         if !segment.is_expandable() {
             census.segment[at_kind] += 1;
@@ -173,7 +178,7 @@ impl Heap {
     /// segments, so that all of them came from the source.
     fn check_pools(&self) -> Result<(), String> {
         for (lane_id, lane) in self.pools.lanes() {
-            let is_empty = lane.free.is_empty() && lane.unmapped.is_empty();
+            let is_empty = lane.has_no_block();
             ensure!(
                 is_empty || self.is_alive(lane.pool),
                 "{lane_id:?} has blocks, but its pool is gone"
@@ -219,10 +224,11 @@ impl Heap {
 
     /// Each lane's indexes hold exactly its free and its unmapped blocks, in order.
     fn check_lanes(&self, census: &Census) -> Result<(), String> {
+        self.pools.check()?;
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
             let mut last = (0, Addr(0));
-            for id in lane.free.iter(&self.blocks) {
+            for id in lane.free_blocks(&self.blocks) {
                 let block = &self.blocks[id];
                 ensure!(
                     block.state == State::Free && block.lane == lane_id,

@@ -48,6 +48,7 @@ impl Heap {
     /// what was handed out on it goes back to the device once it is free. Gives back the events that
     /// were recorded on it.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) -> Vec<EventId> {
+        self.settle();
         let mut events = Vec::new();
         while let Some((first, _)) = self.pending.front_from(stream)
             && first == stream
@@ -58,6 +59,7 @@ impl Heap {
             self.blocks[block].used_elsewhere = false;
         }
         self.pools.retire(stream);
+        self.forget_gone_streams();
         events
     }
 
@@ -70,6 +72,6 @@ impl Heap {
     pub(super) fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         self.record_of(id, Record::FreeCompleted { place, requested_bytes });
-        self.reclaim_where::<false>(id);
+        self.reclaim(id);
     }
 }
