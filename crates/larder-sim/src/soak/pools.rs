@@ -9,6 +9,7 @@ use larder_core::{Addr, Error, PoolId, StreamId};
 use super::model;
 use super::run::Run;
 use super::witness::{Outcome, Placed};
+use crate::Calls;
 use crate::script::{Op, Route};
 
 /// A layout that was saved, by the allocator and by the model, with what there is to know of it.
@@ -67,8 +68,16 @@ impl Run<'_> {
             }
             Op::Checkpoint { checkpoint, pool } => self.checkpoint(checkpoint, pool),
             Op::PoolEmpty { pool } => {
+                let waits = |calls: Calls| calls.wait_event + calls.wait_stream;
+                let before = waits(self.device.calls());
                 let emptied = self.allocator.empty_pool(pool_id(pool));
                 self.tolerate(emptied)?;
+                // What was waited for may be the end of other blocks' uses too, on any stream.
+                if waits(self.device.calls()) > before {
+                    for stream in 0..self.plan.script.streams {
+                        self.witness.sync(stream_id(stream));
+                    }
+                }
                 self.model.iter_mut().for_each(|model| model.empty_pool(pool));
                 Ok(())
             }
