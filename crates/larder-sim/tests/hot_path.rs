@@ -16,36 +16,39 @@ struct Counting;
 
 thread_local! {
     static REQUESTS: Cell<u64> = const { Cell::new(0) };
+    static HELD_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
-fn count() {
+fn count(more_bytes: usize, fewer_bytes: usize) {
     // A thread that is going away has no counter any more, and nobody asks for it.
     let _ = REQUESTS.try_with(|requests| requests.set(requests.get() + 1));
+    let change_bytes = more_bytes as i64 - fewer_bytes as i64;
+    let _ = HELD_BYTES.try_with(|held| held.set(held.get() + change_bytes));
 }
 
 // SAFETY: every call is passed on to the system's allocator as it came, which keeps the contract;
 // counting uses a thread-local that is not allocated and has no destructor.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size(), 0);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        count();
+        count(layout.size(), 0);
         // SAFETY: the caller keeps the contract of `alloc_zeroed`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
-        count();
+        count(new_size, layout.size());
         // SAFETY: the caller keeps the contract of `realloc`; `at` came from the system.
         unsafe { System.realloc(at, layout, new_size) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count();
+        count(0, layout.size());
         // SAFETY: the caller keeps the contract of `dealloc`; `at` came from the system.
         unsafe { System.dealloc(at, layout) }
     }
@@ -57,6 +60,11 @@ static COUNTING: Counting = Counting;
 /// How often this thread asked its host for memory, or gave some back.
 fn host_requests() -> u64 {
     REQUESTS.with(Cell::get)
+}
+
+/// How much of its host's memory this thread took and did not give back.
+fn held_bytes() -> i64 {
+    HELD_BYTES.with(Cell::get)
 }
 
 /// Runs a piece of work until it is warm, then shows that it costs neither host nor device.
@@ -183,5 +191,24 @@ fn looking_at_a_block_costs_nothing() {
             top.allocator.base_allocation(addr).unwrap();
             assert!(top.allocator.free(addr.offset(512)).is_err());
         });
+    });
+}
+
+/// Not a path that is hot, but the same measure: what is kept for a stream goes when its memory does.
+#[test]
+fn streams_that_were_used_once_leave_nothing_on_the_host() {
+    each_top("", |top| {
+        let use_streams = |streams: std::ops::Range<u64>| {
+            for stream in streams {
+                let addr = top.allocator.malloc(512, StreamId(stream)).unwrap();
+                top.allocator.free(addr).unwrap();
+            }
+            top.allocator.empty_cache().unwrap();
+        };
+        use_streams(1..10);
+        let before_bytes = held_bytes();
+        (1..1000).for_each(|ten| use_streams(ten * 10..ten * 10 + 10));
+        let more_bytes = held_bytes() - before_bytes;
+        assert!(more_bytes < 4096, "{more_bytes} bytes more for 10,000 streams");
     });
 }

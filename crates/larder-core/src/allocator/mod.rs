@@ -121,7 +121,7 @@ impl Allocator {
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         let taken = if let Some(mut shelf) = self.shelf.enter_on_turn() {
-            let taken = shelf.take_quickly(&*self.device, size_bytes, stream);
+            let taken = shelf.take_quickly(&self.device, size_bytes, stream);
             shelf.leave();
             taken
         } else {
@@ -137,7 +137,7 @@ impl Allocator {
     #[inline(never)]
     fn take_at_the_gate(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
         let mut shelf = self.shelf.lock().expect(UNPOISONED);
-        shelf.take_quickly(&*self.device, size_bytes, stream)
+        shelf.take_quickly(&self.device, size_bytes, stream)
     }
 
     #[inline(never)]
@@ -181,7 +181,7 @@ impl Allocator {
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
         let is_put = if let Some(mut shelf) = self.shelf.enter_on_turn() {
-            let is_put = shelf.put_quickly(&*self.device, addr);
+            let is_put = shelf.put_quickly(&self.device, addr);
             shelf.leave();
             is_put
         } else {
@@ -194,7 +194,7 @@ impl Allocator {
     #[inline(never)]
     fn put_at_the_gate(&self, addr: Addr) -> bool {
         let mut shelf = self.shelf.lock().expect(UNPOISONED);
-        shelf.put_quickly(&*self.device, addr)
+        shelf.put_quickly(&self.device, addr)
     }
 
     #[inline(never)]
@@ -388,19 +388,19 @@ impl Shelf {
     #[allow(clippy::inline_always)]
     fn take_quickly(
         &mut self,
-        device: &dyn Device,
+        device: &Arc<dyn Device>,
         size_bytes: u64,
         stream: StreamId,
     ) -> Option<Addr> {
         let plainly = self.heap.take_plainly(size_bytes, stream);
-        plainly.or_else(|| self.take_told(device, size_bytes, stream))
+        plainly.or_else(|| self.take_told(&**device, size_bytes, stream))
     }
 
     /// Puts back a block on the usual path, if nothing is on that asks for more.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn put_quickly(&mut self, device: &dyn Device, addr: Addr) -> bool {
-        self.heap.put_plainly(addr) || self.put_told(device, addr)
+    fn put_quickly(&mut self, device: &Arc<dyn Device>, addr: Addr) -> bool {
+        self.heap.put_plainly(addr) || self.put_told(&**device, addr)
     }
 }
 

@@ -216,6 +216,7 @@ impl Shelf {
         for pool in self.heap.released_pools() {
             self.empty_private(device, pool)?;
         }
+        self.heap.forget_idle_streams();
         Ok(())
     }
 

@@ -28,6 +28,9 @@ impl BlockId {
     }
 }
 
+/// There are fewer blocks than this. What is larger is free for others to number their things with.
+pub(crate) const BLOCKS_MAX: u32 = 1 << 31;
+
 /// The slot of a block, or nobody's.
 #[inline]
 pub(crate) fn place_of(id: Option<BlockId>) -> usize {
@@ -64,6 +67,8 @@ pub(crate) struct Block {
     pub(crate) shelf_next: Option<BlockId>,
     /// Its bin in the index of free blocks, while it is there.
     pub(crate) bin: u16,
+    /// So many blocks, or fewer, are in its list from it on, while it is in one. It falls along the list.
+    pub(crate) depth: u8,
     pub(crate) segment: SegmentId,
     pub(crate) lane: LaneId,
     /// The kind of the lane's pool; kept here because every record of the block names it.
@@ -113,6 +118,7 @@ impl Blocks {
             shelf_prev: None,
             shelf_next: None,
             bin: 0,
+            depth: 0,
             segment: SegmentId::NONE,
             lane: LaneId(0),
             kind: PoolKind::Small,
@@ -134,7 +140,8 @@ impl Blocks {
     #[cold]
     #[inline(never)]
     fn grow(&mut self) {
-        let index = u32::try_from(self.slots.len()).expect("fewer than 4 billion blocks");
+        let index = self.slots.len() as u32;
+        assert!(index < BLOCKS_MAX, "fewer than 2 billion blocks");
         let nobody = Block { next: self.spare, ..self.slots[0] };
         self.slots.push(nobody);
         self.spare = BlockId::from_index(index);
@@ -218,19 +225,19 @@ pub(crate) fn split(
     size_bytes: u64,
 ) -> BlockId {
     let rest_id = take_spare(slots, spare);
-    let block = &mut slots[id.place()];
-    debug_assert!(size_bytes > 0 && size_bytes < block.size_bytes);
-    let whole = *block;
-    block.size_bytes = size_bytes;
-    block.next = Some(rest_id);
-    // As a whole into its place, and then what differs.
+    // The whole line into its place, and then what differs.
+    slots[rest_id.place()] = slots[id.place()];
     let rest = &mut slots[rest_id.place()];
-    *rest = whole;
-    rest.addr = whole.addr.offset(size_bytes);
-    rest.size_bytes = whole.size_bytes - size_bytes;
+    debug_assert!(size_bytes > 0 && size_bytes < rest.size_bytes);
+    rest.addr = rest.addr.offset(size_bytes);
+    rest.size_bytes -= size_bytes;
     rest.prev = Some(id);
     rest.oversize = false;
-    slots[place_of(whole.next)].prev = Some(rest_id);
+    let next = rest.next;
+    slots[place_of(next)].prev = Some(rest_id);
+    let block = &mut slots[id.place()];
+    block.size_bytes = size_bytes;
+    block.next = Some(rest_id);
     rest_id
 }
 

@@ -75,6 +75,11 @@ impl Heap {
         census: &mut Census,
     ) -> Result<(), String> {
         let lane = self.pools.lane(segment.lane);
+        ensure!(
+            self.pools.lane_at(lane.pool, lane.stream) == Some(segment.lane),
+            "{id:?} is in {:?}, which was removed",
+            segment.lane
+        );
         let at_kind = usize::from(lane.kind == PoolKind::Large);
         if !segment.is_expandable() {
             census.segment[at_kind] += 1;
@@ -168,10 +173,11 @@ impl Heap {
 
     /// Each lane's indexes hold exactly its free and its unmapped blocks, in order.
     fn check_lanes(&self, census: &Census) -> Result<(), String> {
+        self.pools.check()?;
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
             let mut last = (0, Addr(0));
-            for id in lane.free.iter(&self.blocks) {
+            for id in lane.free_blocks(&self.blocks) {
                 let block = &self.blocks[id];
                 ensure!(
                     block.state == State::Free && block.lane == lane_id,

@@ -70,30 +70,33 @@ impl CoverMap {
         self.tables.retain(|table| table.len > 0);
     }
 
-    /// The segment that the address may lie in: one that starts inside its granule and not behind
-    /// it, or else the one that covers the granule's first byte. `start` says where one starts.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn segment_near(
+    /// The segment that the address lies in if it starts inside the address's granule, and not behind
+    /// the address. `start` says where one starts.
+    pub(crate) fn segment_inside(
         &self,
         addr: Addr,
         start: impl Fn(SegmentId) -> Addr,
     ) -> Option<SegmentId> {
+        let id = *self.inside.get(&(addr.0 >> GRANULE_SHIFT))?;
+        (addr >= start(id)).then_some(id)
+    }
+
+    /// Any other segment that the address may lie in: the one that covers the first byte of its granule,
+    /// or none.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn segment_near(&self, addr: Addr) -> SegmentId {
         let granule = addr.0 >> GRANULE_SHIFT;
-        if !self.inside.is_empty()
-            && let Some(&id) = self.inside.get(&granule)
-            && addr >= start(id)
-        {
-            return Some(id);
-        }
         let number = granule >> TABLE_SHIFT;
         // Mostly there is one table.
         let table = match self.tables.first() {
             Some(table) if table.number == number => table,
-            _ => self.later_table(number)?,
+            _ => match self.later_table(number) {
+                Some(table) => table,
+                None => return SegmentId::NONE,
+            },
         };
-        let id = table.segments[granule as usize % GRANULES];
-        (id != SegmentId::NONE).then_some(id)
+        table.segments[granule as usize % GRANULES]
     }
 
     #[inline(never)]
@@ -133,13 +136,12 @@ mod tests {
         let far = Addr(1 << 52);
         map.add(segment(1), Addr(4 * MIB), Span::new(Addr(4 * MIB), 20 * MIB));
         map.add(segment(2), far, Span::new(far, 2 * MIB));
-        let near = |map: &CoverMap, addr| map.segment_near(addr, |_| unreachable!());
-        assert_eq!(near(&map, Addr(4 * MIB)), Some(segment(1)));
-        assert_eq!(near(&map, Addr(24 * MIB - 1)), Some(segment(1)));
-        assert_eq!(near(&map, Addr(24 * MIB)), None);
-        assert_eq!(near(&map, far.offset(512)), Some(segment(2)));
+        assert_eq!(map.segment_near(Addr(4 * MIB)), segment(1));
+        assert_eq!(map.segment_near(Addr(24 * MIB - 1)), segment(1));
+        assert_eq!(map.segment_near(Addr(24 * MIB)), SegmentId::NONE);
+        assert_eq!(map.segment_near(far.offset(512)), segment(2));
         map.remove(segment(1), Span::new(Addr(4 * MIB), 20 * MIB));
-        assert_eq!(near(&map, Addr(4 * MIB)), None);
+        assert_eq!(map.segment_near(Addr(4 * MIB)), SegmentId::NONE);
         assert_eq!(map.tables.len(), 1, "an empty table is dropped");
     }
 
@@ -152,13 +154,14 @@ mod tests {
         map.add(segment(2), second, Span::new(second, 3 * MIB));
         let starts = [Addr(0), first, second];
         let near = |map: &CoverMap, addr| {
-            map.segment_near(addr, |id| starts[usize::from(id == segment(2)) + 1])
+            let start = |id| starts[usize::from(id == segment(2)) + 1];
+            map.segment_inside(addr, start).unwrap_or_else(|| map.segment_near(addr))
         };
-        assert_eq!(near(&map, Addr(3 * MIB)), Some(segment(1)));
-        assert_eq!(near(&map, Addr(4 * MIB)), Some(segment(1)));
-        assert_eq!(near(&map, second), Some(segment(2)));
-        assert_eq!(near(&map, Addr(7 * MIB)), Some(segment(2)));
+        assert_eq!(near(&map, Addr(3 * MIB)), segment(1));
+        assert_eq!(near(&map, Addr(4 * MIB)), segment(1));
+        assert_eq!(near(&map, second), segment(2));
+        assert_eq!(near(&map, Addr(7 * MIB)), segment(2));
         map.remove(segment(2), Span::new(second, 3 * MIB));
-        assert_eq!(near(&map, second), Some(segment(1)));
+        assert_eq!(near(&map, second), segment(1));
     }
 }

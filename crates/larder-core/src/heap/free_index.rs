@@ -7,7 +7,7 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, BlockId, Blocks, place_of};
+use crate::heap::block::{BLOCKS_MAX, Block, BlockId, Blocks, State, place_of};
 use crate::heap::rows::{Entry, Rows};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::types::Addr;
@@ -19,26 +19,42 @@ const BINS: usize = WORDS * BINS_PER_WORD;
 /// empty. Most lists are used at their beginning only, however long they are.
 const WALK_MAX: u32 = 32;
 /// A list longer than this moves into rows in any case, so that the move does not take long.
-const LIST_MAX: u32 = 256;
+const LIST_MAX: u8 = u8::MAX;
 
-/// What a bin holds: nothing, a list, or rows.
-#[derive(Clone, Copy, Debug)]
-struct Bin {
-    /// The first block in order, of a list or of rows.
-    first: Option<BlockId>,
-    /// How many blocks are in the list; or, from `ROWS` on, which of the rows they are in.
-    len: u32,
-}
+/// What a bin holds, in one number: 0 for nothing, the first block of a list, or which rows.
+///
+/// Rows are numbered from where no arena reaches, so that whoever looks for the first block of a list finds
+/// out without a question of its own that there is none: slot 0 is nobody, and behind the arena is no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bin(u32);
 
-/// More than any list is long.
-const ROWS: u32 = 1 << 16;
+/// The first number that names rows.
+const ROWS: u32 = BLOCKS_MAX;
 
 impl Bin {
-    const EMPTY: Bin = Bin { first: None, len: 0 };
+    const EMPTY: Bin = Bin(0);
+
+    #[inline]
+    fn list(first: Option<BlockId>) -> Bin {
+        Bin(first.map_or(0, BlockId::index))
+    }
+
+    /// The slot of a list's first block: nobody's if the bin is empty, and none if it holds rows.
+    #[inline]
+    fn place(self) -> usize {
+        self.0 as usize
+    }
+
+    /// The first block of a bin that is no rows.
+    #[inline]
+    fn first(self) -> Option<BlockId> {
+        BlockId::from_index(self.0)
+    }
 
     /// The rows that the blocks are in; none if they are in a list.
+    #[inline]
     fn rows(self) -> Option<usize> {
-        self.len.checked_sub(ROWS).map(|at| at as usize)
+        self.0.checked_sub(ROWS).map(|at| at as usize)
     }
 }
 
@@ -56,7 +72,7 @@ pub(crate) struct FreeIndex {
     top: u64,
     /// Which bins hold anything.
     words: [u64; WORDS],
-    bins: Box<[Bin; BINS]>,
+    bins: [Bin; BINS],
     rows: Vec<Rows>,
     /// Rows that no bin uses.
     spare_rows: Vec<u32>,
@@ -69,6 +85,14 @@ fn bin_of(size_bytes: u64) -> usize {
     // Up to 127 units each size has a bin of its own; from there on each power of two has 64.
     let shift = (units | BINS_PER_WORD as u64).ilog2() - BINS_PER_WORD.ilog2();
     ((units >> shift) + (u64::from(shift) << BINS_PER_WORD.ilog2())) as usize % BINS
+}
+
+/// The block's size and that of the addresses right behind it that it could grow into.
+fn room_bytes(slots: &[Block], id: BlockId) -> u64 {
+    let block = &slots[id.place()];
+    // Nobody is live, so that it needs no question whether there is a block behind.
+    let next = &slots[place_of(block.next)];
+    block.size_bytes + if next.state == State::Unmapped { next.size_bytes } else { 0 }
 }
 
 #[inline]
@@ -90,51 +114,133 @@ fn is_before(one: &Block, other: &Block) -> bool {
 }
 
 impl FreeIndex {
-    pub(crate) fn new() -> FreeIndex {
-        let bins = vec![Bin::EMPTY; BINS].into_boxed_slice();
-        FreeIndex {
-            top: 0,
-            words: [0; WORDS],
-            bins: bins.try_into().expect("so many bins"),
-            rows: Vec::new(),
-            spare_rows: Vec::new(),
-        }
+    /// No blocks, and bins for all sizes: some 17 KiB.
+    #[cold]
+    pub(crate) fn new() -> Box<FreeIndex> {
+        let (rows, spare_rows) = (Vec::new(), Vec::new());
+        let (words, bins) = ([0; WORDS], [Bin::EMPTY; BINS]);
+        Box::new(FreeIndex { top: 0, words, bins, rows, spare_rows })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.top == 0
     }
 
-    /// The smallest block of at least `size_bytes`; of several, the lowest.
-    #[inline]
-    pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
-        let spot = self.first_from(bin_of(size_bytes))?;
-        // Only in the size's own bin can there be blocks that are too small.
-        if slots[spot.id.place()].size_bytes >= size_bytes {
-            return Some(spot);
+    /// How much it holds of the host's memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let rows: usize = self.rows.iter().map(Rows::held_bytes).sum();
+        size_of::<FreeIndex>() + rows + self.spare_rows.capacity() * size_of::<u32>()
+    }
+
+    /// Takes out the smallest block of at least `size_bytes`; of several, the lowest. An expandable one is
+    /// passed over as `search_expandable` says.
+    // Mostly it is the first of its bin, which is taken off a list with no look at what is before it.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn take_first(
+        &mut self,
+        slots: &mut [Block],
+        size_bytes: u64,
+        growing: bool,
+    ) -> Option<BlockId> {
+        let (held, bin) = self.first_from(bin_of(size_bytes))?;
+        match slots.get(held.place()) {
+            Some(block) if block.size_bytes >= size_bytes && !block.expandable => {
+                let next = block.shelf_next;
+                self.remove_first(slots, bin, next);
+                held.first()
+            }
+            _ => self.take_behind(slots, (held, bin), size_bytes, growing),
         }
-        self.find_behind(slots, spot, size_bytes)
     }
 
     #[inline(never)]
-    fn find_behind(&mut self, slots: &[Block], spot: Spot, size_bytes: u64) -> Option<Spot> {
-        let (found, passed) = self.seek(slots, spot, size_bytes);
+    fn take_behind(
+        &mut self,
+        slots: &mut [Block],
+        from: (Bin, usize),
+        size_bytes: u64,
+        growing: bool,
+    ) -> Option<BlockId> {
+        let mut spot = self.find_behind(slots, from, size_bytes)?;
+        if slots[spot.id.place()].expandable {
+            spot = self.search_expandable(slots, growing, spot)?;
+        }
+        self.remove_at(slots, spot);
+        Some(spot.id)
+    }
+
+    /// Takes the first block off a list. `next` is the block behind it.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn remove_first(&mut self, slots: &mut [Block], bin: usize, next: Option<BlockId>) {
+        slots[place_of(next)].shelf_prev = None;
+        self.bins[bin] = Bin::list(next);
+        self.note_empty(bin, next.is_none());
+    }
+
+    /// The search goes on from an expandable block: past those that can still grow a lot, so that the
+    /// growable end of a segment is taken last; or past all of them while the setting is off.
+    pub(crate) fn search_expandable(
+        &self,
+        slots: &[Block],
+        growing: bool,
+        mut spot: Spot,
+    ) -> Option<Spot> {
+        let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
+        if !growing {
+            while is_expandable(spot) {
+                spot = self.next(slots, spot)?;
+            }
+            return Some(spot);
+        }
+        let mut least_bytes = room_bytes(slots, spot.id);
+        while is_expandable(spot) {
+            let Some(next) = self.next(slots, spot) else { break };
+            let next_bytes = room_bytes(slots, next.id);
+            if next_bytes >= least_bytes {
+                break;
+            }
+            (spot, least_bytes) = (next, next_bytes);
+        }
+        Some(spot)
+    }
+
+    /// The smallest block of at least `size_bytes`; of several, the lowest.
+    pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
+        let first = self.first_from(bin_of(size_bytes))?;
+        self.find_behind(slots, first, size_bytes)
+    }
+
+    /// The same, where it is known which bin it is in, or behind which.
+    fn find_behind(
+        &mut self,
+        slots: &[Block],
+        from: (Bin, usize),
+        size_bytes: u64,
+    ) -> Option<Spot> {
+        let (found, passed) = self.seek(slots, from, size_bytes);
         if passed > WALK_MAX {
             // The list that was walked in; what was found may be in another bin.
-            self.move_into_rows(slots, spot.bin);
+            self.move_into_rows(slots, from.1);
         }
         found
     }
 
-    /// The first block from this one on that is large enough, and how many were passed in a list.
-    fn seek(&self, slots: &[Block], spot: Spot, size_bytes: u64) -> (Option<Spot>, u32) {
-        let Spot { id, bin } = spot;
-        if let Some(rows) = self.rows_of(bin) {
-            let found = rows.find((size_bytes, Addr(0)));
+    /// The first block from a bin on that is large enough, and how many were passed in a list. Only in
+    /// the size's own bin can there be blocks that are too small.
+    fn seek(
+        &self,
+        slots: &[Block],
+        (held, bin): (Bin, usize),
+        size_bytes: u64,
+    ) -> (Option<Spot>, u32) {
+        if let Some(at) = held.rows() {
+            let found = self.rows[at].find((size_bytes, Addr(0)));
             let spot = found.map(|entry| Spot { id: entry.id, bin });
             return (spot.or_else(|| self.first_behind(bin)), 0);
         }
-        let (mut at, mut passed) = (Some(id), 0);
+        let (mut at, mut passed) = (held.first(), 0);
         while let Some(id) = at {
             let block = &slots[id.place()];
             if block.size_bytes >= size_bytes {
@@ -147,32 +253,31 @@ impl FreeIndex {
 
     /// The first block behind a bin.
     fn first_behind(&self, bin: usize) -> Option<Spot> {
-        if bin + 1 < BINS { self.first_from(bin + 1) } else { None }
+        let (held, bin) = if bin + 1 < BINS { self.first_from(bin + 1)? } else { return None };
+        let id = match held.rows() {
+            None => held.first(),
+            Some(at) => self.rows[at].first().map(|entry| entry.id),
+        };
+        id.map(|id| Spot { id, bin })
     }
 
-    /// The first block from a bin on. Whether it is in the bin's own word or in a later one is
-    /// anybody's guess, so that there is no branch on it.
+    /// The first bin from one on that holds anything, and what it holds. Whether it is in the bin's own
+    /// word or in a later one is anybody's guess, so that there is no branch on it.
     #[inline]
-    fn first_from(&self, bin: usize) -> Option<Spot> {
+    fn first_from(&self, bin: usize) -> Option<(Bin, usize)> {
         let word = bin / BINS_PER_WORD % WORDS;
         let own = u64::MAX << (bin % BINS_PER_WORD);
         // Shifted twice, because a shift by 64 is not one.
         let later = self.top & (u64::MAX << word << 1);
-        let is_here = self.words[word] & own != 0;
-        if later == 0 && !is_here {
+        let here = self.words[word] & own;
+        if later | here == 0 {
             return None;
         }
         let next = later.trailing_zeros() as usize % WORDS;
-        let word = select_unpredictable(is_here, word, next);
-        let bits = self.words[word] & select_unpredictable(is_here, own, u64::MAX);
-        self.first_of(word * BINS_PER_WORD + bits.trailing_zeros() as usize)
-    }
-
-    /// The first block of a bin that holds any.
-    #[inline]
-    fn first_of(&self, bin: usize) -> Option<Spot> {
-        let bin = bin % BINS;
-        self.bins[bin].first.map(|id| Spot { id, bin })
+        let word = select_unpredictable(here != 0, word, next);
+        let bits = select_unpredictable(here != 0, here, self.words[next]);
+        let bin = (word * BINS_PER_WORD + bits.trailing_zeros() as usize) % BINS;
+        Some((self.bins[bin], bin))
     }
 
     /// The rows that a bin's blocks are in; none if they are in a list.
@@ -202,35 +307,41 @@ impl FreeIndex {
         let block = &slots[id.place()];
         let bin = bin_of(block.size_bytes);
         let held = self.bins[bin];
-        if held.len >= LIST_MAX || !is_before(block, &slots[place_of(held.first)]) {
-            return self.insert_among(slots, bin, id);
+        match slots.get(held.place()) {
+            Some(first) if first.depth < LIST_MAX && is_before(block, first) => {
+                let depth = first.depth + 1;
+                self.bins[bin] = Bin::list(Some(id));
+                self.words[bin / BINS_PER_WORD] |= 1 << (bin % BINS_PER_WORD);
+                self.top |= 1 << (bin / BINS_PER_WORD);
+                let block = &mut slots[id.place()];
+                (block.bin, block.depth) = (bin as u16, depth);
+                (block.shelf_prev, block.shelf_next) = (None, held.first());
+                slots[held.place()].shelf_prev = Some(id);
+            }
+            _ => self.insert_among(slots, bin, id),
         }
-        slots[place_of(held.first)].shelf_prev = Some(id);
-        let block = &mut slots[id.place()];
-        block.bin = bin as u16;
-        (block.shelf_prev, block.shelf_next) = (None, held.first);
-        self.bins[bin] = Bin { first: Some(id), len: held.len + 1 };
-        self.words[bin / BINS_PER_WORD] |= 1 << (bin % BINS_PER_WORD);
-        self.top |= 1 << (bin / BINS_PER_WORD);
     }
 
     /// Puts a block into a bin behind others, or into rows.
     #[inline(never)]
     fn insert_among(&mut self, slots: &mut [Block], bin: usize, id: BlockId) {
-        let held = self.bins[bin];
         slots[id.place()].bin = bin as u16;
-        if held.len >= LIST_MAX {
+        let held = self.bins[bin];
+        let is_long = held.rows().is_some() || slots[held.place()].depth == LIST_MAX;
+        if is_long {
             return self.insert_into_rows(slots, bin, id);
         }
-        let (mut prev, mut next, mut passed) = (None, held.first, 0);
+        let (mut prev, mut next, mut passed) = (None, held.first(), 0);
         while is_before(&slots[place_of(next)], &slots[id.place()]) {
-            (prev, next, passed) = (next, slots[place_of(next)].shelf_next, passed + 1);
+            let block = &mut slots[place_of(next)];
+            block.depth += 1;
+            (prev, next, passed) = (next, block.shelf_next, passed + 1);
         }
+        let depth = slots[place_of(next)].depth + 1;
         let block = &mut slots[id.place()];
-        (block.shelf_prev, block.shelf_next) = (prev, next);
+        (block.shelf_prev, block.shelf_next, block.depth) = (prev, next, depth);
         slots[place_of(prev)].shelf_next = Some(id);
         slots[place_of(next)].shelf_prev = Some(id);
-        self.bins[bin].len = held.len + 1;
         if passed > WALK_MAX {
             self.move_into_rows(slots, bin);
         }
@@ -239,9 +350,7 @@ impl FreeIndex {
     /// Puts a block into a long bin; one that was a list until now moves into rows.
     fn insert_into_rows(&mut self, slots: &[Block], bin: usize, id: BlockId) {
         let at = self.bins[bin].rows().unwrap_or_else(|| self.move_into_rows(slots, bin));
-        let rows = &mut self.rows[at];
-        rows.insert(entry(slots, id));
-        self.bins[bin].first = rows.first().map(|entry| entry.id);
+        self.rows[at].insert(entry(slots, id));
     }
 
     /// Moves a list into rows.
@@ -253,15 +362,16 @@ impl FreeIndex {
             self.spare_rows.reserve(self.rows.len());
             (self.rows.len() - 1) as u32
         });
-        let first = self.bins[bin].first;
-        let list = std::iter::successors(first, |&id| slots[id.place()].shelf_next);
+        let held = &mut self.bins[bin];
+        let list = std::iter::successors(held.first(), |&id| slots[id.place()].shelf_next);
         list.for_each(|id| self.rows[at as usize].insert(entry(slots, id)));
-        self.bins[bin] = Bin { first, len: ROWS + at };
+        *held = Bin(ROWS + at);
         at as usize
     }
 
     /// Takes out a block, which must be there.
-    #[inline(never)]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn remove(&mut self, slots: &mut [Block], id: BlockId) {
         let bin = usize::from(slots[id.place()].bin) % BINS;
         self.remove_at(slots, Spot { id, bin });
@@ -273,17 +383,16 @@ impl FreeIndex {
     #[allow(clippy::inline_always)]
     pub(crate) fn remove_at(&mut self, slots: &mut [Block], Spot { id, bin }: Spot) {
         let bin = bin % BINS;
-        if let Some(at) = self.bins[bin].rows() {
+        let held = &mut self.bins[bin];
+        if let Some(at) = held.rows() {
             return self.remove_from_rows(slots, bin, at, id);
         }
         let block = &slots[id.place()];
         let (prev, next) = (block.shelf_prev, block.shelf_next);
         slots[place_of(prev)].shelf_next = next;
         slots[place_of(next)].shelf_prev = prev;
-        let held = &mut self.bins[bin];
-        held.first = select_unpredictable(prev.is_none(), next, held.first);
-        held.len -= 1;
-        let is_empty = held.first.is_none();
+        *held = select_unpredictable(prev.is_none(), Bin::list(next), *held);
+        let is_empty = *held == Bin::EMPTY;
         self.note_empty(bin, is_empty);
     }
 
@@ -299,7 +408,6 @@ impl FreeIndex {
     fn remove_from_rows(&mut self, slots: &[Block], bin: usize, at: usize, id: BlockId) {
         let rows = &mut self.rows[at];
         rows.remove(key(&slots[id.place()]));
-        self.bins[bin].first = rows.first().map(|entry| entry.id);
         if rows.len() == 0 {
             self.spare_rows.push(at as u32);
             self.bins[bin] = Bin::EMPTY;
@@ -315,7 +423,7 @@ impl FreeIndex {
     ) -> impl Iterator<Item = BlockId> + 'a {
         let slots = blocks.slots();
         let first = self.first_from(bin_of(size_bytes));
-        let first = first.and_then(|spot| self.seek(slots, spot, size_bytes).0);
+        let first = first.and_then(|first| self.seek(slots, first, size_bytes).0);
         let spots = std::iter::successors(first, |&spot| self.next(slots, spot));
         spots.map(|spot| spot.id)
     }
@@ -333,7 +441,7 @@ impl FreeIndex {
         if let Some(rows) = self.rows_of(bin % BINS) {
             return rows.last().map(|entry| entry.size_bytes);
         }
-        let mut last = self.first_of(bin)?.id;
+        let mut last = self.bins[bin % BINS].first()?;
         while let Some(next) = slots[last.place()].shelf_next {
             last = next;
         }
@@ -365,7 +473,7 @@ mod tests {
     /// An index and the blocks in it, by size and address.
     struct Shelf {
         blocks: Blocks,
-        index: FreeIndex,
+        index: Box<FreeIndex>,
         ids: BTreeMap<(u64, u64), BlockId>,
     }
 

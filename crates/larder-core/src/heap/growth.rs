@@ -105,6 +105,7 @@ impl Heap {
     /// Adds a segment that is one block, in no index yet.
     fn add_segment(&mut self, want: &Want, span: Span, backing: Backing, state: State) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
+        let lane = self.lane_of(want);
         let id = self.blocks.add(Block {
             addr: span.addr,
             size_bytes: span.size_bytes,
@@ -115,15 +116,16 @@ impl Heap {
             shelf_prev: None,
             shelf_next: None,
             bin: 0,
+            depth: 0,
             segment: SegmentId::NONE,
-            lane: want.lane,
+            lane,
             kind: want.kind,
             state,
             expandable,
             oversize: false,
             used_elsewhere: false,
         });
-        self.blocks[id].segment = self.segments.add(span, want.lane, want.kind, backing, id);
+        self.blocks[id].segment = self.segments.add(span, lane, want.kind, backing, id);
         id
     }
 
@@ -152,7 +154,8 @@ impl Heap {
     /// request. Every such run has an unmapped block, with at most one free one before it.
     fn find_room(&self, want: &Want) -> Option<BlockId> {
         let is_open = |id: BlockId| matches!(self.blocks[id].state, State::Free | State::Unmapped);
-        self.pools.lane(want.lane).unmapped.values().find_map(|&hole| {
+        let lane = self.pools.lane_at(want.pool, want.stream)?;
+        self.pools.lane(lane).unmapped.values().find_map(|&hole| {
             let start = self.blocks[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
             let (mut room_bytes, mut at) = (0, Some(start));
             while let Some(id) = at.filter(|&id| is_open(id)) {
@@ -179,7 +182,8 @@ impl Heap {
         let page_bytes = size::page_bytes(want.kind, &self.config);
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
-        self.pools.lane_mut(want.lane).unmapped.insert(span.addr, id);
+        let lane = self.blocks[id].lane;
+        self.pools.lane_mut(lane).unmapped.insert(span.addr, id);
         id
     }
 

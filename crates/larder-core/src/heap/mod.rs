@@ -30,6 +30,7 @@ mod waiting;
 pub use block::State;
 pub use private::Filter;
 
+use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
 use crate::config::Config;
@@ -39,6 +40,7 @@ use crate::heap::pending::Pending;
 use crate::heap::pool::{LaneId, PoolIndex, Pools};
 use crate::heap::private::Privates;
 use crate::heap::segment::Segments;
+use crate::heap::shelving::Whole;
 use crate::policy::Policy;
 use crate::record::{Place, Record, Recorder};
 use crate::types::{Addr, PoolKind, Span, StreamId};
@@ -83,6 +85,9 @@ pub struct Heap {
     /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
     /// is zero, and no block is oversize.
     was_unusual: bool,
+    /// The smallest rest for which a block is cut in two on the usual path: for a request of each kind, from
+    /// a block of a fixed segment and of an expandable one.
+    rest_min_bytes: [[u64; 2]; 2],
     /// Whether requests are rounded plainly and nothing was unusual yet: what the usual path through
     /// the heap may take for granted.
     plain: bool,
@@ -107,6 +112,7 @@ impl Heap {
             split_limit_bytes: u64::MAX,
             collecting: false,
             was_unusual: false,
+            rest_min_bytes: [[0; 2]; 2],
             plain: true,
         };
         heap.set_fraction(heap.config.memory_fraction);
@@ -167,6 +173,18 @@ impl Heap {
         self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.plain = rounds_plainly && !self.was_unusual;
+        let growing = self.config.expandable_segments;
+        let by_segment = self.policy.split_by_segment_kind;
+        self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
+            [false, true].map(|is_expandable| {
+                size::remainder_min_bytes(size::cuts_finely(
+                    kind,
+                    by_segment,
+                    is_expandable,
+                    growing,
+                ))
+            })
+        });
     }
 
     /// Whether garbage collection is on.
@@ -202,6 +220,42 @@ impl Heap {
         let owner = self.pools.pool(pool);
         let (splits, expandable) = (!owner.no_split, want.expandable && !owner.never_expands);
         Want { expandable, splits, pool, lane, ..*want }
+    }
+
+    /// The lane of a request. It was known when the request was routed; but if the heap was let go of since,
+    /// as it is during a device call, the lane may have been removed.
+    fn lane_of(&mut self, want: &Want) -> LaneId {
+        if self.pools.is_lane_of(want.lane, want.pool, want.stream) {
+            want.lane
+        } else {
+            self.pools.lane_for(want.pool, want.stream)
+        }
+    }
+
+    /// A stream is gone: what was kept for requests on it is forgotten, but for memory that it still has.
+    /// Says whether it has none.
+    pub fn forget_stream(&mut self, stream: StreamId) -> bool {
+        self.settle();
+        let named = self.named_lanes();
+        self.pools.remove_lanes(&named, |lane| lane.stream == stream);
+        named.iter().all(|&lane| self.pools.lane(lane).stream != stream)
+    }
+
+    /// Forgets what was kept for requests on streams that have no memory any more.
+    pub(crate) fn forget_idle_streams(&mut self) {
+        self.settle();
+        let named = self.named_lanes();
+        self.pools.remove_lanes(&named, |_| true);
+    }
+
+    /// The lanes that have a segment.
+    fn named_lanes(&self) -> BTreeSet<LaneId> {
+        self.segments.iter().map(|(_, segment)| segment.lane).collect()
+    }
+
+    /// How much of the host's memory is kept for requests to come, on all streams.
+    pub fn lane_bytes(&self) -> usize {
+        self.pools.lane_bytes()
     }
 
     /// The live block that starts at `addr`.
@@ -249,7 +303,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        let id = self.segments.block_at(addr)?;
+        let id = self.segments.block_near(addr)?;
         let block = &self.blocks[id];
         // One branch for all of it, which is hardly ever taken.
         let is_live = (block.state == State::Live) & (block.addr == addr);
@@ -273,10 +327,17 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
-        let (place, requested_bytes) = self.facts(id);
-        let oversize = !PLAIN && self.counts_as_oversize(id);
-        self.record_where::<PLAIN>(id, Record::Free { place, requested_bytes, oversize });
-        self.reclaim_where::<PLAIN>(id);
+        if PLAIN {
+            let whole = self.merge_and_shelve::<true>(id);
+            let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
+            self.recorder.record(Record::Free { place, requested_bytes, oversize: false });
+            self.count_pieces(&whole);
+        } else {
+            let (place, requested_bytes) = self.facts(id);
+            let oversize = self.counts_as_oversize(id);
+            self.record_of(id, Record::Free { place, requested_bytes, oversize });
+            self.reclaim(id);
+        }
     }
 
     /// Whether the block is uncounted as oversize when it is freed.
@@ -291,20 +352,23 @@ impl Heap {
     }
 
     /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
+    fn reclaim(&mut self, id: BlockId) {
+        let whole = self.merge_and_shelve::<false>(id);
+        self.count_pieces(&whole);
+    }
+
+    /// A block was freed and became part of a whole: there are more or fewer pieces.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn reclaim_where<const PLAIN: bool>(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let (own_bytes, kind, expandable) = (block.size_bytes, block.kind, block.expandable);
-        let whole = self.merge_and_shelve::<PLAIN>(id);
-        if expandable {
+    fn count_pieces(&mut self, whole: &Whole) {
+        if whole.expandable {
             return;
         }
         // If the segment is whole again, what was merged were pieces, and this is none.
         let blocks = i64::from(whole.is_split) - whole.merged_blocks;
         let gone_bytes = select_unpredictable(whole.is_split, 0, whole.size_bytes as i64);
-        let bytes = own_bytes as i64 - gone_bytes;
-        self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+        let bytes = whole.freed.size_bytes as i64 - gone_bytes;
+        self.recorder.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
     }
 
     /// What records say of a block.
@@ -343,13 +407,13 @@ impl Heap {
     pub fn largest_free_bytes(&self) -> u64 {
         self.pools
             .lanes()
-            .filter_map(|(_, lane)| lane.free.largest_bytes(&self.blocks))
+            .filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks))
             .max()
             .unwrap_or(0)
     }
 
     /// How many free blocks there are.
     pub fn free_block_count(&self) -> usize {
-        self.pools.lanes().map(|(_, lane)| lane.free.iter(&self.blocks).count()).sum()
+        self.pools.lanes().map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum()
     }
 }

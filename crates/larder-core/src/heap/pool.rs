@@ -3,13 +3,14 @@
 //! A pool holds the free blocks of requests of one kind. Blocks are never shared between streams,
 //! so each pool has a lane per stream, and a lane is what a search runs in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::heap::block::BlockId;
+use crate::heap::block::{BlockId, Blocks};
 use crate::heap::free_index::FreeIndex;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
-/// Names a lane. Lanes are never removed, so it stays good.
+/// Names a lane. It stays good while a segment names it; a lane that none names may be removed, and its
+/// name used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(pub(crate) u32);
 
@@ -20,6 +21,8 @@ pub(crate) struct PoolIndex(pub(crate) u32);
 impl PoolIndex {
     pub(crate) const SMALL: PoolIndex = PoolIndex(0);
     pub(crate) const LARGE: PoolIndex = PoolIndex(1);
+    /// The pool of a lane that was removed.
+    const NONE: PoolIndex = PoolIndex(u32::MAX);
 
     /// The default pool for requests of this kind.
     #[inline]
@@ -31,16 +34,52 @@ impl PoolIndex {
     }
 }
 
+/// The default pools' lanes on the first stream, which are there from the start.
+const FIRST_LANES: [LaneId; 2] = [LaneId(0), LaneId(1)];
+
 /// One pool on one stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
     pub(crate) pool: PoolIndex,
     pub(crate) kind: PoolKind,
     pub(crate) stream: StreamId,
-    /// Free blocks, with memory behind them.
-    pub(crate) free: FreeIndex,
+    /// Free blocks, with memory behind them; none before the first comes, because most lanes of a program
+    /// with many streams have none, and an index has bins for all sizes.
+    free: Option<Box<FreeIndex>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
+}
+
+impl Lane {
+    /// The index of its free blocks, if there is one.
+    #[inline]
+    pub(crate) fn free(&self) -> Option<&FreeIndex> {
+        self.free.as_deref()
+    }
+
+    /// The index of its free blocks, to take one out.
+    #[inline]
+    pub(crate) fn filled(&mut self) -> Option<&mut FreeIndex> {
+        self.free.as_deref_mut()
+    }
+
+    /// The index of its free blocks, to put one in.
+    #[inline]
+    pub(crate) fn index(&mut self) -> &mut FreeIndex {
+        self.free.get_or_insert_with(FreeIndex::new)
+    }
+
+    /// Its free blocks in order.
+    pub(crate) fn free_blocks<'a>(
+        &'a self,
+        blocks: &'a Blocks,
+    ) -> impl Iterator<Item = BlockId> + 'a {
+        self.free.iter().flat_map(|free| free.iter(blocks))
+    }
+
+    fn has_no_block(&self) -> bool {
+        self.free.as_ref().is_none_or(|free| free.is_empty()) && self.unmapped.is_empty()
+    }
 }
 
 /// One pool.
@@ -64,6 +103,8 @@ pub(crate) struct Pool {
 pub(crate) struct Pools {
     list: Vec<Pool>,
     lanes: Vec<Lane>,
+    /// Lanes that were removed.
+    spare_lanes: BTreeSet<LaneId>,
     /// The lanes of the default pools that were looked up last: a program mostly stays on one
     /// stream.
     recent: [(StreamId, LaneId); 2],
@@ -75,7 +116,8 @@ impl Pools {
     /// The two default pools.
     pub(crate) fn new() -> Pools {
         let recent = [(StreamId(0), LaneId(0)); 2];
-        let mut pools = Pools { list: Vec::new(), lanes: Vec::new(), recent, spare: Vec::new() };
+        let (list, lanes, spare_lanes) = (Vec::new(), Vec::new(), BTreeSet::new());
+        let mut pools = Pools { list, lanes, spare_lanes, recent, spare: Vec::new() };
         for (at, kind) in [PoolKind::Small, PoolKind::Large].into_iter().enumerate() {
             let pool = pools.add(kind, None);
             pools.recent[at].1 = pools.lane_for(pool, StreamId(0));
@@ -100,9 +142,7 @@ impl Pools {
 
     /// Removes a pool that has no segment left.
     pub(crate) fn remove(&mut self, id: PoolIndex) {
-        debug_assert!(
-            self.lanes_of(id).all(|lane| lane.free.is_empty() && lane.unmapped.is_empty())
-        );
+        debug_assert!(self.lanes_of(id).all(Lane::has_no_block));
         self.spare.push(id);
     }
 
@@ -125,18 +165,103 @@ impl Pools {
         match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
-                let lane = LaneId(u32::try_from(self.lanes.len()).expect("few lanes"));
-                pool.lanes.insert(at, (stream, lane));
-                self.lanes.push(Lane {
-                    pool: pool_id,
-                    kind: pool.kind,
-                    stream,
-                    free: FreeIndex::new(),
-                    unmapped: BTreeMap::new(),
-                });
-                lane
+                let (free, unmapped) = (None, BTreeMap::new());
+                let lane = Lane { pool: pool_id, kind: pool.kind, stream, free, unmapped };
+                let id = if let Some(id) = self.spare_lanes.pop_first() {
+                    self.lanes[id.0 as usize] = lane;
+                    id
+                } else {
+                    self.lanes.push(lane);
+                    LaneId(u32::try_from(self.lanes.len() - 1).expect("few lanes"))
+                };
+                pool.lanes.insert(at, (stream, id));
+                id
             }
         }
+    }
+
+    /// The lane of a pool on a stream, if there is one.
+    pub(crate) fn lane_at(&self, pool: PoolIndex, stream: StreamId) -> Option<LaneId> {
+        let lanes = &self.list.get(pool.0 as usize)?.lanes;
+        let at = lanes.binary_search_by_key(&stream, |&(stream, _)| stream).ok()?;
+        Some(lanes[at].1)
+    }
+
+    /// Removes the lanes that no segment names and that `is_leaving` takes for gone. The default pools'
+    /// lanes on the first stream stay, so that there always is a lane that was looked up last.
+    pub(crate) fn remove_lanes(
+        &mut self,
+        named: &BTreeSet<LaneId>,
+        is_leaving: impl Fn(&Lane) -> bool,
+    ) {
+        for at in 0..self.lanes.len() {
+            let (id, lane) = (LaneId(at as u32), &mut self.lanes[at]);
+            lane.free.take_if(|free| free.is_empty());
+            let stays = named.contains(&id) || FIRST_LANES.contains(&id);
+            if lane.pool == PoolIndex::NONE || stays || !is_leaving(lane) {
+                continue;
+            }
+            debug_assert!(lane.has_no_block());
+            let pool = std::mem::replace(&mut lane.pool, PoolIndex::NONE);
+            self.list[pool.0 as usize].lanes.retain(|&(_, lane)| lane != id);
+            self.spare_lanes.insert(id);
+        }
+        while self.lanes.pop_if(|lane| lane.pool == PoolIndex::NONE).is_some() {
+            self.spare_lanes.remove(&LaneId(self.lanes.len() as u32));
+        }
+        self.lanes.shrink_to_fit();
+        self.list.iter_mut().for_each(|pool| pool.lanes.shrink_to_fit());
+        self.recent = FIRST_LANES.map(|lane| (StreamId(0), lane));
+    }
+
+    /// How much of the host's memory the lanes hold.
+    pub(crate) fn lane_bytes(&self) -> usize {
+        let indexes = self.lanes.iter().filter_map(Lane::free);
+        let free: usize = indexes.map(FreeIndex::held_bytes).sum();
+        let listed: usize = self.list.iter().map(|pool| pool.lanes.capacity()).sum();
+        let (lane, entry) = (size_of::<Lane>(), size_of::<(StreamId, LaneId)>());
+        let spare = self.spare_lanes.len() * size_of::<LaneId>();
+        free + self.lanes.capacity() * lane + listed * entry + spare
+    }
+
+    /// Says in one sentence what is wrong with the lanes, if anything is: each is listed by its pool under
+    /// its stream, and those that were removed are empty and spare.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let mut listed = 0;
+        for (at, pool) in self.list.iter().enumerate() {
+            for &(stream, id) in &pool.lanes {
+                let lane = self.lane(id);
+                if (lane.pool, lane.stream) != (PoolIndex(at as u32), stream) {
+                    return Err(format!(
+                        "{id:?} is listed by a pool or stream that is not its own"
+                    ));
+                }
+                listed += 1;
+            }
+        }
+        if listed + self.spare_lanes.len() != self.lanes.len() {
+            return Err(format!("of {} lanes {listed} are listed by pools", self.lanes.len()));
+        }
+        for id in &self.spare_lanes {
+            let lane = self.lane(*id);
+            if lane.pool != PoolIndex::NONE || !lane.has_no_block() {
+                return Err(format!("{id:?} is spare and in use"));
+            }
+        }
+        for (kind, (stream, lane)) in
+            [PoolKind::Small, PoolKind::Large].into_iter().zip(self.recent)
+        {
+            if self.lane_at(PoolIndex::default_for(kind), stream) != Some(lane) {
+                return Err(format!("{lane:?} was looked up last and is not that of {stream:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the lane is that of a pool on a stream.
+    pub(crate) fn is_lane_of(&self, id: LaneId, pool: PoolIndex, stream: StreamId) -> bool {
+        let is_it = |lane: &Lane| (lane.pool, lane.stream) == (pool, stream);
+        self.lanes.get(id.0 as usize).is_some_and(is_it)
     }
 
     #[inline]
@@ -166,13 +291,19 @@ impl Pools {
 
     /// All lanes.
     pub(crate) fn lanes(&self) -> impl Iterator<Item = (LaneId, &Lane)> + '_ {
-        self.lanes.iter().enumerate().map(|(at, lane)| (LaneId(at as u32), lane))
+        let lanes = self.lanes.iter().enumerate().map(|(at, lane)| (LaneId(at as u32), lane));
+        lanes.filter(|(_, lane)| lane.pool != PoolIndex::NONE)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::heap::Heap;
+    use crate::heap::release::Release;
+    use crate::policy::Policy;
+    use crate::types::{MIB, Span};
 
     #[test]
     fn lanes_are_made_once_and_walked_in_the_order_of_streams() {
@@ -185,5 +316,71 @@ mod tests {
         let streams: Vec<_> = pools.lanes_of(PoolIndex::SMALL).map(|lane| lane.stream.0).collect();
         assert_eq!(streams, [0, 2, 9], "the first stream's lanes are there from the start");
         assert_eq!(pools.lanes().count(), 5);
+    }
+
+    /// Uses a stream once, and leaves what it had in the cache.
+    fn use_once(heap: &mut Heap, stream: StreamId) {
+        let want = heap.want(512, stream);
+        let addr = heap.take_segment(&want, Span::new(Addr(stream.0 << 21), 2 * MIB));
+        heap.put(heap.live(addr).unwrap());
+    }
+
+    fn give_back_all(heap: &mut Heap) {
+        for release in heap.plan_release() {
+            let Release::Segment(id) = release else { panic!("no segment is expandable") };
+            heap.commit_release(id);
+        }
+    }
+
+    #[test]
+    fn streams_that_are_done_cost_nothing() {
+        let mut heap = Heap::new(Config::default(), Policy::larder(), 1 << 40);
+        let streams = || (1..=10_000).map(StreamId);
+        let bare_bytes = heap.lane_bytes();
+        streams().for_each(|stream| use_once(&mut heap, stream));
+        assert!(heap.lane_bytes() > 10_000 * 4096, "the measure sees what lanes hold");
+        give_back_all(&mut heap);
+        heap.forget_idle_streams();
+        assert_eq!(heap.check(), Ok(()));
+        assert!(heap.lane_bytes() <= bare_bytes);
+        for stream in streams() {
+            use_once(&mut heap, stream);
+            assert!(!heap.forget_stream(stream), "it still has a segment");
+            give_back_all(&mut heap);
+            assert!(heap.forget_stream(stream));
+            assert!(heap.lane_bytes() <= bare_bytes);
+        }
+        assert_eq!(heap.check(), Ok(()));
+    }
+
+    /// A request is on its way to the device while somebody else empties the cache.
+    #[test]
+    fn a_request_finds_its_lane_though_it_was_removed_meanwhile() {
+        let mut heap = Heap::new(Config::default(), Policy::larder(), 1 << 40);
+        let want = heap.want(512, StreamId(7));
+        heap.forget_idle_streams();
+        heap.want(512, StreamId(8));
+        let addr = heap.take_segment(&want, Span::new(Addr(2 * MIB), 2 * MIB));
+        let block = heap.live(addr).unwrap();
+        assert_eq!((heap.stream_of(block), heap.check()), (StreamId(7), Ok(())));
+        heap.put(block);
+        assert_eq!(heap.take(&want), Some(addr));
+    }
+
+    #[test]
+    fn a_lane_that_no_segment_names_is_removed_and_its_name_used_again() {
+        let mut pools = Pools::new();
+        let named = pools.lane_for(PoolIndex::SMALL, StreamId(3));
+        let gone = pools.lane_for(PoolIndex::SMALL, StreamId(2));
+        let large = pools.lane_for(PoolIndex::LARGE, StreamId(3));
+        assert_eq!(pools.default_lane(PoolKind::Small, StreamId(2)), gone);
+        pools.remove_lanes(&BTreeSet::from([named, large]), |lane| lane.stream == StreamId(2));
+        assert_eq!(pools.check(), Ok(()));
+        assert!(!pools.is_lane_of(gone, PoolIndex::SMALL, StreamId(2)));
+        assert_eq!(pools.lane_for(PoolIndex::SMALL, StreamId(8)), gone);
+        pools.remove_lanes(&BTreeSet::from([named]), |_| true);
+        assert_eq!(pools.check(), Ok(()));
+        assert_eq!(pools.lanes().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1, named.0]);
+        assert_eq!(pools.lanes.len(), 3, "what is spare at the end is given back");
     }
 }

@@ -63,7 +63,7 @@ impl Heap {
 
     /// A pool's free blocks, stream by stream.
     fn free_blocks(&self, pool: PoolIndex) -> impl Iterator<Item = BlockId> + '_ {
-        self.pools.lanes_of(pool).flat_map(|lane| lane.free.iter(&self.blocks))
+        self.pools.lanes_of(pool).flat_map(|lane| lane.free_blocks(&self.blocks))
     }
 
     /// The addresses of these pools' expandable segments that have no page.
@@ -122,7 +122,10 @@ impl Heap {
             return (Vec::new(), false);
         }
         let key_bytes = want.size_bytes.max(self.split_limit_bytes);
-        let free = &self.pools.lane(want.lane).free;
+        let lane = self.pools.lane_at(want.pool, want.stream);
+        let Some(free) = lane.and_then(|lane| self.pools.lane(lane).free()) else {
+            return (Vec::new(), false);
+        };
         let releasable = |id: BlockId| {
             let block = &self.blocks[id];
             !block.expandable && !block.is_split()

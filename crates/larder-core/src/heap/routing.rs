@@ -205,7 +205,7 @@ impl Heap {
     pub(crate) fn private_free_bytes(&self) -> u64 {
         let pools = self.privates.iter().flat_map(|(_, private)| [private.small, private.large]);
         let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
-        let free = lanes.flat_map(|lane| lane.free.iter(&self.blocks));
+        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
         free.map(|id| self.blocks[id].size_bytes).sum()
     }
 

@@ -57,6 +57,14 @@ impl Rows {
         self.len
     }
 
+    /// How much they hold of the host's memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        let entries = self.list.iter().chain(&self.spare).map(Vec::capacity).sum::<usize>();
+        let rows = self.list.capacity() + self.spare.capacity();
+        let heads = self.heads.capacity() * size_of::<(u64, Addr)>();
+        size_of::<Rows>() + entries * size_of::<Entry>() + rows * size_of::<Vec<Entry>>() + heads
+    }
+
     /// The first entry not before the key.
     pub(crate) fn find(&self, key: (u64, Addr)) -> Option<Entry> {
         let row = self.list.get(self.row_of(key))?;

@@ -12,8 +12,8 @@ use crate::types::{Addr, PageHandle, PoolKind, Span};
 pub(crate) struct SegmentId(u32);
 
 impl SegmentId {
-    /// Names no segment.
-    pub(crate) const NONE: SegmentId = SegmentId(u32::MAX);
+    /// Names no segment: the first slot, which has no window.
+    pub(crate) const NONE: SegmentId = SegmentId(0);
 
     #[cfg(test)]
     pub(crate) fn from_index(index: u32) -> SegmentId {
@@ -140,7 +140,8 @@ impl Segment {
 /// All segments, and which of them an address lies in.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    /// A slot that is not in use has a segment of no bytes.
+    /// A slot that is not in use has a segment of no bytes, and no windows. The first never is: it is where
+    /// whoever looks for what is not there finds nothing.
     slots: Vec<Segment>,
     spare: Vec<SegmentId>,
     cover: CoverMap,
@@ -152,8 +153,18 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new() -> Segments {
-        let (slots, spare, cover) = (Vec::new(), Vec::new(), CoverMap::default());
-        Segments { slots, spare, cover, len: 0, expandable_count: 0, given: 0 }
+        let nowhere = Segment {
+            span: Span::new(Addr(0), 0),
+            lane: LaneId(0),
+            first: BlockId::from_index(1).expect("a block's number"),
+            backing: Backing::Fixed,
+            serial: 0,
+            oversize: false,
+            starts: Vec::new(),
+            window_shift: 0,
+        };
+        let (spare, cover) = (Vec::new(), CoverMap::default());
+        Segments { slots: vec![nowhere], spare, cover, len: 0, expandable_count: 0, given: 0 }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -227,10 +238,23 @@ impl Segments {
 
     /// The block that was last handed out with its start in the window of `addr`. The caller
     /// checks that it is live and starts at `addr` exactly.
+    #[inline(never)]
+    pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
+        let inside = self.cover.segment_inside(addr, |id| self[id].span.addr);
+        inside.map_or_else(|| self.block_near(addr), |id| self.block_in(id, addr))
+    }
+
+    /// The same, but not for segments that start inside a granule: of their blocks it may find none, or
+    /// another one.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(crate) fn block_at(&self, addr: Addr) -> Option<BlockId> {
-        let id = self.cover.segment_near(addr, |id| self[id].span.addr)?;
+    pub(crate) fn block_near(&self, addr: Addr) -> Option<BlockId> {
+        self.block_in(self.cover.segment_near(addr), addr)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn block_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];
         // Of an address before the segment or behind it this makes a window that there is not, or one
         // whose block starts elsewhere.

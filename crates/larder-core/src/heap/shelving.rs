@@ -1,11 +1,17 @@
 //! Shelving: blocks go into their lane's index and out of it, and merge on the way.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State, join, place_of};
+use crate::heap::block::{Block, BlockId, State, join, place_of};
+use crate::record::Place;
 
 /// What a block and its free neighbours became.
 pub(super) struct Whole {
     pub(super) id: BlockId,
+    /// The block, as it was before it merged.
+    pub(super) freed: Place,
+    /// What had been asked for it.
+    pub(super) requested_bytes: u64,
+    pub(super) expandable: bool,
     pub(super) size_bytes: u64,
     /// Whether it is a piece of its segment.
     pub(super) is_split: bool,
@@ -20,14 +26,14 @@ impl Heap {
         self.start_age::<false>(id);
         let (slots, _) = self.blocks.parts();
         let lane = slots[id.place()].lane;
-        self.pools.lane_mut(lane).free.insert(slots, id);
+        self.pools.lane_mut(lane).index().insert(slots, id);
     }
 
     /// Takes a free block out of its lane's index.
     pub(super) fn unshelve(&mut self, id: BlockId) {
         let (slots, _) = self.blocks.parts();
         let lane = slots[id.place()].lane;
-        self.pools.lane_mut(lane).free.remove(slots, id);
+        self.pools.lane_mut(lane).index().remove(slots, id);
     }
 
     /// A free block's age starts. `PLAIN` is `self.plain`, where it is known: then ages are not
@@ -49,9 +55,11 @@ impl Heap {
         let (slots, spare) = self.blocks.parts();
         let block = &mut slots[id.place()];
         block.state = State::Free;
-        let requested_bytes = block.requested_bytes;
+        let &mut Block { addr, size_bytes, requested_bytes, expandable, kind, .. } = block;
         let (prev, next) = (block.prev, block.next);
-        let free = &mut self.pools.lane_mut(block.lane).free;
+        let lane = self.pools.lane_mut(block.lane);
+        let freed = Place { kind, stream: lane.stream, addr, size_bytes };
+        let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
         // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
         if slots[place_of(next)].state == State::Free {
@@ -72,7 +80,7 @@ impl Heap {
         block.requested_bytes = requested_bytes;
         let (size_bytes, is_split) = (block.size_bytes, block.is_split());
         self.start_age::<PLAIN>(whole);
-        Whole { id: whole, size_bytes, is_split, merged_blocks }
+        Whole { id: whole, freed, requested_bytes, expandable, size_bytes, is_split, merged_blocks }
     }
 
     /// Joins an unmapped block that is in no map with its unmapped neighbours, which are taken out

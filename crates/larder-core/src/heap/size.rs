@@ -91,9 +91,20 @@ pub fn should_split(
     remainder_bytes: u64,
     split_limit_bytes: u64,
 ) -> bool {
+    remainder_bytes >= remainder_min_bytes(fine) && (fine || rounded_bytes < split_limit_bytes)
+}
+
+/// Whether every remainder is worth keeping: in small pools, and in expandable segments. Either the segment
+/// counts that the block lies in, or the one that the request would get.
+pub fn cuts_finely(kind: PoolKind, by_segment: bool, is_expandable: bool, growing: bool) -> bool {
+    kind == PoolKind::Small || if by_segment { is_expandable } else { growing }
+}
+
+/// The smallest remainder for which a block is cut in two, where no split limit is set.
+#[inline]
+pub fn remainder_min_bytes(fine: bool) -> u64 {
     // With no branch: which it is, is anybody's guess.
-    let least_bytes = BLOCK_UNIT_BYTES + u64::from(!fine) * SMALL_MAX_BYTES;
-    remainder_bytes >= least_bytes && (fine || rounded_bytes < split_limit_bytes)
+    BLOCK_UNIT_BYTES + u64::from(!fine) * SMALL_MAX_BYTES
 }
 
 /// What it does to the free pieces of segments that are partly in use, when `size_bytes` of a free

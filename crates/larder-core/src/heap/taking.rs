@@ -2,12 +2,11 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, BlockId, State, place_of, split};
-use crate::heap::free_index::{FreeIndex, Spot};
+use crate::heap::block::{Block, BlockId, State, split};
 use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::{Addr, StreamId};
 
 /// How a free block is cut for a request.
 #[derive(Clone, Copy, Debug)]
@@ -48,13 +47,13 @@ impl Heap {
     #[allow(clippy::inline_always)]
     pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         // One branch for all of it, which is never taken.
-        let is_odd = requested_bytes.wrapping_sub(1) >= size::REQUEST_LIMIT_BYTES - 1;
+        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
         if !self.plain | self.is_diverted() | !self.is_idle() | is_odd {
             return None;
         }
         let want = self.want_plainly(requested_bytes, stream);
-        if self.has_lifted()
-            && let Some(addr) = self.take_lifted(want.lane, want.size_bytes, requested_bytes)
+        if self.is_lifting()
+            && let Some(addr) = self.take_lifted(want.lane, requested_bytes)
         {
             return Some(addr);
         }
@@ -66,7 +65,8 @@ impl Heap {
         if self.collecting {
             self.pools.pool_mut(want.pool).searches += 1;
         }
-        self.take_where::<false>(want)
+        let lane = self.lane_of(want);
+        self.take_where::<false>(&Want { lane, ..*want })
     }
 
     /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
@@ -76,35 +76,52 @@ impl Heap {
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
     fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
         self.blocks.reserve();
-        let by_segment = self.policy.split_by_segment_kind;
-        let limit_bytes = if PLAIN { u64::MAX } else { self.split_limit_bytes };
+        let found = if PLAIN { None } else { Some(self.take_off_with_care(want)?) };
         let (slots, spare) = self.blocks.parts();
-        let free = &mut self.pools.lane_mut(want.lane).free;
+        let free = self.pools.lane_mut(want.lane).filled()?;
+        let id = match found {
+            Some(id) => id,
+            None => free.take_first(slots, want.size_bytes, want.expandable)?,
+        };
+        let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
+        let block = &slots[id.place()];
+        let cut = if PLAIN {
+            cut_at(want, block, &self.rest_min_bytes)
+        } else {
+            cut_for(want, block, by_segment, limit_bytes)
+        };
+        let rest = cut.splits.then(|| {
+            let rest = split(slots, spare, id, cut.size_bytes);
+            free.insert(slots, rest);
+            rest
+        });
+        let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
+        if let Some(rest) = rest {
+            self.start_age::<PLAIN>(rest);
+        }
+        self.tell_taken::<PLAIN>(want, &cut, &taken);
+        Some(taken.addr)
+    }
+
+    /// Takes the block that a request gets out of the index, if the split limit lets it have one.
+    fn take_off_with_care(&mut self, want: &Want) -> Option<BlockId> {
+        let (slots, _) = self.blocks.parts();
+        let free = self.pools.lane_mut(want.lane).filled()?;
         let mut spot = free.find(slots, want.size_bytes)?;
         if slots[spot.id.place()].expandable {
-            spot = search_expandable(free, slots, want.expandable, spot)?;
+            spot = free.search_expandable(slots, want.expandable, spot)?;
         }
         let whole = &slots[spot.id.place()];
-        if !PLAIN && limit_bytes != u64::MAX {
+        let limit_bytes = self.split_limit_bytes;
+        if limit_bytes != u64::MAX {
             let spared = self.policy.split_limit_spares_expandable && whole.expandable;
             let slack_bytes = self.config.max_non_split_rounding_bytes;
             if !spared && !split_limit_allows(want, whole, limit_bytes, slack_bytes) {
                 return None;
             }
         }
-        let cut = cut_for(want, whole, by_segment, limit_bytes);
         free.remove_at(slots, spot);
-        let rest = cut.splits.then(|| {
-            let rest = split(slots, spare, spot.id, cut.size_bytes);
-            free.insert(slots, rest);
-            rest
-        });
-        let taken = make_live::<PLAIN>(slots, spot.id, want, cut.size_bytes >= limit_bytes);
-        if let Some(rest) = rest {
-            self.start_age::<PLAIN>(rest);
-        }
-        self.tell_taken::<PLAIN>(want, &cut, &taken);
-        Some(taken.addr)
+        Some(spot.id)
     }
 
     /// Makes a block that is in no index live, split to size where that is right.
@@ -167,42 +184,6 @@ fn make_live<const PLAIN: bool>(
     Taken { id, addr, segment, expandable, oversize }
 }
 
-/// The search goes on from an expandable block: past those that can still grow a lot, so that the
-/// growable end of a segment is taken last; or past all of them while the setting is off.
-#[inline(never)]
-fn search_expandable(
-    free: &FreeIndex,
-    slots: &[Block],
-    growing: bool,
-    mut spot: Spot,
-) -> Option<Spot> {
-    let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
-    if !growing {
-        while is_expandable(spot) {
-            spot = free.next(slots, spot)?;
-        }
-        return Some(spot);
-    }
-    let mut least_bytes = room_bytes(slots, spot.id);
-    while is_expandable(spot) {
-        let Some(next) = free.next(slots, spot) else { break };
-        let next_bytes = room_bytes(slots, next.id);
-        if next_bytes >= least_bytes {
-            break;
-        }
-        (spot, least_bytes) = (next, next_bytes);
-    }
-    Some(spot)
-}
-
-/// The block's size and that of the addresses right behind it that it could grow into.
-fn room_bytes(slots: &[Block], id: BlockId) -> u64 {
-    let block = &slots[id.place()];
-    // Nobody is live, so that it needs no question whether there is a block behind.
-    let next = &slots[place_of(block.next)];
-    block.size_bytes + if next.state == State::Unmapped { next.size_bytes } else { 0 }
-}
-
 /// Whether the split limit lets this block serve this request: neither is a block above the limit
 /// broken into for a small request, nor is far too much given to a large one.
 fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes: u64) -> bool {
@@ -215,15 +196,27 @@ fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes:
 
 /// How a block is cut for a request that it is large enough for. `by_segment` says whether that
 /// follows from the segment that it lies in.
+fn cut_for(want: &Want, block: &Block, by_segment: bool, limit_bytes: u64) -> Cut {
+    let fine = size::cuts_finely(want.kind, by_segment, block.expandable, want.expandable);
+    let rest_bytes = block.size_bytes - want.size_bytes;
+    let splits = want.splits && size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+    cut(want, block, splits)
+}
+
+/// The same on the usual path, where the smallest rest is looked up.
 #[inline(always)]
 #[allow(clippy::inline_always)]
-fn cut_for(want: &Want, block: &Block, by_segment: bool, limit_bytes: u64) -> Cut {
-    // Of these choices none can be predicted, so that they are made with no branch.
-    let fine = (want.kind == PoolKind::Small)
-        | if by_segment { block.expandable } else { want.expandable };
+fn cut_at(want: &Want, block: &Block, rest_min_bytes: &[[u64; 2]; 2]) -> Cut {
+    let rest_bytes = block.size_bytes - want.size_bytes;
+    let min_bytes = rest_min_bytes[want.kind as usize][usize::from(block.expandable)];
+    cut(want, block, rest_bytes >= min_bytes)
+}
+
+#[inline(always)]
+#[allow(clippy::inline_always)]
+fn cut(want: &Want, block: &Block, splits: bool) -> Cut {
     let whole_bytes = block.size_bytes;
-    let rest_bytes = whole_bytes - want.size_bytes;
-    let splits = want.splits & size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+    // Which it is, is anybody's guess, so that there is no branch on it.
     let size_bytes = select_unpredictable(splits, want.size_bytes, whole_bytes);
     Cut { splits, size_bytes, whole_bytes, was_split: block.is_split() }
 }

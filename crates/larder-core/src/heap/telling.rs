@@ -114,7 +114,8 @@ impl Heap {
                     history.tell(&told, Some(owner));
                 }
             }
-            Record::InactiveSplit { .. }
+            Record::WentRound { .. }
+            | Record::InactiveSplit { .. }
             | Record::FewerPieces { .. }
             | Record::Retry
             | Record::SyncAllStreams
@@ -126,7 +127,8 @@ impl Heap {
     /// A request could not be met, while the device had so much free memory.
     pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
         self.recorder.record(Record::OutOfMemory);
-        let (stream, pool) = self.side_of(want.lane);
+        let (stream, pool) =
+            (want.stream, self.pools.pool(want.pool).owner.unwrap_or(PoolId::NONE));
         let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
         let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
         if let Some(history) = self.recorder.listener() {

@@ -53,6 +53,6 @@ impl Heap {
     pub(super) fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         self.record_of(id, Record::FreeCompleted { place, requested_bytes });
-        self.reclaim_where::<false>(id);
+        self.reclaim(id);
     }
 }

@@ -64,6 +64,12 @@ impl Family {
         self.rooms[kind as usize] += amount as i64;
     }
 
+    /// Something of this amount came and went, or went and came, while nothing else did, and left the value
+    /// below its peak: only the sums grow.
+    pub(super) fn go_round(&mut self, kind: PoolKind, amount: u64) {
+        self.allocated[kind as usize] += amount as i64;
+    }
+
     /// Increases or decreases. With no branch on which of the two it is: that is anybody's guess.
     #[inline(always)]
     #[allow(clippy::inline_always)]
@@ -198,6 +204,11 @@ impl Twin {
     #[inline]
     pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
         self.run.decrease(kind, amount);
+    }
+
+    /// Something live became free, and was handed out again at once.
+    pub(super) fn go_round(&mut self, kind: PoolKind, amount: u64) {
+        self.run.go_round(kind, amount);
     }
 
     /// Something live waits from now on.

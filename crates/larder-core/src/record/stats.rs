@@ -182,6 +182,13 @@ impl Ledger {
                 self.bytes.end_wait(place.kind, place.size_bytes);
                 self.requested_bytes.decrease(place.kind, requested_bytes);
             }
+            Record::WentRound { place, requested_bytes, pieces, rounds } => {
+                self.blocks.go_round(place.kind, rounds);
+                self.bytes.go_round(place.kind, rounds * place.size_bytes);
+                self.requested_bytes.go_round(place.kind, rounds * requested_bytes);
+                self.inactive_split.go_round(place.kind, rounds * pieces.0.unsigned_abs());
+                self.inactive_split_bytes.go_round(place.kind, rounds * pieces.1.unsigned_abs());
+            }
             Record::SegmentAlloc { place, oversize } => {
                 self.segment.increase(place.kind, 1);
                 self.reserved_bytes.increase(place.kind, place.size_bytes);
