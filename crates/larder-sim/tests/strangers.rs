@@ -90,6 +90,9 @@ fn work(
     let mut live: Vec<Addr> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         live.extend(given.try_iter());
+        // PyTorch's policy holds what is freed for as long as any scope is open, which is all the time
+        // here: without a rest it would soon be all memory there is.
+        thread::sleep(Duration::from_micros(10));
         let own = streams[random.below(2) as usize];
         match random.below(8) {
             0..4 => live.push(allocator.malloc(random.between(1, 6 * MIB), own).unwrap()),

@@ -230,11 +230,7 @@ impl Shelf {
         let functions = &self.functions;
         let takes = |pool| functions.get(&pool).is_some_and(|takes| takes(stream));
         let caller = Caller { stream, thread, captured_with: &captured_with, takes: &takes };
-        let want = self.heap.want_routed(size_bytes, &caller);
-        if let Some((id, pool)) = own.zip(self.heap.owner_for(&want)) {
-            self.sightings.took(id, pool);
-        }
-        Ok(want)
+        Ok(self.heap.want_routed(size_bytes, &caller))
     }
 
     /// Frees the stream's blocks whose last uses all come before whatever is captured next on it.
@@ -361,8 +357,9 @@ impl Shelf {
                 asked.insert(stream, self.ask(device, stream)?.is_some());
             }
         }
+        // Whatever the policy, no event is recorded on a stream that another thread may be capturing.
         for block in deferred {
-            if is_asked {
+            if is_asked || (diverted && !alone) {
                 let mut captured = self.sightings.is_held(block);
                 for stream in self.heap.streams_of(block) {
                     captured |= match asked.get(&stream) {

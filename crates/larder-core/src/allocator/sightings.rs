@@ -51,10 +51,9 @@ struct Running {
     origin: Option<StreamId>,
     /// Whether it was marked, so that only its origin, the mark's end or the scope's end it.
     marked: bool,
-    /// The scopes that it may run in; the last to be closed ends it.
+    /// The scopes that it may run in; the last to be closed ends it. Which of them took a request says
+    /// nothing: a newer one, maybe of another thread, may take what is captured in an older one.
     pools: Vec<PoolId>,
-    /// Whether one of them took a request of it, so that no other is meant.
-    taken: bool,
     streams: BTreeSet<StreamId>,
 }
 
@@ -77,13 +76,16 @@ impl Sightings {
         self.scopes.push(Scope { pool, thread, origin, own_origin, for_capture, suspected });
     }
 
-    /// A scope is closed, and with it the captures that ran in no other.
+    /// A scope is closed, and with it the captures that began on its stream or ran in no other.
     pub(super) fn close(&mut self, pool: PoolId) {
+        let closed = self.scopes.iter().find(|scope| scope.pool == pool && scope.for_capture);
+        let origin = closed.and_then(|scope| scope.origin);
         self.scopes.retain(|scope| scope.pool != pool);
         for running in &mut self.running {
             running.pools.retain(|&other| other != pool);
         }
-        self.running.retain(|running| !running.pools.is_empty());
+        let began_here = |running: &Running| origin.is_some() && running.origin == origin;
+        self.running.retain(|running| !running.pools.is_empty() && !began_here(running));
         if self.scopes.is_empty() {
             self.running.clear();
             self.named.clear();
@@ -153,22 +155,9 @@ impl Sightings {
         };
         let own = pools(true);
         let pools = if own.is_empty() { pools(false) } else { own };
-        let (origin, marked, taken, streams) = (None, false, false, BTreeSet::new());
-        self.running.push(Running { id, thread, origin, marked, pools, taken, streams });
+        let (origin, marked, streams) = (None, false, BTreeSet::new());
+        self.running.push(Running { id, thread, origin, marked, pools, streams });
         self.running.last_mut().expect("what was just put there")
-    }
-
-    /// A scope took a request that belongs to the capture.
-    pub(super) fn took(&mut self, id: CaptureId, pool: PoolId) {
-        if let Some(running) = self.running.iter_mut().find(|running| running.id == id) {
-            if !running.taken {
-                running.pools.clear();
-                running.taken = true;
-            }
-            if !running.pools.contains(&pool) {
-                running.pools.push(pool);
-            }
-        }
     }
 
     /// A thread says that it began this capture on the stream.
@@ -335,7 +324,6 @@ mod tests {
         for end in 0..2 {
             sightings.sight(MAIN, Some(ONE), me);
             sightings.sight(SIDE, Some(ONE), me);
-            sightings.took(ONE, POOL);
             assert_eq!((sightings.of(SIDE), sightings.begun_on(MAIN)), (Some(ONE), Some(ONE)));
             assert!(sightings.is_suspect(SIDE, other) && !sightings.is_suspect(FAR, other));
             if end == 0 {
@@ -345,6 +333,20 @@ mod tests {
             }
             assert_eq!((sightings.of(SIDE), sightings.has_running()), (None, false));
         }
+    }
+
+    /// A newer scope of another thread takes what is captured in an older one, and is closed before it.
+    #[test]
+    fn a_capture_goes_on_when_somebody_elses_scope_is_closed() {
+        let [me, other] = threads();
+        let mut sightings = Sightings::default();
+        sightings.open(POOL, me, Some(Filter::Capture(MAIN)), None);
+        sightings.open(OTHER, other, Some(Filter::Any), None);
+        sightings.sight(MAIN, Some(ONE), me);
+        sightings.close(OTHER);
+        assert_eq!((sightings.of(MAIN), sightings.has_running()), (Some(ONE), true));
+        sightings.close(POOL);
+        assert!(!sightings.has_running());
     }
 
     #[test]

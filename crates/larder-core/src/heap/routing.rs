@@ -17,11 +17,6 @@ impl Heap {
         self.privates.has_scope()
     }
 
-    /// The private pool that a request goes to.
-    pub(crate) fn owner_for(&self, want: &Want) -> Option<PoolId> {
-        self.pools.pool(want.pool).owner
-    }
-
     /// Rounds a request and routes it through the open scopes.
     pub(crate) fn want_routed(&mut self, requested_bytes: u64, caller: &Caller<'_>) -> Want {
         let want = self.want(requested_bytes, caller.stream);
