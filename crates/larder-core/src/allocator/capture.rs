@@ -357,7 +357,10 @@ impl Shelf {
                 asked.insert(stream, self.ask(device, stream)?.is_some());
             }
         }
-        // Whatever the policy, no event is recorded on a stream that another thread may be capturing.
+        // Whatever the policy, no event is recorded on a stream that somebody may be capturing.
+        if diverted && !alone {
+            self.ask_own_origins(device)?;
+        }
         for block in deferred {
             if is_asked || (diverted && !alone) {
                 let mut captured = self.sightings.is_held(block);

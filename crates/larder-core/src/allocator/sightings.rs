@@ -242,23 +242,19 @@ impl Sightings {
         others.any(|scope| scope.for_capture || scope.suspected)
     }
 
-    /// Whether the stream may be under a capture of another thread, so that no call may be made about
-    /// it.
+    /// Whether the stream may be under a capture, so that no call may be made about it: one of another
+    /// thread, or one that this thread was seen in.
     pub(super) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
-        let user = self.users.get(&stream);
-        let captures = |other: ThreadId| {
-            self.running.iter().any(|running| running.thread == other)
-                || self
-                    .scopes
-                    .iter()
-                    .any(|scope| scope.thread == other && (scope.for_capture || scope.suspected))
-        };
-        let named =
-            |scope: &Scope| scope.origin == Some(stream) && (scope.for_capture || scope.suspected);
+        let may_capture = |scope: &Scope| scope.for_capture || scope.suspected;
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
+        let captures = |user: ThreadId| {
+            let has_scope = |scope: &Scope| scope.thread == user && may_capture(scope);
+            self.running.iter().any(|running| running.thread == user)
+                || (user != thread && self.scopes.iter().any(has_scope))
+        };
         self.of(stream).is_some()
-            || others.any(named)
-            || user.is_some_and(|&user| user != thread && captures(user))
+            || others.any(|scope| scope.origin == Some(stream) && may_capture(scope))
+            || self.users.get(&stream).is_some_and(|&user| captures(user))
     }
 
     /// The thread works on this stream.
