@@ -145,10 +145,13 @@ impl FreeIndex {
     ) -> Option<BlockId> {
         let (held, bin) = self.first_from(bin_of(size_bytes))?;
         match slots.get(held.place()) {
-            Some(block) if block.size_bytes >= size_bytes && !block.expandable => {
-                let next = block.shelf_next;
+            Some(block) if block.size_bytes >= size_bytes => {
+                let (id, next) = (held.first()?, block.shelf_next);
+                if block.expandable {
+                    return self.take_expandable(slots, Spot { id, bin }, growing);
+                }
                 self.remove_first(slots, bin, next);
-                held.first()
+                Some(id)
             }
             _ => self.take_behind(slots, (held, bin), size_bytes, growing),
         }
@@ -162,10 +165,23 @@ impl FreeIndex {
         size_bytes: u64,
         growing: bool,
     ) -> Option<BlockId> {
-        let mut spot = self.find_behind(slots, from, size_bytes)?;
+        let spot = self.find_behind(slots, from, size_bytes)?;
         if slots[spot.id.place()].expandable {
-            spot = self.search_expandable(slots, growing, spot)?;
+            return self.take_expandable(slots, spot, growing);
         }
+        self.remove_at(slots, spot);
+        Some(spot.id)
+    }
+
+    /// Takes out the block that a search that came to an expandable one ends at.
+    #[inline(never)]
+    fn take_expandable(
+        &mut self,
+        slots: &mut [Block],
+        spot: Spot,
+        growing: bool,
+    ) -> Option<BlockId> {
+        let spot = self.search_expandable(slots, growing, spot)?;
         self.remove_at(slots, spot);
         Some(spot.id)
     }
