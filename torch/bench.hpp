@@ -108,7 +108,10 @@ class Barrier {
 
 inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
   auto steps = steps_of(script::read(path));
-  Barrier ready(threads + 1);
+  using Clock = std::chrono::steady_clock;
+  Barrier ready(threads);
+  // The threads read the clock themselves: on a full machine this one may sleep for longer than they run.
+  std::vector<Clock::time_point> starts(threads), ends(threads);
   std::vector<std::thread> runs;
   std::vector<std::exception_ptr> failures(threads);
   for (uint64_t thread = 0; thread < threads; ++thread) {
@@ -120,9 +123,11 @@ inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
         pass(steps, table, first_stream);
         is_ready = true;
         ready.wait();
+        starts[thread] = Clock::now();
         for (uint64_t i = 0; i < repeat; ++i) {
           pass(steps, table, first_stream);
         }
+        ends[thread] = Clock::now();
       } catch (...) {
         failures[thread] = std::current_exception();
         if (!is_ready) {
@@ -131,17 +136,16 @@ inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
       }
     });
   }
-  ready.wait();
-  auto start = std::chrono::steady_clock::now();
   for (auto& run : runs) {
     run.join();
   }
-  std::chrono::duration<double, std::nano> elapsed = std::chrono::steady_clock::now() - start;
   for (auto& failure : failures) {
     if (failure) {
       std::rethrow_exception(failure);
     }
   }
+  std::chrono::duration<double, std::nano> elapsed =
+      *std::max_element(ends.begin(), ends.end()) - *std::min_element(starts.begin(), starts.end());
   uint64_t ops = steps.steps.size() * repeat * threads;
   double ns_per_op = elapsed.count() / static_cast<double>(std::max<uint64_t>(ops, 1));
   std::cout << "{\"ns_per_op\":" << ns_per_op << ",\"ops\":" << ops << ",\"threads\":" << threads

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use larder_core::allocator::history::{Clock, HistoryOptions};
 use larder_core::types::{Addr, StreamId};
@@ -108,7 +108,7 @@ pub fn bench(
         _ => None,
     });
     let streams = streams.max().unwrap_or(1);
-    let ready = Barrier::new(threads as usize + 1);
+    let ready = Barrier::new(threads as usize);
     let elapsed = thread::scope(|scope| {
         let runs: Vec<_> = (0..threads)
             .map(|thread| {
@@ -119,19 +119,23 @@ pub fn bench(
                     let warm = pass(allocator, steps, &mut table, first_stream);
                     ready.wait();
                     warm?;
+                    let start = Instant::now();
                     for _ in 0..repeat {
                         pass(allocator, steps, &mut table, first_stream)?;
                     }
-                    Ok::<(), Error>(())
+                    Ok::<_, Error>((start, Instant::now()))
                 })
             })
             .collect();
-        ready.wait();
-        let start = Instant::now();
+        // The threads read the clock themselves: on a full machine this one may sleep for longer than
+        // they run.
+        let mut whole: Option<(Instant, Instant)> = None;
         for run in runs {
-            run.join().expect("a bench thread does not panic")?;
+            let (start, end) = run.join().expect("a bench thread does not panic")?;
+            let (first, last) = whole.unwrap_or((start, end));
+            whole = Some((first.min(start), last.max(end)));
         }
-        Ok::<_, Error>(start.elapsed())
+        Ok::<_, Error>(whole.map_or(Duration::ZERO, |(first, last)| last.duration_since(first)))
     })?;
     let ops = steps.len() as u64 * repeat * threads;
     let ns_per_op = if ops == 0 { 0.0 } else { elapsed.as_nanos() as f64 / ops as f64 };

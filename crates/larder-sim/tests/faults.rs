@@ -475,3 +475,27 @@ fn a_plain_allocation_that_fails_for_another_reason_than_memory_is_told_at_once(
         assert_eq!(top.segments(), [[Free(20 * MIB)]], "the cache is not given up for it");
     });
 }
+
+/// A page that could neither be used nor taken away lies where the next one is to be: it is the device's
+/// refusal to take it away that is told, and nothing is mapped over it.
+#[test]
+fn nothing_is_mapped_over_a_page_that_could_not_be_taken_away() {
+    let top = BenchTop::larder(100 * MIB, ON);
+    let refusing = FaultPlan::new(0)
+        .fail_nth(CallKind::SetAccess, 1, Fault::Other)
+        .fail_from(CallKind::Unmap, 1, Fault::Other);
+    top.device.set_faults(refusing);
+    for call in ["give access to memory", "unmap memory"] {
+        let Err(Error::Device { call: refused, error }) = top.allocator.malloc(30 * MIB, MAIN)
+        else {
+            panic!("the device refused");
+        };
+        assert_eq!((refused, error), (call, Fault::Other.error()));
+        assert_eq!(top.allocator.check(), Ok(()));
+    }
+    top.device.set_faults(FaultPlan::default());
+    let block = top.allocator.malloc(30 * MIB, MAIN).unwrap();
+    top.allocator.free(block).unwrap();
+    top.allocator.empty_cache().unwrap();
+    assert_eq!(top.device.used_bytes(), 0);
+}

@@ -147,11 +147,12 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     peer::run(
         Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
     )?;
-    for workload in workload::collect(root, &built, folder)? {
-        let text = fs::read_to_string(&workload.script).map_err(|error| error.to_string())?;
-        let short: String = text.lines().take(LINES).flat_map(|line| [line, "\n"]).collect();
-        fs::remove_file(&workload.script).map_err(|error| error.to_string())?;
+    let scripts = target.join("bench");
+    fs::create_dir_all(&scripts).map_err(|error| format!("{}: {error}", scripts.display()))?;
+    for workload in workload::collect(root, &built, &scripts)? {
         if [HOT_BLOCK, VARLEN].contains(&workload.name.as_str()) {
+            let text = fs::read_to_string(&workload.script).map_err(|error| error.to_string())?;
+            let short: String = text.lines().take(LINES).flat_map(|line| [line, "\n"]).collect();
             workload::write(&folder.join(format!("{}.ops", workload.name)), &short)?;
         }
     }

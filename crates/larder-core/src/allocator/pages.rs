@@ -26,6 +26,7 @@ impl Shelf {
         device: &dyn Device,
         plan: &MapPlan,
     ) -> Result<Option<Vec<PageHandle>>, Error> {
+        self.clear_orphans_from(device, plan.span)?;
         let count = plan.page_count() as usize;
         let mut pages = Vec::with_capacity(count);
         let mut mapped = 0;
@@ -66,6 +67,18 @@ impl Shelf {
         if orphan.mapped.is_some() || device.release_page(orphan.page).is_err() {
             self.orphans.push(orphan);
         }
+    }
+
+    /// Takes away what orphans still have mapped where something else is to be mapped. If the device
+    /// refuses once more, that is why nothing can be mapped there.
+    fn clear_orphans_from(&mut self, device: &dyn Device, span: Span) -> Result<(), Error> {
+        for orphan in &mut self.orphans {
+            if let Some(mapped) = orphan.mapped.filter(|mapped| mapped.overlaps(span)) {
+                device.unmap(mapped).map_err(Error::device("unmap memory"))?;
+                orphan.mapped = None;
+            }
+        }
+        Ok(())
     }
 
     /// Offers the orphans to the device once more.
