@@ -482,7 +482,7 @@ fn a_plain_allocation_that_fails_for_another_reason_than_memory_is_told_at_once(
 fn nothing_is_mapped_over_a_page_that_could_not_be_taken_away() {
     let top = BenchTop::larder(100 * MIB, ON);
     let refusing = FaultPlan::new(0)
-        .fail_nth(CallKind::SetAccess, 1, Fault::Other)
+        .fail_nth(CallKind::Access, 1, Fault::Other)
         .fail_from(CallKind::Unmap, 1, Fault::Other);
     top.device.set_faults(refusing);
     for call in ["give access to memory", "unmap memory"] {
