@@ -68,6 +68,8 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         for seed in 1..=seeds {
             let what = format!("seed {seed} of round {index} ({})", round.settings);
             let (served, failed) = play(rig, round, seed, scale).or_say(&what)?;
+            // The driver keeps memory for as many streams as there ever were at once.
+            rig.dismiss_streams();
             rig.expect_none_wrong(&what)?;
             blocks += served;
             refused += failed;
