@@ -481,9 +481,11 @@ fn a_plain_allocation_that_fails_for_another_reason_than_memory_is_told_at_once(
 #[test]
 fn nothing_is_mapped_over_a_page_that_could_not_be_taken_away() {
     let top = BenchTop::larder(100 * MIB, ON);
-    let refusing = FaultPlan::new(0)
-        .fail_nth(CallKind::Access, 1, Fault::Other)
-        .fail_from(CallKind::Unmap, 1, Fault::Other);
+    let refusing = FaultPlan::new(0).fail_nth(CallKind::Access, 1, Fault::Other).fail_from(
+        CallKind::Unmap,
+        1,
+        Fault::Other,
+    );
     top.device.set_faults(refusing);
     for call in ["give access to memory", "unmap memory"] {
         let Err(Error::Device { call: refused, error }) = top.allocator.malloc(30 * MIB, MAIN)
