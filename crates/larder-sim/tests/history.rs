@@ -398,3 +398,52 @@ fn a_fleet_remembers_on_every_device() {
     fleet.stop_history();
     assert!(fleet.allocators().iter().all(|allocator| !allocator.is_recording()));
 }
+
+/// Contexts are turned off between the moment in which one is gathered and the call that it is for, by the
+/// hook itself here: it is nobody's, or what merges and splits later would lose track of whose it is.
+#[test]
+fn a_context_that_comes_too_late_is_let_go_of() {
+    for turns_off in [false, true] {
+        let (_, allocator) = allocator("", Policy::torch_2_11());
+        let allocator = Arc::new(allocator);
+        let weak = Arc::downgrade(&allocator);
+        let hook = move || -> Option<Arc<dyn Context>> {
+            let allocator = weak.upgrade()?;
+            if turns_off {
+                allocator.stop_history();
+            } else {
+                allocator.record_history(HistoryOptions::default()).unwrap();
+            }
+            Some(Arc::new(call(1)))
+        };
+        let level = Level::All;
+        let context_hook = Some(Arc::new(hook) as _);
+        let options = HistoryOptions { level, context_hook, ..Default::default() };
+        allocator.record_history(options).unwrap();
+        let blocks = [0, 1].map(|_| allocator.malloc(6 * MIB, MAIN).unwrap());
+        assert_eq!(allocator.context_count(), 0);
+        for block in blocks {
+            allocator.free(block).unwrap();
+        }
+        assert_eq!(allocator.check(), Ok(()));
+    }
+}
+
+/// The same while a request has let go of the lock: its context was taken along, and comes back too late.
+#[test]
+fn a_context_that_comes_back_too_late_is_let_go_of() {
+    let (_, allocator) = allocator("", Policy::torch_2_11());
+    let allocator = Arc::new(allocator);
+    let (_, options) = counting_hook();
+    allocator.record_history(HistoryOptions { level: Level::All, ..options }).unwrap();
+    let weak = Arc::downgrade(&allocator);
+    allocator.on_miss(move || {
+        let entries = HistoryOptions { clear: true, ..HistoryOptions::default() };
+        weak.upgrade().unwrap().record_history(entries).unwrap();
+        false
+    });
+    let block = allocator.malloc(6 * MIB, MAIN).unwrap();
+    assert_eq!((allocator.context_count(), allocator.check()), (0, Ok(())));
+    allocator.free(block).unwrap();
+    assert_eq!(allocator.check(), Ok(()));
+}

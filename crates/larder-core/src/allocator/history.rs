@@ -122,12 +122,16 @@ impl Watch {
 }
 
 impl Shelf {
-    /// A call begins that is told to the history.
+    /// A call begins that is told to the history. Contexts may have been turned off since this one was
+    /// gathered: then it comes too late, and nobody would keep track of whose it is.
     fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
         let time_ns = self.now_ns(device);
+        let mut late = context;
         if let Some(history) = self.heap.recorder_mut().listener() {
+            let context = if history.level() > Level::Never { late.take() } else { None };
             history.begin(time_ns, context, note::current());
         }
+        late.map(caught::drop_later);
     }
 
     /// The same, if nothing but entries is asked of the history.
@@ -210,6 +214,8 @@ impl Allocator {
         let device = self.device_index();
         if let Some(ticket) = ticket {
             shelf.heap.recorder_mut().change_history(device, |history| history.bring_back(ticket));
+            // What it may have let go of is dropped when the call ends.
+            self.watch.keeps_contexts.store(true, Ordering::Relaxed);
         }
         shelf.tick(&*self.device);
         shelf
@@ -219,7 +225,7 @@ impl Allocator {
     /// goes, and a panic that was caught under the lock goes on.
     #[inline]
     pub(super) fn leave(&self) {
-        if self.watch.is_on() && self.watch.keeps_contexts.load(Ordering::Relaxed) {
+        if self.watch.keeps_contexts.load(Ordering::Relaxed) {
             self.change_history(|history| history.resume(Scene::default()));
         }
         caught::go_on();

@@ -271,9 +271,12 @@ impl History {
     }
 
     /// The scene comes back. If nothing is told any more, as the history was turned off meanwhile,
-    /// it is let go of.
+    /// it is let go of; if contexts were, its context is.
     pub(crate) fn bring_back(&mut self, ticket: &Ticket) {
-        let scene = self.away.0.remove(&ticket.0).unwrap_or_default();
+        let mut scene = self.away.0.remove(&ticket.0).unwrap_or_default();
+        if self.level() == Level::Never {
+            self.let_go(scene.context.take(), None);
+        }
         self.resume(scene);
         if !self.is_needed() {
             self.resume(Scene::default());
