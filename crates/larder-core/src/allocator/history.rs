@@ -131,7 +131,9 @@ impl Shelf {
             let context = if history.level() > Level::Never { late.take() } else { None };
             history.begin(time_ns, context, note::current());
         }
-        late.map(caught::drop_later);
+        if let Some(late) = late {
+            caught::drop_later(late);
+        }
     }
 
     /// The same, if nothing but entries is asked of the history.

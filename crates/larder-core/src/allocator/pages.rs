@@ -69,8 +69,8 @@ impl Shelf {
         }
     }
 
-    /// Takes away what orphans still have mapped where something else is to be mapped. If the device
-    /// refuses once more, that is why nothing can be mapped there.
+    /// Takes away what orphans still have mapped in addresses that are needed for something else, or
+    /// are to go back. If the device refuses once more, that is why neither can be.
     fn clear_orphans_from(&mut self, device: &dyn Device, span: Span) -> Result<(), Error> {
         for orphan in &mut self.orphans {
             if let Some(mapped) = orphan.mapped.filter(|mapped| mapped.overlaps(span)) {
@@ -123,6 +123,7 @@ impl Shelf {
                 }
                 Release::Addresses(id) => {
                     let span = self.heap.segment_span(id);
+                    self.clear_orphans_from(device, span)?;
                     device.unreserve(span).map_err(Error::device("give back addresses"))?;
                     self.heap.commit_unreserve(id);
                 }
