@@ -32,7 +32,7 @@ pub(super) struct Case<'a> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Equal,
-    /// The peer gave up. Up to there the two are equal, and ours goes on.
+    /// The peer gave up, or lost memory. Up to there the two are equal, and ours goes on.
     PeerGaveUp,
     /// The peer does not agree with itself. Where it does, the two are equal.
     PeerUnsteady,
@@ -85,7 +85,11 @@ impl Ring<'_> {
         if rest.is_none() {
             return Ok(Verdict::PeerUnsteady);
         }
-        self.difference(case, &rest.first()).map(Verdict::Different)
+        // From where the peer has lost memory on, nothing that it does is a measure.
+        match self.audited_peer(case)? {
+            Ending::GaveUp { at: at @ Some(_), .. } => self.survive(case, at),
+            _ => self.difference(case, &rest.first()).map(Verdict::Different),
+        }
     }
 
     /// Where the peer parts from its own first run; none if one of its runs is equal to ours.
@@ -138,16 +142,20 @@ impl Ring<'_> {
     }
 
     fn peer(&self, case: &Case<'_>, shuffle: u32) -> Result<Ending, String> {
-        self.behind_interface(case, shuffle, "peer", None)
+        self.behind_interface(case, "peer", &["--shuffle", &shuffle.to_string()])
+    }
+
+    /// The peer once more; it gives up where its segments are no longer all that it holds.
+    fn audited_peer(&self, case: &Case<'_>) -> Result<Ending, String> {
+        self.behind_interface(case, "peer", &["--audit"])
     }
 
     /// Runs a case through the peer's interface, behind which is the peer, or ours out of a library.
     fn behind_interface(
         &self,
         case: &Case<'_>,
-        shuffle: u32,
         who: &str,
-        backend: Option<&Path>,
+        options: &[&str],
     ) -> Result<Ending, String> {
         let placements = self.scratch.join(format!("{who}.placements"));
         let history = self.scratch.join(format!("{who}.history"));
@@ -157,16 +165,13 @@ impl Ring<'_> {
             .arg(case.script)
             .arg("--placements")
             .arg(&placements)
-            .args(["--shuffle", &shuffle.to_string()])
+            .args(options)
             .env("PYTORCH_CUDA_ALLOC_CONF", case.conf)
             .env("LARDER_SIM_MEMORY", case.memory_bytes.to_string())
             .env_remove("LARDER_SIM_ADDRESSES");
         ask_for_history(&mut command, case, &history);
         if let Some((_, addresses)) = case.recording {
             command.env("LARDER_SIM_ADDRESSES", addresses);
-        }
-        if let Some(library) = backend {
-            command.arg("--backend").arg(library);
         }
         let output = command.output().map_err(|error| format!("the judge: {error}"))?;
         match output.status.code() {
@@ -187,7 +192,8 @@ impl Ring<'_> {
     /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
     fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
         if let Some(library) = self.backend {
-            let ending = self.behind_interface(case, 0, "ours", Some(library))?;
+            let library = library.to_string_lossy();
+            let ending = self.behind_interface(case, "ours", &["--backend", &library])?;
             return Ok(match ending {
                 Ending::Done(outcome) => Ok(outcome),
                 Ending::GaveUp { said, .. } => Err(format!("ours gives up: {said}")),
