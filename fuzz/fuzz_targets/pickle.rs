@@ -2,8 +2,9 @@
 //! a fixed multiple of the input, and what is accepted is a script that reads back the same.
 #![no_main]
 
-use larder_cli::pickle::{self, KeepAll, Limits};
-use larder_cli::snapshot::{Recording, Snapshot};
+use larder_snapshot::pickle::{self, KeepAll, Limits};
+use larder_snapshot::Snapshot;
+use larder_study::recording::Recording;
 use larder_sim::script::Script;
 use libfuzzer_sys::fuzz_target;
 

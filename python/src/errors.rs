@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use larder_cli::snapshot::RecordingError;
 use larder_core::OutOfMemory;
+use larder_study::recording::RecordingError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

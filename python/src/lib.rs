@@ -36,5 +36,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
     module.add("POLICIES", conf::policies())?;
     module.add("TORCH_VARIABLES", larder_c::settings::TORCH_VARIABLES)?;
-    module.add("USUAL_SETTINGS", larder_cli::compare::USUAL_SETTINGS)
+    module.add("USUAL_SETTINGS", larder_study::compare::USUAL_SETTINGS)
 }

@@ -3,10 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use larder_cli::convert::{self, Format, Unsaved};
-use larder_cli::file::Contents;
-use larder_cli::pickle::Limits;
-use larder_cli::snapshot::{Epoch, Recording, RecordingError};
+use larder_snapshot::Epoch;
+use larder_snapshot::pickle::Limits;
+use larder_study::convert::{self, Format, Unsaved};
+use larder_study::file::Contents;
+use larder_study::recording::{Recording, RecordingError};
+use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -16,12 +18,12 @@ use crate::workload::Workload;
 
 /// A snapshot: the segments at the end, and for each device what happened before.
 #[pyclass(module = "larder._native", frozen)]
-pub(crate) struct Snapshot(Arc<larder_cli::snapshot::Snapshot>);
+pub(crate) struct Snapshot(Arc<larder_snapshot::Snapshot>);
 
 impl Snapshot {
     pub(crate) fn of_allocator(taken: &larder_core::allocator::history::Snapshot) -> Snapshot {
         let devices = std::slice::from_ref(taken);
-        Snapshot(Arc::new(larder_cli::snapshot::Snapshot::of_allocators(devices, Epoch::default())))
+        Snapshot(Arc::new(larder_snapshot::Snapshot::of_allocators(devices, Epoch::default())))
     }
 }
 
@@ -30,7 +32,7 @@ impl Snapshot {
     /// Reads a file: a pickle, JSON or a tape, packed or not.
     #[staticmethod]
     fn load(py: Python<'_>, path: PathBuf) -> PyResult<Snapshot> {
-        let contents = py.detach(|| Contents::load(&path));
+        let contents = py.detach(|| Contents::load(&path, &Unwatched));
         match contents.map_err(|error| FileError::new_err(error.to_string()))? {
             Contents::Snapshot(snapshot) => Ok(Snapshot(Arc::from(snapshot))),
             Contents::Script(_) => Err(FileError::new_err(format!(
@@ -44,7 +46,7 @@ impl Snapshot {
     #[staticmethod]
     fn unpickle(py: Python<'_>, pickled: &[u8]) -> PyResult<Snapshot> {
         let read =
-            py.detach(|| larder_cli::snapshot::Snapshot::read(pickled, Limits::default(), |_| ()));
+            py.detach(|| larder_snapshot::Snapshot::read(pickled, Limits::default(), |_| ()));
         let snapshot = read.map_err(|error| FileError::new_err(error.to_string()))?;
         Ok(Snapshot(Arc::new(snapshot)))
     }
@@ -86,7 +88,7 @@ impl Snapshot {
     ) -> PyResult<Workload> {
         let recording = py.detach(|| Recording::from_snapshot(&self.0, device));
         let recording = recording.map_err(|error| of_recording(None, &error))?;
-        Ok(Workload::from(larder_cli::workload::Workload::from(recording)))
+        Ok(Workload::from(larder_study::workload::Workload::from(recording)))
     }
 
     /// How many devices there are traces for.
@@ -97,7 +99,7 @@ impl Snapshot {
 
     /// How many segments there are, how many bytes they have, and how many of them are live.
     fn sizes(&self) -> (usize, u64, u64) {
-        use larder_cli::snapshot::BlockState;
+        use larder_snapshot::BlockState;
         let blocks = self.0.segments.iter().flat_map(|segment| &segment.blocks);
         let live = blocks.filter(|block| block.state == BlockState::Allocated);
         let reserved_bytes = self.0.segments.iter().map(|segment| segment.size_bytes).sum();

@@ -2,14 +2,15 @@
 
 use std::path::PathBuf;
 
-use larder_cli::compare;
-use larder_cli::file::Contents;
-use larder_cli::fit;
-use larder_cli::replay::{Replay, ReplayError, Setup};
-use larder_cli::report::summary;
-use larder_cli::snapshot::Recording;
-use larder_cli::workload::Addresses;
 use larder_sim::Calls;
+use larder_study::compare;
+use larder_study::file::Contents;
+use larder_study::fit;
+use larder_study::recording::Recording;
+use larder_study::replay::{Replay, ReplayError, Setup};
+use larder_study::report::summary;
+use larder_study::watch::Unwatched;
+use larder_study::workload::Addresses;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -19,10 +20,10 @@ use crate::number;
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
-pub(crate) struct Workload(larder_cli::workload::Workload);
+pub(crate) struct Workload(larder_study::workload::Workload);
 
-impl From<larder_cli::workload::Workload> for Workload {
-    fn from(workload: larder_cli::workload::Workload) -> Workload {
+impl From<larder_study::workload::Workload> for Workload {
+    fn from(workload: larder_study::workload::Workload) -> Workload {
         Workload(workload)
     }
 }
@@ -46,10 +47,10 @@ impl Workload {
         path: PathBuf,
         #[pyo3(from_py_with = number::device)] device: u32,
     ) -> PyResult<Workload> {
-        let contents = py.detach(|| Contents::load(&path));
+        let contents = py.detach(|| Contents::load(&path, &Unwatched));
         match contents.map_err(|error| FileError::new_err(error.to_string()))? {
             Contents::Script(ops) => {
-                Ok(Workload(larder_cli::workload::Workload { ops, ..Default::default() }))
+                Ok(Workload(larder_study::workload::Workload { ops, ..Default::default() }))
             }
             Contents::Snapshot(snapshot) => {
                 let recording = py.detach(|| Recording::from_snapshot(&snapshot, device));
@@ -79,7 +80,7 @@ impl Workload {
         addresses: &str,
     ) -> PyResult<Outcome> {
         let setup = set_up(policy, settings, memory, addresses)?;
-        let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, |_, _| ()));
+        let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, &mut ()));
         let outcome = ran.map_err(|error| stopped(name, &error))?;
         let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
         Ok(Outcome {
@@ -112,7 +113,7 @@ impl Workload {
             Ok((text, read.config))
         };
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
-        let ran = py.detach(|| compare::compare(&self.0, &setup, settings));
+        let ran = py.detach(|| compare::compare(&self.0, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
         let table = summary::rows(name, &setup, &rows);
         let outcomes = rows.into_iter().map(|row| {
@@ -133,7 +134,7 @@ impl Workload {
         addresses: &str,
     ) -> PyResult<(Option<u64>, u64, String)> {
         let setup = set_up(policy, settings, memory, addresses)?;
-        let found = py.detach(|| fit::fit(&self.0, &setup));
+        let found = py.detach(|| fit::fit(&self.0, &setup, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
         let summary = summary::fit(name, &setup, settings, &fit);
         Ok((fit.memory_bytes, fit.peak_active_bytes, summary))
@@ -143,7 +144,7 @@ impl Workload {
 /// What came of one run.
 #[pyclass(module = "larder._native", frozen)]
 pub(crate) struct Outcome {
-    run: larder_cli::replay::Outcome,
+    run: larder_study::replay::Outcome,
     /// What `larder replay` prints.
     #[pyo3(get)]
     summary: String,

@@ -17,8 +17,8 @@ impl Programs {
     /// Builds both sides.
     pub(crate) fn build(root: &Path, cargo: &Path, target: &Path) -> Result<Self, String> {
         build(root, cargo, target, &["-p", "larder-cudart"])?;
-        let ours = ["-p", "larder-cli", "--bin", "larder", "--example", "write_ops"];
-        build(root, cargo, target, &ours)?;
+        build(root, cargo, target, &["-p", "larder-cli", "--bin", "larder"])?;
+        build(root, cargo, target, &["-p", "larder-study", "--example", "write_ops"])?;
         let release = target.join("release");
         let peer = Peer::new(target);
         peer.build(root, &release.join("liblarder_cudart.a"))?;

@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
-use larder_cli::convert::Format;
-use larder_cli::workload::Addresses;
 use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
 use larder_sim::parse_capacity;
+use larder_study::convert::Format;
+use larder_study::workload::Addresses;
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
 /// settings, and finds out how much memory a program needs.

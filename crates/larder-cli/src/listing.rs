@@ -18,26 +18,65 @@ use larder_core::record::context::{Context, Frame};
 use larder_core::record::event::{Actions, Event, Level};
 use larder_core::record::history::{Stage, TraceEntry};
 use larder_core::record::note;
-use larder_core::types::{PoolId, PoolKind};
+use larder_core::types::{Addr, PoolId, PoolKind};
 use larder_core::{Allocator, Error};
+use larder_study::replay::Audience;
 
 /// How many private pools a script may have.
 const POOLS: u64 = 8;
 
 /// What a listing shows.
 #[derive(Clone, Copy, Debug)]
-pub struct Wishes {
+pub(crate) struct Wishes {
     /// For what contexts are gathered.
-    pub level: Level,
+    pub(crate) level: Level,
     /// How many entries are kept.
-    pub max_entries: usize,
+    pub(crate) max_entries: usize,
     /// What is not remembered.
-    pub skip: Actions,
+    pub(crate) skip: Actions,
 }
 
-impl Default for Wishes {
-    fn default() -> Wishes {
-        Wishes { level: Level::Never, max_entries: usize::MAX, skip: Actions::default() }
+/// What is written down of a replay besides its outcome.
+#[derive(Default)]
+pub(crate) struct Notes {
+    /// Each allocation's ID and address, if they are kept.
+    pub(crate) placements: Vec<(u64, Addr)>,
+    /// What the allocator remembers, as lines, if that was asked for.
+    pub(crate) listed: String,
+    keeps_placements: bool,
+    listing: Option<Listing>,
+}
+
+impl Notes {
+    /// Keeps where allocations are placed, or does not.
+    pub(crate) fn keep_placements(&mut self, keeps: bool) {
+        self.keeps_placements = keeps;
+    }
+
+    /// Lists what the allocator remembers from now on.
+    pub(crate) fn list(&mut self, allocator: &Allocator, wishes: &Wishes) -> Result<(), Error> {
+        self.listing = Some(Listing::begin(allocator, wishes)?);
+        Ok(())
+    }
+}
+
+impl Audience for Notes {
+    fn before(&mut self, allocator: &Allocator, index: usize) {
+        if let Some(listing) = &self.listing {
+            listing.before(allocator, index as u64 + 1);
+        }
+    }
+
+    fn placed(&mut self, id: u64, addr: Addr) {
+        if self.keeps_placements {
+            self.placements.push((id, addr));
+        }
+    }
+
+    fn after(&mut self, allocator: &Allocator) {
+        if let Some(listing) = self.listing.take() {
+            self.listed = listing.finish(allocator);
+        }
     }
 }
 
@@ -75,14 +114,14 @@ impl Tracked {
 }
 
 /// Listens to an allocator while a script runs.
-pub struct Listing {
+pub(crate) struct Listing {
     operation: Arc<AtomicU64>,
     tracked: Arc<Mutex<Tracked>>,
 }
 
 impl Listing {
     /// Turns the allocator's history on.
-    pub fn begin(allocator: &Allocator, wishes: &Wishes) -> Result<Listing, Error> {
+    pub(crate) fn begin(allocator: &Allocator, wishes: &Wishes) -> Result<Listing, Error> {
         let operation = Arc::new(AtomicU64::new(0));
         let current = operation.clone();
         let gather = move || -> Option<Arc<dyn Context>> {
@@ -106,7 +145,7 @@ impl Listing {
     }
 
     /// What goes on beside the operation of this number, counted from 1.
-    pub fn before(&self, allocator: &Allocator, number: u64) {
+    pub(crate) fn before(&self, allocator: &Allocator, number: u64) {
         self.operation.store(number, Ordering::Relaxed);
         if number.is_multiple_of(16) {
             note::set_user_metadata(&format!("part {}", number / 16));
@@ -126,7 +165,7 @@ impl Listing {
     }
 
     /// Everything, as lines.
-    pub fn finish(self, allocator: &Allocator) -> String {
+    pub(crate) fn finish(self, allocator: &Allocator) -> String {
         let mut text = String::new();
         let all = allocator.take_snapshot(SnapshotOptions::default());
         let Snapshot { runs, trace, annotations, config, .. } = &all;

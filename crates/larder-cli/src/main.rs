@@ -1,6 +1,9 @@
 //! The program `larder`.
+#![forbid(unsafe_code)]
 
 mod args;
+mod listing;
+mod progress;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -11,18 +14,18 @@ use std::time::{Duration, Instant};
 
 use args::{Cli, Command, Common, History};
 use clap::Parser;
-use larder_cli::compare::{self, USUAL_SETTINGS};
-use larder_cli::convert::{Format, convert};
-use larder_cli::listing::Wishes;
-use larder_cli::progress::Progress;
-use larder_cli::replay::{Replay, ReplayError, Setup};
-use larder_cli::report::{json, summary};
-use larder_cli::workload::Workload;
-use larder_cli::{bench, fit};
 use larder_core::Addr;
 use larder_core::config::{Backend, Config};
 use larder_sim::script::Script;
 use larder_sim::soak;
+use larder_study::compare::{self, USUAL_SETTINGS};
+use larder_study::convert::{Format, convert};
+use larder_study::replay::{Replay, ReplayError, Setup};
+use larder_study::report::{json, summary};
+use larder_study::workload::Workload;
+use larder_study::{bench, fit};
+use listing::{Notes, Wishes};
+use progress::{Bars, Progress};
 
 /// Why a command ended with exit code 1: one sentence for standard error.
 struct Refusal(String);
@@ -86,7 +89,7 @@ fn read_conf(conf: &str) -> Result<Config, Refusal> {
 }
 
 fn load(common: &Common) -> Result<Workload, Refusal> {
-    Ok(Workload::load(&common.file, common.device)?)
+    Ok(Workload::load(&common.file, common.device, &Bars::default())?)
 }
 
 /// The file's name as the reports show it.
@@ -103,27 +106,23 @@ fn replay(
 ) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let mut placed = Vec::new();
-    let keeps = placements.is_some();
-    let mut replay = Replay::new(&workload, &setup);
+    let replay = Replay::new(&workload, &setup);
+    let mut notes = Notes::default();
+    notes.keep_placements(placements.is_some());
     if history.out.is_some() {
         let skip = history.skip.iter().copied().collect();
         let (level, max_entries) = (history.level, history.max_entries);
-        replay.list(&Wishes { level, max_entries, skip })?;
+        notes.list(replay.allocator(), &Wishes { level, max_entries, skip })?;
     }
     let outcome = replay
-        .run(&workload.ops, |id, addr| {
-            if keeps {
-                placed.push((id, addr));
-            }
-        })
+        .run(&workload.ops, &mut notes)
         .map_err(|error| stopped(common, &workload, &error))?;
     if let Some(path) = placements {
-        write_placements(path, &placed)
+        write_placements(path, &notes.placements)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
-    if let (Some(path), Some(listing)) = (&history.out, &outcome.listing) {
-        std::fs::write(path, listing)
+    if let Some(path) = &history.out {
+        std::fs::write(path, &notes.listed)
             .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
     }
     if common.json {
@@ -165,7 +164,7 @@ fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let setup = set_up(common, "")?;
     let workload = load(common)?;
-    let rows = compare::compare(&workload, &setup, settings)
+    let rows = compare::compare(&workload, &setup, settings, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {
         print(&json::rows(&rows))
@@ -177,7 +176,8 @@ fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
 fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
     let setup = set_up(common, conf)?;
     let workload = load(common)?;
-    let fit = fit::fit(&workload, &setup).map_err(|error| stopped(common, &workload, &error))?;
+    let fit = fit::fit(&workload, &setup, &Bars::default())
+        .map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &setup, conf, &fit);
     if fit.memory_bytes.is_none() {
         return Err(Refusal(format!("{}; --memory gives it more", text.trim_end())));
@@ -210,7 +210,7 @@ fn snapshot_command(
             output.display()
         )));
     };
-    let converted = convert(&common.file, output, format, common.device, &setup)?;
+    let converted = convert(&common.file, output, format, common.device, &setup, &Bars::default())?;
     if converted.unkept_values > 0 {
         let (file, count) = (common.file.display(), converted.unkept_values);
         eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");

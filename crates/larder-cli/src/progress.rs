@@ -1,21 +1,23 @@
 //! Progress bars, for work that takes seconds. They show on a terminal only.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use larder_study::watch::{Extent, Watch};
 
 /// A bar on standard error. It draws nothing where that is not a terminal, and it goes away when
 /// the work is done.
-pub struct Progress(ProgressBar);
+pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
     /// A bar over bytes.
-    pub fn bytes(what: &'static str, total_bytes: u64) -> Progress {
+    pub(crate) fn bytes(what: &'static str, total_bytes: u64) -> Progress {
         Progress::new(what, total_bytes, "{msg} {wide_bar} {bytes}/{total_bytes} {eta}")
     }
 
     /// A bar over steps.
-    pub fn steps(what: &'static str, total: u64) -> Progress {
+    pub(crate) fn steps(what: &'static str, total: u64) -> Progress {
         Progress::new(what, total, "{msg} {wide_bar} {human_pos}/{human_len} {eta}")
     }
 
@@ -31,17 +33,17 @@ impl Progress {
     }
 
     /// So much is done.
-    pub fn set(&self, done: u64) {
+    pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
     }
 
     /// One more step is done.
-    pub fn step(&self) {
+    pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 
     /// The work is done.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.0.finish_and_clear();
     }
 }
@@ -49,5 +51,28 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+/// Shows each piece of work as a bar.
+#[derive(Default)]
+pub(crate) struct Bars(RefCell<Option<Progress>>);
+
+impl Watch for Bars {
+    fn begin(&self, what: &'static str, extent: Extent) {
+        self.0.replace(Some(match extent {
+            Extent::Bytes(total_bytes) => Progress::bytes(what, total_bytes),
+            Extent::Steps(total) => Progress::steps(what, total),
+        }));
+    }
+
+    fn reach(&self, done: u64) {
+        if let Some(bar) = &*self.0.borrow() {
+            bar.set(done);
+        }
+    }
+
+    fn end(&self) {
+        self.0.take();
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
         large: if options.is_quick {
             None
         } else {
-            programs::build(root, cargo, &target, &["-p", "larder-cli", "--example", GROW])?;
+            programs::build(root, cargo, &target, &["-p", "larder-study", "--example", GROW])?;
             let grow = target.join("release/examples").join(GROW);
             Some(reading::replay_large(&programs, &grow, &workloads, &folder)?)
         },

@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 13] = [
+const GRAPH: [Edges; 15] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -21,21 +21,38 @@ const GRAPH: [Edges; 13] = [
         ours: &["larder-core", "larder-sim", "larder-c"],
         others: true,
     },
-    Edges { package: "larder", ours: &["larder-core", "larder-sim", "larder-cuda"], others: true },
+    Edges {
+        package: "larder",
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot"],
+        others: true,
+    },
     Edges {
         package: "larder-c",
         ours: &["larder-core", "larder-sim", "larder-cuda"],
         others: true,
     },
     Edges { package: "larder-tape", ours: &["larder-core"], others: true },
+    Edges { package: "larder-snapshot", ours: &["larder-core", "larder-tape"], others: true },
+    Edges {
+        package: "larder-study",
+        ours: &["larder-core", "larder-sim", "larder-tape", "larder-snapshot"],
+        others: true,
+    },
     Edges {
         package: "larder-cli",
-        ours: &["larder-core", "larder-sim", "larder-tape", "larder"],
+        ours: &["larder-core", "larder-sim", "larder-study"],
         others: true,
     },
     Edges {
         package: "larder-fuzz",
-        ours: &["larder-core", "larder-sim", "larder-tape", "larder", "larder-c", "larder-cli"],
+        ours: &[
+            "larder-core",
+            "larder-sim",
+            "larder-tape",
+            "larder-snapshot",
+            "larder-study",
+            "larder-c",
+        ],
         others: true,
     },
     Edges {
@@ -45,7 +62,14 @@ const GRAPH: [Edges; 13] = [
     },
     Edges {
         package: "larder-python",
-        ours: &["larder-core", "larder-sim", "larder", "larder-cli", "larder-c"],
+        ours: &[
+            "larder-core",
+            "larder-sim",
+            "larder-snapshot",
+            "larder-study",
+            "larder",
+            "larder-c",
+        ],
         others: true,
     },
     Edges { package: "xtask", ours: &[], others: true },
@@ -200,7 +224,7 @@ mod tests {
     fn edges_of_the_graph_pass() {
         assert!(lines("larder-core", "[dependencies]\n\n[lints]\nworkspace = true\n").is_empty());
         assert!(lines("larder-sim", "[dependencies]\nlarder-core.workspace = true\n").is_empty());
-        let cli = "[dependencies]\nflate2 = \"1\"\nlarder = { path = \"../larder\" }\n";
+        let cli = "[dependencies]\nflate2 = \"1\"\nlarder-study = { path = \"../larder-study\" }\n";
         assert!(lines("larder-cli", cli).is_empty());
     }
 

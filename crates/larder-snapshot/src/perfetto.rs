@@ -11,7 +11,7 @@ use std::io::{self, Write};
 use larder_core::types::Bytes;
 use serde_json::{Value, json};
 
-use crate::snapshot::{Action, BlockState, Snapshot, TraceEntry};
+use crate::{Action, BlockState, Snapshot, TraceEntry};
 
 /// The thread of the annotations and instants.
 const PROGRAM: u64 = 0;

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use larder_core::types::Addr;
 
+use super::RecordingError;
 use super::places::Places;
-use super::{Action, BlockState, RecordingError, Snapshot, TraceEntry};
+use larder_snapshot::{Action, BlockState, Snapshot, TraceEntry};
 
 /// A block from before the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use larder_core::types::Span;
 use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError};
-use crate::snapshot::Recording;
+use crate::recording::Recording;
+use crate::watch::Watch;
 
 /// Which addresses the simulated GPU gives to plain allocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,8 +61,8 @@ pub struct RecordingFacts {
 impl Workload {
     /// Reads a file: a snapshot if it looks like one, else an op script. Of a snapshot the trace of
     /// `device` is taken.
-    pub fn load(path: &Path, device: u32) -> Result<Workload, LoadError> {
-        match Contents::load(path)? {
+    pub fn load(path: &Path, device: u32, watch: &dyn Watch) -> Result<Workload, LoadError> {
+        match Contents::load(path, watch)? {
             Contents::Script(ops) => Ok(Workload { ops, ..Workload::default() }),
             Contents::Snapshot(snapshot) => Recording::from_snapshot(&snapshot, device)
                 .map(Workload::from)

@@ -3,6 +3,8 @@
 use std::io::Cursor;
 
 use larder_core::types::{Addr, Span};
+use larder_snapshot::pickle::Limits;
+use larder_snapshot::{BlockState, SnapshotError, StackId};
 
 use super::*;
 

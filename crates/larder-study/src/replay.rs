@@ -14,7 +14,6 @@ use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions};
 
-use crate::listing::{self, Listing};
 use crate::workload::{Addresses, Workload};
 
 /// What a workload runs on.
@@ -75,8 +74,6 @@ pub struct Outcome {
     pub first_oom: Option<String>,
     /// How long the operations took.
     pub elapsed: Duration,
-    /// What the allocator remembers, as lines, if that was asked for.
-    pub listing: Option<String>,
 }
 
 impl Outcome {
@@ -106,6 +103,27 @@ impl fmt::Display for ReplayError {
 
 impl std::error::Error for ReplayError {}
 
+/// Who hears of a replay as it goes.
+pub trait Audience {
+    /// The operation of this number, counted from 0, comes next.
+    fn before(&mut self, allocator: &Allocator, index: usize) {
+        let _ = (allocator, index);
+    }
+
+    /// An allocation got this address, or 0 if it failed.
+    fn placed(&mut self, id: u64, addr: Addr) {
+        let _ = (id, addr);
+    }
+
+    /// All operations are done.
+    fn after(&mut self, allocator: &Allocator) {
+        let _ = allocator;
+    }
+}
+
+/// Nobody listens.
+impl Audience for () {}
+
 /// An allocator on a simulated GPU, and the allocations of a script by their IDs.
 pub struct Replay {
     device: Arc<SimDevice>,
@@ -115,7 +133,6 @@ pub struct Replay {
     checkpoints: HashMap<u32, (Checkpoint, HashMap<Addr, u64>)>,
     ooms: u64,
     first_oom: Option<String>,
-    listing: Option<Listing>,
 }
 
 impl Replay {
@@ -123,14 +140,7 @@ impl Replay {
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
         let (live, checkpoints) = (HashMap::new(), HashMap::new());
-        let (ooms, first_oom, listing) = (0, None, None);
-        Replay { device, allocator, live, checkpoints, ooms, first_oom, listing }
-    }
-
-    /// Lists what the allocator remembers; the outcome has it.
-    pub fn list(&mut self, wishes: &listing::Wishes) -> Result<(), Error> {
-        self.listing = Some(Listing::begin(&self.allocator, wishes)?);
-        Ok(())
+        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None }
     }
 
     /// The allocator that the operations are run on.
@@ -138,23 +148,20 @@ impl Replay {
         &self.allocator
     }
 
-    /// Runs all operations. `placed` hears of each allocation, with address 0 if it failed.
-    pub fn run(
+    /// Runs all operations.
+    pub fn run<A: Audience>(
         mut self,
         ops: &[Op],
-        mut placed: impl FnMut(u64, Addr),
+        audience: &mut A,
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
         for (index, &op) in ops.iter().enumerate() {
-            if let Some(listing) = &self.listing {
-                listing.before(&self.allocator, index as u64 + 1);
-            }
-            self.step(op, &mut placed).map_err(|error| ReplayError { index, op, error })?;
+            audience.before(&self.allocator, index);
+            self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
         }
         let elapsed = start.elapsed();
-        let listing = self.listing.take().map(|listing| listing.finish(&self.allocator));
+        audience.after(&self.allocator);
         Ok(Outcome {
-            listing,
             stats: self.allocator.stats(),
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),
@@ -168,7 +175,7 @@ impl Replay {
     /// Runs all operations and gives the allocator, with all that it remembers.
     pub fn run_on(mut self, ops: &[Op]) -> Result<Allocator, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
+            self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
         }
         Ok(self.allocator)
     }
@@ -176,7 +183,7 @@ impl Replay {
     /// Runs until the first allocation that fails; says whether all went well.
     pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
+            self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
             if self.ooms > 0 {
                 return Ok(false);
             }
@@ -184,18 +191,18 @@ impl Replay {
         Ok(true)
     }
 
-    fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Error> {
+    fn step(&mut self, op: Op, audience: &mut impl Audience) -> Result<(), Error> {
         match op {
             Op::Alloc { id, size_bytes, stream } => {
                 match self.allocator.malloc(size_bytes, stream_id(stream)) {
                     Ok(addr) => {
                         self.live.insert(id, addr);
-                        placed(id, addr);
+                        audience.placed(id, addr);
                     }
                     Err(Error::OutOfMemory(report)) => {
                         self.ooms += 1;
                         self.first_oom.get_or_insert_with(|| report.to_string());
-                        placed(id, Addr(0));
+                        audience.placed(id, Addr(0));
                     }
                     Err(error) => return Err(error),
                 }

@@ -2,8 +2,8 @@
 
 use larder_core::types::MIB;
 
-use crate::progress::Progress;
 use crate::replay::{Replay, ReplayError, Setup};
+use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
 /// What came of a search.
@@ -30,8 +30,8 @@ fn resolution_mb(memory_mb: u64) -> u64 {
 
 /// Searches by halving, in whole MiB, between what was active at the peak, which must fit, and
 /// what was reserved at the peak, with which every device call can go as it went.
-pub fn fit(workload: &Workload, setup: &Setup) -> Result<Fit, ReplayError> {
-    let outcome = Replay::new(workload, setup).run(&workload.ops, |_, _| ())?;
+pub fn fit(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Result<Fit, ReplayError> {
+    let outcome = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
     let peak_active_bytes = outcome.stats.active_bytes.all.peak as u64;
     if outcome.ooms > 0 {
         return Ok(Fit { memory_bytes: None, peak_active_bytes });
@@ -47,7 +47,8 @@ pub fn fit(workload: &Workload, setup: &Setup) -> Result<Fit, ReplayError> {
     // Settings may measure against the device's size, so a smaller one is not sure to do.
     let mut is_sure = high_mb == given_mb;
     let rounds = (high_mb - low_mb.min(high_mb)) / resolution_mb(high_mb);
-    let bar = Progress::steps("fitting", u64::from((rounds + 1).ilog2()) + 1);
+    let extent = Extent::Steps(u64::from((rounds + 1).ilog2()) + 1);
+    let mut fitting = Watched::begin(watch, "fitting", extent);
     loop {
         while high_mb > low_mb && high_mb - low_mb > resolution_mb(high_mb) {
             let middle_mb = low_mb.midpoint(high_mb);
@@ -56,7 +57,7 @@ pub fn fit(workload: &Workload, setup: &Setup) -> Result<Fit, ReplayError> {
             } else {
                 low_mb = middle_mb;
             }
-            bar.step();
+            fitting.step();
         }
         if is_sure || fits(high_mb)? {
             return Ok(Fit { memory_bytes: Some(high_mb * MIB), peak_active_bytes });

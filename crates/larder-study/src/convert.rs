@@ -1,34 +1,28 @@
 //! Convert: a snapshot or a script as another kind of file.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 use std::str::FromStr;
 
-use flate2::Compression;
-use flate2::write::GzEncoder;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_sim::script::Op;
 use larder_tape::Recorder;
 
 use crate::file::{Contents, LoadError};
-use crate::perfetto;
+use crate::recording::Recording;
 use crate::replay::{Replay, Setup};
-use crate::snapshot::{Epoch, Recording, Snapshot};
+use crate::watch::Watch;
 use crate::workload::Workload;
+use larder_snapshot::{Epoch, Snapshot, whole};
 
 /// A kind of file that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// Torch's pickle.
-    Pickle,
-    /// JSON, with the keys of torch's dictionary.
-    Json,
+    /// A snapshot: torch's pickle, JSON, or a trace for Perfetto.
+    Snapshot(larder_snapshot::Format),
     /// An op script.
     Ops,
-    /// A trace for Perfetto and Chrome.
-    Perfetto,
     /// A tape; only of a script, which is run for it.
     Tape,
 }
@@ -42,16 +36,10 @@ impl Format {
             return None;
         }
         let name = name.strip_suffix(".gz").unwrap_or(&name);
-        let endings = [
-            (".perfetto.json", Format::Perfetto),
-            (".trace.json", Format::Perfetto),
-            (".json", Format::Json),
-            (".pickle", Format::Pickle),
-            (".pkl", Format::Pickle),
-            (".ops", Format::Ops),
-            (".tape", Format::Tape),
-        ];
-        endings.into_iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, format)| format)
+        let endings = [(".ops", Format::Ops), (".tape", Format::Tape)];
+        let ours = endings.into_iter().find(|(ending, _)| name.ends_with(ending));
+        ours.map(|(_, format)| format)
+            .or_else(|| larder_snapshot::Format::of_path(path).map(Format::Snapshot))
     }
 }
 
@@ -60,14 +48,13 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Format, String> {
         match name {
-            "pickle" => Ok(Format::Pickle),
-            "json" => Ok(Format::Json),
             "ops" => Ok(Format::Ops),
-            "perfetto" => Ok(Format::Perfetto),
             "tape" => Ok(Format::Tape),
-            _ => Err(format!(
-                "there is no format '{name}'; there are pickle, json, ops, perfetto and tape"
-            )),
+            _ => name.parse().map(Format::Snapshot).map_err(|_| {
+                format!(
+                    "there is no format '{name}'; there are pickle, json, ops, perfetto and tape"
+                )
+            }),
         }
     }
 }
@@ -88,12 +75,13 @@ pub fn convert(
     format: Format,
     device: u32,
     setup: &Setup,
+    watch: &dyn Watch,
 ) -> Result<Converted, LoadError> {
     let said = |what: &dyn fmt::Display| LoadError(format!("{}: {what}", input.display()));
-    let contents = Contents::load(input)?;
+    let contents = Contents::load(input, watch)?;
     let snapshot = match (contents, format) {
         (Contents::Script(ops), Format::Ops) => {
-            write_whole(out, |file| write_ops(&ops, file))?;
+            whole::write(out, |file| write_ops(&ops, file))?;
             return Ok(Converted::default());
         }
         (Contents::Script(ops), Format::Tape) => {
@@ -135,20 +123,18 @@ impl std::error::Error for Unsaved {}
 /// Writes a snapshot to `out`, whole or not at all. An op script takes the trace of one device.
 pub fn save(snapshot: &Snapshot, out: &Path, format: Format, device: u32) -> Result<(), Unsaved> {
     let written = match format {
-        Format::Pickle => write_whole(out, |file| snapshot.write_pickle(file)),
-        Format::Json => write_whole(out, |file| snapshot.write_json(file)),
-        Format::Perfetto => write_whole(out, |file| perfetto::write(snapshot, file)),
+        Format::Snapshot(format) => snapshot.save_as(out, format),
         Format::Ops => {
             let recording = Recording::from_snapshot(snapshot, device)
                 .map_err(|error| Unsaved::Snapshot(error.to_string()))?;
-            write_whole(out, |file| write_ops(&recording.ops, file))
+            whole::write(out, |file| write_ops(&recording.ops, file))
         }
         Format::Tape => {
             let sentence = "only a script can be recorded on a tape";
             return Err(Unsaved::Snapshot(sentence.to_owned()));
         }
     };
-    written.map_err(Unsaved::File)
+    written.map_err(|error| Unsaved::File(error.into()))
 }
 
 /// Runs a script with its history on.
@@ -163,7 +149,7 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
         return Ok(Snapshot::of_allocators(&[taken], Epoch::default()));
     };
     let mut snapshot = None;
-    let written = whole(path, |part| {
+    let written = whole::under_another_name(path, |part| {
         let recorder = Recorder::create(part)?;
         recorder.listen(replay.allocator());
         let ran = replay.run_on(&workload.ops);
@@ -173,55 +159,12 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
         snapshot = Some(Snapshot::of_allocators(&[taken], Epoch::default()));
         Ok(())
     });
-    written.map_err(|error| error.0)?;
+    written.map_err(|error| error.to_string())?;
     snapshot.ok_or_else(|| format!("{}: nothing was recorded", path.display()))
 }
 
 fn write_ops(ops: &[Op], mut out: &mut dyn Write) -> io::Result<()> {
     ops.iter().try_for_each(|op| writeln!(&mut out, "{op}"))
-}
-
-/// Writes a file that is there whole or not at all; packed if its name says so.
-fn write_whole(
-    path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-) -> Result<(), LoadError> {
-    let is_packed = path.extension().is_some_and(|ending| ending == "gz");
-    whole(path, |part| {
-        let mut file = BufWriter::new(File::create(part)?);
-        if is_packed {
-            let mut packer = GzEncoder::new(file, Compression::default());
-            write(&mut packer)?;
-            file = packer.finish()?;
-        } else {
-            write(&mut file)?;
-        }
-        file.flush()
-    })
-}
-
-/// Has a file written under another name beside it, and gives it its own name once it is whole. A
-/// link stays one: what it points to is replaced. What is there and is no file, a pipe or a device,
-/// is written to as it is.
-fn whole(path: &Path, write: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), LoadError> {
-    let said = |error: io::Error| LoadError(format!("{}: {error}", path.display()));
-    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if fs::metadata(&target).is_ok_and(|facts| !facts.is_file()) {
-        return write(&target).map_err(said);
-    }
-    let part = (0..u32::MAX).map(|number| {
-        let mut part = target.as_os_str().to_owned();
-        part.push(format!(".part{number}"));
-        PathBuf::from(part)
-    });
-    // A name that nobody has: what is there already is somebody's.
-    let part = part.into_iter().find(|part| !part.exists()).unwrap_or_default();
-    let written = write(&part).and_then(|()| fs::rename(&part, &target));
-    written.map_err(|error| {
-        // What is left of it is of no use.
-        let _ = fs::remove_file(&part);
-        said(error)
-    })
 }
 
 #[cfg(test)]
@@ -231,10 +174,8 @@ mod tests {
     #[test]
     fn endings_say_the_format() {
         let format = |name: &str| Format::of_path(Path::new(name));
-        assert_eq!(format("a/x.pickle"), Some(Format::Pickle));
-        assert_eq!(format("x.pickle.gz"), Some(Format::Pickle));
-        assert_eq!(format("x.json"), Some(Format::Json));
-        assert_eq!(format("x.perfetto.json.gz"), Some(Format::Perfetto));
+        let pickle = Format::Snapshot(larder_snapshot::Format::Pickle);
+        assert_eq!(format("a/x.pickle.gz"), Some(pickle));
         assert_eq!(format("x.ops"), Some(Format::Ops));
         assert_eq!(format("x.tape"), Some(Format::Tape));
         assert_eq!(format("x.tape.gz"), None, "a tape cannot be packed");
@@ -244,7 +185,8 @@ mod tests {
 
     #[test]
     fn formats_have_names() {
-        assert_eq!("perfetto".parse(), Ok(Format::Perfetto));
+        let perfetto = Format::Snapshot(larder_snapshot::Format::Perfetto);
+        assert_eq!("perfetto".parse(), Ok(perfetto));
         assert!("xml".parse::<Format>().unwrap_err().contains("'xml'"));
     }
 }

@@ -10,9 +10,10 @@ use larder_core::types::{GIB, MIB};
 use larder_sim::script::{Op, Script};
 use larder_tape::Tape;
 
-use crate::pickle::Limits;
-use crate::progress::Progress;
-use crate::snapshot::{Epoch, Snapshot};
+use crate::watch::{Extent, Watch, Watched};
+use larder_snapshot::pickle::Limits;
+use larder_snapshot::whole::WriteError;
+use larder_snapshot::{Epoch, Snapshot};
 
 /// What a file holds.
 pub enum Contents {
@@ -34,6 +35,12 @@ impl fmt::Display for LoadError {
 
 impl std::error::Error for LoadError {}
 
+impl From<WriteError> for LoadError {
+    fn from(error: WriteError) -> LoadError {
+        LoadError(error.to_string())
+    }
+}
+
 /// What kind of file it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
@@ -45,7 +52,7 @@ enum Kind {
 
 impl Contents {
     /// Reads a file.
-    pub fn load(path: &Path) -> Result<Contents, LoadError> {
+    pub fn load(path: &Path, watch: &dyn Watch) -> Result<Contents, LoadError> {
         let said = |what: &dyn fmt::Display| LoadError(format!("{}: {what}", path.display()));
         let file = File::open(path).map_err(|error| said(&error))?;
         let facts = file.metadata().map_err(|error| said(&error))?;
@@ -63,16 +70,21 @@ impl Contents {
             let mut unpacked = BufReader::new(MultiGzDecoder::new(reader));
             let head = unpacked.fill_buf().map_err(|error| said(&error))?;
             let kind = kind_of(head, inner).map_err(|sentence| said(&sentence))?;
-            return take(kind, unpacked, None).map_err(|sentence| said(&sentence));
+            return take(kind, unpacked, None, watch).map_err(|sentence| said(&sentence));
         }
         let kind = kind_of(head, &name).map_err(|sentence| said(&sentence))?;
         let size_bytes = facts.is_file().then_some(facts.len());
-        take(kind, reader, size_bytes).map_err(|sentence| said(&sentence))
+        take(kind, reader, size_bytes, watch).map_err(|sentence| said(&sentence))
     }
 }
 
 /// Reads all of a file of this kind.
-fn take(kind: Kind, reader: impl BufRead, size_bytes: Option<u64>) -> Result<Contents, String> {
+fn take(
+    kind: Kind,
+    reader: impl BufRead,
+    size_bytes: Option<u64>,
+    watch: &dyn Watch,
+) -> Result<Contents, String> {
     let snapshot = match kind {
         Kind::Script => {
             let ops = Script::read(reader).map_err(|error| error.to_string())?;
@@ -84,11 +96,10 @@ fn take(kind: Kind, reader: impl BufRead, size_bytes: Option<u64>) -> Result<Con
         }
         Kind::Json => Snapshot::read_json(reader).map_err(|error| error.to_string())?,
         Kind::Pickle => {
-            let bar = Progress::bytes("reading", size_bytes.unwrap_or(0));
-            let snapshot = Snapshot::read(reader, limits_for(size_bytes), |read| bar.set(read))
-                .map_err(|error| error.to_string())?;
-            bar.finish();
-            snapshot
+            let extent = Extent::Bytes(size_bytes.unwrap_or(0));
+            let mut reading = Watched::begin(watch, "reading", extent);
+            Snapshot::read(reader, limits_for(size_bytes), |read| reading.reach(read))
+                .map_err(|error| error.to_string())?
         }
     };
     Ok(Contents::Snapshot(Box::new(snapshot)))

@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use larder_cli::pickle::{self, Content, KeepAll, Limits, Objects, Pickle, Value};
-use larder_cli::snapshot::{Epoch, Recording, Snapshot};
 use larder_core::record::event::Action;
 use larder_core::{PoolId, StreamId};
+use larder_snapshot::pickle::{self, Content, KeepAll, Limits, Objects, Pickle, Value};
+use larder_snapshot::{Epoch, Snapshot};
+use larder_study::recording::Recording;
 use larder_tape::{Tape, TapeEvent};
 
 /// The recordings of the repository, and those beside it where there are some.

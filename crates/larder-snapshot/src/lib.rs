@@ -1,7 +1,9 @@
-//! A torch memory snapshot as plain data, and the operations that it records.
+//! A torch memory snapshot as plain data.
 //!
-//! [`Snapshot::open`] reads what `torch.cuda.memory._dump_snapshot()` wrote, gzipped or not.
-//! [`Recording::from_snapshot`] turns the trace of one device into an op script.
+//! [`Snapshot::open`] reads what `torch.cuda.memory._dump_snapshot()` wrote, gzipped or not;
+//! [`Snapshot::of_allocators`] and [`Snapshot::of_tape`] make one. [`Snapshot::save`] writes it for
+//! PyTorch's viewer, for Perfetto, or as JSON.
+#![forbid(unsafe_code)]
 
 mod build;
 mod emit;
@@ -9,19 +11,17 @@ mod entry;
 mod error;
 mod json;
 mod live;
-mod places;
-mod prehistory;
-mod recording;
+pub mod perfetto;
+pub mod pickle;
 mod records;
+mod save;
 mod shape;
 mod source;
 mod tape;
 mod torch;
 mod tree;
+pub mod whole;
 mod word;
-
-#[cfg(test)]
-mod tests;
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,13 +32,13 @@ use std::path::Path;
 pub use entry::{
     Action, BlockInfo, BlockState, Frame, Note, NoteId, PoolKey, SegmentInfo, StackId, TraceEntry,
 };
-pub use error::{RecordingError, SnapshotError};
+pub use error::SnapshotError;
 pub use live::Epoch;
-pub use recording::Recording;
+pub use save::{Format, SaveError};
 
 use serde_json::{Map, Value};
 
-use crate::pickle::{self, Interner, Limits, TextId, Texts};
+use pickle::{Interner, Limits, TextId, Texts};
 
 /// A snapshot: the segments at the end, and for each device what happened before.
 pub struct Snapshot {

@@ -12,7 +12,8 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use larder_cli::snapshot::{Action, BlockState, Recording, SegmentInfo, Snapshot, TraceEntry};
+use larder_snapshot::{Action, BlockState, SegmentInfo, Snapshot, TraceEntry};
+use larder_study::recording::Recording;
 
 /// Python cuts its pickles into frames of about this size.
 const FRAME_BYTES: usize = 64 << 10;

@@ -2,8 +2,8 @@
 
 use larder_core::Config;
 
-use crate::progress::Progress;
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
+use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
 /// What is compared when the user names no settings: the default, and what people try first.
@@ -29,12 +29,14 @@ pub fn compare(
     workload: &Workload,
     setup: &Setup,
     settings: Vec<(String, Config)>,
+    watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
-    let bar = Progress::steps("comparing", settings.len() as u64);
+    let extent = Extent::Steps(settings.len() as u64);
+    let mut comparing = Watched::begin(watch, "comparing", extent);
     let rows = settings.into_iter().map(|(conf, config)| {
         let setup = Setup { config, ..setup.clone() };
-        let outcome = Replay::new(workload, &setup).run(&workload.ops, |_, _| ())?;
-        bar.step();
+        let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
+        comparing.step();
         Ok(Row { conf, outcome })
     });
     rows.collect()

@@ -1,13 +1,22 @@
 //! Recording: the operations behind the trace of one device.
 
+mod error;
+mod places;
+mod prehistory;
+
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 
 use larder_core::types::Span;
 use larder_sim::script::{Op, Route};
 
-use super::places::{DEFAULT_POOL, Places};
-use super::prehistory::{OldBlock, Tells, old_blocks};
-use super::{Action, RecordingError, Snapshot, TraceEntry};
+use larder_snapshot::{Action, Snapshot, TraceEntry};
+use places::{DEFAULT_POOL, Places};
+use prehistory::{OldBlock, Tells, old_blocks};
+
+pub use error::RecordingError;
 
 /// A trace as a script, and what a replay of it needs to know.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -18,11 +18,12 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use larder_cli::workload::Workload;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::random::Random;
 use larder_sim::script::Op;
+use larder_study::watch::Unwatched;
+use larder_study::workload::Workload;
 
 const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs OUT.ops\n       \
                      write_ops trace FILE OUT.ops OUT.addresses";
@@ -99,7 +100,7 @@ fn shape(seed: u64) -> GenerateOptions {
 }
 
 fn write_trace(file: &Path, out: &Path, addresses: &Path) -> Result<u64, String> {
-    let workload = Workload::load(file, 0).map_err(|error| error.to_string())?;
+    let workload = Workload::load(file, 0, &Unwatched).map_err(|error| error.to_string())?;
     let write = || -> io::Result<()> {
         let mut lines = BufWriter::new(File::create(addresses)?);
         for span in &workload.segment_addresses {

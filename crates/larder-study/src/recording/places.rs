@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use larder_core::types::{Addr, Span};
 
-use super::{Action, Snapshot, TraceEntry};
+use larder_snapshot::{Action, Snapshot, TraceEntry};
 
 /// The pool that is no private one.
 pub(super) const DEFAULT_POOL: (u64, u64) = (0, 0);

@@ -1,0 +1,14 @@
+//! What a program needs, found out with no GPU: scripts and recorded programs, read, run on the
+//! simulated GPU, compared under several settings, and fitted into the smallest memory.
+#![forbid(unsafe_code)]
+
+pub mod bench;
+pub mod compare;
+pub mod convert;
+pub mod file;
+pub mod fit;
+pub mod recording;
+pub mod replay;
+pub mod report;
+pub mod watch;
+pub mod workload;
