@@ -1,5 +1,6 @@
 //! Small recordings and what becomes of them.
 
+use std::collections::HashSet;
 use std::io::Cursor;
 
 use larder_core::types::{Addr, Span};
@@ -372,9 +373,7 @@ fn entries_that_share_a_call_stack_have_one() {
     let snapshot = read(GRAPH_PIECE).unwrap();
     let trace = snapshot.trace(0).unwrap();
     let stacks: Vec<StackId> = trace.iter().map(|entry| entry.stack.unwrap()).collect();
-    let mut different = stacks.clone();
-    different.sort_by_key(|stack| stack.0);
-    different.dedup();
+    let different: HashSet<StackId> = stacks.iter().copied().collect();
     assert_eq!((stacks.len(), different.len()), (24, 3));
     for frame in snapshot.stack(stacks[0]) {
         assert_eq!(snapshot.text(frame.filename), "model.py");
