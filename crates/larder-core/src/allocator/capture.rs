@@ -349,10 +349,10 @@ impl Shelf {
             return Ok(());
         }
         let diverted = self.heap.is_diverted();
-        let is_asked = diverted && self.heap.policy().capture_is_by_stream;
+        let by_stream = self.heap.policy().capture_is_by_stream;
         let (alone, me) = (self.is_alone(), thread::current().id());
         let mut asked = HashMap::new();
-        if is_asked && alone && self.sightings.holds_any() {
+        if diverted && by_stream && alone && self.sightings.holds_any() {
             for stream in self.sightings.seen() {
                 asked.insert(stream, self.ask(device, stream)?.is_some());
             }
@@ -362,9 +362,17 @@ impl Shelf {
             self.ask_own_origins(device)?;
         }
         for block in deferred {
-            if is_asked || (diverted && !alone) {
-                let mut captured = self.sightings.is_held(block);
-                for stream in self.heap.streams_of(block) {
+            if diverted {
+                // Where any scope is taken for a capture, that puts nothing off here; but a stream
+                // that really is captured does.
+                let is_scope_enough = alone && !by_stream;
+                let mut captured = !is_scope_enough && self.sightings.is_held(block);
+                let streams = if is_scope_enough {
+                    self.heap.uses_outside_captures(block)
+                } else {
+                    self.heap.streams_of(block)
+                };
+                for stream in streams {
                     captured |= match asked.get(&stream) {
                         Some(&captured) => captured,
                         None if alone => {
