@@ -3,20 +3,20 @@
 //! Each needs the device's context to be current on the calling thread, and says what else.
 //! The functions that take handles are unsafe, because the driver does not check all of them.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-use cudarc::driver::DriverError;
-use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 use larder_core::device::{DeviceError, HANDLE_BYTES};
+
+use crate::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
+use crate::table::{self, table};
 
 /// What the driver calls a page.
 pub type CudaPage = sys::CUmemGenericAllocationHandle;
 
 /// Whether the driver's library is on this machine.
 pub fn is_present() -> bool {
-    // SAFETY: it loads libraries by the driver's names, and unloads them again.
-    unsafe { sys::is_culib_present() }
+    table::is_present()
 }
 
 /// The driver's refusal as a device's.
@@ -24,15 +24,26 @@ pub fn refusal(result: CUresult) -> DeviceError {
     match result {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => DeviceError::OutOfMemory,
         CUresult::CUDA_ERROR_NOT_SUPPORTED => DeviceError::NotSupported,
-        _ => {
-            let error = DriverError(result);
-            let word = |text: Result<&std::ffi::CStr, DriverError>| {
-                text.map_or_else(|_| String::from("unknown"), |text| text.to_string_lossy().into())
-            };
-            let (name, text) = (word(error.error_name()), word(error.error_string()));
-            DeviceError::Other { code: result as i32, text: format!("{name}: {text}") }
-        }
+        // SAFETY: both tell of any number, known or not.
+        _ => unsafe {
+            let name = word(|text| table::cuGetErrorName(result, text));
+            let text = word(|text| table::cuGetErrorString(result, text));
+            DeviceError::Other { code: result.0 as i32, text: format!("{name}: {text}") }
+        },
     }
+}
+
+/// A word that the driver has for something, and keeps as long as it is loaded.
+///
+/// # Safety
+/// What the call writes is null or a text of C that stays.
+unsafe fn word(call: impl FnOnce(*mut *const c_char) -> CUresult) -> String {
+    let mut text = ptr::null();
+    if call(&raw mut text) != CUresult::CUDA_SUCCESS || text.is_null() {
+        return String::from("unknown");
+    }
+    // SAFETY: the caller promises that it is a text.
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
 fn check(result: CUresult) -> Result<(), DeviceError> {
@@ -51,31 +62,32 @@ fn written<T: Copy>(empty: T, call: impl FnOnce(*mut T) -> CUresult) -> Result<T
 /// Starts the driver; again does no harm.
 pub fn init() -> Result<(), DeviceError> {
     // SAFETY: it takes no pointer.
-    check(unsafe { sys::cuInit(0) })
+    check(unsafe { table::cuInit(0) })
 }
 
 /// The version of CUDA that the driver speaks, as 1000 times the major and 10 times the minor.
 pub fn version() -> Result<i32, DeviceError> {
     // SAFETY: the pointer is to a number of the right type.
-    written(0, |version| unsafe { sys::cuDriverGetVersion(version) })
+    written(0, |version| unsafe { table::cuDriverGetVersion(version) })
 }
 
 /// How many devices there are. The driver must have been started.
 pub fn device_count() -> Result<u32, DeviceError> {
     // SAFETY: the pointer is to a number of the right type.
-    written(0, |count| unsafe { sys::cuDeviceGetCount(count) }).map(|count: c_int| count as u32)
+    written(0, |count| unsafe { table::cuDeviceGetCount(count) }).map(|count: c_int| count as u32)
 }
 
 /// The device of this number.
 pub fn device(ordinal: i32) -> Result<sys::CUdevice, DeviceError> {
     // SAFETY: the pointer is to a handle of the right type.
-    written(0, |device| unsafe { sys::cuDeviceGet(device, ordinal) })
+    written(0, |device| unsafe { table::cuDeviceGet(device, ordinal) })
 }
 
 /// How much memory the device has.
 pub fn total_bytes(device: sys::CUdevice) -> Result<u64, DeviceError> {
     // SAFETY: the pointer is to a number of the right type.
-    written(0, |bytes| unsafe { sys::cuDeviceTotalMem_v2(bytes, device) }).map(|bytes| bytes as u64)
+    written(0, |bytes| unsafe { table::cuDeviceTotalMem_v2(bytes, device) })
+        .map(|bytes| bytes as u64)
 }
 
 /// One of the device's numbers.
@@ -84,7 +96,7 @@ pub fn attribute(
     attribute: sys::CUdevice_attribute,
 ) -> Result<i32, DeviceError> {
     // SAFETY: the pointer is to a number of the right type.
-    written(0, |value| unsafe { sys::cuDeviceGetAttribute(value, attribute, device) })
+    written(0, |value| unsafe { table::cuDeviceGetAttribute(value, attribute, device) })
 }
 
 /// The device's address on the bus, as NVML names devices.
@@ -92,16 +104,31 @@ pub fn bus_id(device: sys::CUdevice) -> Result<String, DeviceError> {
     let mut name = [0_u8; 32];
     // SAFETY: the buffer has the length that is said, and the driver ends the text with a zero.
     check(unsafe {
-        sys::cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), name.len() as c_int, device)
+        table::cuDeviceGetPCIBusId(name.as_mut_ptr().cast(), name.len() as c_int, device)
     })?;
     let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
     Ok(String::from_utf8_lossy(&name[..end]).into_owned())
 }
 
+/// The device's primary context, which stays until it is released as often as it was retained.
+pub fn retain_primary_context(device: sys::CUdevice) -> Result<sys::CUcontext, DeviceError> {
+    // SAFETY: the pointer is to a handle of the right type.
+    written(ptr::null_mut(), |context| unsafe { table::cuDevicePrimaryCtxRetain(context, device) })
+}
+
+/// Lets go of the device's primary context once.
+///
+/// # Safety
+/// It was retained by whoever calls this, who does not use it after this.
+pub unsafe fn release_primary_context(device: sys::CUdevice) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it was retained.
+    check(unsafe { table::cuDevicePrimaryCtxRelease_v2(device) })
+}
+
 /// The context that is current on this thread; null if there is none.
 pub fn current_context() -> Result<sys::CUcontext, DeviceError> {
     // SAFETY: the pointer is to a handle of the right type.
-    written(ptr::null_mut(), |context| unsafe { sys::cuCtxGetCurrent(context) })
+    written(ptr::null_mut(), |context| unsafe { table::cuCtxGetCurrent(context) })
 }
 
 /// Makes a context current on this thread; null makes none current.
@@ -110,7 +137,7 @@ pub fn current_context() -> Result<sys::CUcontext, DeviceError> {
 /// The context is null or alive.
 pub unsafe fn set_current_context(context: sys::CUcontext) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that the context is alive.
-    check(unsafe { sys::cuCtxSetCurrent(context) })
+    check(unsafe { table::cuCtxSetCurrent(context) })
 }
 
 /// Sets the thread's capture mode and says what it was.
@@ -118,21 +145,21 @@ pub fn exchange_capture_mode(
     mode: sys::CUstreamCaptureMode,
 ) -> Result<sys::CUstreamCaptureMode, DeviceError> {
     // SAFETY: the pointer is to a mode, which the driver reads and writes.
-    written(mode, |mode| unsafe { sys::cuThreadExchangeStreamCaptureMode(mode) })
+    written(mode, |mode| unsafe { table::cuThreadExchangeStreamCaptureMode(mode) })
 }
 
 /// Free and total bytes.
 pub fn memory_info() -> Result<(u64, u64), DeviceError> {
     let mut total = 0;
     // SAFETY: both pointers are to numbers of the right type.
-    let free = written(0, |free| unsafe { sys::cuMemGetInfo_v2(free, &raw mut total) })?;
+    let free = written(0, |free| unsafe { table::cuMemGetInfo_v2(free, &raw mut total) })?;
     Ok((free as u64, total as u64))
 }
 
 /// Waits for all work of the context.
 pub fn wait_context() -> Result<(), DeviceError> {
     // SAFETY: it takes no pointer.
-    check(unsafe { sys::cuCtxSynchronize() })
+    check(unsafe { table::cuCtxSynchronize() })
 }
 
 // Plain memory.
@@ -140,7 +167,7 @@ pub fn wait_context() -> Result<(), DeviceError> {
 /// Memory of that many bytes.
 pub fn alloc(size_bytes: u64) -> Result<u64, DeviceError> {
     // SAFETY: the pointer is to an address of the right type.
-    written(0, |addr| unsafe { sys::cuMemAlloc_v2(addr, size_bytes as usize) })
+    written(0, |addr| unsafe { table::cuMemAlloc_v2(addr, size_bytes as usize) })
 }
 
 /// Gives memory back, once all work of the device is done.
@@ -149,7 +176,16 @@ pub fn alloc(size_bytes: u64) -> Result<u64, DeviceError> {
 /// Nobody uses the memory any more.
 pub unsafe fn free(addr: CUdeviceptr) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that nobody uses it.
-    check(unsafe { sys::cuMemFree_v2(addr) })
+    check(unsafe { table::cuMemFree_v2(addr) })
+}
+
+/// Sets bytes to zero, in the order of a stream.
+///
+/// # Safety
+/// The stream is alive, and so is the memory, until the work that the stream has by then is done.
+pub unsafe fn zero(addr: u64, size_bytes: u64, stream: CUstream) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that both are alive.
+    check(unsafe { table::cuMemsetD8Async(addr, 0, size_bytes as usize, stream) })
 }
 
 // Virtual memory.
@@ -158,7 +194,7 @@ pub unsafe fn free(addr: CUdeviceptr) -> Result<(), DeviceError> {
 pub fn reserve(size_bytes: u64, alignment_bytes: u64) -> Result<u64, DeviceError> {
     let (size, alignment) = (size_bytes as usize, alignment_bytes as usize);
     // SAFETY: the pointer is to an address of the right type.
-    written(0, |addr| unsafe { sys::cuMemAddressReserve(addr, size, alignment, 0, 0) })
+    written(0, |addr| unsafe { table::cuMemAddressReserve(addr, size, alignment, 0, 0) })
 }
 
 /// Gives back a whole range.
@@ -167,7 +203,7 @@ pub fn reserve(size_bytes: u64, alignment_bytes: u64) -> Result<u64, DeviceError
 /// Nothing is mapped in it.
 pub unsafe fn unreserve(addr: u64, size_bytes: u64) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that nothing is mapped in it.
-    check(unsafe { sys::cuMemAddressFree(addr, size_bytes as usize) })
+    check(unsafe { table::cuMemAddressFree(addr, size_bytes as usize) })
 }
 
 /// How the pages of a device are made.
@@ -181,7 +217,7 @@ pub fn page_kind(
         requestedHandleTypes: handles,
         location: location(device),
         win32HandleMetaData: ptr::null_mut(),
-        allocFlags: sys::CUmemAllocationProp_st__bindgen_ty_1 {
+        allocFlags: sys::CUmemAllocationFlags {
             compressionType: 0,
             gpuDirectRDMACapable: u8::from(is_rdma_capable),
             usage: 0,
@@ -199,7 +235,7 @@ pub fn granularity(kind: &sys::CUmemAllocationProp) -> Result<u64, DeviceError> 
     let minimum = sys::CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
     // SAFETY: the pointers are to a number and to a kind that live through the call.
     let size =
-        written(0, |size| unsafe { sys::cuMemGetAllocationGranularity(size, kind, minimum) })?;
+        written(0, |size| unsafe { table::cuMemGetAllocationGranularity(size, kind, minimum) })?;
     Ok(size as u64)
 }
 
@@ -209,7 +245,7 @@ pub fn create_page(
     kind: &sys::CUmemAllocationProp,
 ) -> Result<CudaPage, DeviceError> {
     // SAFETY: the pointers are to a handle and to a kind that live through the call.
-    written(0, |page| unsafe { sys::cuMemCreate(page, size_bytes as usize, kind, 0) })
+    written(0, |page| unsafe { table::cuMemCreate(page, size_bytes as usize, kind, 0) })
 }
 
 /// Gives a page back.
@@ -218,7 +254,7 @@ pub fn create_page(
 /// The page is alive, and not used after this.
 pub unsafe fn release_page(page: CudaPage) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that the page is alive.
-    check(unsafe { sys::cuMemRelease(page) })
+    check(unsafe { table::cuMemRelease(page) })
 }
 
 /// Puts a page behind addresses.
@@ -227,7 +263,7 @@ pub unsafe fn release_page(page: CudaPage) -> Result<(), DeviceError> {
 /// The page is alive and as large as that, and nothing is mapped there.
 pub unsafe fn map(addr: u64, size_bytes: u64, page: CudaPage) -> Result<(), DeviceError> {
     // SAFETY: the caller promises what the driver needs.
-    check(unsafe { sys::cuMemMap(addr, size_bytes as usize, 0, page, 0) })
+    check(unsafe { table::cuMemMap(addr, size_bytes as usize, 0, page, 0) })
 }
 
 /// Takes the page behind addresses away.
@@ -236,7 +272,7 @@ pub unsafe fn map(addr: u64, size_bytes: u64, page: CudaPage) -> Result<(), Devi
 /// One whole page is mapped there, and nobody uses it any more.
 pub unsafe fn unmap(addr: u64, size_bytes: u64) -> Result<(), DeviceError> {
     // SAFETY: the caller promises what the driver needs.
-    check(unsafe { sys::cuMemUnmap(addr, size_bytes as usize) })
+    check(unsafe { table::cuMemUnmap(addr, size_bytes as usize) })
 }
 
 /// Lets a device read and write addresses.
@@ -249,16 +285,16 @@ pub unsafe fn set_access(addr: u64, size_bytes: u64, device: c_int) -> Result<()
         flags: sys::CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
     };
     // SAFETY: the caller promises that all is mapped; the description lives through the call.
-    check(unsafe { sys::cuMemSetAccess(addr, size_bytes as usize, &raw const access, 1) })
+    check(unsafe { table::cuMemSetAccess(addr, size_bytes as usize, &raw const access, 1) })
 }
 
 // Events and streams.
 
 /// An event that takes no time.
 pub fn create_event() -> Result<CUevent, DeviceError> {
-    let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as c_uint;
+    let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING.0;
     // SAFETY: the pointer is to a handle of the right type.
-    written(ptr::null_mut(), |event| unsafe { sys::cuEventCreate(event, flags) })
+    written(ptr::null_mut(), |event| unsafe { table::cuEventCreate(event, flags) })
 }
 
 /// Gives an event back.
@@ -267,7 +303,7 @@ pub fn create_event() -> Result<CUevent, DeviceError> {
 /// The event is alive, and not used after this.
 pub unsafe fn destroy_event(event: CUevent) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    check(unsafe { sys::cuEventDestroy_v2(event) })
+    check(unsafe { table::cuEventDestroy_v2(event) })
 }
 
 /// Records an event on a stream.
@@ -276,7 +312,7 @@ pub unsafe fn destroy_event(event: CUevent) -> Result<(), DeviceError> {
 /// Both are alive and of the current context.
 pub unsafe fn record_event(event: CUevent, stream: CUstream) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that both are alive.
-    check(unsafe { sys::cuEventRecord(event, stream) })
+    check(unsafe { table::cuEventRecord(event, stream) })
 }
 
 /// Whether an event is done.
@@ -285,7 +321,7 @@ pub unsafe fn record_event(event: CUevent, stream: CUstream) -> Result<(), Devic
 /// It is alive.
 pub unsafe fn query_event(event: CUevent) -> Result<bool, DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    match unsafe { sys::cuEventQuery(event) } {
+    match unsafe { table::cuEventQuery(event) } {
         CUresult::CUDA_SUCCESS => Ok(true),
         CUresult::CUDA_ERROR_NOT_READY => Ok(false),
         result => Err(refusal(result)),
@@ -298,7 +334,23 @@ pub unsafe fn query_event(event: CUevent) -> Result<bool, DeviceError> {
 /// It is alive.
 pub unsafe fn wait_event(event: CUevent) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    check(unsafe { sys::cuEventSynchronize(event) })
+    check(unsafe { table::cuEventSynchronize(event) })
+}
+
+/// A stream that does not wait for the default one.
+pub fn create_stream() -> Result<CUstream, DeviceError> {
+    let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING.0;
+    // SAFETY: the pointer is to a handle of the right type.
+    written(ptr::null_mut(), |stream| unsafe { table::cuStreamCreate(stream, flags) })
+}
+
+/// Gives a stream back, whose work so far still runs.
+///
+/// # Safety
+/// It is alive, and not used after this.
+pub unsafe fn destroy_stream(stream: CUstream) -> Result<(), DeviceError> {
+    // SAFETY: the caller promises that it is alive.
+    check(unsafe { table::cuStreamDestroy_v2(stream) })
 }
 
 /// Lets a stream wait for an event.
@@ -307,7 +359,7 @@ pub unsafe fn wait_event(event: CUevent) -> Result<(), DeviceError> {
 /// Both are alive.
 pub unsafe fn stream_wait_event(stream: CUstream, event: CUevent) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that both are alive.
-    check(unsafe { sys::cuStreamWaitEvent(stream, event, 0) })
+    check(unsafe { table::cuStreamWaitEvent(stream, event, 0) })
 }
 
 /// Waits for a stream.
@@ -316,10 +368,53 @@ pub unsafe fn stream_wait_event(stream: CUstream, event: CUevent) -> Result<(), 
 /// It is alive.
 pub unsafe fn wait_stream(stream: CUstream) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    check(unsafe { sys::cuStreamSynchronize(stream) })
+    check(unsafe { table::cuStreamSynchronize(stream) })
 }
 
 // Captures.
+
+/// What the driver tells of a stream's capture. Drivers before CUDA 12.3 know nothing of data on edges.
+///
+/// # Safety
+/// The stream is alive, and each pointer is null or to a value of its type.
+unsafe fn capture_info(
+    stream: CUstream,
+    status: *mut sys::CUstreamCaptureStatus,
+    id: *mut sys::cuuint64_t,
+    nodes: *mut *const sys::CUgraphNode,
+    edges: *mut *const sys::CUgraphEdgeData,
+    count: *mut usize,
+) -> CUresult {
+    let graph = ptr::null_mut();
+    // SAFETY: the caller promises what the driver needs.
+    unsafe {
+        if table().cuStreamGetCaptureInfo_v3.is_some() {
+            table::cuStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count)
+        } else {
+            table::cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
+        }
+    }
+}
+
+/// What the driver tells of the nodes that a node depends on.
+///
+/// # Safety
+/// The node is alive; the arrays are null or have room for as many as the count says.
+unsafe fn dependencies(
+    node: sys::CUgraphNode,
+    nodes: *mut sys::CUgraphNode,
+    edges: *mut sys::CUgraphEdgeData,
+    count: *mut usize,
+) -> CUresult {
+    // SAFETY: the caller promises what the driver needs.
+    unsafe {
+        if table().cuGraphNodeGetDependencies_v2.is_some() {
+            table::cuGraphNodeGetDependencies_v2(node, nodes, edges, count)
+        } else {
+            table::cuGraphNodeGetDependencies(node, nodes, count)
+        }
+    }
+}
 
 /// The capture that a stream is under: its number, and whether it still goes well. Nothing is known
 /// of the number of one that was broken.
@@ -329,15 +424,13 @@ pub unsafe fn wait_stream(stream: CUstream) -> Result<(), DeviceError> {
 pub unsafe fn capture_of(stream: CUstream) -> Result<Option<(u64, bool)>, DeviceError> {
     use sys::CUstreamCaptureStatus as Status;
     let (mut status, mut id) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
-    let (none, nodes) = (ptr::null_mut(), ptr::null_mut());
     // SAFETY: the pointers are to values of the right types, and those that are null are optional.
     check(unsafe {
-        sys::cuStreamGetCaptureInfo_v3(
+        capture_info(
             stream,
             &raw mut status,
             &raw mut id,
-            none,
-            nodes,
+            ptr::null_mut(),
             ptr::null_mut(),
             ptr::null_mut(),
         )
@@ -358,10 +451,9 @@ pub unsafe fn capture_ends(stream: CUstream) -> Result<Vec<u64>, DeviceError> {
     // SAFETY: as in `capture_of`. With edges asked for, the driver also tells of those that carry
     // data, which it refuses to leave out.
     check(unsafe {
-        sys::cuStreamGetCaptureInfo_v3(
+        capture_info(
             stream,
             &raw mut status,
-            ptr::null_mut(),
             ptr::null_mut(),
             &raw mut nodes,
             &raw mut edges,
@@ -387,23 +479,14 @@ pub unsafe fn node_dependencies(node: u64) -> Result<Vec<u64>, DeviceError> {
     let node = node as sys::CUgraphNode;
     let mut count = 0;
     // SAFETY: with no arrays the driver only counts.
-    let counted = unsafe {
-        sys::cuGraphNodeGetDependencies_v2(node, ptr::null_mut(), ptr::null_mut(), &raw mut count)
-    };
-    check(counted)?;
+    check(unsafe { dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
     let mut nodes = vec![ptr::null_mut(); count];
-    // SAFETY: an edge is plain numbers, for which zero is a value.
-    let mut edges: Vec<sys::CUgraphEdgeData> = vec![unsafe { std::mem::zeroed() }; count];
+    let mut edges = vec![sys::CUgraphEdgeData::default(); count];
     if count > 0 {
         // SAFETY: both arrays have room for as many as the driver just counted. With edges given
         // it also tells of those that carry data, which it refuses to leave out.
         check(unsafe {
-            sys::cuGraphNodeGetDependencies_v2(
-                node,
-                nodes.as_mut_ptr(),
-                edges.as_mut_ptr(),
-                &raw mut count,
-            )
+            dependencies(node, nodes.as_mut_ptr(), edges.as_mut_ptr(), &raw mut count)
         })?;
     }
     nodes.truncate(count);
@@ -419,16 +502,16 @@ pub unsafe fn node_dependencies(node: u64) -> Result<Vec<u64>, DeviceError> {
 pub unsafe fn export_alloc(addr: u64) -> Result<[u8; HANDLE_BYTES], DeviceError> {
     let empty = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
     // SAFETY: the pointer is to a handle of the right type.
-    let handle = written(empty, |handle| unsafe { sys::cuIpcGetMemHandle(handle, addr) })?;
-    Ok(handle.reserved.map(|byte| byte as u8))
+    let handle = written(empty, |handle| unsafe { table::cuIpcGetMemHandle(handle, addr) })?;
+    Ok(handle.reserved)
 }
 
 /// Opens an allocation of another process.
 pub fn import_alloc(handle: [u8; HANDLE_BYTES]) -> Result<u64, DeviceError> {
-    let handle = sys::CUipcMemHandle { reserved: handle.map(|byte| byte as _) };
-    let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS as c_uint;
+    let handle = sys::CUipcMemHandle { reserved: handle };
+    let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
     // SAFETY: the pointer is to an address of the right type; a handle that names nothing is refused.
-    written(0, |addr| unsafe { sys::cuIpcOpenMemHandle_v2(addr, handle, flags) })
+    written(0, |addr| unsafe { table::cuIpcOpenMemHandle_v2(addr, handle, flags) })
 }
 
 /// Closes an allocation of another process.
@@ -437,7 +520,7 @@ pub fn import_alloc(handle: [u8; HANDLE_BYTES]) -> Result<u64, DeviceError> {
 /// It was opened here, and nobody uses it any more.
 pub unsafe fn close_alloc(addr: u64) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that nobody uses it.
-    check(unsafe { sys::cuIpcCloseMemHandle(addr) })
+    check(unsafe { table::cuIpcCloseMemHandle(addr) })
 }
 
 /// A descriptor of the page, which is the caller's to close.
@@ -448,7 +531,7 @@ pub unsafe fn export_page_descriptor(page: CudaPage) -> Result<i32, DeviceError>
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     // SAFETY: for this kind of handle the driver writes an int.
     written(-1, |descriptor: *mut c_int| unsafe {
-        sys::cuMemExportToShareableHandle(descriptor.cast::<c_void>(), page, kind, 0)
+        table::cuMemExportToShareableHandle(descriptor.cast::<c_void>(), page, kind, 0)
     })
 }
 
@@ -461,7 +544,7 @@ pub unsafe fn import_page_descriptor(descriptor: i32) -> Result<CudaPage, Device
     // A descriptor is handed over as the value of the pointer.
     let handle = descriptor as usize as *mut c_void;
     // SAFETY: the pointer is to a handle of the right type; the driver checks what the descriptor is.
-    written(0, |page| unsafe { sys::cuMemImportFromShareableHandle(page, handle, kind) })
+    written(0, |page| unsafe { table::cuMemImportFromShareableHandle(page, handle, kind) })
 }
 
 /// The fabric's name of a page.
@@ -472,7 +555,7 @@ pub unsafe fn export_page_fabric(page: CudaPage) -> Result<[u8; HANDLE_BYTES], D
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
     // SAFETY: for this kind of handle the driver writes 64 bytes.
     written([0; HANDLE_BYTES], |handle: *mut [u8; HANDLE_BYTES]| unsafe {
-        sys::cuMemExportToShareableHandle(handle.cast::<c_void>(), page, kind, 0)
+        table::cuMemExportToShareableHandle(handle.cast::<c_void>(), page, kind, 0)
     })
 }
 
@@ -481,7 +564,7 @@ pub fn import_page_fabric(mut handle: [u8; HANDLE_BYTES]) -> Result<CudaPage, De
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
     let handle = handle.as_mut_ptr().cast::<c_void>();
     // SAFETY: the driver reads 64 bytes and checks what they name.
-    written(0, |page| unsafe { sys::cuMemImportFromShareableHandle(page, handle, kind) })
+    written(0, |page| unsafe { table::cuMemImportFromShareableHandle(page, handle, kind) })
 }
 
 // Peers.
@@ -489,7 +572,7 @@ pub fn import_page_fabric(mut handle: [u8; HANDLE_BYTES]) -> Result<CudaPage, De
 /// Whether a device can reach the memory of another.
 pub fn can_reach(device: sys::CUdevice, other: sys::CUdevice) -> Result<bool, DeviceError> {
     // SAFETY: the pointer is to a number of the right type.
-    written(0, |answer| unsafe { sys::cuDeviceCanAccessPeer(answer, device, other) })
+    written(0, |answer| unsafe { table::cuDeviceCanAccessPeer(answer, device, other) })
         .map(|answer: c_int| answer != 0)
 }
 
@@ -499,7 +582,7 @@ pub fn can_reach(device: sys::CUdevice, other: sys::CUdevice) -> Result<bool, De
 /// The other context is alive.
 pub unsafe fn enable_peer(other: sys::CUcontext) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    match unsafe { sys::cuCtxEnablePeerAccess(other, 0) } {
+    match unsafe { table::cuCtxEnablePeerAccess(other, 0) } {
         CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
         result => check(result),
     }
@@ -510,7 +593,7 @@ pub unsafe fn enable_peer(other: sys::CUcontext) -> Result<(), DeviceError> {
 /// The device's default pool.
 pub fn default_pool(device: sys::CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
     // SAFETY: the pointer is to a handle of the right type.
-    written(ptr::null_mut(), |pool| unsafe { sys::cuDeviceGetDefaultMemPool(pool, device) })
+    written(ptr::null_mut(), |pool| unsafe { table::cuDeviceGetDefaultMemPool(pool, device) })
 }
 
 /// Sets one of a pool's numbers; those of 32 bits are in its lower half.
@@ -524,7 +607,9 @@ pub unsafe fn set_pool_attribute(
 ) -> Result<(), DeviceError> {
     // SAFETY: the driver reads 4 or 8 bytes, by the attribute; on a little-endian host the first
     // 4 bytes of a small number are that number.
-    check(unsafe { sys::cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast::<c_void>()) })
+    check(unsafe {
+        table::cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast::<c_void>())
+    })
 }
 
 /// One of a pool's numbers of 64 bits.
@@ -537,7 +622,7 @@ pub unsafe fn pool_attribute(
 ) -> Result<u64, DeviceError> {
     // SAFETY: the driver writes at most 8 bytes.
     written(0_u64, |value| unsafe {
-        sys::cuMemPoolGetAttribute(pool, attribute, value.cast::<c_void>())
+        table::cuMemPoolGetAttribute(pool, attribute, value.cast::<c_void>())
     })
 }
 
@@ -547,7 +632,7 @@ pub unsafe fn pool_attribute(
 /// The pool is alive.
 pub unsafe fn trim_pool(pool: sys::CUmemoryPool) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
-    check(unsafe { sys::cuMemPoolTrimTo(pool, 0) })
+    check(unsafe { table::cuMemPoolTrimTo(pool, 0) })
 }
 
 /// Memory from the device's pool, in the order of a stream.
@@ -556,7 +641,7 @@ pub unsafe fn trim_pool(pool: sys::CUmemoryPool) -> Result<(), DeviceError> {
 /// The stream is alive.
 pub unsafe fn alloc_async(size_bytes: u64, stream: CUstream) -> Result<u64, DeviceError> {
     // SAFETY: the pointer is to an address of the right type.
-    written(0, |addr| unsafe { sys::cuMemAllocAsync(addr, size_bytes as usize, stream) })
+    written(0, |addr| unsafe { table::cuMemAllocAsync(addr, size_bytes as usize, stream) })
 }
 
 /// Gives memory back to its pool, in the order of a stream.
@@ -565,5 +650,5 @@ pub unsafe fn alloc_async(size_bytes: u64, stream: CUstream) -> Result<u64, Devi
 /// The stream is alive, and nobody uses the memory after the work that the stream has so far.
 pub unsafe fn free_async(addr: u64, stream: CUstream) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that nobody uses it.
-    check(unsafe { sys::cuMemFreeAsync(addr, stream) })
+    check(unsafe { table::cuMemFreeAsync(addr, stream) })
 }
