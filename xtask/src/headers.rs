@@ -31,7 +31,8 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
 
 /// A program that compiles exactly if each line is true.
 fn source(printed: &str) -> Result<String, String> {
-    let mut text = String::from("#include <cstddef>\n#include <type_traits>\n#include <cuda.h>\n\n");
+    let mut text =
+        String::from("#include <cstddef>\n#include <type_traits>\n#include <cuda.h>\n\n");
     for line in printed.lines() {
         let (expression, value) = line
             .rsplit_once(" = ")

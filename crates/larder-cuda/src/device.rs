@@ -15,6 +15,7 @@ use larder_core::types::{
 use crate::context::{Context, Entered};
 use crate::error::CudaError;
 use crate::ledger::{Held, Ledger};
+use crate::options::{CudaOptions, ShareBy};
 use crate::processes::Processes;
 use crate::stream::CudaStream;
 use crate::streams::{Streams, Vouched};
@@ -27,40 +28,6 @@ const ALIGNMENT_BYTES: u64 = 512;
 const RANGE_ALIGNMENT_BYTES: u64 = 2 << 20;
 /// The handles of the default stream, which is never captured.
 const LEGACY_STREAMS: [u64; 2] = [0, 1];
-
-/// How pages are made known to other processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShareBy {
-    /// By file descriptors, which processes of one machine can fetch from each other.
-    #[default]
-    Descriptor,
-    /// By handles that are good on all machines of an NVLink fabric. The system must have been set
-    /// up for it.
-    Fabric,
-    /// Not at all.
-    Nothing,
-}
-
-impl ShareBy {
-    fn handles(self) -> sys::CUmemAllocationHandleType {
-        use sys::CUmemAllocationHandleType as Type;
-        match self {
-            ShareBy::Descriptor => Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            ShareBy::Fabric => Type::CU_MEM_HANDLE_TYPE_FABRIC,
-            ShareBy::Nothing => Type::CU_MEM_HANDLE_TYPE_NONE,
-        }
-    }
-}
-
-/// What can be chosen about a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CudaOptions {
-    /// How pages are made known to other processes.
-    pub share_by: ShareBy,
-    /// Whether the device's context is made at the first call that needs it and not at once. It takes
-    /// some hundred MiB, so a process with many GPUs of which it uses few wants this.
-    pub late_context: bool,
-}
 
 /// A GPU. The crate's page says what holds for every call.
 pub struct CudaDevice {

@@ -26,6 +26,7 @@ pub mod driver;
 mod error;
 pub mod layouts;
 mod ledger;
+mod options;
 mod processes;
 mod stream;
 mod streams;
@@ -33,7 +34,8 @@ pub mod sys;
 mod table;
 
 pub use async_pool::{AsyncPool, AsyncStats};
-pub use device::{CudaDevice, CudaOptions, ShareBy};
+pub use device::CudaDevice;
 pub use error::CudaError;
 pub use ledger::Held;
+pub use options::{CudaOptions, ShareBy};
 pub use stream::CudaStream;

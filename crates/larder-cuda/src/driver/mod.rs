@@ -3,13 +3,26 @@
 //! Each needs the device's context to be current on the calling thread, and says what else.
 //! The functions that take handles are unsafe, because the driver does not check all of them.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
+mod captures;
+mod pool;
+mod sharing;
+
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use larder_core::device::{DeviceError, HANDLE_BYTES};
+use larder_core::device::DeviceError;
 
 use crate::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
-use crate::table::{self, table};
+use crate::table;
+
+pub use captures::{capture_ends, capture_of, node_dependencies};
+pub use pool::{
+    alloc_async, default_pool, free_async, pool_attribute, set_pool_attribute, trim_pool,
+};
+pub use sharing::{
+    can_reach, close_alloc, enable_peer, export_alloc, export_page_descriptor, export_page_fabric,
+    import_alloc, import_page_descriptor, import_page_fabric,
+};
 
 /// What the driver calls a page.
 pub type CudaPage = sys::CUmemGenericAllocationHandle;
@@ -369,286 +382,4 @@ pub unsafe fn stream_wait_event(stream: CUstream, event: CUevent) -> Result<(), 
 pub unsafe fn wait_stream(stream: CUstream) -> Result<(), DeviceError> {
     // SAFETY: the caller promises that it is alive.
     check(unsafe { table::cuStreamSynchronize(stream) })
-}
-
-// Captures.
-
-/// What the driver tells of a stream's capture. Drivers before CUDA 12.3 know nothing of data on edges.
-///
-/// # Safety
-/// The stream is alive, and each pointer is null or to a value of its type.
-unsafe fn capture_info(
-    stream: CUstream,
-    status: *mut sys::CUstreamCaptureStatus,
-    id: *mut sys::cuuint64_t,
-    nodes: *mut *const sys::CUgraphNode,
-    edges: *mut *const sys::CUgraphEdgeData,
-    count: *mut usize,
-) -> CUresult {
-    let graph = ptr::null_mut();
-    // SAFETY: the caller promises what the driver needs.
-    unsafe {
-        if table().cuStreamGetCaptureInfo_v3.is_some() {
-            table::cuStreamGetCaptureInfo_v3(stream, status, id, graph, nodes, edges, count)
-        } else {
-            table::cuStreamGetCaptureInfo_v2(stream, status, id, graph, nodes, count)
-        }
-    }
-}
-
-/// What the driver tells of the nodes that a node depends on.
-///
-/// # Safety
-/// The node is alive; the arrays are null or have room for as many as the count says.
-unsafe fn dependencies(
-    node: sys::CUgraphNode,
-    nodes: *mut sys::CUgraphNode,
-    edges: *mut sys::CUgraphEdgeData,
-    count: *mut usize,
-) -> CUresult {
-    // SAFETY: the caller promises what the driver needs.
-    unsafe {
-        if table().cuGraphNodeGetDependencies_v2.is_some() {
-            table::cuGraphNodeGetDependencies_v2(node, nodes, edges, count)
-        } else {
-            table::cuGraphNodeGetDependencies(node, nodes, count)
-        }
-    }
-}
-
-/// The capture that a stream is under: its number, and whether it still goes well. Nothing is known
-/// of the number of one that was broken.
-///
-/// # Safety
-/// The stream is alive.
-pub unsafe fn capture_of(stream: CUstream) -> Result<Option<(u64, bool)>, DeviceError> {
-    use sys::CUstreamCaptureStatus as Status;
-    let (mut status, mut id) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
-    // SAFETY: the pointers are to values of the right types, and those that are null are optional.
-    check(unsafe {
-        capture_info(
-            stream,
-            &raw mut status,
-            &raw mut id,
-            ptr::null_mut(),
-            ptr::null_mut(),
-            ptr::null_mut(),
-        )
-    })?;
-    let goes_well = status == Status::CU_STREAM_CAPTURE_STATUS_ACTIVE;
-    Ok((status != Status::CU_STREAM_CAPTURE_STATUS_NONE).then_some((id, goes_well)))
-}
-
-/// What the next work on a captured stream will depend on; nothing if the stream is not captured.
-///
-/// # Safety
-/// The stream is alive, and nobody else works on it meanwhile.
-pub unsafe fn capture_ends(stream: CUstream) -> Result<Vec<u64>, DeviceError> {
-    use sys::CUstreamCaptureStatus as Status;
-    let (mut status, mut count) = (Status::CU_STREAM_CAPTURE_STATUS_NONE, 0);
-    let mut nodes: *const sys::CUgraphNode = ptr::null();
-    let mut edges: *const sys::CUgraphEdgeData = ptr::null();
-    // SAFETY: as in `capture_of`. With edges asked for, the driver also tells of those that carry
-    // data, which it refuses to leave out.
-    check(unsafe {
-        capture_info(
-            stream,
-            &raw mut status,
-            ptr::null_mut(),
-            &raw mut nodes,
-            &raw mut edges,
-            &raw mut count,
-        )
-    })?;
-    if status != Status::CU_STREAM_CAPTURE_STATUS_ACTIVE || nodes.is_null() {
-        return Ok(Vec::new());
-    }
-    // SAFETY: the driver names an array of that many nodes, which stays until the next call that
-    // works on the stream; the caller promises that there is none meanwhile.
-    Ok(unsafe { std::slice::from_raw_parts(nodes, count) }
-        .iter()
-        .map(|&node| node as u64)
-        .collect())
-}
-
-/// The nodes that a node depends on, which may be named more than once.
-///
-/// # Safety
-/// The node is one of a graph that is alive and that nobody else changes meanwhile.
-pub unsafe fn node_dependencies(node: u64) -> Result<Vec<u64>, DeviceError> {
-    let node = node as sys::CUgraphNode;
-    let mut count = 0;
-    // SAFETY: with no arrays the driver only counts.
-    check(unsafe { dependencies(node, ptr::null_mut(), ptr::null_mut(), &raw mut count) })?;
-    let mut nodes = vec![ptr::null_mut(); count];
-    let mut edges = vec![sys::CUgraphEdgeData::default(); count];
-    if count > 0 {
-        // SAFETY: both arrays have room for as many as the driver just counted. With edges given
-        // it also tells of those that carry data, which it refuses to leave out.
-        check(unsafe {
-            dependencies(node, nodes.as_mut_ptr(), edges.as_mut_ptr(), &raw mut count)
-        })?;
-    }
-    nodes.truncate(count);
-    Ok(nodes.into_iter().map(|node| node as u64).collect())
-}
-
-// Sharing.
-
-/// The handle of a plain allocation.
-///
-/// # Safety
-/// The address is that of a plain allocation.
-pub unsafe fn export_alloc(addr: u64) -> Result<[u8; HANDLE_BYTES], DeviceError> {
-    let empty = sys::CUipcMemHandle { reserved: [0; HANDLE_BYTES] };
-    // SAFETY: the pointer is to a handle of the right type.
-    let handle = written(empty, |handle| unsafe { table::cuIpcGetMemHandle(handle, addr) })?;
-    Ok(handle.reserved)
-}
-
-/// Opens an allocation of another process.
-pub fn import_alloc(handle: [u8; HANDLE_BYTES]) -> Result<u64, DeviceError> {
-    let handle = sys::CUipcMemHandle { reserved: handle };
-    let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
-    // SAFETY: the pointer is to an address of the right type; a handle that names nothing is refused.
-    written(0, |addr| unsafe { table::cuIpcOpenMemHandle_v2(addr, handle, flags) })
-}
-
-/// Closes an allocation of another process.
-///
-/// # Safety
-/// It was opened here, and nobody uses it any more.
-pub unsafe fn close_alloc(addr: u64) -> Result<(), DeviceError> {
-    // SAFETY: the caller promises that nobody uses it.
-    check(unsafe { table::cuIpcCloseMemHandle(addr) })
-}
-
-/// A descriptor of the page, which is the caller's to close.
-///
-/// # Safety
-/// The page is alive and was made to be shared so.
-pub unsafe fn export_page_descriptor(page: CudaPage) -> Result<i32, DeviceError> {
-    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    // SAFETY: for this kind of handle the driver writes an int.
-    written(-1, |descriptor: *mut c_int| unsafe {
-        table::cuMemExportToShareableHandle(descriptor.cast::<c_void>(), page, kind, 0)
-    })
-}
-
-/// The page of a descriptor, which may be closed afterwards.
-///
-/// # Safety
-/// The descriptor is open.
-pub unsafe fn import_page_descriptor(descriptor: i32) -> Result<CudaPage, DeviceError> {
-    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    // A descriptor is handed over as the value of the pointer.
-    let handle = descriptor as usize as *mut c_void;
-    // SAFETY: the pointer is to a handle of the right type; the driver checks what the descriptor is.
-    written(0, |page| unsafe { table::cuMemImportFromShareableHandle(page, handle, kind) })
-}
-
-/// The fabric's name of a page.
-///
-/// # Safety
-/// The page is alive and was made to be shared so.
-pub unsafe fn export_page_fabric(page: CudaPage) -> Result<[u8; HANDLE_BYTES], DeviceError> {
-    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
-    // SAFETY: for this kind of handle the driver writes 64 bytes.
-    written([0; HANDLE_BYTES], |handle: *mut [u8; HANDLE_BYTES]| unsafe {
-        table::cuMemExportToShareableHandle(handle.cast::<c_void>(), page, kind, 0)
-    })
-}
-
-/// The page of a fabric's name.
-pub fn import_page_fabric(mut handle: [u8; HANDLE_BYTES]) -> Result<CudaPage, DeviceError> {
-    let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_FABRIC;
-    let handle = handle.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the driver reads 64 bytes and checks what they name.
-    written(0, |page| unsafe { table::cuMemImportFromShareableHandle(page, handle, kind) })
-}
-
-// Peers.
-
-/// Whether a device can reach the memory of another.
-pub fn can_reach(device: sys::CUdevice, other: sys::CUdevice) -> Result<bool, DeviceError> {
-    // SAFETY: the pointer is to a number of the right type.
-    written(0, |answer| unsafe { table::cuDeviceCanAccessPeer(answer, device, other) })
-        .map(|answer: c_int| answer != 0)
-}
-
-/// Lets the current context reach the plain memory of another; again does no harm.
-///
-/// # Safety
-/// The other context is alive.
-pub unsafe fn enable_peer(other: sys::CUcontext) -> Result<(), DeviceError> {
-    // SAFETY: the caller promises that it is alive.
-    match unsafe { table::cuCtxEnablePeerAccess(other, 0) } {
-        CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
-        result => check(result),
-    }
-}
-
-// The driver's own pool.
-
-/// The device's default pool.
-pub fn default_pool(device: sys::CUdevice) -> Result<sys::CUmemoryPool, DeviceError> {
-    // SAFETY: the pointer is to a handle of the right type.
-    written(ptr::null_mut(), |pool| unsafe { table::cuDeviceGetDefaultMemPool(pool, device) })
-}
-
-/// Sets one of a pool's numbers; those of 32 bits are in its lower half.
-///
-/// # Safety
-/// The pool is alive.
-pub unsafe fn set_pool_attribute(
-    pool: sys::CUmemoryPool,
-    attribute: sys::CUmemPool_attribute,
-    mut value: u64,
-) -> Result<(), DeviceError> {
-    // SAFETY: the driver reads 4 or 8 bytes, by the attribute; on a little-endian host the first
-    // 4 bytes of a small number are that number.
-    check(unsafe {
-        table::cuMemPoolSetAttribute(pool, attribute, (&raw mut value).cast::<c_void>())
-    })
-}
-
-/// One of a pool's numbers of 64 bits.
-///
-/// # Safety
-/// The pool is alive.
-pub unsafe fn pool_attribute(
-    pool: sys::CUmemoryPool,
-    attribute: sys::CUmemPool_attribute,
-) -> Result<u64, DeviceError> {
-    // SAFETY: the driver writes at most 8 bytes.
-    written(0_u64, |value| unsafe {
-        table::cuMemPoolGetAttribute(pool, attribute, value.cast::<c_void>())
-    })
-}
-
-/// Gives back what the pool has cached.
-///
-/// # Safety
-/// The pool is alive.
-pub unsafe fn trim_pool(pool: sys::CUmemoryPool) -> Result<(), DeviceError> {
-    // SAFETY: the caller promises that it is alive.
-    check(unsafe { table::cuMemPoolTrimTo(pool, 0) })
-}
-
-/// Memory from the device's pool, in the order of a stream.
-///
-/// # Safety
-/// The stream is alive.
-pub unsafe fn alloc_async(size_bytes: u64, stream: CUstream) -> Result<u64, DeviceError> {
-    // SAFETY: the pointer is to an address of the right type.
-    written(0, |addr| unsafe { table::cuMemAllocAsync(addr, size_bytes as usize, stream) })
-}
-
-/// Gives memory back to its pool, in the order of a stream.
-///
-/// # Safety
-/// The stream is alive, and nobody uses the memory after the work that the stream has so far.
-pub unsafe fn free_async(addr: u64, stream: CUstream) -> Result<(), DeviceError> {
-    // SAFETY: the caller promises that nobody uses it.
-    check(unsafe { table::cuMemFreeAsync(addr, stream) })
 }
