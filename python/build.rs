@@ -7,7 +7,11 @@ use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
     // The native module is a library with Larder's C interface, and the C++ part finds it by that name.
-    println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,liblarder.so");
+    // Apple's linker has another word for it.
+    let is_apple = env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");
+    let name =
+        if is_apple { "-install_name,@rpath/liblarder.dylib" } else { "-soname,liblarder.so" };
+    println!("cargo::rustc-cdylib-link-arg=-Wl,{name}");
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo says where"));
     // What was laid out before may have another name by now.
     for entry in fs::read_dir(&out)? {

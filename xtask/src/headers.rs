@@ -1,7 +1,7 @@
 //! What we hand to the CUDA driver, compared with CUDA's own headers.
 //!
-//! The crate `larder-cuda` prints each size, place and number as an expression of C and what it is
-//! in Rust. A compiler then checks them all against the headers, without running anything.
+//! The crate `larder-cuda` prints each size, place and number and each function's type as an expression
+//! of C++ and what it is in Rust. A compiler then checks them all against the headers, without running anything.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,8 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
 
 /// A program that compiles exactly if each line is true.
 fn source(printed: &str) -> Result<String, String> {
-    let mut text = String::from("#include <cstddef>\n#include <cuda.h>\n\n");
+    let mut text =
+        String::from("#include <cstddef>\n#include <type_traits>\n#include <cuda.h>\n\n");
     for line in printed.lines() {
         let (expression, value) = line
             .rsplit_once(" = ")

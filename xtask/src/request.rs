@@ -103,8 +103,8 @@ Usage: cargo xtask model
 ";
 
 const HEADERS_HELP: &str = "\
-Compares the sizes, the places and the numbers that we hand to the CUDA driver with those in CUDA's
-own headers, out of the wheel nvidia-cuda-runtime.
+Compares the sizes, the places, the numbers and the functions' types that we call the CUDA driver by
+with those in CUDA's own headers, out of the wheel nvidia-cuda-runtime.
 
 Usage: cargo xtask headers
 

@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::CudaStream;
-use cudarc::driver::sys::{self, CUdevice_attribute, CUmemPool_attribute as PoolAttribute};
 use larder_core::device::{Device, DeviceError, MemoryInfo};
 use larder_core::error::{Error, OutOfMemory};
 use larder_core::types::{Addr, DeviceIndex, StreamId};
@@ -17,6 +15,8 @@ use crate::context::Context;
 use crate::device::CudaDevice;
 use crate::driver;
 use crate::error::CudaError;
+use crate::stream::CudaStream;
+use crate::sys::{self, CUdevice_attribute, CUmemPool_attribute as PoolAttribute};
 
 /// What the driver tells of its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct AsyncPool {
     context: Context,
     pool: Pool,
     /// The stream on which blocks are freed that several streams used.
-    unifier: Arc<CudaStream>,
+    unifier: CudaStream,
     shelf: Mutex<Shelf>,
     observers: Mutex<Vec<Observer>>,
 }
@@ -73,17 +73,17 @@ struct Block {
 impl AsyncPool {
     /// The device's default pool, which is told to keep what is freed.
     pub fn new(device: Arc<CudaDevice>) -> Result<AsyncPool, CudaError> {
-        let cuda = Arc::clone(device.context());
         let index = device.properties().index.0;
+        let context = device.context().beside().map_err(CudaError::driver("make a context"))?;
+        let cuda = context.primary().map_err(CudaError::driver("make a context"))?.device();
         let supported = CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MEMORY_POOLS_SUPPORTED;
-        let supported = driver::attribute(cuda.cu_device(), supported);
+        let supported = driver::attribute(cuda, supported);
         if supported.map_err(CudaError::driver("tell what the GPU can do"))? == 0 {
             return Err(CudaError::NoMemoryPools { index });
         }
-        let context = Context::new(Arc::clone(&cuda));
-        let call = || -> Result<(Pool, Arc<CudaStream>), DeviceError> {
+        let call = || -> Result<(Pool, CudaStream), DeviceError> {
             let _entered = context.enter()?;
-            let pool = driver::default_pool(cuda.cu_device())?;
+            let pool = driver::default_pool(cuda)?;
             let keep = [
                 (PoolAttribute::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, u64::MAX),
                 (PoolAttribute::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES, 1),
@@ -94,8 +94,7 @@ impl AsyncPool {
                 // SAFETY: the default pool lives as long as the device.
                 unsafe { driver::set_pool_attribute(pool, attribute, value) }?;
             }
-            let unifier = cuda.new_stream();
-            Ok((Pool(pool), unifier.map_err(|error| driver::refusal(error.0))?))
+            Ok((Pool(pool), device.new_stream()?))
         };
         let (pool, unifier) = call().map_err(CudaError::driver("prepare its memory pool"))?;
         let (shelf, observers) = (Mutex::default(), Mutex::default());
@@ -171,7 +170,7 @@ impl AsyncPool {
 
     /// Frees a block on its stream, or on one that waits for all streams that use it.
     fn give_back(&self, addr: u64, block: &Block) -> Result<(), DeviceError> {
-        let unifier = self.unifier.cu_stream();
+        let unifier = self.unifier.handle();
         if block.uses.is_empty() {
             let stream = self.device.vouched(block.stream)?;
             // SAFETY: somebody vouched for the stream, and whoever had the block gives it up.

@@ -1,14 +1,24 @@
 //! File descriptors of other processes.
 
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
 use larder_core::device::DeviceError;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
+/// No other system lets a process do that, and none has a CUDA driver.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn fetch(_pid: u32, _descriptor: RawFd) -> Result<OwnedFd, DeviceError> {
+    Err(DeviceError::NotSupported)
+}
 
 /// A descriptor of ours for what a descriptor of another process is open on. The system lets a
 /// process do that to its own kind: same user, and no rule against tracing.
+#[cfg(target_os = "linux")]
 pub(crate) fn fetch(pid: u32, descriptor: RawFd) -> Result<OwnedFd, DeviceError> {
+    use std::os::fd::AsRawFd;
+
+    use rustix::io::Errno;
+    use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+
     let fail = |call: &str, error: Errno| DeviceError::Other {
         code: error.raw_os_error(),
         text: format!("{call} of descriptor {descriptor} of process {pid}: {error}"),
@@ -34,10 +44,11 @@ pub(crate) unsafe fn close(descriptor: RawFd) {
     drop(unsafe { OwnedFd::from_raw_fd(descriptor) });
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_os = "linux"))]
 mod tests {
     use std::fs::File;
     use std::io::{Read, Write};
+    use std::os::fd::AsRawFd;
 
     use super::*;
 

@@ -1,11 +1,10 @@
 //! `CudaDevice`: a GPU as a `Device`.
 
+use std::any::Any;
 use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUevent};
-use cudarc::driver::{CudaContext, CudaStream};
 use larder_core::device::{
     Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
 };
@@ -16,8 +15,11 @@ use larder_core::types::{
 use crate::context::{Context, Entered};
 use crate::error::CudaError;
 use crate::ledger::{Held, Ledger};
+use crate::options::{CudaOptions, ShareBy};
 use crate::processes::Processes;
+use crate::stream::CudaStream;
 use crate::streams::{Streams, Vouched};
+use crate::sys::{self, CUdevice_attribute as Attribute, CUevent};
 use crate::{descriptors, driver};
 
 /// Every address that the device gives out is a multiple of this.
@@ -26,40 +28,6 @@ const ALIGNMENT_BYTES: u64 = 512;
 const RANGE_ALIGNMENT_BYTES: u64 = 2 << 20;
 /// The handles of the default stream, which is never captured.
 const LEGACY_STREAMS: [u64; 2] = [0, 1];
-
-/// How pages are made known to other processes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShareBy {
-    /// By file descriptors, which processes of one machine can fetch from each other.
-    #[default]
-    Descriptor,
-    /// By handles that are good on all machines of an NVLink fabric. The system must have been set
-    /// up for it.
-    Fabric,
-    /// Not at all.
-    Nothing,
-}
-
-impl ShareBy {
-    fn handles(self) -> sys::CUmemAllocationHandleType {
-        use sys::CUmemAllocationHandleType as Type;
-        match self {
-            ShareBy::Descriptor => Type::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-            ShareBy::Fabric => Type::CU_MEM_HANDLE_TYPE_FABRIC,
-            ShareBy::Nothing => Type::CU_MEM_HANDLE_TYPE_NONE,
-        }
-    }
-}
-
-/// What can be chosen about a device.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CudaOptions {
-    /// How pages are made known to other processes.
-    pub share_by: ShareBy,
-    /// Whether the device's context is made at the first call that needs it and not at once. It takes
-    /// some hundred MiB, so a process with many GPUs of which it uses few wants this.
-    pub late_context: bool,
-}
 
 /// A GPU. The crate's page says what holds for every call.
 pub struct CudaDevice {
@@ -102,7 +70,7 @@ impl CudaDevice {
         }
         let device = CudaDevice::describe(index, options)?;
         if !options.late_context {
-            device.context.cuda().map_err(CudaError::driver("make a context"))?;
+            device.context.primary().map_err(CudaError::driver("make a context"))?;
         }
         Ok(device)
     }
@@ -150,27 +118,55 @@ impl CudaDevice {
         })
     }
 
-    /// The context that the device works in, for use with `cudarc`.
-    ///
-    /// # Panics
-    /// If the device was opened with `late_context` and the driver refuses to make the context now.
-    pub fn context(&self) -> &Arc<CudaContext> {
-        self.context.cuda().expect("the context was made when the device was opened")
+    pub(crate) fn context(&self) -> &Context {
+        &self.context
+    }
+
+    /// The handle of the primary context that the device works in, as a number.
+    pub fn raw_context(&self) -> Result<u64, DeviceError> {
+        Ok(self.context.primary()?.handle() as u64)
     }
 
     // Streams.
 
+    /// The default stream.
+    pub fn default_stream(&self) -> Result<CudaStream, DeviceError> {
+        Ok(CudaStream::default_of(Arc::clone(self.context.primary()?)))
+    }
+
+    /// A new stream, which does not wait for the default one. Calls can name it once it is admitted.
+    pub fn new_stream(&self) -> Result<CudaStream, DeviceError> {
+        let _entered = self.context.enter()?;
+        CudaStream::new(Arc::clone(self.context.primary()?))
+    }
+
     /// Lets calls name this stream, which is kept alive until it is dismissed, and says by what
     /// number. A stream of another context is refused.
     pub fn admit(&self, stream: &Arc<CudaStream>) -> Result<StreamId, DeviceError> {
-        if stream.context().cu_ctx() != self.context.cuda()?.cu_ctx() {
+        // SAFETY: the stream is one of that context, and alive while it is kept.
+        unsafe { self.admit_kept(stream.id(), stream.raw_context(), Arc::clone(stream) as _) }?;
+        Ok(stream.id())
+    }
+
+    /// Lets calls name a stream of somebody else's making, of the context with this handle, by its raw
+    /// handle. What keeps it alive is kept until the stream is dismissed. A stream of another context
+    /// is refused.
+    ///
+    /// # Safety
+    /// It is the handle of a stream of that context, and it is not destroyed while `keeper` lives.
+    pub unsafe fn admit_kept(
+        &self,
+        stream: StreamId,
+        raw_context: u64,
+        keeper: Arc<dyn Any + Send + Sync>,
+    ) -> Result<(), DeviceError> {
+        if raw_context != self.raw_context()? {
             let text = "the stream is not one of this device's context".to_owned();
-            let code = sys::CUresult::CUDA_ERROR_INVALID_CONTEXT as i32;
+            let code = sys::CUresult::CUDA_ERROR_INVALID_CONTEXT.0 as i32;
             return Err(DeviceError::Other { code, text });
         }
-        let id = StreamId(stream.cu_stream() as u64);
-        self.streams.admit(id, Some(Arc::clone(stream)));
-        Ok(id)
+        self.streams.admit(stream, Some(keeper));
+        Ok(())
     }
 
     /// Lets calls name a stream by its raw handle.
@@ -199,6 +195,18 @@ impl CudaDevice {
 
     pub(crate) fn vouched(&self, stream: StreamId) -> Result<Vouched, DeviceError> {
         self.streams.vouched(stream)
+    }
+
+    /// Sets bytes to zero, in the order of a stream that was admitted.
+    ///
+    /// # Safety
+    /// The bytes are memory of this device, and stay so until the work that the stream has by then is
+    /// done.
+    pub unsafe fn zero(&self, span: Span, stream: StreamId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let stream = self.vouched(stream)?;
+        // SAFETY: somebody vouched for the stream, and the caller for the bytes.
+        unsafe { driver::zero(span.addr.0, span.size_bytes, stream.handle) }
     }
 
     /// How many calls reached the driver.
@@ -535,7 +543,7 @@ impl Device for CudaDevice {
 
     fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), DeviceError> {
         let refused = |text: &str| DeviceError::Other {
-            code: sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED as i32,
+            code: sys::CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED.0 as i32,
             text: format!("{peer} cannot use the memory of {}: {text}", self.properties.index),
         };
         if peer == self.properties.index {
@@ -545,13 +553,13 @@ impl Device for CudaDevice {
             return Err(refused("there is no such device"));
         }
         let context = Context::of(peer.0 as i32);
-        let (theirs, own) = (context.cuda()?, self.context.cuda()?);
-        if !driver::can_reach(theirs.cu_device(), own.cu_device())? {
+        let (theirs, own) = (context.primary()?, self.context.primary()?);
+        if !driver::can_reach(theirs.device(), own.device())? {
             return Err(refused("no way leads from the one to the other"));
         }
         let entered = context.enter()?;
         // SAFETY: this very value keeps the context alive.
-        unsafe { driver::enable_peer(own.cu_ctx()) }?;
+        unsafe { driver::enable_peer(own.handle()) }?;
         drop(entered);
         self.peers.lock().unwrap_or_else(PoisonError::into_inner).push(context);
         Ok(())

@@ -1,44 +1,72 @@
-//! The sizes of what crosses the border to the driver, for comparison with CUDA's headers.
+//! What crosses the border to the driver, for comparison with CUDA's headers: sizes, places, numbers,
+//! and the types of functions.
 
 use std::mem::{align_of, offset_of, size_of};
 
-use cudarc::driver::sys;
+use crate::{sys, table};
 
-/// The name of something in CUDA's headers, as an expression in C, and what it is here.
-pub type Layout = (&'static str, usize);
+/// Something in CUDA's headers, as an expression in C++, and what it is here.
+pub type Layout = (String, usize);
 
 macro_rules! size {
     ($type:ident) => {
-        (concat!("sizeof(", stringify!($type), ")"), size_of::<sys::$type>())
+        (concat!("sizeof(", stringify!($type), ")").to_owned(), size_of::<sys::$type>())
     };
 }
 
 macro_rules! align {
     ($type:ident) => {
-        (concat!("alignof(", stringify!($type), ")"), align_of::<sys::$type>())
+        (concat!("alignof(", stringify!($type), ")").to_owned(), align_of::<sys::$type>())
     };
 }
 
 macro_rules! offset {
     ($type:ident, $field:ident, $name:literal) => {
-        (concat!("offsetof(", stringify!($type), ", ", $name, ")"), offset_of!(sys::$type, $field))
+        (
+            concat!("offsetof(", stringify!($type), ", ", $name, ")").to_owned(),
+            offset_of!(sys::$type, $field),
+        )
     };
-}
-
-macro_rules! value {
-    ($name:ident, $type:path) => {{
-        use $type as Type;
-        (stringify!($name), Type::$name as usize)
-    }};
-    ($name:ident, $type:path, $field:tt) => {{
-        use $type as Type;
-        (stringify!($name), Type::$name.$field as usize)
-    }};
 }
 
 /// Everything that this crate hands to the driver by its layout or by its number.
 pub fn all() -> Vec<Layout> {
-    [structs(), numbers()].concat()
+    [structs(), named(sys::numbers()), prototypes()].concat()
+}
+
+fn named(numbers: Vec<(&'static str, usize)>) -> Vec<Layout> {
+    numbers.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// The types of the functions, as expressions that are 1 if the header declares them so.
+fn prototypes() -> Vec<Layout> {
+    let prototype = |(name, arguments): (&str, Vec<&str>)| {
+        let arguments: Vec<String> = arguments.into_iter().map(in_c).collect();
+        let arguments = arguments.join(", ");
+        (format!("std::is_same_v<decltype(&{name}), CUresult (*)({arguments})>"), 1)
+    };
+    table::declared().into_iter().map(prototype).collect()
+}
+
+/// A type of Rust as C writes it.
+fn in_c(rust: &str) -> String {
+    if let Some(target) = rust.strip_prefix("*mut ") {
+        return format!("{} *", in_c(target));
+    }
+    if let Some(target) = rust.strip_prefix("*const ") {
+        return format!("{} const *", in_c(target));
+    }
+    let plain = match rust {
+        "c_char" => "char",
+        "c_int" => "int",
+        "c_uchar" => "unsigned char",
+        "c_uint" => "unsigned int",
+        "c_ulonglong" => "unsigned long long",
+        "c_void" => "void",
+        "usize" => "size_t",
+        named => named,
+    };
+    plain.to_owned()
 }
 
 fn structs() -> Vec<Layout> {
@@ -64,30 +92,22 @@ fn structs() -> Vec<Layout> {
         size!(CUdeviceptr),
         size!(CUdevice),
         size!(CUmemAllocationHandleType),
+        size!(CUstreamCaptureStatus),
         size!(CUresult),
     ]
 }
 
-fn numbers() -> Vec<Layout> {
-    use sys::CUmemAllocationHandleType as Handle;
-    use sys::CUmemPool_attribute as Pool;
-    use sys::CUresult as Refusal;
-    vec![
-        value!(CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, Handle, 0),
-        value!(CU_MEM_HANDLE_TYPE_FABRIC, Handle, 0),
-        value!(CU_MEM_ALLOCATION_TYPE_PINNED, sys::CUmemAllocationType),
-        value!(CU_MEM_LOCATION_TYPE_DEVICE, sys::CUmemLocationType),
-        value!(CU_MEM_ACCESS_FLAGS_PROT_READWRITE, sys::CUmemAccess_flags),
-        value!(CU_EVENT_DISABLE_TIMING, sys::CUevent_flags),
-        value!(CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, sys::CUipcMem_flags),
-        value!(CU_STREAM_CAPTURE_MODE_RELAXED, sys::CUstreamCaptureMode),
-        value!(CU_STREAM_CAPTURE_STATUS_ACTIVE, sys::CUstreamCaptureStatus),
-        value!(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, Pool),
-        value!(CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH, Pool),
-        value!(CU_MEMPOOL_ATTR_USED_MEM_HIGH, Pool),
-        value!(CUDA_ERROR_OUT_OF_MEMORY, Refusal),
-        value!(CUDA_ERROR_NOT_READY, Refusal),
-        value!(CUDA_ERROR_NOT_SUPPORTED, Refusal),
-        value!(CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED, Refusal),
-    ]
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_written_as_c_writes_them() {
+        assert_eq!(in_c("*mut *const c_char"), "char const * *");
+        assert_eq!(in_c("CUresult"), "CUresult");
+        let all = all();
+        let init = "std::is_same_v<decltype(&cuInit), CUresult (*)(unsigned int)>";
+        assert!(all.contains(&(init.to_owned(), 1)));
+        assert!(all.contains(&("CUDA_ERROR_NOT_READY".to_owned(), 600)));
+    }
 }

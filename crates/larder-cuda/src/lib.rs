@@ -1,8 +1,9 @@
 //! The real GPU, as a `Device` of `larder-core`.
 //!
-//! Three floors: `cudarc`'s table of driver functions, loaded at run time; [`driver`], one function
+//! Three floors: the table of the driver's functions, loaded at run time; [`driver`], one function
 //! for each call, with a `Result`; and [`CudaDevice`]. The crate builds where there is no CUDA, and
-//! asking for a GPU there is one clear error, [`CudaError::NoDriver`].
+//! asking for a GPU there is one clear error, [`CudaError::NoDriver`]. It is for every version of CUDA from
+//! 11.4 on: which one a program was built for, or with, is no matter here.
 //!
 //! What holds for every call:
 //! - The device's primary context is current on the calling thread while the call runs, and what
@@ -25,13 +26,16 @@ pub mod driver;
 mod error;
 pub mod layouts;
 mod ledger;
+mod options;
 mod processes;
+mod stream;
 mod streams;
+pub mod sys;
+mod table;
 
 pub use async_pool::{AsyncPool, AsyncStats};
-pub use device::{CudaDevice, CudaOptions, ShareBy};
+pub use device::CudaDevice;
 pub use error::CudaError;
 pub use ledger::Held;
-
-/// The crate whose driver table this one calls, and whose types its interface speaks.
-pub use cudarc;
+pub use options::{CudaOptions, ShareBy};
+pub use stream::CudaStream;

@@ -1,14 +1,15 @@
 //! Streams that somebody vouched for: only their handles are passed to the driver, which follows
 //! whatever it is given.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cudarc::driver::CudaStream;
-use cudarc::driver::sys::CUstream;
 use larder_core::device::DeviceError;
 use larder_core::types::StreamId;
+
+use crate::sys::CUstream;
 
 /// The driver's code for a handle that it does not know.
 const INVALID_HANDLE: i32 = 400;
@@ -16,23 +17,26 @@ const INVALID_HANDLE: i32 = 400;
 /// of the thread. They are always there.
 const DEFAULT_STREAMS: u64 = 2;
 
+/// Whatever keeps a stream alive.
+pub(crate) type Keeper = Arc<dyn Any + Send + Sync>;
+
 #[derive(Default)]
 pub(crate) struct Streams {
     /// Somebody vouched for every stream that will ever be named.
     trusting: AtomicBool,
     /// With what keeps them alive, where that is ours.
-    known: Mutex<HashMap<u64, Option<Arc<CudaStream>>>>,
+    known: Mutex<HashMap<u64, Option<Keeper>>>,
 }
 
 /// A handle that may be passed to the driver while this lives.
 pub(crate) struct Vouched {
     pub(crate) handle: CUstream,
-    _kept: Option<Arc<CudaStream>>,
+    _kept: Option<Keeper>,
 }
 
 impl Streams {
     /// Every change is made whole by a function that does not panic midway.
-    fn known(&self) -> MutexGuard<'_, HashMap<u64, Option<Arc<CudaStream>>>> {
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, Option<Keeper>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -40,7 +44,7 @@ impl Streams {
         self.trusting.store(true, Ordering::Release);
     }
 
-    pub(crate) fn admit(&self, stream: StreamId, kept: Option<Arc<CudaStream>>) {
+    pub(crate) fn admit(&self, stream: StreamId, kept: Option<Keeper>) {
         self.known().insert(stream.0, kept);
     }
 

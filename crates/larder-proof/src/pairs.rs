@@ -144,8 +144,8 @@ impl Bench<'_> {
             Contestant::DriverPool => {
                 // SAFETY: the stream is alive, and nobody uses the memory.
                 unsafe {
-                    let addr = driver::alloc_async(self.size_bytes, stream.cu_stream());
-                    driver::free_async(addr.or_say("cudaMallocAsync")?, stream.cu_stream())
+                    let addr = driver::alloc_async(self.size_bytes, stream.cu_stream().cast());
+                    driver::free_async(addr.or_say("cudaMallocAsync")?, stream.cu_stream().cast())
                         .or_say("cudaFreeAsync")
                 }
             }

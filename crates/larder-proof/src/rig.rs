@@ -33,6 +33,8 @@ impl<T, E: Display> Explain<T> for Result<T, E> {
 /// A GPU, its kernels, and the number of words found wrong.
 pub(crate) struct Rig {
     pub(crate) device: Arc<CudaDevice>,
+    /// `cudarc`'s way into the device's primary context, with which the rig launches and checks.
+    context: Arc<CudaContext>,
     fill: CudaFunction,
     verify: CudaFunction,
     delay: CudaFunction,
@@ -54,7 +56,7 @@ impl Rig {
 
     pub(crate) fn with(options: CudaOptions) -> Result<Rig, String> {
         let device = CudaDevice::new(0, options).or_say("GPU 0")?;
-        let context = device.context();
+        let context = CudaContext::new(0).or_say("the context")?;
         let module = context.load_module(Ptx::from_src(KERNELS)).or_say("the kernels")?;
         let kernel = |name: &str| module.load_function(name).or_say(name);
         context.bind_to_thread().or_say("the context")?;
@@ -70,6 +72,7 @@ impl Rig {
             increment: kernel("increment")?,
             expect: kernel("expect")?,
             device: Arc::new(device),
+            context,
             wrong,
             seed_next: AtomicU32::new(1),
             streams: Mutex::default(),
@@ -77,12 +80,15 @@ impl Rig {
     }
 
     pub(crate) fn context(&self) -> &Arc<CudaContext> {
-        self.device.context()
+        &self.context
     }
 
     pub(crate) fn stream(&self) -> Result<Arc<CudaStream>, String> {
         let stream = self.context().new_stream().or_say("a stream")?;
-        let id = self.device.admit(&stream).or_say("a stream")?;
+        let (id, context) = (id_of(&stream), self.context().cu_ctx() as u64);
+        // SAFETY: the stream is one of that context, and alive while it is kept.
+        unsafe { self.device.admit_kept(id, context, Arc::clone(&stream) as _) }
+            .or_say("a stream")?;
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(id);
         Ok(stream)
     }

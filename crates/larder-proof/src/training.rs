@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use cudarc::cublas::sys::cublasOperation_t::{self, CUBLAS_OP_N, CUBLAS_OP_T};
 use cudarc::cublas::{CudaBlas, Gemm, GemmConfig};
-use cudarc::driver::sys::CUmemPool_attribute as PoolAttribute;
+
 use cudarc::driver::{
     CudaFunction, CudaSlice, CudaStream, DevicePtr, DevicePtrMut, LaunchConfig, PushKernelArg,
 };
@@ -13,6 +13,7 @@ use cudarc::nvrtc::Ptx;
 use larder::{Allocator, Buffer, Stream};
 use larder_core::types::{Bytes, MIB};
 use larder_cuda::driver;
+use larder_cuda::sys::CUmemPool_attribute as PoolAttribute;
 use larder_sim::random::Random;
 
 use crate::figures::Figures;

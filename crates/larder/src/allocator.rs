@@ -11,15 +11,17 @@ use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions}
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
 use larder_core::heap::snapshot::SegmentState;
-use larder_core::record::stats::{ByPool, Counter};
 use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
-use larder_cuda::{AsyncPool, CudaDevice};
+#[cfg(feature = "cuda")]
+use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
 use larder_sim::SimDevice;
 
 use crate::block::Block;
 use crate::buffer::Buffer;
 use crate::builder::Builder;
 use crate::error::Error;
+#[cfg(feature = "cuda")]
+use crate::interop::real::RealGpu;
 use crate::opened::Opened;
 use crate::pool::Pool;
 use crate::stream::Stream;
@@ -74,12 +76,14 @@ pub(crate) enum Backend {
     /// Our own cache.
     Native(Arc<larder_core::Allocator>),
     /// The driver's own pool.
+    #[cfg(feature = "cuda")]
     Async(AsyncPool),
 }
 
 /// The GPU itself.
 pub(crate) enum Gpu {
-    Cuda(Arc<CudaDevice>),
+    #[cfg(feature = "cuda")]
+    Cuda(RealGpu),
     Simulated(Arc<SimDevice>),
 }
 
@@ -92,6 +96,7 @@ impl Allocator {
     /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
     /// # Ok::<(), larder::Error>(())
     /// ```
+    #[cfg(feature = "cuda")]
     pub fn cuda(index: u32) -> Result<Allocator, Error> {
         Allocator::builder().cuda(index)
     }
@@ -121,9 +126,15 @@ impl Allocator {
     // Streams.
 
     /// The GPU's default stream.
+    ///
+    /// # Panics
+    /// If the device was opened with `late_context` and the driver refuses to make the context now.
     pub fn default_stream(&self) -> Stream {
         match &self.0.gpu {
-            Gpu::Cuda(device) => Stream::from(device.context().default_stream()),
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(gpu) => Stream::of_real(
+                gpu.default_stream().expect("a context, made when the GPU was opened"),
+            ),
             Gpu::Simulated(_) => Stream::simulated(StreamId(0)),
         }
     }
@@ -131,7 +142,8 @@ impl Allocator {
     /// A new stream.
     pub fn new_stream(&self) -> Result<Stream, Error> {
         match &self.0.gpu {
-            Gpu::Cuda(device) => Ok(Stream::from(device.context().new_stream()?)),
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(gpu) => Ok(Stream::of_real(gpu.new_stream()?)),
             Gpu::Simulated(_) => {
                 let id = self.0.stream_next.fetch_add(1, Ordering::Relaxed);
                 Ok(Stream::simulated(StreamId(id)))
@@ -147,11 +159,7 @@ impl Allocator {
         if LAST_ADMITTED.get() == Some(known) {
             return Ok(());
         }
-        self.check_stream(stream)?;
-        if let (Gpu::Cuda(device), Some(cuda)) = (&self.0.gpu, stream.cuda()) {
-            let refused = |error| larder_core::Error::Device { call: "use a stream", error };
-            device.admit(cuda).map_err(refused)?;
-        }
+        self.admit_to_gpu(stream)?;
         let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.entry(stream.id()).or_insert_with(|| stream.clone());
         LAST_ADMITTED.set(Some(known));
@@ -181,19 +189,27 @@ impl Allocator {
         let kept = streams.remove(&stream.id());
         drop(streams);
         drop(kept);
-        if let Gpu::Cuda(device) = &self.0.gpu {
-            device.dismiss(stream.id());
+        #[cfg(feature = "cuda")]
+        if let Gpu::Cuda(gpu) = &self.0.gpu {
+            gpu.device().dismiss(stream.id());
         }
         Ok(())
     }
 
-    fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
-        let fits = match (&self.0.gpu, stream.cuda()) {
-            (Gpu::Cuda(device), Some(cuda)) => cuda.context().cu_ctx() == device.context().cu_ctx(),
-            (Gpu::Simulated(_), None) => true,
-            _ => false,
-        };
-        if fits { Ok(()) } else { Err(Error::ForeignStream) }
+    #[cfg(feature = "cuda")]
+    fn admit_to_gpu(&self, stream: &Stream) -> Result<(), Error> {
+        match (&self.0.gpu, stream.real()) {
+            (Gpu::Cuda(gpu), Some(real)) => gpu.admit(real),
+            (Gpu::Simulated(_), None) => Ok(()),
+            _ => Err(Error::ForeignStream),
+        }
+    }
+
+    /// There are streams of simulated GPUs only.
+    #[cfg(not(feature = "cuda"))]
+    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
+    fn admit_to_gpu(&self, _stream: &Stream) -> Result<(), Error> {
+        Ok(())
     }
 
     // Memory.
@@ -229,6 +245,7 @@ impl Allocator {
         self.admit(&stream)?;
         let addr = match &self.0.backend {
             Backend::Native(native) => native.malloc(size_bytes, stream.id())?,
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,
         };
         Ok(Block::new(self.clone(), addr, size_bytes, stream))
@@ -238,6 +255,7 @@ impl Allocator {
     pub(crate) fn free(&self, addr: Addr) -> Result<(), Error> {
         match &self.0.backend {
             Backend::Native(native) => native.free(addr)?,
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.free(addr)?,
         }
         Ok(())
@@ -246,6 +264,7 @@ impl Allocator {
     pub(crate) fn record_stream(&self, addr: Addr, stream: StreamId) -> Result<(), Error> {
         match &self.0.backend {
             Backend::Native(native) => native.record_stream(addr, stream)?,
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.record_stream(addr, stream)?,
         }
         Ok(())
@@ -286,6 +305,7 @@ impl Allocator {
     pub fn empty_cache(&self) -> Result<(), Error> {
         match &self.0.backend {
             Backend::Native(native) => native.empty_cache()?,
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.empty_cache()?,
         }
         Ok(())
@@ -295,6 +315,7 @@ impl Allocator {
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<(), Error> {
         match &self.0.backend {
             Backend::Native(native) => native.set_memory_fraction(fraction)?,
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.set_memory_fraction(fraction)?,
         }
         Ok(())
@@ -306,21 +327,10 @@ impl Allocator {
     pub fn stats(&self) -> Stats {
         match &self.0.backend {
             Backend::Native(native) => native.stats(),
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => {
                 // A driver that does not tell is one of which nothing is known.
-                let known = pool.stats().unwrap_or_default();
-                let bytes = |current: u64, peak: u64| {
-                    let (current, peak) = (current as i64, peak as i64);
-                    let all = Counter { current, peak, ..Counter::default() };
-                    ByPool { all, ..ByPool::default() }
-                };
-                let allocated = bytes(known.allocated_bytes, known.allocated_peak_bytes);
-                Stats {
-                    allocated_bytes: allocated,
-                    active_bytes: allocated,
-                    reserved_bytes: bytes(known.reserved_bytes, known.reserved_peak_bytes),
-                    ..Stats::default()
-                }
+                stats_of(pool.stats().unwrap_or_default())
             }
         }
     }
@@ -329,6 +339,7 @@ impl Allocator {
     pub fn reset_peak_stats(&self) -> Result<(), Error> {
         match &self.0.backend {
             Backend::Native(native) => native.reset_peak_stats(),
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.reset_peak_stats()?,
         }
         Ok(())
@@ -371,17 +382,18 @@ impl Allocator {
     pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
         use larder_core::device::Device;
         let info = match &self.0.gpu {
-            Gpu::Cuda(device) => device.memory_info(),
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(gpu) => gpu.device().memory_info(),
             Gpu::Simulated(device) => device.memory_info(),
         };
-        let refused = |error| larder_core::Error::Device { call: "tell its free memory", error };
-        Ok(info.map_err(refused)?)
+        Ok(info.map_err(Error::refused("tell its free memory"))?)
     }
 
     /// The settings in force; those of the driver's own pool are its alone.
     pub fn config(&self) -> Config {
         match &self.0.backend {
             Backend::Native(native) => native.config(),
+            #[cfg(feature = "cuda")]
             Backend::Async(_) => Config {
                 backend: larder_core::config::Backend::CudaMallocAsync,
                 ..Config::default()
@@ -399,6 +411,7 @@ impl Allocator {
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         match &self.0.backend {
             Backend::Native(native) => native.on_out_of_memory(observer),
+            #[cfg(feature = "cuda")]
             Backend::Async(pool) => pool.on_out_of_memory(observer),
         }
     }
@@ -431,6 +444,7 @@ impl Allocator {
     pub fn core(&self) -> Option<&Arc<larder_core::Allocator>> {
         match &self.0.backend {
             Backend::Native(native) => Some(native),
+            #[cfg(feature = "cuda")]
             Backend::Async(_) => None,
         }
     }
@@ -441,9 +455,16 @@ impl Allocator {
     }
 
     /// The real GPU; none if it is simulated.
+    #[cfg(feature = "cuda")]
     pub fn cuda_device(&self) -> Option<&Arc<CudaDevice>> {
+        self.real_gpu().map(RealGpu::device)
+    }
+
+    #[cfg(feature = "cuda")]
+    pub(crate) fn real_gpu(&self) -> Option<&RealGpu> {
         match &self.0.gpu {
-            Gpu::Cuda(device) => Some(device),
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(gpu) => Some(gpu),
             Gpu::Simulated(_) => None,
         }
     }
@@ -451,15 +472,36 @@ impl Allocator {
     /// The simulated GPU; none if it is real.
     pub fn simulated_device(&self) -> Option<&Arc<SimDevice>> {
         match &self.0.gpu {
+            #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => None,
             Gpu::Simulated(device) => Some(device),
         }
     }
 }
 
+/// What the driver tells of its own pool, among all statistics.
+#[cfg(feature = "cuda")]
+fn stats_of(known: AsyncStats) -> Stats {
+    use larder_core::record::stats::{ByPool, Counter};
+
+    let bytes = |current: u64, peak: u64| {
+        let (current, peak) = (current as i64, peak as i64);
+        let all = Counter { current, peak, ..Counter::default() };
+        ByPool { all, ..ByPool::default() }
+    };
+    let allocated = bytes(known.allocated_bytes, known.allocated_peak_bytes);
+    Stats {
+        allocated_bytes: allocated,
+        active_bytes: allocated,
+        reserved_bytes: bytes(known.reserved_bytes, known.reserved_peak_bytes),
+        ..Stats::default()
+    }
+}
+
 impl fmt::Debug for Allocator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let gpu = match &self.0.gpu {
+            #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => "cuda",
             Gpu::Simulated(_) => "simulated",
         };

@@ -5,7 +5,8 @@ use larder_core::allocator::share::Shared;
 
 use crate::allocator::Allocator;
 use crate::error::{Error, FreeError};
-use crate::interop::{self, Uses};
+#[cfg(feature = "cuda")]
+use crate::interop;
 use crate::stream::Stream;
 
 /// Bytes on a GPU. Dropping the block gives them back to the cache in the order of its stream: the
@@ -16,12 +17,20 @@ pub struct Block {
     addr: Addr,
     size_bytes: u64,
     stream: Stream,
-    uses: Uses,
+    #[cfg(feature = "cudarc")]
+    uses: interop::Uses,
 }
 
 impl Block {
     pub(crate) fn new(allocator: Allocator, addr: Addr, size_bytes: u64, stream: Stream) -> Block {
-        Block { allocator, addr, size_bytes, stream, uses: Uses::default() }
+        Block {
+            allocator,
+            addr,
+            size_bytes,
+            stream,
+            #[cfg(feature = "cudarc")]
+            uses: interop::Uses::default(),
+        }
     }
 
     /// Where the bytes are, as a number: on a real GPU, the value of a device pointer. No bytes are
@@ -31,6 +40,7 @@ impl Block {
     }
 
     /// The address, at a place that a kernel's arguments can point to.
+    #[cfg(feature = "cudarc")]
     pub(crate) fn addr_place(&self) -> &u64 {
         &self.addr.0
     }
@@ -50,7 +60,8 @@ impl Block {
         &self.allocator
     }
 
-    pub(crate) fn uses(&self) -> &Uses {
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn uses(&self) -> &interop::Uses {
         &self.uses
     }
 
@@ -73,11 +84,13 @@ impl Block {
 
     /// Sets all bytes to zero, in the order of the stream. A simulated GPU has none.
     pub(crate) fn set_zero(&self) -> Result<(), Error> {
-        let Some(cuda) = self.stream.cuda() else { return Ok(()) };
-        if self.size_bytes == 0 {
-            return Ok(());
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = self.allocator.real_gpu()
+            && self.size_bytes > 0
+        {
+            interop::set_zero(self, gpu)?;
         }
-        Ok(interop::set_zero(self, cuda)?)
+        Ok(())
     }
 
     /// Frees the block as dropping it does. If that goes wrong, the block comes back with the error.
@@ -95,6 +108,7 @@ impl Block {
     /// Frees the bytes. They are this block's until that went well, or until it shows that somebody
     /// else freed them; then they may be somebody else's already.
     fn give_back(&mut self) -> Result<(), Error> {
+        #[cfg(feature = "cudarc")]
         self.wait_for_uses()?;
         let freed = self.allocator.free(self.addr);
         let gone =

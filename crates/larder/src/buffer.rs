@@ -11,7 +11,7 @@ use crate::stream::Stream;
 
 /// Elements of one type on a GPU, which free themselves in the order of their stream.
 ///
-/// On a real GPU a buffer goes straight into `cudarc`: it implements `DeviceSlice`, `DevicePtr` and
+/// On a real GPU, with the feature `cudarc`, a buffer goes straight into that crate: it implements `DeviceSlice`, `DevicePtr` and
 /// `DevicePtrMut`, so copies and cuBLAS calls take it. Used on another stream than its own in this
 /// way, it makes the streams wait for each other, and it is handed out again only when that stream is
 /// done with it.
@@ -20,18 +20,6 @@ use crate::stream::Stream;
 /// a launch on another stream than the buffer's own waits for nothing, and nothing waits for it. For
 /// such launches there are [`Buffer::read_on`] and [`Buffer::write_on`]; and for code that gets the
 /// plain [address](Buffer::addr), [`Buffer::record_stream`].
-///
-/// ```no_run
-/// use larder::Allocator;
-///
-/// let allocator = Allocator::cuda(0)?;
-/// let stream = allocator.new_stream()?;
-/// let cuda = stream.cuda().expect("a real GPU");
-/// let mut buffer = allocator.alloc::<f32>(4, &stream)?;
-/// cuda.memcpy_htod(&[1.0_f32, 2.0, 3.0, 4.0], &mut buffer)?;
-/// assert_eq!(cuda.clone_dtoh(&buffer)?, [1.0, 2.0, 3.0, 4.0]);
-/// # Ok::<(), larder::Error>(())
-/// ```
 pub struct Buffer<T> {
     block: Block,
     len: usize,

@@ -4,11 +4,14 @@ use std::sync::Arc;
 
 use larder_core::config::Backend as Choice;
 use larder_core::{Config, OutOfMemory, Policy};
+#[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, CudaDevice, CudaOptions};
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::allocator::{Allocator, Backend, Gpu};
 use crate::error::Error;
+#[cfg(feature = "cuda")]
+use crate::interop::real::RealGpu;
 
 type MissCallback = Box<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
@@ -33,6 +36,7 @@ pub struct Builder {
     config: Config,
     policy: Policy,
     memory_fraction: Option<f64>,
+    #[cfg(feature = "cuda")]
     cuda_options: CudaOptions,
     miss_callbacks: Vec<MissCallback>,
     observers: Vec<OutOfMemoryObserver>,
@@ -64,6 +68,7 @@ impl Builder {
     }
 
     /// What can be chosen about a real GPU.
+    #[cfg(feature = "cuda")]
     pub fn cuda_options(mut self, options: CudaOptions) -> Builder {
         self.cuda_options = options;
         self
@@ -85,12 +90,14 @@ impl Builder {
     }
 
     /// An allocator for the GPU of this index. A machine with no CUDA gives one clear error.
+    #[cfg(feature = "cuda")]
     pub fn cuda(self, index: u32) -> Result<Allocator, Error> {
         let device = Arc::new(CudaDevice::new(index, self.cuda_options)?);
         self.cuda_device(device)
     }
 
     /// An allocator for a GPU that is open already.
+    #[cfg(feature = "cuda")]
     pub fn cuda_device(mut self, device: Arc<CudaDevice>) -> Result<Allocator, Error> {
         let backend = match self.config.backend {
             Choice::Native => self.native(Arc::clone(&device) as _),
@@ -103,7 +110,7 @@ impl Builder {
                 Backend::Async(pool)
             }
         };
-        self.finish(backend, Gpu::Cuda(device))
+        self.finish(backend, Gpu::Cuda(RealGpu::new(device)))
     }
 
     /// An allocator for a simulated GPU of this index, with 80 GiB.

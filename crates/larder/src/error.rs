@@ -1,7 +1,8 @@
 //! What can go wrong, as one type.
 
-use cudarc::driver::DriverError;
 use larder_core::OutOfMemory;
+use larder_core::device::DeviceError;
+#[cfg(feature = "cuda")]
 use larder_cuda::CudaError;
 
 /// Why a call failed. Whatever the case, nothing is half done.
@@ -11,11 +12,12 @@ pub enum Error {
     #[error(transparent)]
     Allocator(#[from] larder_core::Error),
     /// The GPU cannot be had.
+    #[cfg(feature = "cuda")]
     #[error(transparent)]
     Cuda(#[from] CudaError),
     /// The driver refused a call that `cudarc` made.
     #[error("the CUDA driver refused a call: {0}")]
-    Driver(DriverError),
+    Driver(DeviceError),
     /// The stream is not one of the allocator's GPU.
     #[error("the stream is not one of the GPU that the allocator is for")]
     ForeignStream,
@@ -97,6 +99,11 @@ impl<B: std::fmt::Debug> From<FreeError<B>> for Error {
 }
 
 impl Error {
+    /// Turns a refusal of the device into an error that names the call.
+    pub(crate) fn refused(call: &'static str) -> impl FnOnce(DeviceError) -> larder_core::Error {
+        move |error| larder_core::Error::Device { call, error }
+    }
+
     /// The numbers, if the request could not be met for want of memory.
     pub fn out_of_memory(&self) -> Option<&OutOfMemory> {
         match self {
@@ -106,9 +113,11 @@ impl Error {
     }
 }
 
-impl From<DriverError> for Error {
-    fn from(error: DriverError) -> Error {
-        Error::Driver(error)
+#[cfg(feature = "cudarc")]
+impl From<cudarc::driver::DriverError> for Error {
+    fn from(error: cudarc::driver::DriverError) -> Error {
+        let result = larder_cuda::sys::CUresult(error.0 as u32);
+        Error::Driver(larder_cuda::driver::refusal(result))
     }
 }
 

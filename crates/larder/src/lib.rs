@@ -21,7 +21,7 @@
 //! | get an allocator for a GPU, or for a simulated one | [`Allocator::cuda`], [`Allocator::simulated`] |
 //! | choose settings, a policy, a cap, hooks | [`Allocator::builder`] |
 //! | have elements, or bytes | [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a [`Block`] |
-//! | use them with `cudarc` and its libraries | [`Buffer`] implements its traits |
+//! | use them with `cudarc` and its libraries | the feature `cudarc`, with which [`Buffer`] implements its traits |
 //! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
 //! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
 //! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
@@ -32,7 +32,18 @@
 //! It builds with no CUDA installed. The driver is loaded when a GPU is asked for; where there is
 //! none, that is one clear error. A simulated GPU does everything but hold bytes, so programs and
 //! their tests run anywhere.
+//!
+//! | feature | |
+//! |---|---|
+//! | `cuda`, on by default | real GPUs, for every CUDA from 11.4 on; without it nothing of CUDA is built |
+//! | `cudarc` | buffers and streams go into `cudarc` and come from it |
+//!
+//! The version of CUDA is the program's own choice: it names one to `cudarc`, as in
+//! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes that of
+//! the `nvcc` on the machine, or else the newest that it has.
 #![deny(unsafe_code)]
+// Some pages are there with their feature only.
+#![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]
 
 mod allocator;
 mod block;
@@ -49,21 +60,25 @@ pub use block::Block;
 pub use buffer::Buffer;
 pub use builder::Builder;
 pub use error::{Error, FreeError};
-pub use interop::{InUse, dlpack};
+#[cfg(feature = "cudarc")]
+pub use interop::InUse;
+pub use interop::dlpack;
 pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;
 
 /// The version of `cudarc` whose traits a [`Buffer`] implements.
+#[cfg(feature = "cudarc")]
 pub use cudarc;
 pub use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
-pub use larder_core::device::MemoryInfo;
+pub use larder_core::device::{DeviceError, MemoryInfo};
 pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
 pub use larder_core::heap::snapshot::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
 pub use larder_core::{Addr, Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
+#[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};
 

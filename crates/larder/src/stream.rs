@@ -1,10 +1,15 @@
 //! Streams: the order in which work runs, and in which memory is handed out again.
 
 use std::fmt;
+#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
+#[cfg(feature = "cudarc")]
 use cudarc::driver::CudaStream;
 use larder_core::StreamId;
+
+#[cfg(feature = "cuda")]
+use crate::interop::real::{RealStream, id_of};
 
 /// A stream of a GPU, real or simulated. Clones are the same stream.
 ///
@@ -12,13 +17,24 @@ use larder_core::StreamId;
 #[derive(Clone)]
 pub struct Stream {
     id: StreamId,
-    cuda: Option<Arc<CudaStream>>,
+    #[cfg(feature = "cuda")]
+    real: Option<Arc<RealStream>>,
 }
 
 impl Stream {
     /// A stream of a simulated GPU.
     pub(crate) fn simulated(id: StreamId) -> Stream {
-        Stream { id, cuda: None }
+        Stream {
+            id,
+            #[cfg(feature = "cuda")]
+            real: None,
+        }
+    }
+
+    /// A stream of a real GPU.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn of_real(real: Arc<RealStream>) -> Stream {
+        Stream { id: id_of(&real), real: Some(real) }
     }
 
     /// The number by which the allocator knows the stream: the value of its raw handle.
@@ -26,21 +42,49 @@ impl Stream {
         self.id
     }
 
+    /// The stream of a real GPU; none on a simulated one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn real(&self) -> Option<&Arc<RealStream>> {
+        self.real.as_ref()
+    }
+
     /// The stream as `cudarc` has it; none on a simulated GPU.
+    ///
+    /// ```no_run
+    /// use larder::Allocator;
+    ///
+    /// let allocator = Allocator::cuda(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// let cuda = stream.cuda().expect("a real GPU");
+    /// let mut buffer = allocator.alloc::<f32>(4, &stream)?;
+    /// cuda.memcpy_htod(&[1.0_f32, 2.0, 3.0, 4.0], &mut buffer)?;
+    /// assert_eq!(cuda.clone_dtoh(&buffer)?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    #[cfg(feature = "cudarc")]
     pub fn cuda(&self) -> Option<&Arc<CudaStream>> {
-        self.cuda.as_ref()
+        self.real.as_ref()
+    }
+
+    fn is_real(&self) -> bool {
+        #[cfg(feature = "cuda")]
+        return self.real.is_some();
+        #[cfg(not(feature = "cuda"))]
+        return false;
     }
 }
 
+#[cfg(feature = "cudarc")]
 impl From<Arc<CudaStream>> for Stream {
     fn from(cuda: Arc<CudaStream>) -> Stream {
-        Stream { id: id_of(&cuda), cuda: Some(cuda) }
+        Stream::of_real(cuda)
     }
 }
 
+#[cfg(feature = "cudarc")]
 impl From<&Arc<CudaStream>> for Stream {
     fn from(cuda: &Arc<CudaStream>) -> Stream {
-        Stream::from(Arc::clone(cuda))
+        Stream::of_real(Arc::clone(cuda))
     }
 }
 
@@ -58,13 +102,8 @@ impl fmt::Debug for Stream {
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
-        self.id == other.id && self.cuda.is_some() == other.cuda.is_some()
+        self.id == other.id && self.is_real() == other.is_real()
     }
 }
 
 impl Eq for Stream {}
-
-/// The number of a `cudarc` stream.
-pub(crate) fn id_of(cuda: &CudaStream) -> StreamId {
-    StreamId(cuda.cu_stream() as u64)
-}

@@ -180,6 +180,7 @@ fn what_one_process_shares_another_opens() {
     }
 }
 
+#[cfg(feature = "cuda")]
 #[test]
 fn a_missing_driver_is_one_clear_sentence() {
     if larder_cuda::driver::is_present() {

@@ -95,6 +95,7 @@ pub struct DlManagedTensor {
 }
 
 /// `kDLCUDA`.
+#[cfg(feature = "cuda")]
 const CUDA: i32 = 2;
 /// `kDLExtDev`.
 const EXTENSION: i32 = 12;
@@ -164,11 +165,13 @@ impl<T: Element> Buffer<T> {
             return Err(Error::Shape { shape_len, len: self.len() });
         }
         let allocator = self.block().allocator();
-        let device = match (allocator.cuda_device(), allocator.simulated_device()) {
-            (Some(cuda), _) => (CUDA, cuda.properties().index.0),
-            (_, Some(simulated)) => (EXTENSION, simulated.properties().index.0),
-            (None, None) => (EXTENSION, 0),
-        };
+        let simulated = allocator.simulated_device();
+        let simulated = simulated.map_or(0, |simulated| simulated.properties().index.0);
+        #[cfg(feature = "cuda")]
+        let real = allocator.cuda_device().map(|cuda| (CUDA, cuda.properties().index.0));
+        #[cfg(not(feature = "cuda"))]
+        let real = None;
+        let device = real.unwrap_or((EXTENSION, simulated));
         let dl_tensor = DlTensor {
             data: self.addr() as *mut c_void,
             device: DlDevice { device_type: device.0, device_id: device.1 as i32 },

@@ -1,24 +1,28 @@
-//! What crosses the border to other libraries: `cudarc`'s traits, and DLPack. The unsafe code of
-//! this crate stands here and nowhere else.
+//! What crosses the border to other libraries: the real GPU's streams, `cudarc`'s traits, and DLPack.
+//! The unsafe code of this crate stands here and nowhere else.
 #![allow(unsafe_code)]
 
+#[cfg(feature = "cudarc")]
 mod cuda;
 pub mod dlpack;
+#[cfg(feature = "cuda")]
+pub(crate) mod real;
+#[cfg(feature = "cudarc")]
 mod uses;
 
-use std::sync::Arc;
-
-use cudarc::driver::{CudaStream, DriverError, result};
-
-use crate::block::Block;
+#[cfg(feature = "cudarc")]
 pub use cuda::InUse;
+#[cfg(feature = "cudarc")]
 pub(crate) use uses::Uses;
 
+#[cfg(feature = "cuda")]
+use crate::{block::Block, error::Error};
+
 /// Sets the bytes of a block to zero, in the order of its own stream.
-pub(crate) fn set_zero(block: &Block, stream: &Arc<CudaStream>) -> Result<(), DriverError> {
-    stream.context().bind_to_thread()?;
-    let size_bytes = block.size_bytes() as usize;
+#[cfg(feature = "cuda")]
+pub(crate) fn set_zero(block: &Block, gpu: &real::RealGpu) -> Result<(), Error> {
+    let span = larder_core::types::Span::new(larder_core::Addr(block.addr()), block.size_bytes());
     // SAFETY: the block has that many bytes, and it is live: it goes back in the order of this very
     // stream.
-    unsafe { result::memset_d8_async(block.addr(), 0, size_bytes, stream.cu_stream()) }
+    unsafe { gpu.zero(span, block.stream().id()) }
 }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 use larder_core::StreamId;
 
+use super::real::id_of;
 use crate::block::Block;
-use crate::stream::id_of;
 
 /// How a block is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +92,7 @@ impl Block {
             )
         };
         let context = stream.context();
-        let ordered = context.is_managing_stream_synchronization();
+        let ordered = context.is_event_tracking();
         let uses = self.uses();
         let wait_for_others = |but: Option<StreamId>| {
             for other in uses.iter().filter(|other| Some(other.stream) != but) {

@@ -39,7 +39,7 @@ use watchdog::Watchdog;
 use worker::Worker;
 
 /// For so long nobody gets on before it counts as a hang.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a run that found nothing wrong has exercised; or many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
