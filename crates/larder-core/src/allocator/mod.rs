@@ -26,10 +26,11 @@ use larder_lock::{Poisoned, TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
-use crate::error::{Error, OutOfMemory};
+use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::snapshot::{ExpandableState, SegmentState};
+use crate::out_of_memory::OutOfMemory;
 use crate::policy::Policy;
 use crate::record::caught;
 use crate::record::event::Level;
