@@ -48,8 +48,6 @@ pub struct Allocator(Arc<Inner>);
 struct Inner {
     backend: Backend,
     gpu: Gpu,
-    /// The next stream of a simulated GPU.
-    stream_next: AtomicU64,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
     /// How many streams were forgotten; what was admitted before the last of them is looked at again.
@@ -110,7 +108,6 @@ impl Allocator {
         Allocator(Arc::new(Inner {
             backend,
             gpu,
-            stream_next: AtomicU64::new(1),
             drop_error: Mutex::default(),
             forgotten: AtomicU64::new(0),
             number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
@@ -124,7 +121,7 @@ impl Allocator {
     pub fn default_stream(&self) -> Stream {
         match &self.0.gpu {
             Gpu::Cuda(device) => Stream::from(device.context().default_stream()),
-            Gpu::Simulated(_) => Stream::simulated(StreamId(0)),
+            Gpu::Simulated(device) => Stream::simulated(StreamId(0), device),
         }
     }
 
@@ -132,22 +129,20 @@ impl Allocator {
     pub fn new_stream(&self) -> Result<Stream, Error> {
         match &self.0.gpu {
             Gpu::Cuda(device) => Ok(Stream::from(device.context().new_stream()?)),
-            Gpu::Simulated(_) => {
-                let id = self.0.stream_next.fetch_add(1, Ordering::Relaxed);
-                Ok(Stream::simulated(StreamId(id)))
-            }
+            Gpu::Simulated(device) => Ok(Stream::simulated(device.name_stream(), device)),
         }
     }
 
     /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
     /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find it gone.
     pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
+        // Before anything that goes by the number: streams of different GPUs have the same ones.
+        self.check_stream(stream)?;
         let forgotten = self.0.forgotten.load(Ordering::Acquire);
         let known = (self.0.number, stream.id(), forgotten);
         if LAST_ADMITTED.get() == Some(known) {
             return Ok(());
         }
-        self.check_stream(stream)?;
         if let (Gpu::Cuda(device), Some(cuda)) = (&self.0.gpu, stream.cuda()) {
             let refused = |error| larder_core::Error::Device { call: "use a stream", error };
             device.admit(cuda).map_err(refused)?;
@@ -188,10 +183,13 @@ impl Allocator {
     }
 
     fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
-        let fits = match (&self.0.gpu, stream.cuda()) {
-            (Gpu::Cuda(device), Some(cuda)) => cuda.context().cu_ctx() == device.context().cu_ctx(),
-            (Gpu::Simulated(_), None) => true,
-            _ => false,
+        let fits = match &self.0.gpu {
+            Gpu::Cuda(device) => stream
+                .cuda()
+                .is_some_and(|cuda| cuda.context().cu_ctx() == device.context().cu_ctx()),
+            Gpu::Simulated(device) => {
+                stream.simulated_device().is_some_and(|theirs| Arc::ptr_eq(theirs, device))
+            }
         };
         if fits { Ok(()) } else { Err(Error::ForeignStream) }
     }

@@ -11,7 +11,7 @@ use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 use larder_core::StreamId;
 
 use crate::block::Block;
-use crate::stream::id_of;
+use crate::stream::{id_of, is_same};
 
 /// How a block is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,7 +101,7 @@ impl Block {
                 }
             }
         };
-        if stream.cu_stream() == own.cu_stream() {
+        if is_same(stream, own) {
             if ordered && uses.first.get().is_some() {
                 wait_for_others(None);
                 if access == Access::Write {
