@@ -1,6 +1,5 @@
 //! `SimDevice`: the simulated GPU as a `Device`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -71,8 +70,6 @@ impl Default for SimOptions {
 pub struct SimDevice {
     properties: Properties,
     pause: Duration,
-    /// The next number that no stream was given.
-    stream_next: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -107,7 +104,7 @@ impl SimDevice {
             calls: Calls::default(),
             now_ns: 0,
         };
-        SimDevice { properties, pause, stream_next: AtomicU64::new(1), state: Mutex::new(state) }
+        SimDevice { properties, pause, state: Mutex::new(state) }
     }
 
     // What the one who simulates may look at. None of these is a device call.
@@ -204,7 +201,7 @@ impl SimDevice {
 
     /// A number for a new stream, which this gives to nobody else.
     pub fn name_stream(&self) -> StreamId {
-        StreamId(self.stream_next.fetch_add(1, Ordering::Relaxed))
+        self.state().hands.name()
     }
 
     /// A new stream gets this handle, perhaps that of one that was destroyed. Streams that were not

@@ -61,11 +61,11 @@ impl Builder {
     ) -> u32 {
         let (name, filename) = (self.text(name), self.text(filename));
         let more = self.more(more);
-        self.records.add_frame(Frame { name, filename, line, more })
+        self.records.stacks.add_frame(Frame { name, filename, line, more })
     }
 
     pub(super) fn stack(&mut self, frames: &[u32]) -> Option<StackId> {
-        self.records.add_stack(frames)
+        self.records.stacks.add(frames)
     }
 
     /// What else is said of a block.
@@ -116,6 +116,7 @@ impl Builder {
         let Builder { records, texts, traces, segments, more } = self;
         let settings = more.as_ref().and_then(|more| more.get("allocator_settings"));
         let conf = settings.and_then(|settings| settings.get("PYTORCH_CUDA_ALLOC_CONF"));
+        let (frames, stacks) = records.stacks.into_parts();
         Snapshot {
             segments,
             allocator_conf: conf.and_then(Value::as_str).map(str::to_owned),
@@ -124,8 +125,8 @@ impl Builder {
             entries: records.entries,
             entries_more: records.more,
             traces,
-            frames: records.frames,
-            stacks: records.stacks,
+            frames,
+            stacks,
             notes: records.notes,
             pools: records.pools,
             texts,

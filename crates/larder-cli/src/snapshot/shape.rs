@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::entry::{BlockInfo, BlockState, SegmentInfo};
-use super::records::{Record, Records, pool_id};
+use super::part::Part;
+use super::records::{Records, pool_id};
 use super::{Snapshot, SnapshotError, word};
 use crate::pickle::{Content, DictId, ListId, Objects, Pickle, Value};
 
@@ -93,6 +94,7 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
             ));
         }
     };
+    let (frames, stacks) = records.stacks.into_parts();
     Ok(Snapshot {
         segments,
         allocator_conf,
@@ -101,8 +103,8 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
         entries_more: records.more,
         entries: records.entries,
         traces,
-        frames: records.frames,
-        stacks: records.stacks,
+        frames,
+        stacks,
         notes: records.notes,
         pools: records.pools,
         texts: objects.into_texts(),
@@ -128,10 +130,7 @@ fn others(
     let is_known =
         |key: Value| matches!(key, Value::Text(text) if known.contains(&objects.text(text)));
     let rest: Vec<_> = pairs.iter().copied().filter(|&(key, _)| !is_known(key)).collect();
-    let mut trees = std::mem::take(&mut records.trees);
-    let object = trees.object(objects, records, &rest);
-    records.trees = trees;
-    object
+    records.trees.object(objects, &records.stacks, &rest)
 }
 
 fn segments(
@@ -244,8 +243,8 @@ fn block_list(
             return shape_error(format!("{} is of type {}, not a dict", name(), item.type_name()));
         };
         let block = match place.objects.dict(id) {
-            Content::Token(token) => match Record::from_token(token) {
-                Record::Block(number) => records.blocks[number as usize],
+            Content::Token(token) => match Part::from_token(token) {
+                Part::Block(number) => records.blocks[number as usize],
                 _ => return shape_error(format!("{} is not a block", name())),
             },
             Content::Items(pairs) => {
@@ -355,8 +354,8 @@ fn trace(
 fn entry_number(objects: &Objects, value: Value) -> Option<usize> {
     let Value::Dict(id) = value else { return None };
     match objects.dict(id) {
-        Content::Token(token) => match Record::from_token(token) {
-            Record::Entry(number) => Some(number as usize),
+        Content::Token(token) => match Part::from_token(token) {
+            Part::Entry(number) => Some(number as usize),
             _ => None,
         },
         Content::Items(_) => None,

@@ -4,7 +4,7 @@
 use crate::allocator::Shelf;
 use crate::device::Device;
 use crate::error::Error;
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::record::Record;
 use crate::types::{EventId, PoolId, StreamId};
 

@@ -2,9 +2,9 @@
 //! a program that replays graphs knows what lies in it, and wants the heap to agree.
 
 use crate::error::PoolProblem;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::private::Private;
-use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;

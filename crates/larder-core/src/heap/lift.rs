@@ -11,8 +11,8 @@
 //! so no peak rises, only the sums do. How often it went round is counted, and stated when it is put down.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::pool::LaneId;
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, LaneId};
 use crate::heap::size;
 use crate::record::Record;
 use crate::types::Addr;

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::BlockId;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};

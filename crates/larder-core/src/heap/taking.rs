@@ -2,8 +2,8 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, BlockId, State, split};
-use crate::heap::segment::SegmentId;
+use crate::heap::block::{Block, State, split};
+use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
 use crate::types::{Addr, StreamId};

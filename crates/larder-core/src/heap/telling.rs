@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::{Want, pool::LaneId};
+use crate::heap::Want;
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, LaneId};
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::record::history::{Fact, Owner};

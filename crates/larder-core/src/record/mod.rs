@@ -3,6 +3,7 @@
 
 pub(crate) mod caught;
 pub mod context;
+mod counter;
 pub mod event;
 mod gauge;
 pub mod history;
