@@ -19,7 +19,9 @@ use crate::workload::Workload;
 pub(crate) struct Snapshot(Arc<larder_cli::snapshot::Snapshot>);
 
 impl Snapshot {
-    pub(crate) fn of_allocator(taken: &larder_core::allocator::history::Snapshot) -> Snapshot {
+    pub(crate) fn of_allocator(
+        taken: &larder_core::allocator::history::DeviceSnapshot,
+    ) -> Snapshot {
         let devices = std::slice::from_ref(taken);
         Snapshot(Arc::new(larder_cli::snapshot::Snapshot::of_allocators(devices, Epoch::default())))
     }

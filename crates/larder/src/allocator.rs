@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::AnyBitPattern;
-use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
-use larder_core::heap::snapshot::SegmentState;
+use larder_core::heap::states::SegmentState;
 use larder_core::record::stats::{ByPool, Counter};
 use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
 use larder_cuda::{AsyncPool, CudaDevice};
@@ -361,7 +361,7 @@ impl Allocator {
     }
 
     /// The state of the memory, what is remembered, and the settings.
-    pub fn take_snapshot(&self, options: SnapshotOptions) -> Result<Snapshot, Error> {
+    pub fn take_snapshot(&self, options: SnapshotOptions) -> Result<DeviceSnapshot, Error> {
         Ok(self.native("tell its blocks")?.take_snapshot(options))
     }
 

@@ -3,9 +3,9 @@
 /// What a dictionary or a list of the pickle has become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// Entry number n of the records' entries.
+    /// Entry number n of the parts' entries.
     Entry(u32),
-    /// Block number n of the records' blocks.
+    /// Block number n of the parts' blocks.
     Block(u32),
     /// Frame number n of the frames.
     Frame(u32),

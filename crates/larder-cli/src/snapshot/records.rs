@@ -1,4 +1,4 @@
-//! Records: takes over the small dictionaries of a snapshot while the pickle is read.
+//! Parts: takes over the small dictionaries of a snapshot while the pickle is read.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
@@ -10,7 +10,7 @@ use super::tree::{Trees, text_of};
 use super::word::{self, KEY_COUNT};
 use crate::pickle::{Content, ListId, Objects, Sink, TextId, Value};
 
-/// The values of a dictionary under the keys that records have, and which other keys there are.
+/// The values of a dictionary under the keys that parts have, and which other keys there are.
 pub(super) struct Fields([Value; KEY_COUNT], u32);
 
 /// The bit for keys that no record has.
@@ -70,7 +70,7 @@ impl Fields {
 }
 
 /// Everything that was taken over, and what of it is shared.
-pub(super) struct Records {
+pub(super) struct Parts {
     pub(super) entries: Vec<TraceEntry>,
     /// How many of the entries the file itself holds; behind them come copies in another order.
     pub(super) own_entries: usize,
@@ -86,9 +86,9 @@ pub(super) struct Records {
     pub(super) trees: Trees,
 }
 
-impl Records {
-    pub(super) fn new() -> Records {
-        Records {
+impl Parts {
+    pub(super) fn new() -> Parts {
+        Parts {
             entries: Vec::new(),
             own_entries: 0,
             blocks: Vec::new(),
@@ -275,7 +275,7 @@ pub(super) fn pool_id(objects: &Objects, value: Value) -> Option<(u64, u64)> {
     }
 }
 
-impl Sink for Records {
+impl Sink for Parts {
     fn vocabulary(&self) -> &'static [&'static str] {
         word::WORDS
     }

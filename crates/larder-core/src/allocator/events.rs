@@ -105,7 +105,7 @@ impl Shelf {
 
     /// Waits for all events and frees their blocks.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;
@@ -120,7 +120,7 @@ impl Shelf {
         device: &dyn Device,
         pool: PoolId,
     ) -> Result<(), Error> {
-        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;

@@ -103,7 +103,7 @@ impl Allocator {
                 return Ok(addr);
             }
             shelf.flush(device, false, Some(want.stream))?;
-            shelf.heap.recorder_mut().record(Record::Retry);
+            shelf.heap.herald_mut().record(Record::Retry);
             (shelf, grown) = self.grow(shelf, want)?;
         }
         let no_room = if captured { Refusal::Captured } else { Refusal::NoRoom };
@@ -227,7 +227,7 @@ impl Allocator {
         report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
         if report.rejected {
-            shelf.heap.recorder_mut().record(Record::Rejected);
+            shelf.heap.herald_mut().record(Record::Rejected);
         } else {
             shelf.heap.record_out_of_memory(want, report.free_bytes);
         }
@@ -254,7 +254,7 @@ impl Allocator {
             tried_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,
-            allocated_bytes: shelf.heap.recorder().allocated_bytes(),
+            allocated_bytes: shelf.heap.herald().allocated_bytes(),
             reserved_bytes: shelf.heap.reserved_bytes(),
             private_free_bytes: shelf.heap.private_free_bytes(),
             cap_bytes: shelf.heap.cap_bytes(),

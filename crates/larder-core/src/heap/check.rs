@@ -67,7 +67,7 @@ impl Heap {
             "{reserved} bytes are in segments, {} are counted",
             self.reserved_bytes
         );
-        check_stats(&self.recorder.stats(), &census)
+        check_stats(&self.herald.stats(), &census)
     }
 
     /// A segment's blocks tile it, are linked both ways, agree with it, and are merged.
