@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <exception>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -75,22 +74,9 @@ inline larder_pool_id to_larder(c10::MempoolId_t pool) {
 
 // Settings.
 
-// Larder's own settings are tried out on a simulated GPU, because no device should be opened before
-// PyTorch opens it. PyTorch's keys would be without effect: PyTorch's own values take their place.
+// PyTorch's keys would be without effect: PyTorch's own values take their place.
 inline void check_settings(const std::string& settings) {
-  for (std::string_view rest = settings; !rest.empty();) {
-    std::string_view setting = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(setting.size() + 1, rest.size()));
-    std::string_view key = setting.substr(0, setting.find(':'));
-    key.remove_prefix(std::min(key.find_first_not_of(' '), key.size()));
-    TORCH_CHECK_VALUE(
-        key.empty() || key == "policy" || key == "page_size_mb",
-        "LARDER_CONF: '" + std::string(key) + "' is none of Larder's own keys, policy and page_size_mb; PyTorch's "
-        "belong into PYTORCH_CUDA_ALLOC_CONF");
-  }
-  larder* opened = nullptr;
-  check(larder_open("sim:1GiB", settings.c_str(), &opened));
-  larder_close(opened);
+  check(larder_check_own_settings("LARDER_CONF", settings.c_str()));
 }
 
 inline void apply_settings(larder* larder) {

@@ -1,9 +1,8 @@
 //! Settings and sizes, as texts. How settings are read, and what the environment says, is the C interface's matter.
 
 use larder_c::devices::{self, Devices};
-use larder_c::settings::{self, Settings, TORCH_VARIABLES, VARIABLE};
+use larder_c::settings::{self, Settings};
 use larder_core::Policy;
-use larder_core::config::{Config, ConfigError};
 use larder_core::types::Bytes;
 use pyo3::prelude::*;
 
@@ -38,62 +37,16 @@ pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     (first.policy == second.policy).then_some(first.policy)
 }
 
-/// The keys of `LARDER_CONF` in a process with PyTorch.
-const OWN_KEYS: [&str; 2] = ["policy", "page_size_mb"];
-
-/// The parts of a settings text. A comma in brackets parts nothing.
-fn parts(text: &str) -> impl Iterator<Item = &str> {
-    let mut depth = 0_usize;
-    text.split(move |letter| {
-        match letter {
-            '[' => depth += 1,
-            ']' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        letter == ',' && depth == 0
-    })
-}
-
-/// The key of a part, which has none if it is not written `key:value`.
-fn key_of(part: &str) -> Option<&str> {
-    part.split_once(':').map(|(key, _)| key.trim())
-}
-
-/// Whether PyTorch's setting of this name is known here. There is none that takes this value.
-fn is_known(key: &str) -> bool {
-    !matches!(Config::parse(&format!("{key}:?")), Err(ConfigError::UnknownKey { .. }))
-}
-
-fn check(name: &str, text: &str) -> PyResult<()> {
-    let read = settings::parse(text);
-    read.map(drop).map_err(|error| SettingsError::new_err(format!("{name}: {error}")))
-}
-
-/// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch, which
-/// reads the others itself. `name` says where the text is from.
+/// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the text is from.
 #[pyfunction]
 pub(crate) fn check_own_settings(name: &str, text: &str) -> PyResult<()> {
-    if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
-        return Err(SettingsError::new_err(format!(
-            "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong into {}",
-            OWN_KEYS.join(" and "),
-            TORCH_VARIABLES[0],
-        )));
-    }
-    check(name, text)
+    settings::check_own(name, text).map_err(SettingsError::new_err)
 }
 
-/// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
-/// more of them than we do: what is unknown here is left to it.
+/// Fails with a sentence if PyTorch's settings ask for what cannot be.
 #[pyfunction]
 pub(crate) fn check_torch_settings(name: &str, text: &str) -> PyResult<()> {
-    if let Some(key) = parts(text).filter_map(key_of).find(|key| OWN_KEYS.contains(key)) {
-        return Err(SettingsError::new_err(format!(
-            "{name}: '{key}' is one of Larder's own settings, which belong into {VARIABLE}"
-        )));
-    }
-    let known: Vec<&str> = parts(text).filter(|part| key_of(part).is_none_or(is_known)).collect();
-    check(name, &known.join(","))
+    settings::check_torch(name, text).map_err(SettingsError::new_err)
 }
 
 /// What kind of devices a text names: `cuda`, `simulated` or `offered`.

@@ -21,7 +21,9 @@ use crate::workload::Workload;
 pub(crate) struct Snapshot(Arc<larder_snapshot::Snapshot>);
 
 impl Snapshot {
-    pub(crate) fn of_allocator(taken: &larder_core::allocator::history::Snapshot) -> Snapshot {
+    pub(crate) fn of_allocator(
+        taken: &larder_core::allocator::history::DeviceSnapshot,
+    ) -> Snapshot {
         let devices = std::slice::from_ref(taken);
         Snapshot(Arc::new(larder_snapshot::Snapshot::of_allocators(devices, Epoch::default())))
     }

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::peer::{self, Peer};
+use crate::command;
+use crate::peer::Peer;
 use crate::programs::Programs;
 use crate::programs::target_folder;
 use crate::wheels::Wheels;
@@ -56,6 +57,6 @@ fn build(root: &Path, peer: &Peer, torch: &Path, version: &str) -> Result<PathBu
         .arg(peer.bin().join("libcudart.so.13"))
         .args(["-Wl,--no-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
         .arg(&library);
-    peer::run(&mut compile)?;
+    command::run(&mut compile)?;
     Ok(library)
 }

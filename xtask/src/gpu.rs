@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::bench;
-use crate::peer::{self, Peer};
+use crate::command;
+use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 use crate::python;
 use crate::request::Gpu;
@@ -77,7 +78,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     let program = folder.join("larder-proof");
     fs::copy(target.join("release/larder-proof"), &program)
         .map_err(|error| format!("{}: {error}", program.display()))?;
-    peer::run(Command::new("strip").arg(&program))?;
+    command::run(Command::new("strip").arg(&program))?;
     let script = folder.join("run.sh");
     fs::write(&script, SCRIPT).map_err(|error| format!("{}: {error}", script.display()))?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
@@ -100,10 +101,10 @@ fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
         .arg(root.join("crates/larder-proof/stand_in/driver.cpp"))
         .arg("-o")
         .arg(folder.join("libcuda.so.1"));
-    peer::run(&mut compile)?;
+    command::run(&mut compile)?;
     let mut proof = Command::new(target.join("release/larder-proof"));
     proof.arg("--short").args(STAND_IN_PARTS);
-    peer::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))
+    command::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))
 }
 
 /// Compiles the kernels with NVRTC out of its wheel, which stays under target/nvrtc.
@@ -115,5 +116,5 @@ fn compile_kernels(root: &Path, target: &Path) -> Result<(), String> {
     let kernels = root.join(KERNELS);
     let mut compile = Command::new("python3");
     compile.arg(kernels.join("compile.py")).arg(&library);
-    peer::run(compile.arg(kernels.join("kernels.cu")).arg(kernels.join("kernels.ptx")))
+    command::run(compile.arg(kernels.join("kernels.cu")).arg(kernels.join("kernels.ptx")))
 }

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use crate::peer::{self, Peer};
+use crate::command;
+use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 
 pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
@@ -24,7 +25,7 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     fs::write(&file, &source).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut compile = Command::new("g++");
     compile.args(["-std=c++20", "-fsyntax-only", "-isystem"]).arg(headers).arg(&file);
-    peer::run(&mut compile)?;
+    command::run(&mut compile)?;
     eprintln!("{} layouts are as in CUDA's headers", source.matches("static_assert").count());
     Ok(())
 }

@@ -6,6 +6,7 @@
 
 mod backend;
 mod bench;
+mod command;
 mod gpu;
 mod headers;
 mod model;

@@ -2,8 +2,9 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
+use crate::command::run;
 use crate::wheels::Wheels;
 
 /// The wheels, of which the allocator and the headers are taken. Everything is pinned: the peer is
@@ -123,15 +124,4 @@ fn link_runtime(root: &Path, archive: &Path, runtime: &Path) -> Result<(), Strin
         .args(["-Wl,--no-whole-archive", "-lpthread", "-ldl", "-lm", "-lgcc_s", "-o"])
         .arg(runtime);
     run(&mut link)
-}
-
-/// Runs a command of which nothing but success is wanted.
-pub(crate) fn run(command: &mut Command) -> Result<(), String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let status = command.stdin(Stdio::null()).status();
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(format!("`{program}` failed: {status}")),
-        Err(error) => Err(format!("`{program}` cannot be started: {error}")),
-    }
 }

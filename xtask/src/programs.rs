@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::peer::{self, Peer};
+use crate::command;
+use crate::peer::Peer;
 
 /// The programs that take part.
 pub(crate) struct Programs {
@@ -64,7 +65,7 @@ pub(crate) fn build(
 ) -> Result<(), String> {
     let mut command = Command::new(cargo);
     command.args(["build", "--release", "--quiet"]).args(arguments).current_dir(root);
-    peer::run(command.env("CARGO_TARGET_DIR", target))
+    command::run(command.env("CARGO_TARGET_DIR", target))
 }
 
 /// Where Cargo builds, and where runs may write.

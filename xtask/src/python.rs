@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::peer;
+use crate::command;
 use crate::programs::target_folder;
 use crate::wheels;
 
@@ -22,7 +22,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     environment.install(&package)?;
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", "--basetemp"]).arg(environment.folder.join("tests"));
-    peer::run(tests.current_dir(&package))
+    command::run(tests.current_dir(&package))
 }
 
 /// Builds the package as a wheel for this machine and its like, into a folder.
@@ -33,7 +33,7 @@ pub(crate) fn build_wheel(root: &Path, out: &Path) -> Result<(), String> {
     environment.prepare(&package)?;
     let mut maturin = Command::new(environment.folder.join("venv/bin/maturin"));
     maturin.args(["build", "--release", "--quiet", "--out"]).arg(out).current_dir(&package);
-    peer::run(maturin.env("CARGO_TARGET_DIR", &environment.target))
+    command::run(maturin.env("CARGO_TARGET_DIR", &environment.target))
 }
 
 impl Environment {
@@ -53,7 +53,7 @@ impl Environment {
             return Ok(());
         }
         let venv = self.folder.join("venv");
-        peer::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+        command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
         let fetched = pip.args(["--retries=1", "--timeout=20"]).args(&tools).output();
@@ -79,7 +79,7 @@ impl Environment {
             .env("CARGO_TARGET_DIR", &self.target)
             // maturin is a program in the environment's own folder.
             .env("PATH", self.path()?);
-        peer::run(&mut pip)
+        command::run(&mut pip)
     }
 
     fn path(&self) -> Result<std::ffi::OsString, String> {

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::peer::run;
+use crate::command::run;
 
 /// The wheels are for this Python and this system, whichever Python fetches them.
 const WHEEL_KIND: [&str; 15] = [

@@ -191,6 +191,11 @@ larder_status larder_set_settings(larder *larder, const larder_settings *setting
 /* The same by a text, with PyTorch's rules for what a text resets. A text that cannot be read changes nothing. */
 larder_status larder_configure(larder *larder, const char *settings);
 
+/* For a host that reads PyTorch's settings itself: LARDER_BAD_SETTING unless the text has only those that PyTorch
+ * does not have, each with a value that it takes. The sentence of larder_last_error begins with name, which
+ * says where the text is from. */
+larder_status larder_check_own_settings(const char *name, const char *settings);
+
 /* ---------------------------------------------------------------- statistics */
 
 typedef struct larder_counter {

@@ -15,7 +15,7 @@ use larder_core::device::DeviceError;
 use larder_core::{Error, PoolId, StreamId};
 use larder_cuda::CudaDevice;
 
-use crate::memory::OutOfMemoryReport;
+use crate::out_of_memory::OutOfMemoryReport;
 
 /// What every call that can fail returns: `larder_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

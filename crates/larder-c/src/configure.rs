@@ -5,7 +5,7 @@ use larder_core::config::DIVISION_CLASSES;
 
 use crate::border::{Held, Out, Problem, Shown, Status, Text, guard};
 use crate::larder::Larder;
-use crate::settings::split_policy;
+use crate::settings::{check_own, split_policy};
 
 /// `LARDER_UNLIMITED`
 pub(crate) const UNLIMITED: u64 = u64::MAX;
@@ -93,5 +93,13 @@ extern "C" fn larder_configure(larder: Held<Larder>, settings: Text) -> Status {
             allocator.configure(text)?;
         }
         Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_check_own_settings(name: Text, settings: Text) -> Status {
+    guard(|| {
+        let (name, text) = (name.needed("name")?, settings.needed("settings")?);
+        check_own(name, text).map_err(Problem::Setting)
     })
 }

@@ -5,7 +5,7 @@ use larder_core::OutOfMemory;
 use crate::border::{Foreign, Held, HookData, Problem, Status, Token, guard};
 use crate::history::{Event, Words};
 use crate::larder::Larder;
-use crate::memory::OutOfMemoryReport;
+use crate::out_of_memory::OutOfMemoryReport;
 
 /// A function that a hook cannot do without.
 fn needed<F>(function: Option<F>, name: &'static str) -> Result<F, Problem> {

@@ -8,7 +8,7 @@ use larder_core::{Addr, Allocator, Error};
 use crate::addresses::Addresses;
 use crate::border::{Held, Out, Owned, Problem, Status, Text, guard, guard_or};
 use crate::devices::{self, Devices, DevicesError};
-use crate::memory::OutOfMemoryReport;
+use crate::out_of_memory::OutOfMemoryReport;
 use crate::settings::{self, Settings};
 
 /// `larder`

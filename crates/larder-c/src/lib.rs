@@ -19,6 +19,7 @@ mod larder;
 #[cfg(test)]
 mod layouts;
 mod memory;
+mod out_of_memory;
 mod pools;
 pub mod settings;
 mod share;

@@ -1,48 +1,9 @@
-//! Memory: taking and giving back, what a block is, what the device has, and what there was too little
-//! of.
+//! Memory: taking and giving back, what a block is, what the device has.
 
-use larder_core::{Addr, Error, OutOfMemory, PoolId};
+use larder_core::{Addr, Error, PoolId};
 
 use crate::border::{Held, Out, PoolName, Status, Token, guard};
 use crate::larder::Larder;
-
-/// `larder_out_of_memory`
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct OutOfMemoryReport {
-    pub(crate) device: i32,
-    pub(crate) rejected: bool,
-    pub(crate) has_cap: bool,
-    pub(crate) requested_bytes: u64,
-    pub(crate) rounded_bytes: u64,
-    pub(crate) tried_bytes: u64,
-    pub(crate) free_bytes: u64,
-    pub(crate) total_bytes: u64,
-    pub(crate) cap_bytes: u64,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) private_free_bytes: u64,
-}
-
-impl OutOfMemoryReport {
-    /// The report under the number that the device has in its larder.
-    pub(crate) fn new(device: i32, report: &OutOfMemory) -> OutOfMemoryReport {
-        OutOfMemoryReport {
-            device,
-            rejected: report.rejected,
-            has_cap: report.cap_bytes.is_some(),
-            requested_bytes: report.requested_bytes,
-            rounded_bytes: report.rounded_bytes,
-            tried_bytes: report.tried_bytes,
-            free_bytes: report.free_bytes,
-            total_bytes: report.total_bytes,
-            cap_bytes: report.cap_bytes.unwrap_or(0),
-            allocated_bytes: report.allocated_bytes,
-            reserved_bytes: report.reserved_bytes,
-            private_free_bytes: report.private_free_bytes,
-        }
-    }
-}
 
 /// `larder_block_info`
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 
 use std::env;
 
-use larder_core::config::Backend;
+use larder_core::config::{Backend, ConfigError};
 use larder_core::{Config, Policy};
 
 /// The variables that PyTorch reads, the older name first; the first that is set counts alone.
@@ -13,6 +13,8 @@ pub const TORCH_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLO
 pub const VARIABLE: &str = "LARDER_CONF";
 
 const POLICY_KEY: &str = "policy";
+/// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
+pub const OWN_KEYS: [&str; 2] = [POLICY_KEY, "page_size_mb"];
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -51,6 +53,59 @@ fn from_variables(
         Some(text) => settings.overlay(&text).map_err(|error| format!("{VARIABLE}: {error}")),
         None => Ok(settings),
     }
+}
+
+/// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch,
+/// which reads the others itself. `name` says where the text is from.
+pub fn check_own(name: &str, text: &str) -> Result<(), String> {
+    if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
+        return Err(format!(
+            "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong \
+             into {}",
+            OWN_KEYS.join(" and "),
+            TORCH_VARIABLES[0],
+        ));
+    }
+    check(name, text)
+}
+
+/// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
+/// more of them than we do: what is unknown here is left to it.
+pub fn check_torch(name: &str, text: &str) -> Result<(), String> {
+    if let Some(key) = parts(text).filter_map(key_of).find(|key| OWN_KEYS.contains(key)) {
+        return Err(format!(
+            "{name}: '{key}' is one of Larder's own settings, which belong into {VARIABLE}"
+        ));
+    }
+    let known: Vec<&str> = parts(text).filter(|part| key_of(part).is_none_or(is_known)).collect();
+    check(name, &known.join(","))
+}
+
+fn check(name: &str, text: &str) -> Result<(), String> {
+    parse(text).map(drop).map_err(|error| format!("{name}: {error}"))
+}
+
+/// The parts of a settings text. A comma in brackets parts nothing.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut depth = 0_usize;
+    text.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    })
+}
+
+/// The key of a part, which has none if it is not written `key:value`.
+fn key_of(part: &str) -> Option<&str> {
+    part.split_once(':').map(|(key, _)| key.trim())
+}
+
+/// Whether PyTorch's setting of this name is known here. There is none that takes this value.
+fn is_known(key: &str) -> bool {
+    !matches!(Config::parse(&format!("{key}:?")), Err(ConfigError::UnknownKey { .. }))
 }
 
 impl Settings {
@@ -160,6 +215,28 @@ mod tests {
         assert!(error.starts_with("PYTORCH_ALLOC_CONF: there is no setting 'frob'"), "{error}");
         let error = from(&[("LARDER_CONF", "policy:frob")]).unwrap_err();
         assert!(error.starts_with("LARDER_CONF: there is no policy 'frob'"), "{error}");
+    }
+
+    #[test]
+    fn our_own_settings_are_those_that_pytorch_does_not_have() {
+        for text in ["", "policy:torch-2.11", " page_size_mb:4 , policy:larder"] {
+            assert_eq!(check_own(VARIABLE, text), Ok(()), "{text}");
+        }
+        assert_eq!(
+            check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
+            "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy and \
+             page_size_mb; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+        );
+        let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
+        assert!(list.contains("'roundup_power2_divisions'"), "{list}");
+        let wrong = check_own(VARIABLE, "policy:frob").unwrap_err();
+        assert!(wrong.starts_with("LARDER_CONF: there is no policy 'frob'"), "{wrong}");
+        for key in OWN_KEYS {
+            let refused = check_torch("X", &format!("{key}:1")).unwrap_err();
+            assert!(refused.ends_with("which belong into LARDER_CONF"), "{refused}");
+        }
+        assert_eq!(check_torch("X", "of_a_later_torch:1,expandable_segments:True"), Ok(()));
+        assert!(check_torch("X", "expandable_segments:1").is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char};
 use std::sync::Arc;
 
-use larder_core::allocator::history::{Snapshot as CoreSnapshot, SnapshotOptions};
+use larder_core::allocator::history::{DeviceSnapshot, SnapshotOptions};
 use larder_core::heap::State;
 use larder_core::heap::run::{Run, RunBlock};
 use larder_core::record::history::Stage;
@@ -68,14 +68,14 @@ pub(crate) struct Annotation {
 }
 
 /// `larder_snapshot`
-pub(crate) struct Snapshot {
+pub(crate) struct Snapshots {
     segments: Vec<Segment>,
     /// For each device what happened there.
     events: Vec<Vec<Event>>,
     annotations: Vec<Annotation>,
     /// What the lists above point to: the blocks of each segment, the texts, and the snapshots that
     /// keep the contexts.
-    _behind: (Vec<Vec<Block>>, Texts, Vec<CoreSnapshot>),
+    _behind: (Vec<Vec<Block>>, Texts, Vec<DeviceSnapshot>),
 }
 
 /// Texts for C, each of them once.
@@ -92,8 +92,8 @@ impl Texts {
     }
 }
 
-impl Snapshot {
-    fn new(kept: Vec<CoreSnapshot>) -> Snapshot {
+impl Snapshots {
+    fn new(kept: Vec<DeviceSnapshot>) -> Snapshots {
         let mut texts = Texts::default();
         let mut blocks = Vec::new();
         let (mut segments, mut events, mut annotations) = (Vec::new(), Vec::new(), Vec::new());
@@ -120,7 +120,7 @@ impl Snapshot {
                 });
             }
         }
-        Snapshot { segments, events, annotations, _behind: (blocks, texts, kept) }
+        Snapshots { segments, events, annotations, _behind: (blocks, texts, kept) }
     }
 }
 
@@ -165,22 +165,22 @@ extern "C" fn larder_take_snapshot(
     larder: Held<Larder>,
     pool: PoolName,
     traces: bool,
-    out: Out<Owned<Snapshot>>,
+    out: Out<Owned<Snapshots>>,
 ) -> Status {
     guard(|| {
         let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
         let pool = Some(PoolId::from(pool)).filter(|&pool| pool != PoolId::NONE);
         let options = SnapshotOptions { pool, traces };
         let take = |allocator: &Allocator| allocator.take_snapshot(options);
-        let taken: Vec<CoreSnapshot> = larder.allocators().iter().map(take).collect();
-        out.put(Owned::give(Snapshot::new(taken)));
+        let taken: Vec<DeviceSnapshot> = larder.allocators().iter().map(take).collect();
+        out.put(Owned::give(Snapshots::new(taken)));
         Ok(())
     })
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn larder_snapshot_segments(
-    snapshot: Held<Snapshot>,
+    snapshot: Held<Snapshots>,
     count: Out<usize>,
 ) -> *const Segment {
     list(snapshot.read().map_or(&[], |snapshot| &snapshot.segments), count)
@@ -188,7 +188,7 @@ extern "C" fn larder_snapshot_segments(
 
 #[unsafe(no_mangle)]
 extern "C" fn larder_snapshot_events(
-    snapshot: Held<Snapshot>,
+    snapshot: Held<Snapshots>,
     device: i32,
     count: Out<usize>,
 ) -> *const Event {
@@ -199,13 +199,13 @@ extern "C" fn larder_snapshot_events(
 
 #[unsafe(no_mangle)]
 extern "C" fn larder_snapshot_annotations(
-    snapshot: Held<Snapshot>,
+    snapshot: Held<Snapshots>,
     count: Out<usize>,
 ) -> *const Annotation {
     list(snapshot.read().map_or(&[], |snapshot| &snapshot.annotations), count)
 }
 
 #[unsafe(no_mangle)]
-extern "C" fn larder_snapshot_free(snapshot: Held<Snapshot>) {
+extern "C" fn larder_snapshot_free(snapshot: Held<Snapshots>) {
     guard_or((), || drop(snapshot.take()));
 }

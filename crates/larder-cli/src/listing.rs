@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::config::Config;
 use larder_core::heap::State;
 use larder_core::heap::run::Run;
@@ -168,7 +168,7 @@ impl Listing {
     pub(crate) fn finish(self, allocator: &Allocator) -> String {
         let mut text = String::new();
         let all = allocator.take_snapshot(SnapshotOptions::default());
-        let Snapshot { runs, trace, annotations, config, .. } = &all;
+        let DeviceSnapshot { runs, trace, annotations, config, .. } = &all;
         for entry in trace {
             entry_line(&mut text, entry);
         }

@@ -3,8 +3,8 @@
 //! The layers, each of which imports only from those before it:
 //!
 //! 1. [`types`]: addresses, streams, handles.
-//! 2. [`config`], [`policy`], [`device`], [`source`], [`error`]: settings, choices, the seam, where
-//!    else segments come from, what goes wrong.
+//! 2. [`config`], [`policy`], [`device`], [`source`], [`out_of_memory`], [`error`]: settings, choices, the
+//!    seam, where else segments come from, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
 //! 4. [`heap`]: the state machine. It never names the device; it plans and commits.
 //! 5. [`allocator`]: the shell. It has the lock and makes every device call.
@@ -17,6 +17,7 @@ pub mod config;
 pub mod device;
 pub mod error;
 pub mod heap;
+pub mod out_of_memory;
 pub mod policy;
 pub mod record;
 pub mod source;
@@ -26,7 +27,8 @@ pub use allocator::Allocator;
 pub use allocator::fleet::Fleet;
 pub use allocator::mem_pool::MemPool;
 pub use config::Config;
-pub use error::{Error, OutOfMemory};
+pub use error::Error;
+pub use out_of_memory::OutOfMemory;
 pub use policy::Policy;
 pub use record::stats::Stats;
 pub use types::{Addr, Bytes, DeviceIndex, PoolId, StreamId};

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use larder_core::device::{Device, DeviceError, MemoryInfo};
-use larder_core::error::{Error, OutOfMemory};
+use larder_core::error::Error;
+use larder_core::out_of_memory::OutOfMemory;
 use larder_core::types::{Addr, DeviceIndex, StreamId};
 
 use crate::context::Context;
@@ -296,6 +297,7 @@ impl AsyncPool {
             processes: self.device.processes(),
             expandable_segments: false,
             rejected: false,
+            captured: false,
         };
         let observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for observer in observers {

@@ -99,6 +99,7 @@ pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
     let (owner, writer, reader) = (stream()?, stream()?, stream()?);
     let of = |stream: &larder::Stream| stream.cuda().cloned().ok_or("a real stream");
     let (on_owner, on_writer, on_reader) = (of(&owner)?, of(&writer)?, of(&reader)?);
+    strangers(&allocator)?;
     let mut gate = Gate::new(rig)?;
     let len = (BLOCK_BYTES / 4) as usize;
     for _ in 0..rounds {
@@ -118,6 +119,16 @@ pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
         rig.expect_none_wrong("a buffer on streams of others")?;
     }
     Ok(format!("{rounds} rounds"))
+}
+
+/// The default streams of all GPUs have the same number, and those of others are refused all the same.
+fn strangers(allocator: &larder::Allocator) -> Result<(), String> {
+    let simulated = larder::Allocator::simulated(0).or_say("a simulated GPU")?;
+    let (own, foreign) = (allocator.default_stream(), simulated.default_stream());
+    must(own.id() == foreign.id(), "default streams have one number")?;
+    drop(allocator.alloc::<u32>(1, own).or_say("a buffer")?);
+    let refused = allocator.alloc::<u32>(1, foreign);
+    must(matches!(refused, Err(larder::Error::ForeignStream)), "a stranger's stream is refused")
 }
 
 fn take(allocator: &Allocator, stream: &cudarc::driver::CudaStream) -> Result<Addr, String> {

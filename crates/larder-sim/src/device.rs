@@ -199,6 +199,11 @@ impl SimDevice {
         self.in_hand(&[stream], "the end of a stream", |state| state.hands.destroy(stream));
     }
 
+    /// A number for a new stream, which this gives to nobody else.
+    pub fn name_stream(&self) -> StreamId {
+        self.state().hands.name()
+    }
+
     /// A new stream gets this handle, perhaps that of one that was destroyed. Streams that were not
     /// destroyed are there without it.
     pub fn create_stream(&self, stream: StreamId) {

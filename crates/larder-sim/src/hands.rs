@@ -14,6 +14,8 @@ pub(crate) struct Hands {
     /// Streams that a thread is doing something to.
     held: HashMap<StreamId, (ThreadId, &'static str)>,
     gone: BTreeSet<StreamId>,
+    /// How many streams were given a number; the default stream has 0.
+    named: u64,
     trespasses: Vec<String>,
 }
 
@@ -36,6 +38,12 @@ impl Hands {
     /// The stream is destroyed.
     pub(crate) fn destroy(&mut self, stream: StreamId) {
         self.gone.insert(stream);
+    }
+
+    /// A number for a new stream.
+    pub(crate) fn name(&mut self) -> StreamId {
+        self.named += 1;
+        StreamId(self.named)
     }
 
     /// A stream gets the handle of one that is gone.

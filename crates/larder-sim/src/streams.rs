@@ -38,14 +38,14 @@ struct Stream {
 #[derive(Clone, Copy, Debug)]
 enum Recorded {
     Nowhere,
-    Among(Record),
+    Among(Standing),
     /// In a capture: it stands for no work that runs.
     Captured(CaptureId),
 }
 
 /// Where an event stands.
 #[derive(Clone, Copy, Debug)]
-struct Record {
+struct Standing {
     stream: StreamId,
     sequence: u64,
     /// How many queries will still be told "not yet" after the work has finished.
@@ -124,13 +124,13 @@ impl Streams {
         }
         let work = self.progress.entry(stream).or_default();
         work.issued += 1;
-        *record = Recorded::Among(Record { stream, sequence: work.issued, late_queries });
+        *record = Recorded::Among(Standing { stream, sequence: work.issued, late_queries });
         Ok(())
     }
 
     /// The record of an event that runs, none if it was recorded nowhere. To ask for one that
     /// belongs to a capture breaks the capture.
-    fn record_of(&mut self, event: EventId) -> Result<Option<&mut Record>, DeviceError> {
+    fn record_of(&mut self, event: EventId) -> Result<Option<&mut Standing>, DeviceError> {
         match self.events.get_mut(&event.0).ok_or_else(|| unknown_event(event))? {
             Recorded::Nowhere => Ok(None),
             Recorded::Among(record) => Ok(Some(record)),

@@ -9,7 +9,7 @@ use bench_top::Piece::{Free, Live};
 use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::error::{Error, PoolProblem};
 use larder_core::heap::checkpoint::Checkpoint;
-use larder_core::heap::snapshot::SegmentState;
+use larder_core::heap::states::SegmentState;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, MemPool, StreamId};
 use larder_sim::random::Random;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::heap::{Filter, State};
 use larder_core::record::context::{Context, Frame, RustStack, Stack};
 use larder_core::record::event::{Action, Actions, Level};
@@ -44,7 +44,7 @@ fn call_of(context: Option<&Arc<dyn Context>>) -> Option<u32> {
     context.map(|context| context.frames()[0].line)
 }
 
-fn everything(allocator: &Allocator) -> Snapshot {
+fn everything(allocator: &Allocator) -> DeviceSnapshot {
     allocator.take_snapshot(SnapshotOptions::default())
 }
 

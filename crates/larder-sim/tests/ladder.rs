@@ -10,7 +10,8 @@ use std::thread;
 use bench_top::Piece::{Free, Live};
 use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::device::ProcessMemory;
-use larder_core::error::{Error, OutOfMemory};
+use larder_core::error::Error;
+use larder_core::out_of_memory::OutOfMemory;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Allocator, Config, DeviceIndex, Policy};
 use larder_sim::{CallKind, Fault, FaultPlan, SimDevice, SimOptions, TENANT_PID};
@@ -170,6 +171,7 @@ fn out_of_memory_is_told_in_numbers() {
         processes: vec![own, tenant],
         expandable_segments: false,
         rejected: false,
+        captured: false,
     };
     assert_eq!(report, expected);
     top.free(live);

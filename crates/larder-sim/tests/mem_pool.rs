@@ -26,17 +26,17 @@ fn malloc_in(top: &BenchTop, pool: &MemPool, size_bytes: u64) -> Addr {
 
 /// How often a source was asked, and for how many bytes it stands.
 #[derive(Default)]
-struct Ledger {
+struct Asks {
     allocs: AtomicU64,
     frees: AtomicU64,
 }
 
 /// A pool whose segments come from functions that count, and that take from the device themselves.
-fn pool_with_functions(top: &BenchTop) -> (MemPool, Arc<Ledger>) {
+fn pool_with_functions(top: &BenchTop) -> (MemPool, Arc<Asks>) {
     use larder_core::device::Device;
-    let ledger = Arc::new(Ledger::default());
+    let asks = Arc::new(Asks::default());
     let (gives, takes): (Arc<SimDevice>, Arc<SimDevice>) = (top.device.clone(), top.device.clone());
-    let (counts_alloc, counts_free) = (ledger.clone(), ledger.clone());
+    let (counts_alloc, counts_free) = (asks.clone(), asks.clone());
     let source = SourceFunctions::new(
         move |size_bytes, _: StreamId| {
             counts_alloc.allocs.fetch_add(1, Ordering::Relaxed);
@@ -47,11 +47,11 @@ fn pool_with_functions(top: &BenchTop) -> (MemPool, Arc<Ledger>) {
             takes.free(segment.addr).expect("a segment that was given");
         },
     );
-    (MemPool::with_source(&top.allocator, Arc::new(source)).unwrap(), ledger)
+    (MemPool::with_source(&top.allocator, Arc::new(source)).unwrap(), asks)
 }
 
-fn asked(ledger: &Ledger) -> (u64, u64) {
-    (ledger.allocs.load(Ordering::Relaxed), ledger.frees.load(Ordering::Relaxed))
+fn asked(asks: &Asks) -> (u64, u64) {
+    (asks.allocs.load(Ordering::Relaxed), asks.frees.load(Ordering::Relaxed))
 }
 
 #[test]
@@ -101,14 +101,14 @@ fn a_scope_ends_whichever_way_it_is_left() {
 #[test]
 fn small_requests_share_a_segment_until_it_is_full() {
     BenchTop::under_each_policy(GIB, "", |top| {
-        let (pool, ledger) = pool_with_functions(top);
+        let (pool, asks) = pool_with_functions(top);
         malloc_in(top, &pool, MIB);
-        assert_eq!((pool.snapshot().len(), asked(&ledger)), (1, (1, 0)));
+        assert_eq!((pool.snapshot().len(), asked(&asks)), (1, (1, 0)));
         top.malloc(MIB);
         malloc_in(top, &pool, MIB);
         assert_eq!(pool.snapshot().len(), 1, "2 MiB hold two of them");
         malloc_in(top, &pool, MIB);
-        assert_eq!((pool.snapshot().len(), asked(&ledger)), (2, (2, 0)));
+        assert_eq!((pool.snapshot().len(), asked(&asks)), (2, (2, 0)));
         assert_eq!(pool.stats().reserved_bytes.current, 4 * MIB as i64);
         assert_eq!(top.stats().segment.all.current, 3, "and one of the default pool");
     });
@@ -117,19 +117,19 @@ fn small_requests_share_a_segment_until_it_is_full() {
 #[test]
 fn segments_of_a_source_go_back_to_it_when_the_cache_is_emptied() {
     BenchTop::under_each_policy(GIB, "", |top| {
-        let (pool, ledger) = pool_with_functions(top);
+        let (pool, asks) = pool_with_functions(top);
         let blocks = [MIB, 20 * MIB].map(|size_bytes| malloc_in(top, &pool, size_bytes));
         top.free_all(&blocks);
         top.empty();
-        assert_eq!(asked(&ledger), (2, 0), "the pool is in use and keeps its memory");
+        assert_eq!(asked(&asks), (2, 0), "the pool is in use and keeps its memory");
         let id = pool.id();
         let held = malloc_in(top, &pool, 20 * MIB);
         drop(pool);
-        assert_eq!(asked(&ledger), (2, 1), "what is cached goes with the pool");
+        assert_eq!(asked(&asks), (2, 1), "what is cached goes with the pool");
         top.free(held);
-        assert_eq!(asked(&ledger), (2, 1));
+        assert_eq!(asked(&asks), (2, 1));
         top.empty();
-        assert_eq!((asked(&ledger), top.device.used_bytes()), ((2, 2), 0));
+        assert_eq!((asked(&asks), top.device.used_bytes()), ((2, 2), 0));
         assert_eq!(top.allocator.pool_uses(id), None);
     });
 }
@@ -137,10 +137,10 @@ fn segments_of_a_source_go_back_to_it_when_the_cache_is_emptied() {
 #[test]
 fn a_block_may_be_freed_after_pool_and_source_are_gone_from_sight() {
     BenchTop::under_each_policy(GIB, "", |top| {
-        let (pool, ledger) = pool_with_functions(top);
+        let (pool, asks) = pool_with_functions(top);
         let block = malloc_in(top, &pool, 20 * MIB);
-        let kept = Arc::downgrade(&ledger);
-        drop((pool, ledger));
+        let kept = Arc::downgrade(&asks);
+        drop((pool, asks));
         top.free(block);
         assert!(kept.upgrade().is_some(), "the source lives as long as it has given memory");
         top.empty();
@@ -152,9 +152,9 @@ fn a_block_may_be_freed_after_pool_and_source_are_gone_from_sight() {
 #[test]
 fn a_source_is_never_asked_for_expandable_segments() {
     BenchTop::under_each_policy(GIB, "expandable_segments:True", |top| {
-        let (pool, ledger) = pool_with_functions(top);
+        let (pool, asks) = pool_with_functions(top);
         malloc_in(top, &pool, 3 * MIB);
-        assert_eq!((asked(&ledger), pool.stats().segments), ((1, 0), 1));
+        assert_eq!((asked(&asks), pool.stats().segments), ((1, 0), 1));
         assert!(pool.snapshot().iter().all(|segment| !segment.expandable));
         assert_eq!(pool.snapshot()[0].span.size_bytes, 20 * MIB);
         assert_eq!(top.device.calls().map, 0);

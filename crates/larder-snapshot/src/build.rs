@@ -5,14 +5,14 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use super::entry::{Action, BlockInfo, Frame, Note, SegmentInfo, StackId, TraceEntry};
-use super::records::Records;
+use super::records::Parts;
 use super::tree::text_of;
 use super::{Snapshot, word};
 use crate::pickle::{TextId, Texts};
 
 /// A snapshot on the way.
 pub(super) struct Builder {
-    records: Records,
+    parts: Parts,
     texts: Texts,
     traces: Vec<Range<usize>>,
     pub(super) segments: Vec<SegmentInfo>,
@@ -36,7 +36,7 @@ pub(super) struct NewEntry<'a> {
 impl Builder {
     pub(super) fn new() -> Builder {
         Builder {
-            records: Records::new(),
+            parts: Parts::new(),
             texts: Texts::new(word::WORDS),
             traces: Vec::new(),
             segments: Vec::new(),
@@ -61,11 +61,11 @@ impl Builder {
     ) -> u32 {
         let (name, filename) = (self.text(name), self.text(filename));
         let more = self.more(more);
-        self.records.add_frame(Frame { name, filename, line, more })
+        self.parts.stacks.add_frame(Frame { name, filename, line, more })
     }
 
     pub(super) fn stack(&mut self, frames: &[u32]) -> Option<StackId> {
-        self.records.add_stack(frames)
+        self.parts.stacks.add(frames)
     }
 
     /// What else is said of a block.
@@ -80,7 +80,7 @@ impl Builder {
 
     /// The trace of the next device begins.
     pub(super) fn begin_trace(&mut self) {
-        let at = self.records.entries.len();
+        let at = self.parts.entries.len();
         self.traces.push(at..at);
     }
 
@@ -92,7 +92,7 @@ impl Builder {
         };
         let more = self.more(new.more);
         if let Some(more) = more {
-            self.records.more.insert(self.records.entries.len() as u32, more);
+            self.parts.more.insert(self.parts.entries.len() as u32, more);
         }
         let entry = TraceEntry {
             addr: new.addr,
@@ -100,34 +100,35 @@ impl Builder {
             stream: new.stream,
             time_us: new.time_us.unwrap_or(0),
             stack: new.stack,
-            note: self.records.add_note(note),
-            pool: new.pool_id.map(|pool| self.records.pool(pool)),
+            note: self.parts.add_note(note),
+            pool: new.pool_id.map(|pool| self.parts.pool(pool)),
             action: new.action,
             has_time: new.time_us.is_some(),
             has_more: more.is_some(),
         };
-        self.records.entries.push(entry);
+        self.parts.entries.push(entry);
         if let Some(trace) = self.traces.last_mut() {
             trace.end += 1;
         }
     }
 
     pub(super) fn finish(self) -> Snapshot {
-        let Builder { records, texts, traces, segments, more } = self;
+        let Builder { parts, texts, traces, segments, more } = self;
         let settings = more.as_ref().and_then(|more| more.get("allocator_settings"));
         let conf = settings.and_then(|settings| settings.get("PYTORCH_CUDA_ALLOC_CONF"));
+        let (frames, stacks) = parts.stacks.into_parts();
         Snapshot {
             segments,
             allocator_conf: conf.and_then(Value::as_str).map(str::to_owned),
             more,
             unkept_values: 0,
-            entries: records.entries,
-            entries_more: records.more,
+            entries: parts.entries,
+            entries_more: parts.more,
             traces,
-            frames: records.frames,
-            stacks: records.stacks,
-            notes: records.notes,
-            pools: records.pools,
+            frames,
+            stacks,
+            notes: parts.notes,
+            pools: parts.pools,
             texts,
         }
     }

@@ -11,12 +11,14 @@ mod entry;
 mod error;
 mod json;
 mod live;
+mod part;
 pub mod perfetto;
 pub mod pickle;
 mod records;
 mod save;
 mod shape;
 mod source;
+mod stacks;
 mod tape;
 mod torch;
 mod tree;
@@ -76,7 +78,7 @@ impl Snapshot {
     ) -> Result<Snapshot, SnapshotError> {
         match source::open(reader, progress).map_err(SnapshotError::Open)? {
             source::Source::Pickle(reader) => {
-                shape::snapshot(pickle::read(reader, limits, records::Records::new())?)
+                shape::snapshot(pickle::read(reader, limits, records::Parts::new())?)
             }
             source::Source::Zip => Err(SnapshotError::Shape(
                 "this is a zip archive, as torch.save writes, not a pickled memory snapshot"

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use larder_core::allocator::history::Snapshot as CoreSnapshot;
+use larder_core::allocator::history::DeviceSnapshot;
 use larder_core::config::Config;
 use larder_core::heap::State;
 use larder_core::heap::run::Run;
@@ -60,7 +60,7 @@ impl Stacks {
 
 impl Snapshot {
     /// What allocators remember, one of each device, in the order of the devices.
-    pub fn of_allocators(devices: &[CoreSnapshot], epoch: Epoch) -> Snapshot {
+    pub fn of_allocators(devices: &[DeviceSnapshot], epoch: Epoch) -> Snapshot {
         let mut builder = Builder::new();
         let mut stacks = Stacks::default();
         let mut annotations = Vec::new();

@@ -1,54 +1,16 @@
-//! Records: takes over the small dictionaries of a snapshot while the pickle is read.
+//! Parts: takes over the small dictionaries of a snapshot while the pickle is read.
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
 use super::entry::{Action, BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
+use super::part::{NUMBER_MAX, Part};
+use super::stacks::Stacks;
 use super::tree::{Trees, text_of};
 use super::word::{self, KEY_COUNT};
-use crate::pickle::{Content, Interner, ListId, Objects, Sink, TextId, Value};
+use crate::pickle::{Content, ListId, Objects, Sink, TextId, Value};
 
-/// What a dictionary or a list of the pickle has become.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Record {
-    /// Entry number n of [`Records::entries`].
-    Entry(u32),
-    /// Block number n of [`Records::blocks`].
-    Block(u32),
-    /// Frame number n of [`Records::frames`].
-    Frame(u32),
-    /// A list of frames: stack number n of [`Records::stacks`], or a list that is not one.
-    Stack(Option<u32>),
-}
-
-const KIND_SHIFT: u32 = 30;
-const NUMBER_MAX: u32 = (1 << KIND_SHIFT) - 1;
-
-impl Record {
-    /// Two bits for the kind and thirty for the number. `None` when the numbers are used up.
-    fn token(self) -> Option<u32> {
-        let (kind, number) = match self {
-            Record::Entry(number) => (0, number),
-            Record::Block(number) => (1, number),
-            Record::Frame(number) => (2, number),
-            Record::Stack(Some(number)) => (3, number),
-            Record::Stack(None) => return Some(u32::MAX),
-        };
-        (number < NUMBER_MAX).then_some(kind << KIND_SHIFT | number)
-    }
-
-    pub(super) fn from_token(token: u32) -> Record {
-        let number = token & NUMBER_MAX;
-        match token >> KIND_SHIFT {
-            0 => Record::Entry(number),
-            1 => Record::Block(number),
-            2 => Record::Frame(number),
-            _ => Record::Stack((number < NUMBER_MAX).then_some(number)),
-        }
-    }
-}
-
-/// The values of a dictionary under the keys that records have, and which other keys there are.
+/// The values of a dictionary under the keys that parts have, and which other keys there are.
 pub(super) struct Fields([Value; KEY_COUNT], u32);
 
 /// The bit for keys that no record has.
@@ -108,14 +70,12 @@ impl Fields {
 }
 
 /// Everything that was taken over, and what of it is shared.
-pub(super) struct Records {
+pub(super) struct Parts {
     pub(super) entries: Vec<TraceEntry>,
     /// How many of the entries the file itself holds; behind them come copies in another order.
     pub(super) own_entries: usize,
     pub(super) blocks: Vec<BlockInfo>,
-    pub(super) frames: Vec<Frame>,
-    frame_numbers: HashMap<Frame, u32>,
-    pub(super) stacks: Interner<u32>,
+    pub(super) stacks: Stacks,
     pub(super) notes: Vec<Note>,
     note_numbers: HashMap<Note, NoteId>,
     pub(super) pools: Vec<(u64, u64)>,
@@ -126,15 +86,13 @@ pub(super) struct Records {
     pub(super) trees: Trees,
 }
 
-impl Records {
-    pub(super) fn new() -> Records {
-        Records {
+impl Parts {
+    pub(super) fn new() -> Parts {
+        Parts {
             entries: Vec::new(),
             own_entries: 0,
             blocks: Vec::new(),
-            frames: Vec::new(),
-            frame_numbers: HashMap::new(),
-            stacks: Interner::new(),
+            stacks: Stacks::new(),
             notes: Vec::new(),
             note_numbers: HashMap::new(),
             pools: Vec::new(),
@@ -158,9 +116,7 @@ impl Records {
         let is_known = |key: Value| matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0);
         let pairs = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let rest: Vec<_> = pairs.filter(|&(key, _)| !is_known(key)).collect();
-        let mut trees = std::mem::take(&mut self.trees);
-        let object = trees.object(objects, self, &rest);
-        self.trees = trees;
+        let object = self.trees.object(objects, &self.stacks, &rest);
         objects.intern_text(text_of(object).as_bytes()).ok()
     }
 
@@ -232,21 +188,7 @@ impl Records {
             line: fields.unsigned(word::LINE).ok()?.try_into().unwrap_or(u32::MAX),
             more,
         };
-        Some(self.add_frame(frame))
-    }
-
-    pub(super) fn add_frame(&mut self, frame: Frame) -> u32 {
-        let number = *self.frame_numbers.entry(frame).or_insert(self.frames.len() as u32);
-        if number as usize == self.frames.len() {
-            self.frames.push(frame);
-        }
-        number
-    }
-
-    /// The call stack of these frames.
-    pub(super) fn add_stack(&mut self, frames: &[u32]) -> Option<StackId> {
-        let number = self.stacks.intern(frames)?;
-        NonZeroU32::new(number + 1).map(StackId)
+        Some(self.stacks.add_frame(frame))
     }
 
     /// The call stack behind a list of frames. The list is replaced, so that it is walked once
@@ -254,9 +196,9 @@ impl Records {
     pub(super) fn stack(&mut self, objects: &mut Objects, value: Value) -> Option<StackId> {
         let Value::List(list) = value else { return None };
         let number = match objects.list(list) {
-            Content::Items([]) => return self.add_stack(&[]),
-            Content::Token(token) => match Record::from_token(token) {
-                Record::Stack(number) => number,
+            Content::Items([]) => return self.stacks.add(&[]),
+            Content::Token(token) => match Part::from_token(token) {
+                Part::Stack(number) => number,
                 _ => None,
             },
             Content::Items(_) => self.stack_of_list(objects, list),
@@ -270,8 +212,8 @@ impl Records {
             .iter()
             .map(|item| match *item {
                 Value::Dict(id) => match objects.dict(id) {
-                    Content::Token(token) => match Record::from_token(token) {
-                        Record::Frame(number) => Some(number),
+                    Content::Token(token) => match Part::from_token(token) {
+                        Part::Frame(number) => Some(number),
                         _ => None,
                     },
                     Content::Items(_) => None,
@@ -281,7 +223,7 @@ impl Records {
             .collect();
         let number = frames.and_then(|frames| self.stacks.intern(&frames));
         let number = number.filter(|&number| number < NUMBER_MAX);
-        objects.replace_list(list, Record::Stack(number).token().unwrap_or(u32::MAX));
+        objects.replace_list(list, Part::Stack(number).token().unwrap_or(u32::MAX));
         number
     }
 
@@ -333,7 +275,7 @@ pub(super) fn pool_id(objects: &Objects, value: Value) -> Option<(u64, u64)> {
     }
 }
 
-impl Sink for Records {
+impl Sink for Parts {
     fn vocabulary(&self) -> &'static [&'static str] {
         word::WORDS
     }
@@ -344,7 +286,7 @@ impl Sink for Records {
         let fields = Fields::new(pairs.chunks_exact(2).map(|pair| (pair[0], pair[1])));
         if fields.0[word::ACTION] != Value::None {
             let number = self.entries.len() as u32;
-            let token = Record::Entry(number).token()?;
+            let token = Part::Entry(number).token()?;
             let mut entry = self.entry(objects, &fields).ok()?;
             // The name of an action that is not known is kept with what else there is.
             let known = word::ENTRY_KEYS & !u32::from(entry.action == Action::Other);
@@ -355,14 +297,14 @@ impl Sink for Records {
             self.entries.push(entry);
             Some(token)
         } else if fields.0[word::STATE] != Value::None {
-            let token = Record::Block(self.blocks.len() as u32).token()?;
+            let token = Part::Block(self.blocks.len() as u32).token()?;
             let mut block = self.block(objects, &fields)?;
             block.more = self.more(objects, &fields, word::BLOCK_KEYS, pairs);
             self.blocks.push(block);
             Some(token)
         } else if fields.0[word::LINE] != Value::None {
             let more = self.more(objects, &fields, word::FRAME_KEYS, pairs);
-            Record::Frame(self.frame(&fields, more)?).token()
+            Part::Frame(self.frame(&fields, more)?).token()
         } else {
             None
         }
@@ -371,32 +313,11 @@ impl Sink for Records {
     fn memory_bytes(&self) -> u64 {
         (self.entries.capacity() * size_of::<TraceEntry>()
             + self.blocks.capacity() * size_of::<BlockInfo>()
-            + self.frames.capacity() * size_of::<Frame>()
-            + self.frame_numbers.capacity() * 20
             + self.notes.capacity() * size_of::<Note>()
             + self.note_numbers.capacity() * 24
             + self.pools.capacity() * 16
             + self.pool_numbers.capacity() * 24
             + self.more.capacity() * 12) as u64
             + self.stacks.memory_bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_and_records_agree() {
-        for record in [
-            Record::Entry(0),
-            Record::Block(7),
-            Record::Frame(NUMBER_MAX - 1),
-            Record::Stack(Some(3)),
-            Record::Stack(None),
-        ] {
-            assert_eq!(Record::from_token(record.token().unwrap()), record);
-        }
-        assert_eq!(Record::Stack(Some(NUMBER_MAX)).token(), None);
     }
 }

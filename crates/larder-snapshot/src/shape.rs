@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::entry::{BlockInfo, BlockState, SegmentInfo};
-use super::records::{Record, Records, pool_id};
+use super::part::Part;
+use super::records::{Parts, pool_id};
 use super::{Snapshot, SnapshotError, word};
 use crate::pickle::{Content, DictId, ListId, Objects, Pickle, Value};
 
@@ -62,11 +63,11 @@ impl Place<'_> {
 }
 
 /// The snapshot behind the root of a pickle.
-pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotError> {
-    let Pickle { root, mut objects, sink: mut records } = pickle;
+pub(super) fn snapshot(pickle: Pickle<Parts>) -> Result<Snapshot, SnapshotError> {
+    let Pickle { root, mut objects, sink: mut parts } = pickle;
     let (segments, traces, allocator_conf, more) = match root {
         // What torch.cuda.memory_snapshot() returns: the segments alone.
-        Value::List(list) => (segments(&mut objects, &mut records, list)?, Vec::new(), None, None),
+        Value::List(list) => (segments(&mut objects, &mut parts, list)?, Vec::new(), None, None),
         Value::Dict(id) => {
             let Some(pairs) = objects.dict(id).items() else {
                 return shape_error("this is one record of a snapshot, not a snapshot".to_owned());
@@ -78,11 +79,11 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
                 Some(_) => Some(top.list("device_traces")?),
             };
             let allocator_conf = allocator_conf(&objects, pairs);
-            let more = others(&objects, &mut records, pairs, &["segments", "device_traces"]);
-            let segments = segments(&mut objects, &mut records, segment_list)?;
+            let more = others(&objects, &mut parts, pairs, &["segments", "device_traces"]);
+            let segments = segments(&mut objects, &mut parts, segment_list)?;
             let traces = match traces {
                 None => Vec::new(),
-                Some(list) => device_traces(&mut objects, &mut records, list)?,
+                Some(list) => device_traces(&mut objects, &mut parts, list)?,
             };
             (segments, traces, allocator_conf, Some(more))
         }
@@ -93,18 +94,19 @@ pub(super) fn snapshot(pickle: Pickle<Records>) -> Result<Snapshot, SnapshotErro
             ));
         }
     };
+    let (frames, stacks) = parts.stacks.into_parts();
     Ok(Snapshot {
         segments,
         allocator_conf,
         more,
-        unkept_values: records.trees.unkept,
-        entries_more: records.more,
-        entries: records.entries,
+        unkept_values: parts.trees.unkept,
+        entries_more: parts.more,
+        entries: parts.entries,
         traces,
-        frames: records.frames,
-        stacks: records.stacks,
-        notes: records.notes,
-        pools: records.pools,
+        frames,
+        stacks,
+        notes: parts.notes,
+        pools: parts.pools,
         texts: objects.into_texts(),
     })
 }
@@ -121,22 +123,19 @@ fn allocator_conf(objects: &Objects, pairs: Pairs<'_>) -> Option<String> {
 /// What a dictionary has besides these keys.
 fn others(
     objects: &Objects,
-    records: &mut Records,
+    parts: &mut Parts,
     pairs: Pairs<'_>,
     known: &[&str],
 ) -> serde_json::Map<String, serde_json::Value> {
     let is_known =
         |key: Value| matches!(key, Value::Text(text) if known.contains(&objects.text(text)));
     let rest: Vec<_> = pairs.iter().copied().filter(|&(key, _)| !is_known(key)).collect();
-    let mut trees = std::mem::take(&mut records.trees);
-    let object = trees.object(objects, records, &rest);
-    records.trees = trees;
-    object
+    parts.trees.object(objects, &parts.stacks, &rest)
 }
 
 fn segments(
     objects: &mut Objects,
-    records: &mut Records,
+    parts: &mut Parts,
     list: ListId,
 ) -> Result<Vec<SegmentInfo>, SnapshotError> {
     let Some(items) = objects.list(list).items().map(<[Value]>::to_vec) else {
@@ -163,10 +162,10 @@ fn segments(
         if !lists_seen.insert(blocks) {
             return shape_error(format!("{} shares its blocks with another one", place.name));
         }
-        let mut segment = segment(&place, records, blocks)?;
+        let mut segment = segment(&place, parts, blocks)?;
         let frames = lookup(objects, &pairs, "frames").unwrap_or(Value::None);
-        segment.more = others(objects, records, &pairs, &SEGMENT_KEYS);
-        segment.stack = records.stack(objects, frames);
+        segment.more = others(objects, parts, &pairs, &SEGMENT_KEYS);
+        segment.stack = parts.stack(objects, frames);
         segments.push(segment);
     }
     Ok(segments)
@@ -185,11 +184,7 @@ const SEGMENT_KEYS: [&str; 9] = [
     "blocks",
 ];
 
-fn segment(
-    place: &Place<'_>,
-    records: &Records,
-    blocks: ListId,
-) -> Result<SegmentInfo, SnapshotError> {
+fn segment(place: &Place<'_>, parts: &Parts, blocks: ListId) -> Result<SegmentInfo, SnapshotError> {
     let objects = place.objects;
     let name = &place.name;
     let addr = place.unsigned("address")?;
@@ -222,14 +217,14 @@ fn segment(
         is_small: matches!(segment_type, Some(Value::Text(text)) if objects.text(text) == "small"),
         is_expandable: is_expandable == Some(Value::Bool(true)),
         stack: None,
-        blocks: block_list(place, records, blocks, addr)?,
+        blocks: block_list(place, parts, blocks, addr)?,
         more: serde_json::Map::new(),
     })
 }
 
 fn block_list(
     place: &Place<'_>,
-    records: &Records,
+    parts: &Parts,
     list: ListId,
     segment_addr: u64,
 ) -> Result<Vec<BlockInfo>, SnapshotError> {
@@ -244,8 +239,8 @@ fn block_list(
             return shape_error(format!("{} is of type {}, not a dict", name(), item.type_name()));
         };
         let block = match place.objects.dict(id) {
-            Content::Token(token) => match Record::from_token(token) {
-                Record::Block(number) => records.blocks[number as usize],
+            Content::Token(token) => match Part::from_token(token) {
+                Part::Block(number) => parts.blocks[number as usize],
                 _ => return shape_error(format!("{} is not a block", name())),
             },
             Content::Items(pairs) => {
@@ -285,13 +280,13 @@ fn old_block(place: &Place<'_>, addr: u64) -> Result<BlockInfo, SnapshotError> {
 /// For each device, which of the entries are its trace.
 fn device_traces(
     objects: &mut Objects,
-    records: &mut Records,
+    parts: &mut Parts,
     list: ListId,
 ) -> Result<Vec<Range<usize>>, SnapshotError> {
     let Some(devices) = objects.list(list).items().map(<[Value]>::to_vec) else {
         return shape_error("`device_traces` is a list of frames".to_owned());
     };
-    records.own_entries = records.entries.len();
+    parts.own_entries = parts.entries.len();
     let mut known: HashMap<ListId, Range<usize>> = HashMap::new();
     let mut traces = Vec::with_capacity(devices.len());
     for (device, value) in devices.into_iter().enumerate() {
@@ -303,7 +298,7 @@ fn device_traces(
         };
         let range = match known.get(&list) {
             Some(range) => range.clone(),
-            None => trace(objects, records, list, device)?,
+            None => trace(objects, parts, list, device)?,
         };
         known.insert(list, range.clone());
         traces.push(range);
@@ -314,7 +309,7 @@ fn device_traces(
 /// The range of the entries that are this list. As a rule they lie there in order already.
 fn trace(
     objects: &mut Objects,
-    records: &mut Records,
+    parts: &mut Parts,
     list: ListId,
     device: usize,
 ) -> Result<Range<usize>, SnapshotError> {
@@ -328,35 +323,35 @@ fn trace(
             Some(number) => {
                 in_order &= number == *first.get_or_insert(number) + index;
             }
-            None => return Err(not_an_entry(objects, records, *item, device, index)),
+            None => return Err(not_an_entry(objects, parts, *item, device, index)),
         }
     }
     let first = first.unwrap_or(0);
     if in_order {
         return Ok(first..first + items.len());
     }
-    let start = records.entries.len();
+    let start = parts.entries.len();
     // A file could mention one entry in many places, and so make a small file unfold into a large
     // snapshot. No real one does.
-    if start + items.len() > 2 * records.own_entries {
+    if start + items.len() > 2 * parts.own_entries {
         return shape_error("`device_traces` has more entries than the file holds".to_owned());
     }
     for item in items {
         if let Some(number) = entry_number(objects, *item) {
-            if let Some(&more) = records.more.get(&(number as u32)) {
-                records.more.insert(records.entries.len() as u32, more);
+            if let Some(&more) = parts.more.get(&(number as u32)) {
+                parts.more.insert(parts.entries.len() as u32, more);
             }
-            records.entries.push(records.entries[number]);
+            parts.entries.push(parts.entries[number]);
         }
     }
-    Ok(start..records.entries.len())
+    Ok(start..parts.entries.len())
 }
 
 fn entry_number(objects: &Objects, value: Value) -> Option<usize> {
     let Value::Dict(id) = value else { return None };
     match objects.dict(id) {
-        Content::Token(token) => match Record::from_token(token) {
-            Record::Entry(number) => Some(number as usize),
+        Content::Token(token) => match Part::from_token(token) {
+            Part::Entry(number) => Some(number as usize),
             _ => None,
         },
         Content::Items(_) => None,
@@ -365,14 +360,14 @@ fn entry_number(objects: &Objects, value: Value) -> Option<usize> {
 
 fn not_an_entry(
     objects: &mut Objects,
-    records: &mut Records,
+    parts: &mut Parts,
     value: Value,
     device: usize,
     index: usize,
 ) -> SnapshotError {
     let what = match value {
         Value::Dict(id) => match objects.dict(id).items().map(<[_]>::to_vec) {
-            Some(pairs) => records.entry_complaint(objects, &pairs),
+            Some(pairs) => parts.entry_complaint(objects, &pairs),
             None => "is not an entry of a trace".to_owned(),
         },
         value => format!("is of type {}, not a dict", value.type_name()),

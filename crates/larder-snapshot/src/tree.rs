@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Number, Value as Json};
 
-use super::records::{Record, Records};
+use super::part::Part;
+use super::stacks::Stacks;
 use crate::pickle::{Content, Objects, Value};
 
 /// How deep a tree may be. What torch writes is four deep.
@@ -29,16 +30,16 @@ impl Trees {
     pub(super) fn object(
         &mut self,
         objects: &Objects,
-        records: &Records,
+        stacks: &Stacks,
         pairs: &[(Value, Value)],
     ) -> Map<String, Json> {
-        self.map(objects, records, pairs, 0)
+        self.map(objects, stacks, pairs, 0)
     }
 
     fn map(
         &mut self,
         objects: &Objects,
-        records: &Records,
+        stacks: &Stacks,
         pairs: &[(Value, Value)],
         depth: u32,
     ) -> Map<String, Json> {
@@ -48,13 +49,13 @@ impl Trees {
                 self.unkept += 1;
                 continue;
             };
-            let value = self.value(objects, records, value, depth + 1);
+            let value = self.value(objects, stacks, value, depth + 1);
             map.insert(objects.text(key).to_owned(), value);
         }
         map
     }
 
-    fn value(&mut self, objects: &Objects, records: &Records, value: Value, depth: u32) -> Json {
+    fn value(&mut self, objects: &Objects, stacks: &Stacks, value: Value, depth: u32) -> Json {
         self.values += 1;
         if depth > DEPTH_MAX || self.values > VALUES_MAX {
             self.unkept += 1;
@@ -70,29 +71,29 @@ impl Trees {
             },
             Value::Text(text) => objects.text(text).into(),
             Value::Bytes(_) | Value::Set(_) => self.leave_out(),
-            Value::Tuple(id) => self.list(objects, records, objects.tuple(id), depth),
+            Value::Tuple(id) => self.list(objects, stacks, objects.tuple(id), depth),
             Value::List(id) => match objects.list(id) {
-                Content::Items(items) => self.list(objects, records, items, depth),
-                Content::Token(token) => match Record::from_token(token) {
-                    Record::Stack(Some(number)) => {
-                        let frames = records.stacks.get(number).iter();
-                        frames.map(|&frame| frame_tree(objects, records, frame)).collect()
+                Content::Items(items) => self.list(objects, stacks, items, depth),
+                Content::Token(token) => match Part::from_token(token) {
+                    Part::Stack(Some(number)) => {
+                        let frames = stacks.frames_of(number).iter();
+                        frames.map(|&frame| frame_tree(objects, stacks, frame)).collect()
                     }
                     _ => self.leave_out(),
                 },
             },
             Value::Dict(id) => match objects.dict(id) {
-                Content::Items(pairs) => Json::Object(self.map(objects, records, pairs, depth)),
-                Content::Token(token) => match Record::from_token(token) {
-                    Record::Frame(number) => frame_tree(objects, records, number),
+                Content::Items(pairs) => Json::Object(self.map(objects, stacks, pairs, depth)),
+                Content::Token(token) => match Part::from_token(token) {
+                    Part::Frame(number) => frame_tree(objects, stacks, number),
                     _ => self.leave_out(),
                 },
             },
         }
     }
 
-    fn list(&mut self, objects: &Objects, records: &Records, items: &[Value], depth: u32) -> Json {
-        items.iter().map(|&item| self.value(objects, records, item, depth + 1)).collect()
+    fn list(&mut self, objects: &Objects, stacks: &Stacks, items: &[Value], depth: u32) -> Json {
+        items.iter().map(|&item| self.value(objects, stacks, item, depth + 1)).collect()
     }
 
     fn leave_out(&mut self) -> Json {
@@ -101,8 +102,8 @@ impl Trees {
     }
 }
 
-fn frame_tree(objects: &Objects, records: &Records, number: u32) -> Json {
-    let frame = records.frames[number as usize];
+fn frame_tree(objects: &Objects, stacks: &Stacks, number: u32) -> Json {
+    let frame = stacks.frame(number);
     let more = frame.more.and_then(|more| serde_json::from_str(objects.text(more)).ok());
     let mut map: Map<String, Json> = more.unwrap_or_default();
     map.insert("name".to_owned(), objects.text(frame.name).into());

@@ -1,14 +1,14 @@
-//! The format: a header and records, all of 64 bytes, little-endian.
+//! The format: a header and cells, all of 64 bytes, little-endian.
 //!
-//! A record is its kind, an action, 16 bits for the device or a count, its number modulo 2³², and 56
-//! bytes that depend on the kind. The kind is written last, so that a record is there or it is not;
+//! A cell is its kind, an action, 16 bits for the device or a count, its number modulo 2³², and 56
+//! bytes that depend on the kind. The kind is written last, so that a cell is there or it is not;
 //! where it is 0 the tape ends. Texts, frames, stacks and notes are written once, before the first
 //! event that names them; they are named by numbers from 1 on, and 0 is none.
 
 /// The first bytes of a tape, with the version of the format in the last.
 pub(crate) const MAGIC: [u8; 8] = *b"LARDTAP1";
-/// The size of the header and of each record.
-pub(crate) const RECORD_BYTES: usize = 64;
+/// The size of the header and of each cell.
+pub(crate) const CELL_BYTES: usize = 64;
 const BODY: usize = 8;
 
 /// An event: address, size, stream, time, the two numbers of the pool, stack, note.
@@ -22,30 +22,30 @@ pub(crate) const STACK: u8 = 4;
 /// A note: its number, the texts of what was compiled and of the remark.
 pub(crate) const NOTE: u8 = 5;
 
-/// How many bytes of a text one record takes.
+/// How many bytes of a text one cell takes.
 pub(crate) const TEXT_PIECE: usize = 48;
-/// How many frames of a stack one record takes.
+/// How many frames of a stack one cell takes.
 pub(crate) const STACK_PIECE: usize = 12;
 
-/// One record.
+/// One cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record([u8; RECORD_BYTES]);
+pub(crate) struct Cell([u8; CELL_BYTES]);
 
-impl Record {
-    pub(crate) fn new(kind: u8, action: u8, count: u16, number: u32) -> Record {
-        let mut bytes = [0; RECORD_BYTES];
+impl Cell {
+    pub(crate) fn new(kind: u8, action: u8, count: u16, number: u32) -> Cell {
+        let mut bytes = [0; CELL_BYTES];
         bytes[0] = kind;
         bytes[1] = action;
         bytes[2..4].copy_from_slice(&count.to_le_bytes());
         bytes[4..8].copy_from_slice(&number.to_le_bytes());
-        Record(bytes)
+        Cell(bytes)
     }
 
-    pub(crate) fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Record {
-        Record(*bytes)
+    pub(crate) fn from_bytes(bytes: &[u8; CELL_BYTES]) -> Cell {
+        Cell(*bytes)
     }
 
-    pub(crate) fn bytes(&self) -> &[u8; RECORD_BYTES] {
+    pub(crate) fn bytes(&self) -> &[u8; CELL_BYTES] {
         &self.0
     }
 

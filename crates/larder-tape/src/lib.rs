@@ -1,6 +1,6 @@
 //! Tapes: a history that is written to a file while the program runs.
 //!
-//! A tape is a row of records of 64 bytes in a memory-mapped file. What was written is the kernel's
+//! A tape is a row of cells of 64 bytes in a memory-mapped file. What was written is the kernel's
 //! at once: a program that is killed or aborts leaves everything up to its last event. (A machine
 //! that loses power does not.) [`Recorder`] writes one, [`Tape`] reads it.
 //!

@@ -1,4 +1,4 @@
-//! The reader: a tape as plain data, up to its last record.
+//! The reader: a tape as plain data, up to its last cell.
 
 use std::fmt;
 use std::fs::File;
@@ -8,7 +8,7 @@ use std::path::Path;
 use larder_core::record::event::Action;
 use larder_core::types::{PoolId, StreamId};
 
-use crate::format::{EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT};
+use crate::format::{CELL_BYTES, Cell, EVENT, FRAME, MAGIC, NOTE, STACK, STACK_PIECE, TEXT};
 
 /// No address is larger: devices have far fewer, and snapshots count them in numbers with a sign.
 const ADDRESS_MAX: u64 = i64::MAX as u64;
@@ -59,8 +59,8 @@ pub enum TapeError {
     Io(io::Error),
     /// The file does not begin as a tape does.
     NoTape,
-    /// A record cannot be understood.
-    BadRecord {
+    /// A cell cannot be understood.
+    BadCell {
         /// Which one, from 0.
         number: u64,
         /// What is wrong with it.
@@ -73,8 +73,8 @@ impl fmt::Display for TapeError {
         match self {
             TapeError::Io(error) => write!(f, "the tape cannot be read: {error}"),
             TapeError::NoTape => write!(f, "this is not a tape, or one of another version"),
-            TapeError::BadRecord { number, problem } => {
-                write!(f, "the tape is damaged: record {number} {problem}")
+            TapeError::BadCell { number, problem } => {
+                write!(f, "the tape is damaged: cell {number} {problem}")
             }
         }
     }
@@ -88,10 +88,10 @@ impl From<io::Error> for TapeError {
     }
 }
 
-/// Reads as much as is left, up to one record; how much that was.
-fn fill(reader: &mut impl Read, bytes: &mut [u8; RECORD_BYTES]) -> io::Result<usize> {
+/// Reads as much as is left, up to one cell; how much that was.
+fn fill(reader: &mut impl Read, bytes: &mut [u8; CELL_BYTES]) -> io::Result<usize> {
     let mut filled = 0;
-    while filled < RECORD_BYTES {
+    while filled < CELL_BYTES {
         match reader.read(&mut bytes[filled..]) {
             Ok(0) => break,
             Ok(count) => filled += count,
@@ -108,23 +108,23 @@ impl Tape {
         Tape::read(BufReader::new(File::open(path)?))
     }
 
-    /// Reads a tape. It ends with its last whole record: a program that was killed leaves room
+    /// Reads a tape. It ends with its last whole cell: a program that was killed leaves room
     /// behind it, and a file that was cut leaves a part of one.
     pub fn read(mut reader: impl Read) -> Result<Tape, TapeError> {
-        let mut bytes = [0; RECORD_BYTES];
-        if fill(&mut reader, &mut bytes)? < RECORD_BYTES || !bytes.starts_with(&MAGIC) {
+        let mut bytes = [0; CELL_BYTES];
+        if fill(&mut reader, &mut bytes)? < CELL_BYTES || !bytes.starts_with(&MAGIC) {
             return Err(TapeError::NoTape);
         }
         let mut reading = Reading::default();
         for number in 0_u64.. {
-            if fill(&mut reader, &mut bytes)? < RECORD_BYTES || bytes[0] == 0 {
+            if fill(&mut reader, &mut bytes)? < CELL_BYTES || bytes[0] == 0 {
                 break;
             }
-            let record = Record::from_bytes(&bytes);
-            if record.number() != number as u32 {
-                return Err(TapeError::BadRecord { number, problem: "is out of order" });
+            let cell = Cell::from_bytes(&bytes);
+            if cell.number() != number as u32 {
+                return Err(TapeError::BadCell { number, problem: "is out of order" });
             }
-            reading.take(&record).map_err(|problem| TapeError::BadRecord { number, problem })?;
+            reading.take(&cell).map_err(|problem| TapeError::BadCell { number, problem })?;
         }
         Ok(reading.tape)
     }
@@ -154,51 +154,51 @@ fn must(number: u32, len: usize) -> Result<usize, &'static str> {
 }
 
 impl Reading {
-    fn take(&mut self, record: &Record) -> Result<(), &'static str> {
-        match record.kind() {
-            EVENT => self.event(record),
-            TEXT => self.text(record),
+    fn take(&mut self, cell: &Cell) -> Result<(), &'static str> {
+        match cell.kind() {
+            EVENT => self.event(cell),
+            TEXT => self.text(cell),
             FRAME => {
                 let texts = self.tape.texts.len();
-                let (name, file) = (must(record.word(1), texts)?, must(record.word(2), texts)?);
-                self.tape.frames.push((name, file, record.word(3)));
-                next(record, self.tape.frames.len())
+                let (name, file) = (must(cell.word(1), texts)?, must(cell.word(2), texts)?);
+                self.tape.frames.push((name, file, cell.word(3)));
+                next(cell, self.tape.frames.len())
             }
-            STACK => self.stack(record),
+            STACK => self.stack(cell),
             NOTE => {
                 let texts = self.tape.texts.len();
-                let note = (place(record.word(1), texts)?, place(record.word(2), texts)?);
+                let note = (place(cell.word(1), texts)?, place(cell.word(2), texts)?);
                 self.tape.notes.push(note);
-                next(record, self.tape.notes.len())
+                next(cell, self.tape.notes.len())
             }
             _ => Err("is of no known kind"),
         }
     }
 
-    fn event(&mut self, record: &Record) -> Result<(), &'static str> {
-        let action = Action::ALL.get(usize::from(record.action()));
-        let (addr, size_bytes) = (record.long(0), record.long(1));
+    fn event(&mut self, cell: &Cell) -> Result<(), &'static str> {
+        let action = Action::ALL.get(usize::from(cell.action()));
+        let (addr, size_bytes) = (cell.long(0), cell.long(1));
         if addr.checked_add(size_bytes).is_none_or(|end| end > ADDRESS_MAX) {
             return Err("is an event past the last address");
         }
         self.tape.events.push(TapeEvent {
             action: *action.ok_or("is an event of no known action")?,
-            device: u32::from(record.count()),
+            device: u32::from(cell.count()),
             addr,
             size_bytes,
-            stream: StreamId(record.long(2)),
-            time_ns: record.long(3),
-            pool: PoolId(record.long(4), record.long(5)),
-            stack: place(record.word(12), self.tape.stacks.len())?,
-            note: place(record.word(13), self.tape.notes.len())?,
+            stream: StreamId(cell.long(2)),
+            time_ns: cell.long(3),
+            pool: PoolId(cell.long(4), cell.long(5)),
+            stack: place(cell.word(12), self.tape.stacks.len())?,
+            note: place(cell.word(13), self.tape.notes.len())?,
         });
         Ok(())
     }
 
-    fn text(&mut self, record: &Record) -> Result<(), &'static str> {
-        let piece = record.piece().get(..usize::from(record.count()));
+    fn text(&mut self, cell: &Cell) -> Result<(), &'static str> {
+        let piece = cell.piece().get(..usize::from(cell.count()));
         self.text.extend_from_slice(piece.ok_or("has more of a text than fits")?);
-        let whole = record.word(1) as usize;
+        let whole = cell.word(1) as usize;
         if self.text.len() < whole {
             return Ok(());
         }
@@ -207,18 +207,18 @@ impl Reading {
         }
         let text = String::from_utf8(std::mem::take(&mut self.text));
         self.tape.texts.push(text.map_err(|_| "ends a text that is none")?);
-        next(record, self.tape.texts.len())
+        next(cell, self.tape.texts.len())
     }
 
-    fn stack(&mut self, record: &Record) -> Result<(), &'static str> {
-        let count = usize::from(record.count());
+    fn stack(&mut self, cell: &Cell) -> Result<(), &'static str> {
+        let count = usize::from(cell.count());
         if count > STACK_PIECE {
             return Err("has more of a stack than fits");
         }
         for at in 0..count {
-            self.stack.push(must(record.word(2 + at), self.tape.frames.len())?);
+            self.stack.push(must(cell.word(2 + at), self.tape.frames.len())?);
         }
-        let whole = record.word(1) as usize;
+        let whole = cell.word(1) as usize;
         if self.stack.len() < whole {
             return Ok(());
         }
@@ -226,11 +226,11 @@ impl Reading {
             return Err("has more of a stack than it says");
         }
         self.tape.stacks.push(std::mem::take(&mut self.stack));
-        next(record, self.tape.stacks.len())
+        next(cell, self.tape.stacks.len())
     }
 }
 
 /// Things are named in the order in which they come.
-fn next(record: &Record, len: usize) -> Result<(), &'static str> {
-    if record.word(0) as usize == len { Ok(()) } else { Err("has a name out of order") }
+fn next(cell: &Cell, len: usize) -> Result<(), &'static str> {
+    if cell.word(0) as usize == len { Ok(()) } else { Err("has a name out of order") }
 }

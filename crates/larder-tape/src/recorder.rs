@@ -11,7 +11,7 @@ use larder_core::record::event::Event;
 
 use crate::fork;
 use crate::format::{
-    EVENT, FRAME, MAGIC, NOTE, RECORD_BYTES, Record, STACK, STACK_PIECE, TEXT, TEXT_PIECE,
+    CELL_BYTES, Cell, EVENT, FRAME, MAGIC, NOTE, STACK, STACK_PIECE, TEXT, TEXT_PIECE,
 };
 use crate::strip::Strip;
 
@@ -32,7 +32,7 @@ impl Recorder {
     /// to.
     pub fn create(path: &Path) -> io::Result<Recorder> {
         fork::watch();
-        let mut header = [0; RECORD_BYTES];
+        let mut header = [0; CELL_BYTES];
         header[..MAGIC.len()].copy_from_slice(&MAGIC);
         let writer = Writer {
             strip: Strip::create(path, &header)?,
@@ -60,7 +60,7 @@ impl Recorder {
     }
 
     /// Cuts the file to what was written and sees to it that all of it is on the disk. What happens
-    /// after that is written too. Says how many records there are, or what went wrong on the way:
+    /// after that is written too. Says how many cells there are, or what went wrong on the way:
     /// the tape ends where the first thing did.
     pub fn finish(&self) -> io::Result<u64> {
         if self.forks != fork::count() {
@@ -79,7 +79,7 @@ impl Recorder {
 
 struct Writer {
     strip: Strip,
-    /// How many records were written, modulo 2³².
+    /// How many cells were written, modulo 2³².
     number: u32,
     texts: HashMap<Box<str>, u32>,
     frames: HashMap<Frame, u32>,
@@ -109,18 +109,18 @@ impl Writer {
         };
         let note = self.note(event.compile_context, event.user_metadata)?;
         let device = u16::try_from(event.device.0).unwrap_or(u16::MAX);
-        let mut record = Record::new(EVENT, event.action as u8, device, self.number);
+        let mut cell = Cell::new(EVENT, event.action as u8, device, self.number);
         let words = [event.addr, event.size_bytes, event.stream.0, event.time_ns];
         for (at, word) in words.into_iter().chain([event.pool.0, event.pool.1]).enumerate() {
-            record.set_long(at, word);
+            cell.set_long(at, word);
         }
-        record.set_word(12, stack);
-        record.set_word(13, note);
-        self.push(&record)
+        cell.set_word(12, stack);
+        cell.set_word(13, note);
+        self.push(&cell)
     }
 
-    fn push(&mut self, record: &Record) -> io::Result<()> {
-        self.strip.push(record)?;
+    fn push(&mut self, cell: &Cell) -> io::Result<()> {
+        self.strip.push(cell)?;
         self.number = self.number.wrapping_add(1);
         Ok(())
     }
@@ -142,11 +142,11 @@ impl Writer {
         let next = self.notes.len() as u32 + 1;
         let note = *self.notes.entry(texts).or_insert(next);
         if note == next {
-            let mut record = Record::new(NOTE, 0, 0, self.number);
+            let mut cell = Cell::new(NOTE, 0, 0, self.number);
             for (at, word) in [note, texts.0, texts.1].into_iter().enumerate() {
-                record.set_word(at, word);
+                cell.set_word(at, word);
             }
-            self.push(&record)?;
+            self.push(&cell)?;
         }
         self.recent_note = Some((compiling.map(Into::into), remark.into(), note));
         Ok(note)
@@ -160,11 +160,11 @@ impl Writer {
         let mut pieces = text.as_bytes().chunks(TEXT_PIECE);
         let mut piece = pieces.next().unwrap_or_default();
         loop {
-            let mut record = Record::new(TEXT, 0, piece.len() as u16, self.number);
-            record.set_word(0, number);
-            record.set_word(1, text.len() as u32);
-            record.set_piece(piece);
-            self.push(&record)?;
+            let mut cell = Cell::new(TEXT, 0, piece.len() as u16, self.number);
+            cell.set_word(0, number);
+            cell.set_word(1, text.len() as u32);
+            cell.set_piece(piece);
+            self.push(&cell)?;
             match pieces.next() {
                 Some(next) => piece = next,
                 None => break,
@@ -180,11 +180,11 @@ impl Writer {
         }
         let (name, filename) = (self.text(&frame.name)?, self.text(&frame.filename)?);
         let number = self.frames.len() as u32 + 1;
-        let mut record = Record::new(FRAME, 0, 0, self.number);
+        let mut cell = Cell::new(FRAME, 0, 0, self.number);
         for (at, word) in [number, name, filename, frame.line].into_iter().enumerate() {
-            record.set_word(at, word);
+            cell.set_word(at, word);
         }
-        self.push(&record)?;
+        self.push(&cell)?;
         self.frames.insert(frame.clone(), number);
         Ok(number)
     }
@@ -200,13 +200,13 @@ impl Writer {
         let pieces: Vec<Vec<u32>> =
             if frames.is_empty() { vec![Vec::new()] } else { pieces.collect() };
         for piece in pieces {
-            let mut record = Record::new(STACK, 0, piece.len() as u16, self.number);
-            record.set_word(0, number);
-            record.set_word(1, frames.len() as u32);
+            let mut cell = Cell::new(STACK, 0, piece.len() as u16, self.number);
+            cell.set_word(0, number);
+            cell.set_word(1, frames.len() as u32);
             for (at, &frame) in piece.iter().enumerate() {
-                record.set_word(2 + at, frame);
+                cell.set_word(2 + at, frame);
             }
-            self.push(&record)?;
+            self.push(&cell)?;
         }
         self.stacks.insert(frames, number);
         Ok(number)

@@ -8,48 +8,48 @@ use std::sync::atomic::{Ordering, compiler_fence};
 
 use memmap2::{MmapMut, MmapOptions};
 
-use crate::format::{RECORD_BYTES, Record};
+use crate::format::{CELL_BYTES, Cell};
 
 /// How much of the file is mapped at a time, and by how much it grows.
 const STRIP_BYTES: usize = 1 << 20;
 
-/// A file that grows record by record.
+/// A file that grows cell by cell.
 pub(crate) struct Strip {
     file: File,
     map: MmapMut,
     /// Where in the file the map begins.
     begin: u64,
-    /// Where in the map the next record goes.
+    /// Where in the map the next cell goes.
     at: usize,
 }
 
 impl Strip {
     /// A new file with this header. A file that is there already is replaced, unless somebody records
     /// to it. It is never emptied: who has mapped it, and finds it shorter, is ended by a signal.
-    pub(crate) fn create(path: &Path, header: &[u8; RECORD_BYTES]) -> io::Result<Strip> {
+    pub(crate) fn create(path: &Path, header: &[u8; CELL_BYTES]) -> io::Result<Strip> {
         clear(path)?;
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
         // So that `clear` knows. Where files have no locks it cannot; what is replaced then is lost,
         // but harms nobody.
         let _ = file.try_lock();
         let mut map = extend(&file, 0)?;
-        map[..RECORD_BYTES].copy_from_slice(header);
-        Ok(Strip { file, map, begin: 0, at: RECORD_BYTES })
+        map[..CELL_BYTES].copy_from_slice(header);
+        Ok(Strip { file, map, begin: 0, at: CELL_BYTES })
     }
 
-    /// Adds a record. If the file cannot grow, nothing of it is written.
+    /// Adds a cell. If the file cannot grow, nothing of it is written.
     #[inline]
-    pub(crate) fn push(&mut self, record: &Record) -> io::Result<()> {
+    pub(crate) fn push(&mut self, cell: &Cell) -> io::Result<()> {
         if self.at == STRIP_BYTES {
             self.turn()?;
         }
-        let bytes = record.bytes();
-        let place = &mut self.map[self.at..self.at + RECORD_BYTES];
+        let bytes = cell.bytes();
+        let place = &mut self.map[self.at..self.at + CELL_BYTES];
         place[1..].copy_from_slice(&bytes[1..]);
-        // The kind comes last: until it is there, the tape ends before this record.
+        // The kind comes last: until it is there, the tape ends before this cell.
         compiler_fence(Ordering::Release);
         place[0] = bytes[0];
-        self.at += RECORD_BYTES;
+        self.at += CELL_BYTES;
         Ok(())
     }
 

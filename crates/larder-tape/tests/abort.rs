@@ -16,7 +16,7 @@ use larder_tape::{Recorder, Tape, TapeError};
 
 /// Set for the program that dies: where its tape is.
 const TAPE: &str = "LARDER_TEST_TAPE";
-/// More records than one strip of the file has, so that it dies with a part of another.
+/// More cells than one strip of the file has, so that it dies with a part of another.
 const ROUNDS: u64 = 12_000;
 
 fn file(name: &str) -> PathBuf {
@@ -78,7 +78,7 @@ fn a_tape_that_is_cut_ends_with_its_last_whole_record() {
     let (_allocator, recorder) = work(&path, 10);
     assert_eq!(recorder.finish().unwrap(), 31);
     let whole = fs::read(&path).unwrap();
-    assert_eq!(whole.len(), 64 * 32, "a header and the records");
+    assert_eq!(whole.len(), 64 * 32, "a header and the cells");
     for length in 64..whole.len() {
         let tape = Tape::read(&whole[..length]).unwrap();
         assert_eq!(tape.events.len(), length / 64 - 1);
@@ -99,26 +99,23 @@ fn a_damaged_tape_is_refused_with_the_place() {
         bytes[at] = byte;
         Tape::read(&bytes[..]).unwrap_err().to_string()
     };
-    let record = 64 * 3;
+    let cell = 64 * 3;
     assert_eq!(damage(0, 0), "this is not a tape, or one of another version");
-    assert_eq!(damage(record, 99), "the tape is damaged: record 2 is of no known kind");
-    assert_eq!(
-        damage(record + 1, 99),
-        "the tape is damaged: record 2 is an event of no known action"
-    );
-    assert_eq!(damage(record + 4, 9), "the tape is damaged: record 2 is out of order");
-    let named = "the tape is damaged: record 2 names something that did not come before it";
-    assert_eq!(damage(record + 8 + 48, 9), named);
-    let past = "the tape is damaged: record 2 is an event past the last address";
-    assert_eq!(damage(record + 8 + 7, 0x80), past);
-    assert_eq!(damage(record + 16 + 7, 0xff), past);
+    assert_eq!(damage(cell, 99), "the tape is damaged: cell 2 is of no known kind");
+    assert_eq!(damage(cell + 1, 99), "the tape is damaged: cell 2 is an event of no known action");
+    assert_eq!(damage(cell + 4, 9), "the tape is damaged: cell 2 is out of order");
+    let named = "the tape is damaged: cell 2 names something that did not come before it";
+    assert_eq!(damage(cell + 8 + 48, 9), named);
+    let past = "the tape is damaged: cell 2 is an event past the last address";
+    assert_eq!(damage(cell + 8 + 7, 0x80), past);
+    assert_eq!(damage(cell + 16 + 7, 0xff), past);
 }
 
 #[test]
 fn contexts_and_remarks_are_on_the_tape() {
     let path = file("contexts");
     let allocator = allocator();
-    let long = "a name longer than what one record takes ".repeat(3);
+    let long = "a name longer than what one cell takes ".repeat(3);
     let frames: Vec<Frame> = (0..30)
         .map(|line| Frame { name: long.clone(), filename: "story.py".to_owned(), line })
         .collect();

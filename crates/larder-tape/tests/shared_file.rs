@@ -14,7 +14,7 @@ use larder_tape::{Recorder, Tape};
 
 /// Set for the program that forks: where its tape is.
 const TAPE: &str = "LARDER_TEST_FORK_TAPE";
-/// More records than one strip of the file has.
+/// More cells than one strip of the file has.
 const ROUNDS: u64 = 9_000;
 
 fn file(name: &str) -> PathBuf {

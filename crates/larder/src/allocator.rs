@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytemuck::AnyBitPattern;
-use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
-use larder_core::heap::snapshot::SegmentState;
+use larder_core::heap::states::SegmentState;
 use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
@@ -50,8 +50,6 @@ pub struct Allocator(Arc<Inner>);
 struct Inner {
     backend: Backend,
     gpu: Gpu,
-    /// The next stream of a simulated GPU.
-    stream_next: AtomicU64,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
     /// How many streams were forgotten; what was admitted before the last of them is looked at again.
@@ -115,7 +113,6 @@ impl Allocator {
         Allocator(Arc::new(Inner {
             backend,
             gpu,
-            stream_next: AtomicU64::new(1),
             drop_error: Mutex::default(),
             forgotten: AtomicU64::new(0),
             number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
@@ -135,7 +132,7 @@ impl Allocator {
             Gpu::Cuda(gpu) => Stream::of_real(
                 gpu.default_stream().expect("a context, made when the GPU was opened"),
             ),
-            Gpu::Simulated(_) => Stream::simulated(StreamId(0)),
+            Gpu::Simulated(device) => Stream::simulated(StreamId(0), device),
         }
     }
 
@@ -144,22 +141,24 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => Ok(Stream::of_real(gpu.new_stream()?)),
-            Gpu::Simulated(_) => {
-                let id = self.0.stream_next.fetch_add(1, Ordering::Relaxed);
-                Ok(Stream::simulated(StreamId(id)))
-            }
+            Gpu::Simulated(device) => Ok(Stream::simulated(device.name_stream(), device)),
         }
     }
 
     /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
     /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find it gone.
     pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
+        // Before anything that goes by the number: streams of different GPUs have the same ones.
+        self.check_stream(stream)?;
         let forgotten = self.0.forgotten.load(Ordering::Acquire);
         let known = (self.0.number, stream.id(), forgotten);
         if LAST_ADMITTED.get() == Some(known) {
             return Ok(());
         }
-        self.admit_to_gpu(stream)?;
+        #[cfg(feature = "cuda")]
+        if let (Gpu::Cuda(gpu), Some(real)) = (&self.0.gpu, stream.real()) {
+            gpu.admit(real)?;
+        }
         let mut streams = self.0.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.entry(stream.id()).or_insert_with(|| stream.clone());
         LAST_ADMITTED.set(Some(known));
@@ -196,20 +195,13 @@ impl Allocator {
         Ok(())
     }
 
-    #[cfg(feature = "cuda")]
-    fn admit_to_gpu(&self, stream: &Stream) -> Result<(), Error> {
-        match (&self.0.gpu, stream.real()) {
-            (Gpu::Cuda(gpu), Some(real)) => gpu.admit(real),
-            (Gpu::Simulated(_), None) => Ok(()),
-            _ => Err(Error::ForeignStream),
+    fn check_stream(&self, stream: &Stream) -> Result<(), Error> {
+        match &self.0.gpu {
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(gpu) => gpu.check_stream(stream.real().ok_or(Error::ForeignStream)?),
+            Gpu::Simulated(device) if stream.is_of(device) => Ok(()),
+            Gpu::Simulated(_) => Err(Error::ForeignStream),
         }
-    }
-
-    /// There are streams of simulated GPUs only.
-    #[cfg(not(feature = "cuda"))]
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
-    fn admit_to_gpu(&self, _stream: &Stream) -> Result<(), Error> {
-        Ok(())
     }
 
     // Memory.
@@ -374,7 +366,7 @@ impl Allocator {
     }
 
     /// The state of the memory, what is remembered, and the settings.
-    pub fn take_snapshot(&self, options: SnapshotOptions) -> Result<Snapshot, Error> {
+    pub fn take_snapshot(&self, options: SnapshotOptions) -> Result<DeviceSnapshot, Error> {
         Ok(self.native("tell its blocks")?.take_snapshot(options))
     }
 
@@ -482,7 +474,6 @@ impl Allocator {
 /// What the driver tells of its own pool, among all statistics.
 #[cfg(feature = "cuda")]
 fn stats_of(known: AsyncStats) -> Stats {
-    use larder_core::record::stats::{ByPool, Counter};
 
     let bytes = |current: u64, peak: u64| {
         let (current, peak) = (current as i64, peak as i64);

@@ -70,11 +70,11 @@ pub use stream::Stream;
 /// The version of `cudarc` whose traits a [`Buffer`] implements.
 #[cfg(feature = "cudarc")]
 pub use cudarc;
-pub use larder_core::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+pub use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
 pub use larder_core::device::{DeviceError, MemoryInfo};
 pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
-pub use larder_core::heap::snapshot::{BlockState, PoolStats, SegmentState};
+pub use larder_core::heap::states::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
 pub use larder_core::{Addr, Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};

@@ -1,15 +1,15 @@
 //! Streams: the order in which work runs, and in which memory is handed out again.
 
 use std::fmt;
-#[cfg(feature = "cuda")]
 use std::sync::Arc;
 
 #[cfg(feature = "cudarc")]
 use cudarc::driver::CudaStream;
 use larder_core::StreamId;
+use larder_sim::SimDevice;
 
 #[cfg(feature = "cuda")]
-use crate::interop::real::{RealStream, id_of};
+use crate::interop::real::{RealStream, id_of, is_same};
 
 /// A stream of a GPU, real or simulated. Clones are the same stream.
 ///
@@ -17,24 +17,36 @@ use crate::interop::real::{RealStream, id_of};
 #[derive(Clone)]
 pub struct Stream {
     id: StreamId,
+    gpu: Side,
+}
+
+/// The GPU that a stream is of. Numbers of streams mean something there alone.
+#[derive(Clone)]
+enum Side {
+    Simulated(Arc<SimDevice>),
     #[cfg(feature = "cuda")]
-    real: Option<Arc<RealStream>>,
+    Real(Arc<RealStream>),
 }
 
 impl Stream {
     /// A stream of a simulated GPU.
-    pub(crate) fn simulated(id: StreamId) -> Stream {
-        Stream {
-            id,
-            #[cfg(feature = "cuda")]
-            real: None,
-        }
+    pub(crate) fn simulated(id: StreamId, device: &Arc<SimDevice>) -> Stream {
+        Stream { id, gpu: Side::Simulated(Arc::clone(device)) }
     }
 
     /// A stream of a real GPU.
     #[cfg(feature = "cuda")]
     pub(crate) fn of_real(real: Arc<RealStream>) -> Stream {
-        Stream { id: id_of(&real), real: Some(real) }
+        Stream { id: id_of(&real), gpu: Side::Real(real) }
+    }
+
+    /// Whether it is a stream of this simulated GPU.
+    pub(crate) fn is_of(&self, device: &Arc<SimDevice>) -> bool {
+        match &self.gpu {
+            Side::Simulated(own) => Arc::ptr_eq(own, device),
+            #[cfg(feature = "cuda")]
+            Side::Real(_) => false,
+        }
     }
 
     /// The number by which the allocator knows the stream: the value of its raw handle.
@@ -45,7 +57,10 @@ impl Stream {
     /// The stream of a real GPU; none on a simulated one.
     #[cfg(feature = "cuda")]
     pub(crate) fn real(&self) -> Option<&Arc<RealStream>> {
-        self.real.as_ref()
+        match &self.gpu {
+            Side::Simulated(_) => None,
+            Side::Real(real) => Some(real),
+        }
     }
 
     /// The stream as `cudarc` has it; none on a simulated GPU.
@@ -63,14 +78,7 @@ impl Stream {
     /// ```
     #[cfg(feature = "cudarc")]
     pub fn cuda(&self) -> Option<&Arc<CudaStream>> {
-        self.real.as_ref()
-    }
-
-    fn is_real(&self) -> bool {
-        #[cfg(feature = "cuda")]
-        return self.real.is_some();
-        #[cfg(not(feature = "cuda"))]
-        return false;
+        self.real()
     }
 }
 
@@ -102,7 +110,15 @@ impl fmt::Debug for Stream {
 
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
-        self.id == other.id && self.is_real() == other.is_real()
+        match (&self.gpu, &other.gpu) {
+            (Side::Simulated(ours), Side::Simulated(theirs)) => {
+                self.id == other.id && Arc::ptr_eq(ours, theirs)
+            }
+            #[cfg(feature = "cuda")]
+            (Side::Real(ours), Side::Real(theirs)) => is_same(ours, theirs),
+            #[cfg(feature = "cuda")]
+            _ => false,
+        }
     }
 }
 

@@ -155,6 +155,41 @@ fn a_graph_gets_its_memory_from_its_pool() {
 }
 
 #[test]
+fn a_stream_of_another_gpu_is_refused() {
+    let (ours, theirs) = (allocator(), allocator());
+    ours.alloc::<f32>(100, ours.default_stream()).unwrap().free().unwrap();
+    // The default streams have the same number, and so have the first that each made.
+    for (own, foreign) in [
+        (ours.default_stream(), theirs.default_stream()),
+        (ours.new_stream().unwrap(), theirs.new_stream().unwrap()),
+    ] {
+        assert_eq!(own.id(), foreign.id());
+        assert_ne!(own, foreign);
+        let buffer = ours.alloc::<f32>(100, &own).unwrap();
+        assert_eq!(ours.alloc::<f32>(100, &foreign).unwrap_err(), Error::ForeignStream);
+        assert_eq!(ours.alloc_block(100, &foreign).unwrap_err(), Error::ForeignStream);
+        assert_eq!(buffer.record_stream(&foreign).unwrap_err(), Error::ForeignStream);
+        assert_eq!(ours.forget_stream(&foreign).unwrap_err(), Error::ForeignStream);
+        let pool = ours.new_pool().unwrap();
+        let captured = pool.capture(&foreign, || -> Result<(), Error> { panic!("not captured") });
+        assert_eq!(captured.unwrap_err(), Error::ForeignStream);
+        assert_eq!(pool.mark_capture(&foreign).unwrap_err(), Error::ForeignStream);
+    }
+    assert_eq!(live(&ours), 0);
+}
+
+#[test]
+fn two_allocators_of_one_gpu_know_its_streams() {
+    let ours = allocator();
+    let device = ours.simulated_device().unwrap();
+    let other = Allocator::builder().simulated_device(device.clone()).unwrap();
+    let [stream, theirs] = [&ours, &other].map(|allocator| allocator.new_stream().unwrap());
+    assert_ne!(stream, theirs, "they are streams of one GPU");
+    other.alloc::<f32>(100, &stream).unwrap();
+    ours.alloc::<f32>(100, &theirs).unwrap();
+}
+
+#[test]
 fn what_one_process_shares_another_opens() {
     let wire = Wire::default();
     for settings in ["", "expandable_segments:True"] {

@@ -94,6 +94,7 @@ unsafe extern "C" {
     pub fn larder_get_settings(l: Handle, out: *mut Settings) -> Status;
     pub fn larder_set_settings(l: Handle, settings: *const Settings) -> Status;
     pub fn larder_configure(l: Handle, settings: *const c_char) -> Status;
+    pub fn larder_check_own_settings(name: *const c_char, settings: *const c_char) -> Status;
     pub fn larder_get_stats(l: Handle, device: i32, out: *mut [i64; 123]) -> Status;
     pub fn larder_reset_peak_stats(l: Handle, device: i32) -> Status;
     pub fn larder_reset_accumulated_stats(l: Handle, device: i32) -> Status;

@@ -489,7 +489,10 @@ impl Caller<'_> {
                 let (larder, text) = (self.larder(), self.settings_text());
                 let text = text.as_ref().map_or(ptr::null(), |text| text.as_ptr());
                 // SAFETY: the text is there, or null.
-                unsafe { larder_configure(larder, text) }
+                unsafe {
+                    larder_check_own_settings(text, text);
+                    larder_configure(larder, text)
+                }
             }
             // SAFETY: these take numbers alone.
             28 => unsafe { larder_pool_end(self.larder(), self.device(), self.pool()) },

@@ -26,7 +26,7 @@ Runs a program with Larder in the place of PyTorch's CUDA allocator, in it and i
 that it starts. The program itself needs no change.
 
 options:
-  --conf KEY:VALUE,...  Larder's own settings (policy, page_size_mb), in place of those in LARDER_CONF
+  --conf KEY:VALUE,...  Larder's own settings ({', '.join(_native.OWN_KEYS)}), in place of those in LARDER_CONF
   --policy NAME         who decides: {' or '.join(_native.POLICIES)}; whatever LARDER_CONF says of it
   --compile             compile the C++ part for the installed PyTorch, print its path, and end
   --env                 print the environment that does it, for a shell to read:
@@ -36,7 +36,7 @@ options:
 
 environment:
   PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever
-  LARDER_CONF           Larder's own settings: policy, page_size_mb
+  LARDER_CONF           Larder's own settings: {', '.join(_native.OWN_KEYS)}
   LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
   CXX, CXXFLAGS         the compiler for it, and more flags

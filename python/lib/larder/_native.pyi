@@ -19,12 +19,14 @@ __all__ = [
     "parse_size",
     "format_size",
     "POLICIES",
+    "OWN_KEYS",
     "TORCH_VARIABLES",
     "USUAL_SETTINGS",
 ]
 
 __version__: str
 POLICIES: list[str]
+OWN_KEYS: list[str]
 TORCH_VARIABLES: list[str]
 USUAL_SETTINGS: list[str]
 

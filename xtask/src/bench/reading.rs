@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::timing::median;
 use super::workload::{VARLEN, Workload};
-use crate::peer;
+use crate::command;
 use crate::programs::Programs;
 
 /// How large the large snapshot is, at least.
@@ -85,8 +85,9 @@ pub(super) fn replay_large(
 }
 
 fn grow(grow_snapshot: &Path, from: &Path, to: &Path) -> Result<(), String> {
-    let write =
-        |laps: u64| peer::run(Command::new(grow_snapshot).arg(from).arg(to).arg(laps.to_string()));
+    let write = |laps: u64| {
+        command::run(Command::new(grow_snapshot).arg(from).arg(to).arg(laps.to_string()))
+    };
     write(1)?;
     let lap_bytes = size_bytes(to)?.max(1);
     let laps = LARGE_BYTES.div_ceil(lap_bytes);

@@ -10,7 +10,7 @@ use super::machine::Machine;
 use super::table::{Table, digits};
 use super::timing::median;
 use super::workload::{self, HOT_BLOCK, VARLEN};
-use crate::peer;
+use crate::command;
 use crate::programs::{self, Programs};
 
 /// How much to measure, and with what.
@@ -132,19 +132,19 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     let mut mutex = Command::new(cargo);
     mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
     mutex.env("CARGO_TARGET_DIR", target.join("mutex"));
-    peer::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
+    command::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
     copy(&built.larder, &folder.join("larder"))?;
     copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     copy(&this, &folder.join("threads"))?;
     for name in ["larder", "larder-mutex", "threads"] {
-        peer::run(Command::new("strip").arg(folder.join(name)))?;
+        command::run(Command::new("strip").arg(folder.join(name)))?;
     }
     let judge = built.judge.parent().unwrap_or(Path::new("."));
     for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
         copy(&judge.join(name), &folder.join(name))?;
     }
-    peer::run(
+    command::run(
         Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
     )?;
     let scripts = target.join("bench");

@@ -17,22 +17,25 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 9] = [
+const LAYERS: [Layer; 10] = [
     Layer { module: "types", group: 0, also: &[], never: &[] },
     Layer { module: "config", group: 1, also: &[], never: &[] },
     Layer { module: "policy", group: 1, also: &[], never: &[] },
     Layer { module: "device", group: 1, also: &[], never: &[] },
     // A source of segments fails as a device does.
     Layer { module: "source", group: 1, also: &["device"], never: &[] },
+    // The numbers of a request that failed include what the device says of processes.
+    Layer { module: "out_of_memory", group: 1, also: &["device"], never: &[] },
     // An error carries the errors of the settings and of the device.
-    Layer { module: "error", group: 1, also: &["config", "device"], never: &[] },
+    Layer { module: "error", group: 1, also: &["config", "device", "out_of_memory"], never: &[] },
     // The state machine plans and commits; only the shell above it calls the device.
     Layer { module: "record", group: 2, also: &[], never: &["device", "source"] },
     Layer { module: "heap", group: 3, also: &[], never: &["device", "source"] },
     Layer { module: "allocator", group: 4, also: &[], never: &[] },
 ];
 
-const ORDER: &str = "types; config, policy, error, device, source; record; heap; allocator";
+const ORDER: &str =
+    "types; config, policy, device, source, out_of_memory, error; record; heap; allocator";
 
 impl Layer {
     fn named(module: &str) -> Option<&'static Self> {

@@ -4,6 +4,7 @@
 //! test that shows that it can fail. The whole runs as `cargo xtask tidy` and as a unit test, so
 //! that a plain `cargo test` keeps the rules too.
 
+mod circles;
 mod crates;
 mod layers;
 mod links;
@@ -42,8 +43,9 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 10] = [
     layers::check,
+    circles::check,
     crates::check,
     unsafety::check,
     shape::check_lengths,

@@ -234,6 +234,12 @@ static void settings_and_statistics(void) {
     FAILS(larder_configure(larder, "frob:1"), LARDER_BAD_SETTING, "'frob'");
     FAILS(larder_configure(larder, "policy:larder"), LARDER_BAD_SETTING, "opened");
     FAILS(larder_configure(larder, NULL), LARDER_BAD_ARGUMENT, "`settings`");
+    OK(larder_check_own_settings("HERE", "policy:torch-2.11, page_size_mb:4"));
+    FAILS(larder_check_own_settings("HERE", "expandable_segments:True"), LARDER_BAD_SETTING,
+          "HERE: 'expandable_segments' is not one of Larder's own settings");
+    FAILS(larder_check_own_settings("HERE", "policy:frob"), LARDER_BAD_SETTING, "HERE: there is no policy 'frob'");
+    FAILS(larder_check_own_settings(NULL, ""), LARDER_BAD_ARGUMENT, "`name`");
+    FAILS(larder_check_own_settings("HERE", NULL), LARDER_BAD_ARGUMENT, "`settings`");
     OK(larder_empty_cache(larder, NO_POOL));
     OK(larder_has_expandable(larder, 0, &has));
     CHECK(!has);

@@ -11,7 +11,7 @@ use std::thread;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{CaptureProblem, Error};
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::heap::private::Caller;
 use crate::heap::{Filter, Want};
 use crate::types::{CaptureId, NodeId, PoolId, StreamId};

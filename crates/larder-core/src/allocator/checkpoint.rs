@@ -5,8 +5,8 @@ use crate::allocator::pools::about;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
-use crate::heap::block::BlockId;
 use crate::heap::checkpoint::{Checkpoint, Restored};
+use crate::heap::ids::BlockId;
 use crate::record::event::Level;
 use crate::types::{Addr, EventId, PoolId, StreamId};
 

@@ -4,7 +4,7 @@
 use crate::allocator::Shelf;
 use crate::device::Device;
 use crate::error::Error;
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::record::Record;
 use crate::types::{EventId, PoolId, StreamId};
 
@@ -105,7 +105,7 @@ impl Shelf {
 
     /// Waits for all events and frees their blocks.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;
@@ -120,7 +120,7 @@ impl Shelf {
         device: &dyn Device,
         pool: PoolId,
     ) -> Result<(), Error> {
-        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
             device.wait_event(event).map_err(Error::device("wait for an event"))?;

@@ -1,7 +1,7 @@
 //! The fleet: the allocators of all devices of a process, behind one door.
 
 use crate::allocator::Allocator;
-use crate::allocator::history::{HistoryOptions, Snapshot, SnapshotOptions};
+use crate::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use crate::error::Error;
 use crate::types::{Addr, DeviceIndex, StreamId};
 
@@ -62,7 +62,7 @@ impl Fleet {
     }
 
     /// A snapshot of each device.
-    pub fn take_snapshots(&self, options: SnapshotOptions) -> Vec<Snapshot> {
+    pub fn take_snapshots(&self, options: SnapshotOptions) -> Vec<DeviceSnapshot> {
         self.allocators.iter().map(|allocator| allocator.take_snapshot(options)).collect()
     }
 

@@ -81,7 +81,7 @@ impl Default for SnapshotOptions {
 
 /// The state of one device's memory, what happened before, and the settings.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct DeviceSnapshot {
     /// The device.
     pub device: DeviceIndex,
     /// All memory held of the device, in the order of its addresses.
@@ -127,7 +127,7 @@ impl Shelf {
     fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
         let time_ns = self.now_ns(device);
         let mut late = context;
-        if let Some(history) = self.heap.recorder_mut().listener() {
+        if let Some(history) = self.heap.herald_mut().listener() {
             let context = if history.level() > Level::Never { late.take() } else { None };
             history.begin(time_ns, context, note::current());
         }
@@ -139,12 +139,12 @@ impl Shelf {
     /// The same, if nothing but entries is asked of the history.
     #[inline]
     fn begin_simply(&mut self, device: &dyn Device) -> bool {
-        if self.heap.recorder_mut().simple_listener().is_none() {
+        if self.heap.herald_mut().simple_listener().is_none() {
             return false;
         }
         // A clock that panics is left to the careful path, at whose end the panic can go on.
         let Some(time_ns) = self.try_now_ns(device) else { return false };
-        if let Some(history) = self.heap.recorder_mut().simple_listener() {
+        if let Some(history) = self.heap.herald_mut().simple_listener() {
             match note::current() {
                 None => history.begin_simply(time_ns),
                 note => history.begin(time_ns, None, note),
@@ -167,9 +167,9 @@ impl Shelf {
 
     /// A device call took its time.
     pub(super) fn tick(&mut self, device: &dyn Device) {
-        if self.heap.recorder().is_listening() {
+        if self.heap.herald().is_listening() {
             let time_ns = self.now_ns(device);
-            if let Some(history) = self.heap.recorder_mut().listener() {
+            if let Some(history) = self.heap.herald_mut().listener() {
                 history.set_time(time_ns);
             }
         }
@@ -177,7 +177,7 @@ impl Shelf {
 
     /// What is to be kept of the call while the lock is dropped in its middle.
     pub(super) fn suspend(&mut self) -> Option<Ticket> {
-        self.heap.recorder_mut().listener().map(History::send_away)
+        self.heap.herald_mut().listener().map(History::send_away)
     }
 }
 
@@ -215,7 +215,7 @@ impl Allocator {
         let mut shelf = self.lock();
         let device = self.device_index();
         if let Some(ticket) = ticket {
-            shelf.heap.recorder_mut().change_history(device, |history| history.bring_back(ticket));
+            shelf.heap.herald_mut().change_history(device, |history| history.bring_back(ticket));
             // What it may have let go of is dropped when the call ends.
             self.watch.keeps_contexts.store(true, Ordering::Relaxed);
         }
@@ -239,12 +239,12 @@ impl Allocator {
         let device = self.device_index();
         let mut shelf = self.lock();
         let (result, level, keeps_contexts, dropped) =
-            shelf.heap.recorder_mut().change_history(device, |history| {
+            shelf.heap.herald_mut().change_history(device, |history| {
                 let result = change(history);
                 let keeps = history.has_contexts() || history.level() > Level::Never;
                 (result, history.level(), keeps, history.take_dropped())
             });
-        let is_on = shelf.heap.recorder().is_listening();
+        let is_on = shelf.heap.herald().is_listening();
         self.watch.level.store(level as u8, Ordering::Relaxed);
         self.watch.keeps_contexts.store(keeps_contexts, Ordering::Relaxed);
         self.watch.on.store(is_on, Ordering::Relaxed);
@@ -290,7 +290,7 @@ impl Allocator {
 
     /// Whether what happens is remembered.
     pub fn is_recording(&self) -> bool {
-        self.lock().heap.recorder().history().is_some_and(History::is_recording)
+        self.lock().heap.herald().history().is_some_and(History::is_recording)
     }
 
     /// Registers a tracker that is told of every event from now on, for as long as the allocator
@@ -306,7 +306,7 @@ impl Allocator {
     /// A part of the program begins or ends; remembered beside the events while a history is on.
     pub fn annotate(&self, name: &str, stage: Stage) {
         let mut shelf = self.enter(Level::All);
-        if let Some(history) = shelf.heap.recorder_mut().listener() {
+        if let Some(history) = shelf.heap.herald_mut().listener() {
             history.annotate(name, stage);
         }
         drop(shelf);
@@ -315,10 +315,10 @@ impl Allocator {
 
     /// The state of the memory, what is remembered, and the settings. The snapshot itself is an
     /// event that the next one shows.
-    pub fn take_snapshot(&self, options: SnapshotOptions) -> Snapshot {
+    pub fn take_snapshot(&self, options: SnapshotOptions) -> DeviceSnapshot {
         let pool = options.pool.filter(|&pool| pool != PoolId::NONE);
         let mut shelf = self.enter(Level::All);
-        let history = shelf.heap.recorder().history();
+        let history = shelf.heap.herald().history();
         let traces = history.filter(|_| options.traces);
         let trace = traces.map_or(Vec::new(), History::entries);
         let annotations = history.map_or(Vec::new(), History::annotations);
@@ -328,7 +328,7 @@ impl Allocator {
         let config = shelf.heap.config().clone();
         drop(shelf);
         self.leave();
-        Snapshot { device: self.device_index(), runs, trace, annotations, config }
+        DeviceSnapshot { device: self.device_index(), runs, trace, annotations, config }
     }
 
     /// The context in which a live block was allocated, if one was gathered.
@@ -338,6 +338,6 @@ impl Allocator {
 
     /// How many different contexts are kept, for blocks and entries.
     pub fn context_count(&self) -> usize {
-        self.lock().heap.recorder().history().map_or(0, History::context_count)
+        self.lock().heap.herald().history().map_or(0, History::context_count)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use crate::error::OutOfMemory;
+use crate::out_of_memory::OutOfMemory;
 
 type MissCallback = Arc<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;

@@ -5,9 +5,10 @@ use larder_lock::TurnGuard;
 use crate::allocator::pools::{Hold, panicked};
 use crate::allocator::{Allocator, Shelf};
 use crate::device::{DeviceError, MemoryInfo};
-use crate::error::{Error, OutOfMemory};
+use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
+use crate::out_of_memory::OutOfMemory;
 use crate::record::{Record, caught};
 use crate::types::{Addr, Span};
 
@@ -18,6 +19,17 @@ enum Grown {
     /// There is no room, on the device or under the cap.
     NoRoom,
     /// A rule refuses the request whatever else might be tried.
+    Rejected,
+}
+
+/// Why the ladder ends without memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Refusal {
+    /// There is none, and all that could be tried was.
+    NoRoom,
+    /// There is none, and a capture kept the last rung from being tried.
+    Captured,
+    /// A rule refused the request.
     Rejected,
 }
 
@@ -58,7 +70,7 @@ impl Allocator {
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
         if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
-            return self.give_up(shelf, want, false);
+            return self.give_up(shelf, want, Refusal::NoRoom);
         }
         // Garbage collection gives back what lay idle, so that the device has room.
         if shelf.heap.is_collecting() {
@@ -83,23 +95,24 @@ impl Allocator {
         }
         // Everything that is awaited is waited for, and everything cached given back; not while a
         // capture is on, which a wait would break.
-        if let Grown::NoRoom = grown
-            && !shelf.is_captured(device, want.stream)?
-        {
+        let is_stuck = matches!(grown, Grown::NoRoom);
+        let captured = is_stuck && shelf.is_captured(device, want.stream)?;
+        if is_stuck && !captured {
             shelf.wait_for_events(device)?;
             if search_again && let Some(addr) = shelf.heap.take(want) {
                 return Ok(addr);
             }
             shelf.flush(device, false, Some(want.stream))?;
-            shelf.heap.recorder_mut().record(Record::Retry);
+            shelf.heap.herald_mut().record(Record::Retry);
             (shelf, grown) = self.grow(shelf, want)?;
         }
+        let no_room = if captured { Refusal::Captured } else { Refusal::NoRoom };
         match grown {
             Grown::Served(addr) => Ok(addr),
-            Grown::Rejected => self.give_up(shelf, want, true),
+            Grown::Rejected => self.give_up(shelf, want, Refusal::Rejected),
             Grown::NoRoom => match search_again.then(|| shelf.heap.take(want)).flatten() {
                 Some(addr) => Ok(addr),
-                None => self.give_up(shelf, want, false),
+                None => self.give_up(shelf, want, no_room),
             },
         }
     }
@@ -205,14 +218,16 @@ impl Allocator {
         &self,
         mut shelf: TurnGuard<'_, Shelf>,
         want: &Want,
-        rejected: bool,
+        refusal: Refusal,
     ) -> Result<Addr, Error> {
         let tried_bytes = shelf.heap.segment_bytes(want);
         let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
-        (report.rounded_bytes, report.rejected) = (want.size_bytes, rejected);
+        report.rounded_bytes = want.size_bytes;
+        report.rejected = refusal == Refusal::Rejected;
+        report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
-        if rejected {
-            shelf.heap.recorder_mut().record(Record::Rejected);
+        if report.rejected {
+            shelf.heap.herald_mut().record(Record::Rejected);
         } else {
             shelf.heap.record_out_of_memory(want, report.free_bytes);
         }
@@ -239,7 +254,7 @@ impl Allocator {
             tried_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,
-            allocated_bytes: shelf.heap.recorder().allocated_bytes(),
+            allocated_bytes: shelf.heap.herald().allocated_bytes(),
             reserved_bytes: shelf.heap.reserved_bytes(),
             private_free_bytes: shelf.heap.private_free_bytes(),
             cap_bytes: shelf.heap.cap_bytes(),
@@ -247,6 +262,7 @@ impl Allocator {
             processes: self.device.processes(),
             expandable_segments: shelf.heap.config().expandable_segments,
             rejected: false,
+            captured: false,
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::allocator::checkpoint::check_owner;
 use crate::error::Error;
 use crate::heap::Filter;
 use crate::heap::checkpoint::{Checkpoint, Restored};
-use crate::heap::snapshot::{PoolStats, SegmentState};
+use crate::heap::states::{PoolStats, SegmentState};
 use crate::source::SegmentSource;
 use crate::types::{Addr, PoolId};
 

@@ -26,10 +26,11 @@ use larder_lock::{Poisoned, TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
-use crate::error::{Error, OutOfMemory};
+use crate::error::Error;
 use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
-use crate::heap::snapshot::{ExpandableState, SegmentState};
+use crate::heap::states::{ExpandableState, SegmentState};
+use crate::out_of_memory::OutOfMemory;
 use crate::policy::Policy;
 use crate::record::caught;
 use crate::record::event::Level;
@@ -249,20 +250,20 @@ impl Allocator {
 
     /// All statistics.
     pub fn stats(&self) -> Stats {
-        self.lock().heap.recorder().stats()
+        self.lock().heap.herald().stats()
     }
 
     /// Peaks become the current values.
     pub fn reset_peak_stats(&self) {
         let mut shelf = self.lock();
-        shelf.heap.recorder_mut().reset_peak();
+        shelf.heap.herald_mut().reset_peak();
         shelf.heap.reset_pool_peaks();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub fn reset_accumulated_stats(&self) {
         let mut shelf = self.lock();
-        shelf.heap.recorder_mut().reset_accumulated();
+        shelf.heap.herald_mut().reset_accumulated();
         shelf.heap.reset_pool_sums();
     }
 

@@ -6,8 +6,8 @@ use crate::allocator::Shelf;
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::growth::MapPlan;
+use crate::heap::ids::SegmentId;
 use crate::heap::release::{Release, UnmapPlan};
-use crate::heap::segment::SegmentId;
 use crate::types::{PageHandle, Span, StreamId};
 
 /// A page that the device would not take back when it should have gone. It is in no segment; it

@@ -6,7 +6,7 @@ use crate::allocator::{Allocator, Shelf};
 use crate::device::{Device, DeviceError};
 use crate::error::{Error, PoolProblem};
 use crate::heap::private::Rule;
-use crate::heap::snapshot::{PoolStats, SegmentState};
+use crate::heap::states::{PoolStats, SegmentState};
 use crate::heap::{Filter, Want};
 use crate::record::caught;
 use crate::record::event::Level;

@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::thread::ThreadId;
 
 use crate::heap::Filter;
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::types::{CaptureId, PoolId, StreamId};
 
 /// All that is known of captures.

@@ -1,41 +1,9 @@
 //! Blocks: spans of a segment, in an arena, linked to their neighbours by index.
 
-use std::num::NonZeroU32;
 use std::ops::{Index, IndexMut};
 
-use crate::heap::pool::LaneId;
-use crate::heap::segment::SegmentId;
+use crate::heap::ids::{BLOCKS_MAX, BlockId, LaneId, SegmentId, place_of};
 use crate::types::{Addr, PoolKind, Span};
-
-/// Names a block in its arena. It never leaves the core; the outside speaks in addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct BlockId(NonZeroU32);
-
-impl BlockId {
-    pub(crate) fn index(self) -> u32 {
-        self.0.get()
-    }
-
-    /// Its slot.
-    #[inline]
-    pub(crate) fn place(self) -> usize {
-        self.0.get() as usize
-    }
-
-    /// The id at `index`, as `index()` gave it; none for 0, which names no block.
-    pub(crate) fn from_index(index: u32) -> Option<BlockId> {
-        NonZeroU32::new(index).map(BlockId)
-    }
-}
-
-/// There are fewer blocks than this. What is larger is free for others to number their things with.
-pub(crate) const BLOCKS_MAX: u32 = 1 << 31;
-
-/// The slot of a block, or nobody's.
-#[inline]
-pub(crate) fn place_of(id: Option<BlockId>) -> usize {
-    id.map_or(0, BlockId::place)
-}
 
 /// What a block is. One state, not four flags: what cannot be is not expressible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,8 @@
 //! whatever comes next comes after the last use, or until the capture is over.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::BlockId;
 use crate::types::{EventId, NodeId, StreamId};
 
 impl Heap {

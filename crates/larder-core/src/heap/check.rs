@@ -4,9 +4,10 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::pool::{Pool, PoolIndex};
-use crate::heap::segment::{Segment, SegmentId};
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::pool::Pool;
+use crate::heap::segment::Segment;
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::record::stats::{ByPool, Stats};
 use crate::types::{Addr, PoolKind};
@@ -66,7 +67,7 @@ impl Heap {
             "{reserved} bytes are in segments, {} are counted",
             self.reserved_bytes
         );
-        check_stats(&self.recorder.stats(), &census)
+        check_stats(&self.herald.stats(), &census)
     }
 
     /// A segment's blocks tile it, are linked both ways, agree with it, and are merged.

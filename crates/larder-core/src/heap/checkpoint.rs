@@ -2,9 +2,9 @@
 //! a program that replays graphs knows what lies in it, and wants the heap to agree.
 
 use crate::error::PoolProblem;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::private::Private;
-use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;
@@ -195,7 +195,7 @@ impl Heap {
         let mut restored = Restored::default();
         let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
         // For what is freed here a context is gathered only where one is for any free.
-        let context = self.recorder.listener().and_then(History::set_context_aside);
+        let context = self.herald.listener().and_then(History::set_context_aside);
         for segment in self.segments_of(&private) {
             let is_live = |&id: &BlockId| self.blocks[id].state == State::Live;
             let live: Vec<BlockId> = self.chain(segment).filter(is_live).collect();
@@ -204,7 +204,7 @@ impl Heap {
                 self.put(id);
             }
         }
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.herald.listener() {
             history.take_context_back(context);
         }
         for saved in &checkpoint.segments {
@@ -250,7 +250,7 @@ impl Heap {
         }
         if !expandable {
             let (blocks, bytes) = size::pieces_of_taking(was_split, whole_bytes, size_bytes);
-            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+            self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
         }
         let block = &mut self.blocks[id];
         block.state = State::Live;

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use crate::heap::segment::SegmentId;
+use crate::heap::ids::SegmentId;
 use crate::types::{Addr, Span};
 
 /// The unit of the map. No segment is shorter, so that at most two share a granule: one that
@@ -127,7 +127,7 @@ mod tests {
     use crate::types::MIB;
 
     fn segment(index: u32) -> SegmentId {
-        SegmentId::from_index(index)
+        SegmentId(index)
     }
 
     #[test]

@@ -7,7 +7,8 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{BLOCKS_MAX, Block, BlockId, Blocks, State, place_of};
+use crate::heap::block::{Block, Blocks, State};
+use crate::heap::ids::{BLOCKS_MAX, BlockId, place_of};
 use crate::heap::rows::{Entry, Rows};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::types::Addr;

@@ -11,8 +11,8 @@
 //! so no peak rises, only the sums do. How often it went round is counted, and stated when it is put down.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::pool::LaneId;
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, LaneId};
 use crate::heap::size;
 use crate::record::Record;
 use crate::types::Addr;
@@ -135,7 +135,7 @@ impl Heap {
         let Some(id) = lift.id.filter(|_| lift.busy) else { return };
         let (place, requested_bytes) = self.facts(id);
         let (rounds, pieces) = (lift.rounds, lift.pieces);
-        self.recorder.record(Record::WentRound { place, requested_bytes, pieces, rounds });
+        self.herald.record(Record::WentRound { place, requested_bytes, pieces, rounds });
         if lift.lifted {
             self.put_where::<true>(id);
         }
@@ -171,7 +171,7 @@ mod tests {
         settling.settle();
         assert_eq!(lifting.check(), Ok(()));
         assert_eq!(lifting.snapshot(), settling.snapshot());
-        assert_eq!(lifting.recorder().stats(), settling.recorder().stats());
+        assert_eq!(lifting.herald().stats(), settling.herald().stats());
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod checkpoint;
 mod cover;
 mod free_index;
 pub(crate) mod growth;
+pub(crate) mod ids;
 mod lift;
 mod name_table;
 mod pending;
@@ -23,7 +24,7 @@ pub mod run;
 pub(crate) mod segment;
 mod shelving;
 pub mod size;
-pub mod snapshot;
+pub mod states;
 mod taking;
 mod telling;
 mod waiting;
@@ -35,15 +36,16 @@ use std::collections::BTreeSet;
 use std::hint::select_unpredictable;
 
 use crate::config::Config;
-use crate::heap::block::{BlockId, Blocks};
+use crate::heap::block::Blocks;
+use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
-use crate::heap::pool::{Lane, LaneId, PoolIndex, Pools};
+use crate::heap::pool::{Lane, Pools};
 use crate::heap::private::Privates;
 use crate::heap::segment::Segments;
 use crate::heap::shelving::Whole;
 use crate::policy::Policy;
-use crate::record::{Place, Record, Recorder};
+use crate::record::{Herald, Place, Record};
 use crate::types::{Addr, PoolKind, Span, StreamId};
 
 /// A request after rounding and routing.
@@ -75,7 +77,7 @@ pub struct Heap {
     pools: Pools,
     privates: Privates,
     pending: Pending,
-    recorder: Recorder,
+    herald: Herald,
     lift: Lift,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
@@ -109,7 +111,7 @@ impl Heap {
             pools: Pools::new(),
             privates: Privates::default(),
             pending: Pending::default(),
-            recorder: Recorder::default(),
+            herald: Herald::default(),
             lift: Lift::NONE,
             reserved_bytes: 0,
             asked_bytes: 0,
@@ -141,12 +143,12 @@ impl Heap {
     }
 
     /// What is counted.
-    pub fn recorder(&self) -> &Recorder {
-        &self.recorder
+    pub fn herald(&self) -> &Herald {
+        &self.herald
     }
 
-    pub(crate) fn recorder_mut(&mut self) -> &mut Recorder {
-        &mut self.recorder
+    pub(crate) fn herald_mut(&mut self) -> &mut Herald {
+        &mut self.herald
     }
 
     /// Bytes held of the device.
@@ -297,7 +299,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
-        if self.recorder.is_listening() {
+        if self.herald.is_listening() {
             return false;
         }
         self.live_plainly(addr).is_some_and(|id| {
@@ -337,7 +339,7 @@ impl Heap {
         if PLAIN {
             let whole = self.merge_and_shelve::<true>(id);
             let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
-            self.recorder.record(Record::Free { place, requested_bytes, oversize: false });
+            self.herald.record(Record::Free { place, requested_bytes, oversize: false });
             self.count_pieces(&whole);
         } else {
             let (place, requested_bytes) = self.facts(id);
@@ -375,7 +377,7 @@ impl Heap {
         let blocks = i64::from(whole.is_split) - whole.merged_blocks;
         let gone_bytes = select_unpredictable(whole.is_split, 0, whole.size_bytes as i64);
         let bytes = whole.freed.size_bytes as i64 - gone_bytes;
-        self.recorder.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
+        self.herald.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
     }
 
     /// What records say of a block.

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::types::{EventId, NodeId, StreamId};
 
 /// Uses by other streams, and events awaited per stream.

@@ -5,34 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::heap::block::{BlockId, Blocks};
+use crate::heap::block::Blocks;
 use crate::heap::free_index::FreeIndex;
+use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
-
-/// Names a lane. It stays good while a segment names it; a lane that none names may be removed, and its
-/// name used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct LaneId(pub(crate) u32);
-
-/// Names a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct PoolIndex(pub(crate) u32);
-
-impl PoolIndex {
-    pub(crate) const SMALL: PoolIndex = PoolIndex(0);
-    pub(crate) const LARGE: PoolIndex = PoolIndex(1);
-    /// The pool of a lane that was removed.
-    const NONE: PoolIndex = PoolIndex(u32::MAX);
-
-    /// The default pool for requests of this kind.
-    #[inline]
-    pub(crate) fn default_for(kind: PoolKind) -> PoolIndex {
-        match kind {
-            PoolKind::Small => PoolIndex::SMALL,
-            PoolKind::Large => PoolIndex::LARGE,
-        }
-    }
-}
 
 /// The default pools' lanes on the first stream, which are there from the start.
 const FIRST_LANES: [LaneId; 2] = [LaneId(0), LaneId(1)];

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
+use crate::heap::ids::PoolIndex;
 use crate::heap::name_table::NameTable;
-use crate::heap::pool::PoolIndex;
 use crate::record::stats::{ByPool, Counter};
 use crate::types::{PoolId, PoolKind, StreamId};
 

@@ -4,9 +4,8 @@
 use std::ops::Range;
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::pool::PoolIndex;
-use crate::heap::segment::SegmentId;
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
 use crate::record::{Place, Record};
 use crate::types::{PageHandle, Span, StreamId};
 

@@ -1,10 +1,9 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
 use crate::error::PoolProblem;
-use crate::heap::pool::PoolIndex;
+use crate::heap::ids::{PoolIndex, SegmentId};
 use crate::heap::private::{Caller, Private, Rule};
 use crate::heap::release::Release;
-use crate::heap::segment::SegmentId;
 use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind};

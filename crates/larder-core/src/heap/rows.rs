@@ -1,7 +1,7 @@
 //! Rows: the entries of a bin that grew long, in rows of bounded length, so that an insertion
 //! never moves more than a row.
 
-use crate::heap::block::BlockId;
+use crate::heap::ids::BlockId;
 use crate::types::Addr;
 
 /// The most entries of a row.

@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::BlockId;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -143,7 +144,7 @@ impl Heap {
     }
 
     fn shared_context(&self, owner: Owner) -> Option<Arc<dyn Context>> {
-        self.recorder.history().and_then(|history| history.share_context(owner))
+        self.herald.history().and_then(|history| history.share_context(owner))
     }
 
     /// The context in which a live block was allocated, if one was gathered.

@@ -1,30 +1,10 @@
 //! Segments: what a device gave in one piece, fixed or expandable, and the way from an address
 //! to the block that starts there.
 
-use crate::heap::block::BlockId;
 use crate::heap::cover::CoverMap;
-use crate::heap::pool::LaneId;
+use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 use crate::types::{Addr, PageHandle, PoolKind, Span};
-
-/// Names a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SegmentId(u32);
-
-impl SegmentId {
-    /// Names no segment: the first slot, which has no window.
-    pub(crate) const NONE: SegmentId = SegmentId(0);
-
-    #[cfg(test)]
-    pub(crate) fn from_index(index: u32) -> SegmentId {
-        SegmentId(index)
-    }
-
-    #[inline]
-    fn index(self) -> usize {
-        self.0 as usize
-    }
-}
 
 /// How a segment holds its memory.
 #[derive(Clone, Debug)]

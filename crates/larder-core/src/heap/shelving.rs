@@ -1,7 +1,8 @@
 //! Shelving: blocks go into their lane's index and out of it, and merge on the way.
 
 use crate::heap::Heap;
-use crate::heap::block::{Block, BlockId, State, join, place_of};
+use crate::heap::block::{Block, State, join};
+use crate::heap::ids::{BlockId, place_of};
 use crate::record::Place;
 
 /// What a block and its free neighbours became.

@@ -2,8 +2,8 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, BlockId, State, split};
-use crate::heap::segment::SegmentId;
+use crate::heap::block::{Block, State, split};
+use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
 use crate::types::{Addr, StreamId};
@@ -36,7 +36,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.recorder.is_listening() {
+        if self.herald.is_listening() {
             return None;
         }
         self.take_untold(requested_bytes, stream)
@@ -149,10 +149,10 @@ impl Heap {
         if was_split && !expandable {
             // What is taken off a piece makes for less, and never for more.
             let blocks = u64::from(size_bytes == whole_bytes);
-            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
+            self.herald.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
         } else if !expandable {
             let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
-            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
+            self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
         }
         if PLAIN {
             self.note_last(id);

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
-use crate::heap::{Want, pool::LaneId};
+use crate::heap::Want;
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, LaneId};
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::record::history::{Fact, Owner};
@@ -17,8 +18,8 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn record_of(&mut self, id: BlockId, record: Record) {
-        self.recorder.record(record);
-        if self.recorder.is_listening() {
+        self.herald.record(record);
+        if self.herald.is_listening() {
             self.tell(id, &record);
         }
     }
@@ -28,7 +29,7 @@ impl Heap {
     #[allow(clippy::inline_always)]
     pub(super) fn record_where<const PLAIN: bool>(&mut self, id: BlockId, record: Record) {
         if PLAIN {
-            self.recorder.record(record);
+            self.herald.record(record);
         } else {
             self.record_of(id, record);
         }
@@ -38,7 +39,7 @@ impl Heap {
     #[inline]
     pub(crate) fn take_told(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let addr = self.take_untold(requested_bytes, stream)?;
-        if let Some(history) = self.recorder.simple_listener() {
+        if let Some(history) = self.herald.simple_listener() {
             let (action, size_bytes, pool) = (Action::Alloc, requested_bytes, PoolId::NONE);
             history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
         }
@@ -53,7 +54,7 @@ impl Heap {
         let block = &self.blocks[id];
         let (stream, pool) = self.side_of(block.lane);
         let size_bytes = block.requested_bytes;
-        if let Some(history) = self.recorder.simple_listener() {
+        if let Some(history) = self.herald.simple_listener() {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
                 history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
             }
@@ -67,7 +68,7 @@ impl Heap {
     #[inline(never)]
     fn tell(&mut self, id: BlockId, record: &Record) {
         let (stream, pool) = self.side_of(self.blocks[id].lane);
-        let Some(history) = self.recorder.listener() else { return };
+        let Some(history) = self.herald.listener() else { return };
         let fact = |action, addr, size_bytes| Fact { action, addr, size_bytes, stream, pool };
         match *record {
             Record::Alloc { place, requested_bytes, .. } => {
@@ -110,7 +111,7 @@ impl Heap {
             Record::SegmentUnmap { place } => {
                 let owner = self.segment_owner(id);
                 let told = fact(Action::SegmentUnmap, place.addr.0, place.size_bytes);
-                if let Some(history) = self.recorder.listener() {
+                if let Some(history) = self.herald.listener() {
                     history.tell(&told, Some(owner));
                 }
             }
@@ -126,12 +127,12 @@ impl Heap {
 
     /// A request could not be met, while the device had so much free memory.
     pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
-        self.recorder.record(Record::OutOfMemory);
+        self.herald.record(Record::OutOfMemory);
         let (stream, pool) =
             (want.stream, self.pools.pool(want.pool).owner.unwrap_or(PoolId::NONE));
         let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
         let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.herald.listener() {
             history.tell(&fact, None);
         }
     }
@@ -141,7 +142,7 @@ impl Heap {
         let stream = StreamId(0);
         let fact =
             Fact { action: Action::Snapshot, addr: 0, size_bytes: active_bytes, stream, pool };
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.herald.listener() {
             let scene = history.suspend();
             history.tell_without_context(&fact, &scene);
             history.resume(scene);
@@ -174,7 +175,7 @@ impl Heap {
             && !self.policy.segment_context_stays
         {
             let (from, to) = (Owner::Segment(block.addr.0), self.segment_owner(rest));
-            if let Some(history) = self.recorder.listener() {
+            if let Some(history) = self.herald.listener() {
                 history.hand_over(from, to);
             }
         }
@@ -183,7 +184,7 @@ impl Heap {
     /// A block is free, and about to merge: it lets go of who allocated it.
     fn take_back_context(&mut self, id: BlockId) {
         let owner = Owner::Block(self.blocks[id].addr.0);
-        let Some(history) = self.recorder.listener() else { return };
+        let Some(history) = self.herald.listener() else { return };
         if !history.has_no_owners() {
             history.disown(owner);
             self.merge_contexts(id, State::Free);
@@ -193,7 +194,7 @@ impl Heap {
     /// A block is about to merge with its neighbours in `state`: of what they know of their segment
     /// only the lowest one's stays.
     pub(super) fn merge_contexts(&mut self, id: BlockId, state: State) {
-        if self.policy.segment_context_stays || !self.recorder.is_listening() {
+        if self.policy.segment_context_stays || !self.herald.is_listening() {
             return;
         }
         let block = &self.blocks[id];
@@ -202,7 +203,7 @@ impl Heap {
         let lost_next = block.next.filter(merges);
         let lost: Vec<Owner> =
             lost_own.into_iter().chain(lost_next).map(|id| self.segment_owner(id)).collect();
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.herald.listener() {
             for owner in lost {
                 history.disown(owner);
             }
@@ -214,7 +215,7 @@ impl Heap {
     pub(super) fn unmap_context(&mut self, block_addr: u64, unmapped_addr: u64) {
         if block_addr != unmapped_addr
             && !self.policy.segment_context_stays
-            && let Some(history) = self.recorder.listener()
+            && let Some(history) = self.herald.listener()
         {
             history.hand_over(Owner::Segment(block_addr), Owner::Segment(unmapped_addr));
         }
@@ -224,7 +225,7 @@ impl Heap {
     fn own_grown_segment(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
         let is_first = self.blocks[id].prev.is_none() || self.policy.segment_context_stays;
-        if let Some(history) = self.recorder.listener()
+        if let Some(history) = self.herald.listener()
             && is_first
             && history.context_of(owner).is_none()
         {
@@ -234,7 +235,7 @@ impl Heap {
 
     /// Contexts are kept for blocks and segments that are there, and counted right.
     pub(super) fn check_contexts(&self) -> Result<(), String> {
-        let Some(history) = self.recorder.history() else { return Ok(()) };
+        let Some(history) = self.herald.history() else { return Ok(()) };
         history.check()?;
         let mut places = HashMap::new();
         for (_, segment) in self.segments.iter() {
@@ -261,7 +262,7 @@ impl Heap {
     /// A segment's addresses went back, and with them what was known of it.
     pub(super) fn forget_segment_context(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
-        if let Some(history) = self.recorder.listener() {
+        if let Some(history) = self.herald.listener() {
             history.disown(owner);
         }
     }

@@ -1,7 +1,8 @@
 //! Waiting: blocks that are freed but still awaited on other streams, until their events are done.
 
 use crate::heap::Heap;
-use crate::heap::block::{BlockId, State};
+use crate::heap::block::State;
+use crate::heap::ids::BlockId;
 use crate::record::Record;
 use crate::types::{EventId, PoolId, StreamId};
 

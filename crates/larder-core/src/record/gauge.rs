@@ -1,6 +1,6 @@
 //! Gauges: counters as they are kept, with as few additions per change as will do.
 
-use crate::record::stats::{ByPool, Counter};
+use crate::record::counter::{ByPool, Counter};
 use crate::types::PoolKind;
 
 /// A counter of what is rare.

@@ -3,6 +3,7 @@
 
 pub(crate) mod caught;
 pub mod context;
+mod counter;
 pub mod event;
 mod gauge;
 pub mod history;
@@ -13,7 +14,7 @@ pub mod stats;
 
 use crate::types::{Addr, DeviceIndex, PoolKind, StreamId};
 use history::History;
-use stats::{Ledger, Stats};
+use stats::{Counts, Stats};
 
 /// Where and how large: what most facts have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,8 +131,8 @@ pub enum Record {
 
 /// Passes each record on to all who listen.
 #[derive(Clone, Debug, Default)]
-pub struct Recorder {
-    ledger: Ledger,
+pub struct Herald {
+    counts: Counts,
     /// Whether records have to be told to the history. One flag, beside the numbers that every
     /// record touches anyway: off, the history costs a branch that never goes the other way.
     is_listening: bool,
@@ -140,13 +141,13 @@ pub struct Recorder {
     history: Option<Box<History>>,
 }
 
-impl Recorder {
+impl Herald {
     /// States a fact. Inlined without exception: then a record that is stated in place is never
     /// built, and only its counting remains.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn record(&mut self, record: Record) {
-        self.ledger.record(record);
+        self.counts.record(record);
     }
 
     /// Whether records have to be told to the history.
@@ -187,21 +188,21 @@ impl Recorder {
 
     /// The statistics so far.
     pub fn stats(&self) -> Stats {
-        self.ledger.stats()
+        self.counts.stats()
     }
 
     /// Bytes in live allocations, without the cost of all statistics.
     pub fn allocated_bytes(&self) -> u64 {
-        self.ledger.allocated_bytes()
+        self.counts.allocated_bytes()
     }
 
     /// Peaks become the current values.
     pub(crate) fn reset_peak(&mut self) {
-        self.ledger.reset_peak();
+        self.counts.reset_peak();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub(crate) fn reset_accumulated(&mut self) {
-        self.ledger.reset_accumulated();
+        self.counts.reset_accumulated();
     }
 }

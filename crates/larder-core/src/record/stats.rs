@@ -1,32 +1,9 @@
 //! Statistics: PyTorch's counters, kept with as few additions per operation as will do.
 
+pub use crate::record::counter::{ByPool, Counter};
+
 use crate::record::Record;
 use crate::record::gauge::{Family, Gauge, Twin};
-
-/// One statistic over time. The numbers are signed because PyTorch's are: its count of oversize
-/// allocations can fall below zero when the limit is changed while some are live.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counter {
-    /// The value now.
-    pub current: i64,
-    /// The largest value since the last reset of the peaks.
-    pub peak: i64,
-    /// Sum of all increases since the last reset of the sums.
-    pub allocated: i64,
-    /// Sum of all decreases since the last reset of the sums.
-    pub freed: i64,
-}
-
-/// One statistic over all pools, the small ones and the large ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByPool {
-    /// Over all pools. Its peak is not the sum of the others' peaks.
-    pub all: Counter,
-    /// Over the small pools.
-    pub small_pool: Counter,
-    /// Over the large pools.
-    pub large_pool: Counter,
-}
 
 /// All statistics, under the names that `torch.cuda.memory_stats()` gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,7 +88,7 @@ impl Stats {
 
 /// The statistics as they are kept.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct Counts {
     /// `active` and `allocation`.
     blocks: Twin,
     /// `active_bytes` and `allocated_bytes`.
@@ -131,7 +108,7 @@ pub(super) struct Ledger {
     device_frees: u64,
 }
 
-impl Ledger {
+impl Counts {
     /// Counts a fact.
     #[inline(always)]
     #[allow(clippy::inline_always)]
@@ -293,37 +270,37 @@ mod tests {
         Place { kind, stream: StreamId(0), addr: Addr(0), size_bytes }
     }
 
-    fn alloc(ledger: &mut Ledger, kind: PoolKind, size_bytes: u64) {
+    fn alloc(counts: &mut Counts, kind: PoolKind, size_bytes: u64) {
         let place = place(kind, size_bytes);
-        ledger.record(Record::Alloc { place, requested_bytes: size_bytes - 1, oversize: false });
+        counts.record(Record::Alloc { place, requested_bytes: size_bytes - 1, oversize: false });
     }
 
-    fn free(ledger: &mut Ledger, kind: PoolKind, size_bytes: u64) {
+    fn free(counts: &mut Counts, kind: PoolKind, size_bytes: u64) {
         let (place, requested_bytes) = (place(kind, size_bytes), size_bytes - 1);
-        ledger.record(Record::Free { place, requested_bytes, oversize: false });
+        counts.record(Record::Free { place, requested_bytes, oversize: false });
     }
 
     #[test]
     fn the_peak_of_all_is_the_peak_of_the_sum() {
-        let mut ledger = Ledger::default();
-        alloc(&mut ledger, PoolKind::Small, 512);
-        free(&mut ledger, PoolKind::Small, 512);
-        alloc(&mut ledger, PoolKind::Large, 4096);
-        let bytes = ledger.stats().allocated_bytes;
+        let mut counts = Counts::default();
+        alloc(&mut counts, PoolKind::Small, 512);
+        free(&mut counts, PoolKind::Small, 512);
+        alloc(&mut counts, PoolKind::Large, 4096);
+        let bytes = counts.stats().allocated_bytes;
         assert_eq!(
             (bytes.small_pool.peak, bytes.large_pool.peak, bytes.all.peak),
             (512, 4096, 4096)
         );
         assert_eq!((bytes.all.allocated, bytes.all.freed, bytes.all.current), (4608, 512, 4096));
-        assert_eq!(ledger.stats().requested_bytes.all.current, 4095);
+        assert_eq!(counts.stats().requested_bytes.all.current, 4095);
     }
 
     #[test]
     fn a_free_in_two_steps_ends_as_one_in_one() {
-        let [mut once, mut twice] = [Ledger::default(), Ledger::default()];
-        for ledger in [&mut once, &mut twice] {
-            alloc(ledger, PoolKind::Small, 512);
-            alloc(ledger, PoolKind::Small, 1024);
+        let [mut once, mut twice] = [Counts::default(), Counts::default()];
+        for counts in [&mut once, &mut twice] {
+            alloc(counts, PoolKind::Small, 512);
+            alloc(counts, PoolKind::Small, 1024);
         }
         free(&mut once, PoolKind::Small, 512);
         let (place, requested_bytes) = (place(PoolKind::Small, 512), 511);
@@ -337,17 +314,17 @@ mod tests {
 
     #[test]
     fn the_two_resets_touch_only_their_own() {
-        let mut ledger = Ledger::default();
-        alloc(&mut ledger, PoolKind::Small, 512);
-        alloc(&mut ledger, PoolKind::Small, 512);
-        free(&mut ledger, PoolKind::Small, 512);
-        ledger.record(Record::Retry);
-        ledger.reset_peak();
-        let bytes = ledger.stats().allocated_bytes.all;
+        let mut counts = Counts::default();
+        alloc(&mut counts, PoolKind::Small, 512);
+        alloc(&mut counts, PoolKind::Small, 512);
+        free(&mut counts, PoolKind::Small, 512);
+        counts.record(Record::Retry);
+        counts.reset_peak();
+        let bytes = counts.stats().allocated_bytes.all;
         assert_eq!((bytes.peak, bytes.allocated, bytes.freed), (512, 1024, 512));
-        ledger.reset_accumulated();
-        free(&mut ledger, PoolKind::Small, 512);
-        let stats = ledger.stats();
+        counts.reset_accumulated();
+        free(&mut counts, PoolKind::Small, 512);
+        let stats = counts.stats();
         let bytes = stats.allocated_bytes.all;
         assert_eq!((bytes.current, bytes.peak, bytes.allocated, bytes.freed), (0, 512, 0, 512));
         assert_eq!(stats.num_alloc_retries, 0);

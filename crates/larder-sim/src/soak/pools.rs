@@ -1,26 +1,12 @@
 //! The steps of a run that are about private pools, graph captures and checkpoints.
 
-use std::collections::HashMap;
-
-use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::heap::{Filter, State};
 use larder_core::{Addr, Error, PoolId, StreamId};
 
-use super::model;
-use super::run::Run;
+use super::run::{Run, Saved};
 use super::witness::{Outcome, Placed};
 use crate::Calls;
 use crate::script::{Op, Route};
-
-/// A layout that was saved, by the allocator and by the model, with what there is to know of it.
-pub(super) struct Saved {
-    checkpoint: Checkpoint,
-    modelled: Option<model::Checkpoint>,
-    /// The allocations of the script that were live.
-    ids: HashMap<Addr, u64>,
-    /// All blocks of the pool with memory behind them.
-    layout: Vec<Placed>,
-}
 
 fn pool_id(pool: u32) -> PoolId {
     PoolId(0, u64::from(pool))

@@ -8,19 +8,29 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use larder_core::allocator::history::HistoryOptions;
 use larder_core::heap::State;
+use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::record::context::{Context, Frame, Stack};
 use larder_core::record::event::Level;
 use larder_core::types::MIB;
 use larder_core::{Addr, Allocator, Error, StreamId};
 
-use super::model::Model;
+use super::model::{self, Model};
 use super::plan::Plan;
-use super::pools::Saved;
 use super::report::Report;
 use super::tally;
-use super::witness::{Outcome, Terms, Witness};
+use super::witness::{Outcome, Placed, Terms, Witness};
 use crate::script::Op;
 use crate::{FaultPlan, SimDevice, SimOptions};
+
+/// A layout that was saved, by the allocator and by the model, with what there is to know of it.
+pub(super) struct Saved {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) modelled: Option<model::Checkpoint>,
+    /// The allocations of the script that were live.
+    pub(super) ids: HashMap<Addr, u64>,
+    /// All blocks of the pool with memory behind them.
+    pub(super) layout: Vec<Placed>,
+}
 
 /// No request can be as large as this.
 const REQUEST_TOO_LARGE_BYTES: u64 = 1 << 60;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use larder_core::Stats;
 use larder_core::heap::State;
-use larder_core::heap::snapshot::{BlockState, SegmentState};
+use larder_core::heap::states::{BlockState, SegmentState};
 use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 

@@ -5,8 +5,9 @@
 
 use std::sync::Arc;
 
-use larder_core::error::{Error, OutOfMemory};
+use larder_core::error::Error;
 use larder_core::heap::State;
+use larder_core::out_of_memory::OutOfMemory;
 use larder_core::{Addr, Allocator, Config, Policy, Stats, StreamId};
 use larder_sim::{SimDevice, SimOptions, UNIT_BYTES};
 

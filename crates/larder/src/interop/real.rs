@@ -37,10 +37,10 @@ impl RealGpu {
         &self.device
     }
 
-    /// Fails unless the handle is that of the GPU's primary context.
-    fn check_context(&self, raw_context: u64) -> Result<(), Error> {
+    /// Fails unless the stream is one of the GPU's primary context.
+    pub(crate) fn check_stream(&self, stream: &RealStream) -> Result<(), Error> {
         let own = self.device.raw_context().map_err(Error::refused("make a context"))?;
-        if raw_context == own { Ok(()) } else { Err(Error::ForeignStream) }
+        if context_of(stream) == own { Ok(()) } else { Err(Error::ForeignStream) }
     }
 
     /// Sets bytes to zero, in the order of a stream that was admitted.
@@ -84,11 +84,10 @@ impl RealGpu {
 
     /// Lets the device's calls name the stream, if it is one of the GPU's primary context.
     pub(crate) fn admit(&self, stream: &Arc<RealStream>) -> Result<(), Error> {
-        let raw_context = stream.context().cu_ctx() as u64;
-        self.check_context(raw_context)?;
+        self.check_stream(stream)?;
         // SAFETY: the stream is one of that context, and alive while it is kept.
         let admitted =
-            unsafe { self.device.admit_kept(id_of(stream), raw_context, Arc::clone(stream) as _) };
+            unsafe { self.device.admit_kept(id_of(stream), context_of(stream), Arc::clone(stream) as _) };
         Ok(admitted.map_err(Error::refused("use a stream"))?)
     }
 }
@@ -107,7 +106,7 @@ impl RealGpu {
 
     /// Lets the device's calls name the stream, if it is one of the GPU's primary context.
     pub(crate) fn admit(&self, stream: &Arc<RealStream>) -> Result<(), Error> {
-        self.check_context(stream.raw_context())?;
+        self.check_stream(stream)?;
         self.device.admit(stream).map_err(Error::refused("use a stream"))?;
         Ok(())
     }
@@ -119,4 +118,17 @@ pub(crate) fn id_of(stream: &RealStream) -> StreamId {
     return StreamId(stream.cu_stream() as u64);
     #[cfg(not(feature = "cudarc"))]
     return stream.id();
+}
+
+/// The handle of the context that a stream is of, as a number.
+fn context_of(stream: &RealStream) -> u64 {
+    #[cfg(feature = "cudarc")]
+    return stream.context().cu_ctx() as u64;
+    #[cfg(not(feature = "cudarc"))]
+    return stream.raw_context();
+}
+
+/// Whether the two are one stream. The default streams of all GPUs have the same handle.
+pub(crate) fn is_same(one: &RealStream, other: &RealStream) -> bool {
+    id_of(one) == id_of(other) && context_of(one) == context_of(other)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 use larder_core::StreamId;
 
-use super::real::id_of;
+use super::real::{id_of, is_same};
 use crate::block::Block;
 
 /// How a block is used.
@@ -101,7 +101,7 @@ impl Block {
                 }
             }
         };
-        if stream.cu_stream() == own.cu_stream() {
+        if is_same(stream, own) {
             if ordered && uses.first.get().is_some() {
                 wait_for_others(None);
                 if access == Access::Write {

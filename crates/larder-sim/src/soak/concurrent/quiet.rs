@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use larder_core::StreamId;
 use larder_core::heap::State;
-use larder_core::heap::snapshot::SegmentState;
+use larder_core::heap::states::SegmentState;
 
 use super::ground::{Ground, count, lock};
 use super::quarry::Quarry;

@@ -1,4 +1,4 @@
-//! Snapshots: the state of every segment and block as plain data.
+//! States: every segment and block as it stands, as plain data.
 
 use crate::heap::Heap;
 use crate::heap::block::State;
