@@ -474,6 +474,7 @@ impl Allocator {
 /// What the driver tells of its own pool, among all statistics.
 #[cfg(feature = "cuda")]
 fn stats_of(known: AsyncStats) -> Stats {
+    use larder_core::record::stats::{ByPool, Counter};
 
     let bytes = |current: u64, peak: u64| {
         let (current, peak) = (current as i64, peak as i64);

@@ -86,8 +86,9 @@ impl RealGpu {
     pub(crate) fn admit(&self, stream: &Arc<RealStream>) -> Result<(), Error> {
         self.check_stream(stream)?;
         // SAFETY: the stream is one of that context, and alive while it is kept.
-        let admitted =
-            unsafe { self.device.admit_kept(id_of(stream), context_of(stream), Arc::clone(stream) as _) };
+        let admitted = unsafe {
+            self.device.admit_kept(id_of(stream), context_of(stream), Arc::clone(stream) as _)
+        };
         Ok(admitted.map_err(Error::refused("use a stream"))?)
     }
 }
