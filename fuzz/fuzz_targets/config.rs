@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use larder_c::{devices, settings};
+use larder_setup::{devices, settings};
 use larder_core::heap::size;
 use larder_core::types::{GIB, MIB, PoolKind};
 use larder_core::{Allocator, Config, Policy, StreamId};

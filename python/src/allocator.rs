@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use larder_c::devices::{self, Devices};
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, OutOfMemory, StreamId};
+use larder_setup::devices::{self, Devices};
 use larder_sim::{SimDevice, SimOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -42,7 +42,7 @@ fn devices(text: Option<&str>) -> PyResult<Devices> {
 
 /// An allocator for a real GPU. A stream is a number here, and whoever passes it vouches for it.
 fn real(builder: larder::Builder, index: u32) -> Result<larder::Allocator, larder::Error> {
-    builder.cuda_device(devices::open_trusting(index)?)
+    builder.cuda_device(larder_c::open_trusting(index)?)
 }
 
 /// A number of bytes in the largest unit that holds it whole.

@@ -2,10 +2,10 @@
 
 use larder_core::Config;
 use larder_core::config::DIVISION_CLASSES;
+use larder_setup::settings::{check_own, split_policy};
 
 use crate::border::{Held, Out, Problem, Shown, Status, Text, guard};
 use crate::larder::Larder;
-use crate::settings::{check_own, split_policy};
 
 /// `LARDER_UNLIMITED`
 pub(crate) const UNLIMITED: u64 = u64::MAX;

@@ -4,12 +4,12 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use larder_core::device::Device;
 use larder_core::{Addr, Allocator, Error};
+use larder_setup::devices::{self, Devices, DevicesError};
+use larder_setup::settings::{self, Settings};
 
 use crate::addresses::Addresses;
-use crate::border::{Held, Out, Owned, Problem, Status, Text, guard, guard_or};
-use crate::devices::{self, Devices, DevicesError};
+use crate::border::{Held, Out, Owned, Problem, Status, Text, guard, guard_or, trusting};
 use crate::out_of_memory::OutOfMemoryReport;
-use crate::settings::{self, Settings};
 
 /// `larder`
 pub(crate) struct Larder {
@@ -20,7 +20,7 @@ pub(crate) struct Larder {
 
 impl Larder {
     fn open(devices: &Devices, settings: &Settings) -> Result<Larder, Problem> {
-        let devices = devices.open()?;
+        let devices = devices.open(trusting)?;
         let allocator = |device: std::sync::Arc<dyn Device>| {
             Allocator::new(device, settings.config.clone(), settings.policy.clone())
         };

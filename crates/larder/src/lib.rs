@@ -53,6 +53,8 @@ mod error;
 mod interop;
 mod opened;
 mod pool;
+#[cfg(feature = "cuda")]
+mod real_stream;
 mod stream;
 
 pub use allocator::Allocator;

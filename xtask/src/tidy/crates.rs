@@ -11,14 +11,19 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 15] = [
+const GRAPH: [Edges; 16] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
     Edges {
+        package: "larder-setup",
+        ours: &["larder-core", "larder-sim", "larder-cuda"],
+        others: false,
+    },
+    Edges {
         package: "larder-cudart",
-        ours: &["larder-core", "larder-sim", "larder-c"],
+        ours: &["larder-core", "larder-sim", "larder-setup", "larder-c"],
         others: true,
     },
     Edges {
@@ -28,7 +33,7 @@ const GRAPH: [Edges; 15] = [
     },
     Edges {
         package: "larder-c",
-        ours: &["larder-core", "larder-sim", "larder-cuda"],
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup"],
         others: true,
     },
     Edges { package: "larder-tape", ours: &["larder-core"], others: true },
@@ -51,6 +56,7 @@ const GRAPH: [Edges; 15] = [
             "larder-tape",
             "larder-snapshot",
             "larder-study",
+            "larder-setup",
             "larder-c",
         ],
         others: true,
@@ -67,6 +73,7 @@ const GRAPH: [Edges; 15] = [
             "larder-sim",
             "larder-snapshot",
             "larder-study",
+            "larder-setup",
             "larder",
             "larder-c",
         ],

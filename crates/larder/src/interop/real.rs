@@ -1,4 +1,4 @@
-//! A real GPU and its streams: those of `cudarc` where a program uses that, otherwise our own.
+//! A real GPU, and what makes its streams.
 
 use std::sync::Arc;
 #[cfg(feature = "cudarc")]
@@ -6,15 +6,12 @@ use std::sync::OnceLock;
 
 #[cfg(feature = "cudarc")]
 use cudarc::driver::CudaContext;
-#[cfg(feature = "cudarc")]
-pub(crate) use cudarc::driver::CudaStream as RealStream;
 use larder_core::StreamId;
 use larder_core::types::Span;
 use larder_cuda::CudaDevice;
-#[cfg(not(feature = "cudarc"))]
-pub(crate) use larder_cuda::CudaStream as RealStream;
 
 use crate::error::Error;
+use crate::real_stream::{RealStream, context_of, id_of};
 
 /// A GPU, and what makes its streams.
 pub(crate) struct RealGpu {
@@ -111,25 +108,4 @@ impl RealGpu {
         self.device.admit(stream).map_err(Error::refused("use a stream"))?;
         Ok(())
     }
-}
-
-/// The number of a stream: the value of its handle.
-pub(crate) fn id_of(stream: &RealStream) -> StreamId {
-    #[cfg(feature = "cudarc")]
-    return StreamId(stream.cu_stream() as u64);
-    #[cfg(not(feature = "cudarc"))]
-    return stream.id();
-}
-
-/// The handle of the context that a stream is of, as a number.
-fn context_of(stream: &RealStream) -> u64 {
-    #[cfg(feature = "cudarc")]
-    return stream.context().cu_ctx() as u64;
-    #[cfg(not(feature = "cudarc"))]
-    return stream.raw_context();
-}
-
-/// Whether the two are one stream. The default streams of all GPUs have the same handle.
-pub(crate) fn is_same(one: &RealStream, other: &RealStream) -> bool {
-    id_of(one) == id_of(other) && context_of(one) == context_of(other)
 }

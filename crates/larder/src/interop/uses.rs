@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 use larder_core::StreamId;
 
-use super::real::{id_of, is_same};
 use crate::block::Block;
+use crate::real_stream::{id_of, is_same};
 
 /// How a block is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,6 @@ use larder_core::types::GIB;
 use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
 use larder_sim::{SimDevice, SimOptions, Wire, parse_capacity};
 
-use crate::border::trusting;
-
 /// The variable that names the devices where the program does not.
 pub const VARIABLE: &str = "LARDER_DEVICE";
 /// The memory of a simulated GPU of which nothing else is said.
@@ -126,11 +124,14 @@ pub fn from_environment() -> Result<Devices, DevicesError> {
 }
 
 impl Devices {
-    /// Gets hold of the devices.
-    pub fn open(&self) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+    /// Gets hold of the devices. Real ones go through `prepare`, which may vouch for streams.
+    pub fn open(
+        &self,
+        prepare: fn(CudaDevice) -> CudaDevice,
+    ) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
         match self {
-            Devices::AllCuda => open_cuda(0..cuda_count()?),
-            Devices::Cuda(indices) => open_cuda(indices.iter().copied()),
+            Devices::AllCuda => open_cuda(0..cuda_count()?, prepare),
+            Devices::Cuda(indices) => open_cuda(indices.iter().copied(), prepare),
             &Devices::Simulated { memory_bytes, count } => {
                 let simulated = |index| -> Arc<dyn Device> {
                     let wire = wire();
@@ -170,17 +171,14 @@ fn cuda_count() -> Result<u32, DevicesError> {
     }
 }
 
-/// A GPU for a host whose callers vouch for the streams that they name, as callers in C do: by a promise that
-/// nothing checks.
-pub fn open_trusting(index: u32) -> Result<Arc<CudaDevice>, CudaError> {
-    Ok(Arc::new(trusting(CudaDevice::new(index, CudaOptions::default())?)))
-}
-
-fn open_cuda(indices: impl Iterator<Item = u32>) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+fn open_cuda(
+    indices: impl Iterator<Item = u32>,
+    prepare: fn(CudaDevice) -> CudaDevice,
+) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
     // A process may see many GPUs and use one.
     let options = CudaOptions { late_context: true, ..CudaOptions::default() };
     let open = |index| -> Result<Arc<dyn Device>, CudaError> {
-        Ok(Arc::new(trusting(CudaDevice::new(index, options)?)))
+        Ok(Arc::new(prepare(CudaDevice::new(index, options)?)))
     };
     let opened: Result<Vec<_>, _> = indices.map(open).collect();
     opened.map_err(|error| DevicesError::Missing(error.to_string()))
@@ -232,7 +230,7 @@ mod tests {
         assert!(parse("offered-in-a-test").is_err());
         offer("offered-in-a-test", || Err("not yet".to_owned()));
         let devices = parse("offered-in-a-test").unwrap();
-        let refused = devices.open().err();
+        let refused = devices.open(|device| device).err();
         assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
         offer("offered-in-a-test", || {
             let device = |index| -> Arc<dyn Device> {
@@ -240,12 +238,12 @@ mod tests {
             };
             Ok(vec![device(0), device(1)])
         });
-        assert_eq!(devices.open().unwrap().len(), 2);
+        assert_eq!(devices.open(|device| device).unwrap().len(), 2);
     }
 
     #[test]
     fn simulated_gpus_are_numbered() {
-        let devices = parse("sim:1GiB*3").unwrap().open().unwrap();
+        let devices = parse("sim:1GiB*3").unwrap().open(|device| device).unwrap();
         let indices: Vec<u32> = devices.iter().map(|device| device.properties().index.0).collect();
         assert_eq!(indices, [0, 1, 2]);
     }

@@ -123,7 +123,7 @@ impl Settings {
 }
 
 /// Takes the policy out of a text, and gives back the text without it.
-pub(crate) fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
+pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
     let mut policy = None;
     let mut rest: Vec<&str> = Vec::new();
     // A list in brackets has commas too, but no part of one is called so.
