@@ -370,6 +370,30 @@ impl Allocator {
         Ok(self.native("tell its blocks")?.take_snapshot(options))
     }
 
+    /// The same as PyTorch's dictionary, to be saved for PyTorch's viewer (`.pickle`), for Perfetto
+    /// (`.perfetto.json`), or as JSON; the command `larder` replays it.
+    ///
+    /// ```
+    /// use larder::{Allocator, HistoryOptions, SnapshotOptions};
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// allocator.record_history(HistoryOptions::default())?;
+    /// drop(allocator.alloc::<f32>(1000, &allocator.default_stream())?);
+    /// let snapshot = allocator.torch_snapshot(SnapshotOptions::default())?;
+    /// let path = std::env::temp_dir().join(format!("larder-{}.pickle", std::process::id()));
+    /// snapshot.save(&path)?;
+    /// # std::fs::remove_file(&path)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "snapshot")]
+    pub fn torch_snapshot(
+        &self,
+        options: SnapshotOptions,
+    ) -> Result<larder_snapshot::Snapshot, Error> {
+        let taken = self.take_snapshot(options)?;
+        Ok(larder_snapshot::Snapshot::of_allocators(&[taken], larder_snapshot::Epoch::default()))
+    }
+
     /// How much memory the GPU has, and how much nobody holds.
     pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
         use larder_core::device::Device;

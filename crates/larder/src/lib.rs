@@ -26,7 +26,7 @@
 //! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
 //! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
 //! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
-//! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::on_out_of_memory`] |
+//! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`], [`Allocator::on_out_of_memory`] |
 //! | reach everything else by address | [`Allocator::core`] |
 //!
 //! It builds with no CUDA installed. The driver is loaded when a GPU is asked for; where there is
@@ -36,6 +36,7 @@
 //! | feature | |
 //! |---|---|
 //! | `cuda`, on by default | real GPUs, for every CUDA from 11.4 on; without it nothing of CUDA is built |
+//! | `snapshot`, on by default | snapshots as files for PyTorch's viewer, Perfetto and the command `larder` |
 //! | `cudarc` | buffers and streams go into `cudarc` and come from it |
 //!
 //! The version of CUDA is the program's own choice: it names one to `cudarc`, as in
@@ -69,6 +70,10 @@ pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;
 
+/// PyTorch's memory snapshots: what [`Allocator::torch_snapshot`] gives, and readers of others.
+#[cfg(feature = "snapshot")]
+pub use larder_snapshot as snapshot;
+
 /// The version of `cudarc` whose traits a [`Buffer`] implements.
 #[cfg(feature = "cudarc")]
 pub use cudarc;
@@ -88,3 +93,8 @@ pub use larder_sim::{SimDevice, SimOptions, Wire};
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+/// The examples of the manual for Rust programs.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/rust.md")]
+struct Manual;

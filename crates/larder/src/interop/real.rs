@@ -11,7 +11,9 @@ use larder_core::types::Span;
 use larder_cuda::CudaDevice;
 
 use crate::error::Error;
-use crate::real_stream::{RealStream, context_of, id_of};
+#[cfg(feature = "cudarc")]
+use crate::real_stream::id_of;
+use crate::real_stream::{RealStream, context_of};
 
 /// A GPU, and what makes its streams.
 pub(crate) struct RealGpu {
