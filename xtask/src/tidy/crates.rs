@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 13] = [
+const GRAPH: [Edges; 14] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -21,6 +21,7 @@ const GRAPH: [Edges; 13] = [
         ours: &["larder-core", "larder-sim", "larder-c"],
         others: true,
     },
+    Edges { package: "beside-cudarc", ours: &["larder"], others: true },
     Edges { package: "larder", ours: &["larder-core", "larder-sim", "larder-cuda"], others: true },
     Edges {
         package: "larder-c",
