@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::bench;
@@ -70,6 +70,8 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     }
     programs::build(root, cargo, &target, &["-p", "larder-proof"])?;
     if what == Gpu::StandIn {
+        // With no other crate's features: the streams are our own, not cudarc's.
+        programs::build(root, cargo, &target, &["-p", "larder", "--example", PLAIN])?;
         return run_on_stand_in(root, &target);
     }
     // Below the repository, wherever Cargo builds, so that the folder can be named there.
@@ -89,22 +91,40 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
     Ok(())
 }
 
+/// The program that uses a real GPU with nothing but Larder.
+const PLAIN: &str = "10-real-gpu";
+/// The parts that are run again as if the driver were older than the calls that CUDA 12.3 brought.
+const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
+
 /// Runs the proof in short, with a library in the driver's place that works on the host's memory.
 fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
+    let new = stand_in(root, target, "stand-in", &[])?;
+    let old = stand_in(root, target, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
+    for (folder, parts) in [(new, &STAND_IN_PARTS[..]), (old, &OLD_STAND_IN_PARTS)] {
+        let mut proof = Command::new(target.join("release/larder-proof"));
+        proof.arg("--short").args(parts);
+        command::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))?;
+        let mut plain = Command::new(target.join("release/examples").join(PLAIN));
+        command::run(plain.env("LD_LIBRARY_PATH", &folder))?;
+    }
+    Ok(())
+}
+
+/// The library in the driver's place, in a folder of its own.
+fn stand_in(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let headers = Peer::new(target).cuda_headers()?;
-    let folder = target.join("stand-in");
+    let folder = target.join(name);
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut compile = Command::new("g++");
     compile
         .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-isystem"])
         .arg(headers)
+        .args(flags)
         .arg(root.join("crates/larder-proof/stand_in/driver.cpp"))
         .arg("-o")
         .arg(folder.join("libcuda.so.1"));
     command::run(&mut compile)?;
-    let mut proof = Command::new(target.join("release/larder-proof"));
-    proof.arg("--short").args(STAND_IN_PARTS);
-    command::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))
+    Ok(folder)
 }
 
 /// Compiles the kernels with NVRTC out of its wheel, which stays under target/nvrtc.

@@ -17,7 +17,9 @@ mod python;
 mod request;
 mod step;
 mod tidy;
+mod wheel;
 mod wheels;
+mod world;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -54,6 +56,10 @@ fn perform(task: Task) -> ExitCode {
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),
+        Task::Wheel => return done(wheel::run(&runner.root, Path::new(&runner.program))),
+        Task::World(world) => {
+            return done(world::run(&runner.root, Path::new(&runner.program), world));
+        }
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {

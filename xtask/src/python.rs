@@ -8,17 +8,17 @@ use crate::command;
 use crate::programs::target_folder;
 use crate::wheels;
 
-/// The folder `python` under Cargo's target folder, with a virtual environment in it.
-struct Environment {
-    folder: PathBuf,
-    target: PathBuf,
+/// A folder under Cargo's target folder, with a virtual environment in it.
+pub(crate) struct Environment {
+    pub(crate) folder: PathBuf,
+    pub(crate) target: PathBuf,
 }
 
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let package = root.join("python");
     let target = target_folder(root);
     let environment = Environment { folder: target.join("python"), target };
-    environment.prepare(&package)?;
+    environment.prepare(&tools(&package)?)?;
     environment.install(&package)?;
     let mut tests = environment.python();
     tests.args(["-m", "pytest", "--quiet", "--basetemp"]).arg(environment.folder.join("tests"));
@@ -30,23 +30,19 @@ pub(crate) fn build_wheel(root: &Path, out: &Path) -> Result<(), String> {
     let package = root.join("python");
     let target = target_folder(root);
     let environment = Environment { folder: target.join("python"), target };
-    environment.prepare(&package)?;
+    environment.prepare(&tools(&package)?)?;
     let mut maturin = Command::new(environment.folder.join("venv/bin/maturin"));
     maturin.args(["build", "--release", "--quiet", "--out"]).arg(out).current_dir(&package);
     command::run(maturin.env("CARGO_TARGET_DIR", &environment.target))
 }
 
 impl Environment {
-    fn python(&self) -> Command {
+    pub(crate) fn python(&self) -> Command {
         Command::new(self.folder.join("venv/bin/python"))
     }
 
-    /// Makes the virtual environment with the tools that the package pins, unless it is there.
-    fn prepare(&self, package: &Path) -> Result<(), String> {
-        let manifest = package.join("pyproject.toml");
-        let text = fs::read_to_string(&manifest)
-            .map_err(|error| format!("{}: {error}", manifest.display()))?;
-        let tools = pinned(&text);
+    /// Makes the virtual environment with these tools, unless it is there.
+    pub(crate) fn prepare(&self, tools: &[String]) -> Result<(), String> {
         let complete = self.folder.join("complete");
         let wanted = format!("{}\n{}", version()?, tools.join("\n"));
         if fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
@@ -56,15 +52,16 @@ impl Environment {
         command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
-        let fetched = pip.args(["--retries=1", "--timeout=20"]).args(&tools).output();
+        let fetched = pip.args(["--retries=1", "--timeout=20"]).args(tools).output();
         if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
             let reason = match &fetched {
                 Ok(output) => wheels::last_line(&output.stderr),
                 Err(error) => error.to_string(),
             };
             return Err(format!(
-                "{} are not in the cache under target/python, and pip cannot fetch them: {reason}",
-                tools.join(", ")
+                "{} are not in the cache under {}, and pip cannot fetch them: {reason}",
+                tools.join(", "),
+                self.folder.display()
             ));
         }
         fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))
@@ -82,12 +79,21 @@ impl Environment {
         command::run(&mut pip)
     }
 
-    fn path(&self) -> Result<std::ffi::OsString, String> {
+    /// The search path, with the environment's own programs first.
+    pub(crate) fn path(&self) -> Result<std::ffi::OsString, String> {
         let own = self.folder.join("venv/bin");
         let others = std::env::var_os("PATH").unwrap_or_default();
         let all = std::iter::once(own).chain(std::env::split_paths(&others));
         std::env::join_paths(all).map_err(|error| format!("PATH: {error}"))
     }
+}
+
+/// The tools that a package pins.
+fn tools(package: &Path) -> Result<Vec<String>, String> {
+    let manifest = package.join("pyproject.toml");
+    let text = fs::read_to_string(&manifest)
+        .map_err(|error| format!("{}: {error}", manifest.display()))?;
+    Ok(pinned(&text))
 }
 
 /// What the installed Python says of itself.
@@ -98,7 +104,7 @@ fn version() -> Result<String, String> {
 }
 
 /// The tools that a `pyproject.toml` names with their versions, for the build and for the tests.
-fn pinned(manifest: &str) -> Vec<String> {
+pub(crate) fn pinned(manifest: &str) -> Vec<String> {
     let texts = manifest.split('"').skip(1).step_by(2);
     texts.filter(|text| text.contains("==")).map(str::to_owned).collect()
 }

@@ -2,6 +2,7 @@
 
 use crate::bench::{Options, threads};
 use crate::parity::Seeds;
+use crate::world::World;
 
 const USAGE: &str = "\
 The project's own commands.
@@ -19,6 +20,8 @@ Commands:
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
   python   the Python package, installed as its users install it, and its tests
+  wheel    the Python package as a wheel for everybody, with the command larder in it; tried without Rust
+  world    other machines and programs: beside cudarc, no CUDA, macOS, the lowest Rust, packages, installs
   gpu      the folder target/gpu, which proves and measures on a machine with a GPU
 
 Options:
@@ -31,8 +34,8 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package, doc tests,
-tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
+on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
+what other programs see of the crates, in short, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
 const LINT_HELP: &str = "\
@@ -121,6 +124,34 @@ It needs python3 with pip and venv, g++ and, the first time, the Python package 
 stays under target/python. It needs no PyTorch.
 ";
 
+const WHEEL_HELP: &str = "\
+Builds the Python package as a wheel for the package index, in target/wheels: for every Linux with glibc
+2.17 or newer and Python 3.10 or newer, with the command `larder` in it. Then installs it into a new
+virtual environment in which no Rust is to be found, and uses it.
+
+Usage: cargo xtask wheel
+
+It needs python3 with pip and venv, strip and, the first time, the Python package index; what it fetches
+stays under target/wheel.
+";
+
+const WORLD_HELP: &str = "\
+Checks what machines and programs that are not ours see:
+- a program that uses cudarc, with each version of CUDA that cudarc has, builds beside `larder` and with it;
+- a program that wants simulated GPUs only builds nothing of CUDA;
+- each crate without `publish = false` can be packaged, and the packages build with each other;
+- what users need builds for macOS, and with the lowest Rust that Cargo.toml states;
+- `cargo install` gives the command `larder`, and so does the wheel (see `cargo xtask wheel`).
+
+Usage: cargo xtask world [--quick]
+
+Options:
+  --quick   the first three alone, in short: the oldest and the newest CUDA, packages that are not built
+
+It needs rustup, which fetches the lowest Rust and the standard library for macOS, and what `wheel` needs;
+--quick needs nothing more than a build does.
+";
+
 const BACKEND_HELP: &str = "\
 Builds the library that puts Larder behind PyTorch's own interface, against PyTorch 2.11 and against the
 newest PyTorch that it is known to build for.
@@ -170,6 +201,8 @@ pub(crate) enum Task {
     Model,
     Headers,
     Python,
+    Wheel,
+    World(World),
     Backend,
     Gpu(Gpu),
 }
@@ -186,6 +219,8 @@ impl Task {
             "model" => Some(Self::Model),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
+            "wheel" => Some(Self::Wheel),
+            "world" => Some(Self::World(World::Whole)),
             "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
@@ -203,6 +238,8 @@ impl Task {
             Self::Model => MODEL_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
+            Self::Wheel => WHEEL_HELP,
+            Self::World(_) => WORLD_HELP,
             Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
         }
@@ -223,6 +260,7 @@ impl Task {
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,
             (Self::Bench(options), "--quick") => options.is_quick = true,
+            (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
             (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
             _ => return Ok(false),
@@ -353,6 +391,9 @@ mod tests {
         assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
         assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
         assert_eq!(parse("python"), Ok(Request::Run(Task::Python)));
+        assert_eq!(parse("wheel"), Ok(Request::Run(Task::Wheel)));
+        assert_eq!(parse("world"), Ok(Request::Run(Task::World(World::Whole))));
+        assert_eq!(parse("world --quick"), Ok(Request::Run(Task::World(World::Quick))));
         assert!(parse("headers --kernels").unwrap_err().contains("`--kernels`"));
         assert_eq!(parse("gpu --help"), Ok(Request::Help(GPU_HELP)));
     }

@@ -71,6 +71,7 @@ impl Step {
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
         steps.push(Self::cargo("python", &["xtask", "python"]));
+        steps.push(Self::cargo("world", &["xtask", "world", "--quick"]));
         steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
         steps.push(if has_nextest {
             Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -204,6 +205,7 @@ mod tests {
                 "headers",
                 "stand-in",
                 "python",
+                "world",
                 "doc tests",
                 "tests",
             ];

@@ -26,6 +26,7 @@
 #include <thread>
 #include <vector>
 
+#include "age.h"
 #include "hands.h"
 #include "kernels.h"
 
@@ -479,8 +480,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *,
-                                   const CUgraphNode **nodes, const CUgraphEdgeData **, size_t *count) {
+CUresult CAPTURE_INFO(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *,
+                      const CUgraphNode **nodes, EDGES(const CUgraphEdgeData **) size_t *count) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamGetCaptureInfo");
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
@@ -495,7 +496,7 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream stream, CUstreamCaptureStatus *statu
     return CUDA_SUCCESS;
 }
 
-CUresult cuGraphNodeGetDependencies_v2(CUgraphNode node, CUgraphNode *out, CUgraphEdgeData *, size_t *count) {
+CUresult DEPENDENCIES(CUgraphNode node, CUgraphNode *out, EDGES(CUgraphEdgeData *) size_t *count) {
     Lock lock(mutex);
     auto &before = reinterpret_cast<Node *>(node)->before;
     size_t at = 0;

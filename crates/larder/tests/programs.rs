@@ -31,9 +31,9 @@ fn every_example_runs_where_there_is_no_gpu() {
         let path = folder().join("examples").join(format!("{name}.rs"));
         let lines = fs::read_to_string(path).unwrap().lines().count();
         assert!((15..=80).contains(&lines), "{name} has {lines} lines");
-        let output =
-            cargo().args(["run", "--quiet", "--example", &name]).current_dir(folder()).output();
-        let words = said(&output.unwrap(), &name);
+        let mut run = cargo();
+        run.args(["run", "--quiet", "--features", "cudarc", "--example", &name]);
+        let words = said(&run.current_dir(folder()).output().unwrap(), &name);
         assert!(!words.is_empty(), "{name} shows nothing");
     }
 }

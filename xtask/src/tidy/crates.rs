@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 16] = [
+const GRAPH: [Edges; 17] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -31,6 +31,7 @@ const GRAPH: [Edges; 16] = [
         ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot"],
         others: true,
     },
+    Edges { package: "beside-cudarc", ours: &["larder"], others: true },
     Edges {
         package: "larder-c",
         ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup"],
