@@ -380,10 +380,11 @@ impl Allocator {
     pub fn config(&self) -> Config {
         match &self.0.backend {
             Backend::Native(native) => native.config(),
-            Backend::Async(_) => Config {
-                backend: larder_core::config::Backend::CudaMallocAsync,
-                ..Config::default()
-            },
+            Backend::Async(_) => {
+                let mut config = Config::default();
+                config.backend = larder_core::config::Backend::CudaMallocAsync;
+                config
+            }
         }
     }
 
