@@ -39,7 +39,7 @@ fuzz_target!(|text: &str| {
                 assert!(size::reserve_bytes(80 * GIB, page_bytes) >= 90 * GIB);
             }
             // A request on a small device, so that the settings meet everything that reads them.
-            let options = SimOptions { memory_bytes: 64 * MIB, ..SimOptions::default() };
+            let options = SimOptions::default().memory_bytes(64 * MIB);
             let device = Arc::new(SimDevice::new(options));
             let allocator = Allocator::new(device, config.clone(), Policy::default());
             for size_bytes in [700, 3 << 20, 30 << 20] {

@@ -11,7 +11,7 @@ use libfuzzer_sys::fuzz_target;
 
 fn process(wire: &Wire, settings: &str) -> (Arc<SimDevice>, Allocator) {
     let options =
-        SimOptions { memory_bytes: 256 * MIB, wire: wire.clone(), ..SimOptions::default() };
+        SimOptions::default().memory_bytes(256 * MIB).wire(wire.clone());
     let device = Arc::new(SimDevice::new(options));
     let config = Config::parse(settings).expect("the settings are ours");
     (device.clone(), Allocator::new(device, config, Policy::default()))

@@ -85,7 +85,7 @@ impl Allocator {
         let (made, device) = match (devices(device)?, memory) {
             (Devices::Simulated { memory_bytes, count: 1 }, memory) => {
                 let memory_bytes = memory.unwrap_or(memory_bytes);
-                let options = SimOptions { memory_bytes, ..SimOptions::default() };
+                let options = SimOptions::default().memory_bytes(memory_bytes);
                 let made = builder.simulated_with(options);
                 (made, format!("sim:{}", capacity_text(memory_bytes)))
             }
@@ -258,13 +258,11 @@ impl Allocator {
     ) -> PyResult<()> {
         let level: Level =
             stacks.parse().map_err(|error| UsageError::new_err(format!("stacks: {error}")))?;
-        let options = HistoryOptions {
-            level,
-            max_entries: max_entries.unwrap_or(usize::MAX),
-            clear,
-            context_hook: Some(stack::hook()),
-            ..HistoryOptions::default()
-        };
+        let options = HistoryOptions::default()
+            .level(level)
+            .max_entries(max_entries.unwrap_or(usize::MAX))
+            .clear(clear)
+            .context_hook(stack::hook());
         self.core.record_history(options).map_err(|error| of_core(py, &error))
     }
 
@@ -282,7 +280,7 @@ impl Allocator {
     /// All segments and blocks, and what is remembered.
     #[pyo3(name = "_take_snapshot")]
     fn take_snapshot_of_all(&self, py: Python<'_>, traces: bool) -> Snapshot {
-        let options = SnapshotOptions { pool: None, traces };
+        let options = SnapshotOptions::default().pool(None).traces(traces);
         py.detach(|| Allocator::take_snapshot(&self.core, options))
     }
 

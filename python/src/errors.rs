@@ -28,9 +28,8 @@ pub(crate) fn of_core(py: Python<'_>, error: &larder_core::Error) -> PyErr {
         Error::Pool { .. } => PoolError::new_err(said),
         Error::Config(_) | Error::BadFraction(_) => SettingsError::new_err(said),
         Error::Device { .. } | Error::NoDevice(_) => DeviceError::new_err(said),
-        Error::NoContextHook | Error::BadShare(_) | Error::Capture { .. } => {
-            UsageError::new_err(said)
-        }
+        // What is left says that a call was made as it may not be.
+        _ => UsageError::new_err(said),
     }
 }
 

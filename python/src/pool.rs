@@ -71,7 +71,7 @@ impl Pool {
     }
 
     fn take_snapshot(&self, py: Python<'_>) -> Snapshot {
-        let options = SnapshotOptions { pool: Some(self.pool.id()), traces: false };
+        let options = SnapshotOptions::default().pool(Some(self.pool.id())).traces(false);
         py.detach(|| Allocator::take_snapshot(&self.core, options))
     }
 

@@ -78,7 +78,7 @@ impl Snapshot {
         let saved = py.detach(|| convert::save(&self.0, &path, format, device));
         saved.map_err(|problem| match problem {
             Unsaved::Snapshot(sentence) => UsageError::new_err(sentence),
-            Unsaved::File(error) => FileError::new_err(error.to_string()),
+            problem => FileError::new_err(problem.to_string()),
         })
     }
 

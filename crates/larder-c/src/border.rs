@@ -77,16 +77,13 @@ fn status_of(error: &Error) -> Status {
     match error {
         Error::OutOfMemory(_) => Status::OutOfMemory,
         Error::UnknownAddress(_) | Error::NotOpened(_) => Status::UnknownAddress,
-        Error::NoBaseAllocation(_)
-        | Error::BadFraction(_)
-        | Error::NoContextHook
-        | Error::BadShare(_)
-        | Error::Capture { .. } => Status::BadArgument,
         Error::Config(_) => Status::BadSetting,
         Error::Pool { .. } => Status::BadPool,
         Error::NoDevice(_) => Status::NoDevice,
         Error::Device { error: DeviceError::NotSupported, .. } => Status::NotSupported,
         Error::Device { .. } => Status::DeviceError,
+        // What is left says that a call was made as it may not be.
+        _ => Status::BadArgument,
     }
 }
 

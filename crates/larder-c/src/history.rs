@@ -124,13 +124,17 @@ impl Options {
         }
         let is_skipped = |&action: &Action| self.skip & 1 << action as u32 != 0;
         let skip: Actions = Action::ALL.into_iter().filter(is_skipped).collect();
-        let context_hook = self.contexts.read().map(ContextFunctions::hook).transpose()?;
-        let clock = self.clock.map(|clock| -> Clock {
+        let mut options = HistoryOptions::default()
+            .level(level)
+            .max_entries(self.max_entries)
+            .clear(self.clear)
+            .skip(skip);
+        options.context_hook = self.contexts.read().map(ContextFunctions::hook).transpose()?;
+        options.clock = self.clock.map(|clock| -> Clock {
             let data = self.clock_data;
             Arc::new(move || clock(data))
         });
-        let (max_entries, clear) = (self.max_entries, self.clear);
-        Ok(HistoryOptions { level, max_entries, clear, skip, context_hook, clock })
+        Ok(options)
     }
 }
 

@@ -141,6 +141,7 @@ impl From<DevicesError> for Problem {
         match error {
             DevicesError::Text(words) => Problem::Argument(words),
             DevicesError::Missing(words) => Problem::NoDevice(words),
+            other => Problem::NoDevice(other.to_string()),
         }
     }
 }

@@ -170,7 +170,7 @@ extern "C" fn larder_take_snapshot(
     guard(|| {
         let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
         let pool = Some(PoolId::from(pool)).filter(|&pool| pool != PoolId::NONE);
-        let options = SnapshotOptions { pool, traces };
+        let options = SnapshotOptions::default().pool(pool).traces(traces);
         let take = |allocator: &Allocator| allocator.take_snapshot(options);
         let taken: Vec<DeviceSnapshot> = larder.allocators().iter().map(take).collect();
         out.put(Owned::give(Snapshots::new(taken)));

@@ -127,14 +127,14 @@ impl Listing {
         let gather = move || -> Option<Arc<dyn Context>> {
             Some(Arc::new(Operation(current.load(Ordering::Relaxed))))
         };
-        allocator.record_history(HistoryOptions {
-            level: wishes.level,
-            max_entries: wishes.max_entries,
-            clear: true,
-            skip: wishes.skip,
-            context_hook: Some(Arc::new(gather)),
-            clock: None,
-        })?;
+        allocator.record_history(
+            HistoryOptions::default()
+                .level(wishes.level)
+                .max_entries(wishes.max_entries)
+                .clear(true)
+                .skip(wishes.skip)
+                .context_hook(Arc::new(gather)),
+        )?;
         let tracked = Arc::new(Mutex::new(Tracked::default()));
         let told = tracked.clone();
         allocator.on_event(move |event| {
@@ -160,7 +160,7 @@ impl Listing {
             allocator.annotate(&format!("step {}", number / 64), stage);
         }
         if number % 100 == 50 {
-            allocator.take_snapshot(SnapshotOptions { pool: None, traces: false });
+            allocator.take_snapshot(SnapshotOptions::default().pool(None).traces(false));
         }
     }
 
@@ -179,7 +179,7 @@ impl Listing {
         run_lines(&mut text, runs);
         for pool in 1..=POOLS {
             text.push_str(&format!("pool {pool}\n"));
-            let options = SnapshotOptions { pool: Some(PoolId(0, pool)), traces: false };
+            let options = SnapshotOptions::default().pool(Some(PoolId(0, pool))).traces(false);
             run_lines(&mut text, &allocator.take_snapshot(options).runs);
         }
         let Tracked { count, sum } = *self.tracked.lock().expect("counting does not panic");

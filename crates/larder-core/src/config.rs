@@ -43,6 +43,7 @@ pub struct Pinned {
 /// All settings. `Config::default()` is PyTorch's default; `parse` and `update` read a text.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools)] // Each is a key of its own; any mixture is legal.
+#[non_exhaustive]
 pub struct Config {
     /// `backend`
     pub backend: Backend,
@@ -105,6 +106,7 @@ impl Default for Config {
 
 /// What is wrong with a settings text. Each case names the key and what was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// No such setting.
     UnknownKey {

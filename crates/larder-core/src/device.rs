@@ -71,6 +71,7 @@ pub enum SharedPage {
 
 /// Why a device call failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceError {
     /// The memory (or the address space) does not suffice. The caller may free some and try again.
     OutOfMemory,

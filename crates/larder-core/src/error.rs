@@ -10,6 +10,7 @@ use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum Error {
     /// No memory could be found, whatever was tried.
     OutOfMemory(Box<OutOfMemory>),
@@ -54,6 +55,7 @@ pub enum Error {
 
 /// Why bytes do not name shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ShareProblem {
     /// They are of a format newer than those known here.
     Version(u8),
@@ -87,6 +89,7 @@ impl fmt::Display for ShareProblem {
 
 /// Why a private pool cannot be used in a certain way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PoolProblem {
     /// There is no such pool.
     Unknown,
@@ -138,6 +141,7 @@ impl fmt::Display for PoolProblem {
 
 /// Why a call about a stream and its captures was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CaptureProblem {
     /// No scope is open, and a capture runs inside one.
     NoScope,

@@ -7,6 +7,7 @@ use crate::types::{Bytes, DeviceIndex};
 
 /// Everything there is to know about a request that could not be met.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct OutOfMemory {
     /// The device that had no room.
     pub device: DeviceIndex,
@@ -41,6 +42,27 @@ pub struct OutOfMemory {
 }
 
 impl OutOfMemory {
+    /// A request for so many bytes of a device; all other numbers are yet to be filled in.
+    pub fn new(device: DeviceIndex, requested_bytes: u64) -> OutOfMemory {
+        OutOfMemory {
+            device,
+            requested_bytes,
+            rounded_bytes: requested_bytes,
+            tried_bytes: requested_bytes,
+            free_bytes: 0,
+            total_bytes: 0,
+            allocated_bytes: 0,
+            reserved_bytes: 0,
+            private_free_bytes: 0,
+            cap_bytes: None,
+            largest_free_block_bytes: 0,
+            processes: Vec::new(),
+            expandable_segments: false,
+            rejected: false,
+            captured: false,
+        }
+    }
+
     /// Bytes that the allocator holds but that neither a live allocation nor a private pool uses.
     pub fn unallocated_bytes(&self) -> u64 {
         let used_bytes = self.allocated_bytes.saturating_add(self.private_free_bytes);

@@ -124,6 +124,7 @@ impl fmt::Display for Policy {
 
 /// No policy has this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnknownPolicy(pub String);
 
 impl fmt::Display for UnknownPolicy {

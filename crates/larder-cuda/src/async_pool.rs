@@ -282,23 +282,13 @@ impl AsyncPool {
         let memory = self.device.memory_info().unwrap_or(unknown);
         let (live_bytes, cap_bytes) = (shelf.live_bytes, shelf.cap_bytes);
         drop(shelf);
-        let report = OutOfMemory {
-            device: properties.index,
-            requested_bytes: size_bytes,
-            rounded_bytes: size_bytes,
-            tried_bytes: size_bytes,
-            free_bytes: memory.free_bytes,
-            total_bytes: memory.total_bytes,
-            allocated_bytes: live_bytes,
-            reserved_bytes: self.stats().map_or(live_bytes, |stats| stats.reserved_bytes),
-            private_free_bytes: 0,
-            cap_bytes,
-            largest_free_block_bytes: 0,
-            processes: self.device.processes(),
-            expandable_segments: false,
-            rejected: false,
-            captured: false,
-        };
+        let mut report = OutOfMemory::new(properties.index, size_bytes);
+        report.free_bytes = memory.free_bytes;
+        report.total_bytes = memory.total_bytes;
+        report.allocated_bytes = live_bytes;
+        report.reserved_bytes = self.stats().map_or(live_bytes, |stats| stats.reserved_bytes);
+        report.cap_bytes = cap_bytes;
+        report.processes = self.device.processes();
         let observers = self.observers.lock().unwrap_or_else(PoisonError::into_inner).clone();
         for observer in observers {
             observer(&report);

@@ -1,18 +1,16 @@
 //! What can go wrong before there is a device to ask.
 
+use std::fmt;
+
 use larder_core::device::DeviceError;
 
 /// Why a GPU cannot be had, or a call to it failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CudaError {
     /// The driver's library is not on this machine.
-    #[error(
-        "there is no CUDA driver on this machine: the library libcuda.so.1 cannot be loaded; \
-         install the NVIDIA driver, or use a simulated GPU"
-    )]
     NoDriver,
     /// The driver is there, but has no GPU of this index.
-    #[error("there is no GPU {index} on this machine: the driver knows {count}")]
     NoDevice {
         /// What was asked for.
         index: u32,
@@ -20,7 +18,6 @@ pub enum CudaError {
         count: u32,
     },
     /// The driver refused a call.
-    #[error("the CUDA driver refused to {call}: {error}")]
     Driver {
         /// What we asked of it.
         call: &'static str,
@@ -28,12 +25,34 @@ pub enum CudaError {
         error: DeviceError,
     },
     /// The GPU has no stream-ordered memory pools.
-    #[error("GPU {index} has no memory pools, which backend:cudaMallocAsync needs")]
     NoMemoryPools {
         /// Which GPU.
         index: u32,
     },
 }
+
+impl fmt::Display for CudaError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CudaError::NoDriver => write!(
+                f,
+                "there is no CUDA driver on this machine: the library libcuda.so.1 cannot be loaded; \
+                 install the NVIDIA driver, or use a simulated GPU"
+            ),
+            CudaError::NoDevice { index, count } => {
+                write!(f, "there is no GPU {index} on this machine: the driver knows {count}")
+            }
+            CudaError::Driver { call, error } => {
+                write!(f, "the CUDA driver refused to {call}: {error}")
+            }
+            CudaError::NoMemoryPools { index } => {
+                write!(f, "GPU {index} has no memory pools, which backend:cudaMallocAsync needs")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CudaError {}
 
 impl CudaError {
     /// Turns a refusal into an error that names the call.

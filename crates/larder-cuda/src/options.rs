@@ -28,10 +28,28 @@ impl ShareBy {
 
 /// What can be chosen about a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CudaOptions {
     /// How pages are made known to other processes.
     pub share_by: ShareBy,
     /// Whether the device's context is made at the first call that needs it and not at once. It takes
     /// some hundred MiB, so a process with many GPUs of which it uses few wants this.
     pub late_context: bool,
+}
+
+/// Each takes the options as they are so far, and gives them back with one of them set.
+impl CudaOptions {
+    /// How pages are made known to other processes.
+    #[must_use]
+    pub fn share_by(mut self, share_by: ShareBy) -> Self {
+        self.share_by = share_by;
+        self
+    }
+
+    /// Whether the context is made at the first call that needs it.
+    #[must_use]
+    pub fn late_context(mut self, late_context: bool) -> Self {
+        self.late_context = late_context;
+        self
+    }
 }

@@ -45,6 +45,7 @@ impl From<DeviceError> for Status {
             DeviceError::OutOfMemory => Status::OUT_OF_MEMORY,
             DeviceError::NotSupported => Status::NOT_SUPPORTED,
             DeviceError::Other { code, .. } => Status(code),
+            _ => Status::UNKNOWN,
         }
     }
 }

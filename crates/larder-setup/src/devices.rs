@@ -36,6 +36,7 @@ pub enum Devices {
 
 /// Why devices cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DevicesError {
     /// The text names no devices.
     Text(String),
@@ -135,7 +136,8 @@ impl Devices {
             &Devices::Simulated { memory_bytes, count } => {
                 let simulated = |index| -> Arc<dyn Device> {
                     let wire = wire();
-                    let options = SimOptions { index, memory_bytes, wire, ..SimOptions::default() };
+                    let options =
+                        SimOptions::default().index(index).memory_bytes(memory_bytes).wire(wire);
                     Arc::new(SimDevice::new(options))
                 };
                 Ok((0..count).map(simulated).collect())
@@ -176,7 +178,7 @@ fn open_cuda(
     prepare: fn(CudaDevice) -> CudaDevice,
 ) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
     // A process may see many GPUs and use one.
-    let options = CudaOptions { late_context: true, ..CudaOptions::default() };
+    let options = CudaOptions::default().late_context(true);
     let open = |index| -> Result<Arc<dyn Device>, CudaError> {
         Ok(Arc::new(prepare(CudaDevice::new(index, options)?)))
     };
@@ -234,7 +236,7 @@ mod tests {
         assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
         offer("offered-in-a-test", || {
             let device = |index| -> Arc<dyn Device> {
-                Arc::new(SimDevice::new(SimOptions { index, ..SimOptions::default() }))
+                Arc::new(SimDevice::new(SimOptions::default().index(index)))
             };
             Ok(vec![device(0), device(1)])
         });

@@ -8,62 +8,19 @@ use larder_core::device::{
     Device, DeviceError, HANDLE_BYTES, MemoryInfo, ProcessMemory, Properties, SharedPage,
 };
 use larder_core::types::{
-    Addr, CaptureId, DeviceIndex, EventId, GIB, NodeId, PageHandle, Span, StreamId,
+    Addr, CaptureId, DeviceIndex, EventId, NodeId, PageHandle, Span, StreamId,
 };
 
 use crate::calls::{CallKind, Calls, release_extra_ns};
 use crate::faults::{FaultPlan, Faults, TenantStep};
 use crate::hands::Hands;
 use crate::memory::{Memory, UNIT_BYTES};
-use crate::sharing::{Sharing, Wire};
+use crate::options::SimOptions;
+use crate::sharing::Sharing;
 use crate::streams::Streams;
 
 /// The process number under which the other tenant of the device's memory is listed.
 pub const TENANT_PID: u32 = u32::MAX;
-
-/// What kind of device to simulate.
-#[derive(Clone, Debug)]
-pub struct SimOptions {
-    /// Which device of the process; below 1024. Devices of different index share no address.
-    pub index: u32,
-    /// All the memory that the device has.
-    pub memory_bytes: u64,
-    /// Whether reserve, create, map and their inverses work.
-    pub virtual_memory: bool,
-    /// Addresses that plain allocations get first, for replaying a recorded device.
-    ///
-    /// An allocation takes the next address in the list that was recorded for exactly its size,
-    /// skipping those that are not free; when none is left it takes the lowest free address. An
-    /// address is placed at the start of the device's plain region plus its recorded value, so
-    /// that order and distances are kept.
-    pub recorded_addresses: Vec<Span>,
-    /// What goes wrong.
-    pub faults: FaultPlan,
-    /// Where other processes find what is shared: devices with clones of one wire are processes of
-    /// one machine.
-    pub wire: Wire,
-    /// Whether other devices can reach this one's memory.
-    pub peers: bool,
-    /// How long, in real time, it takes to begin or to end a capture and to destroy a stream, so
-    /// that threads can get in each other's way as they do on a real device.
-    pub pause: Duration,
-}
-
-impl Default for SimOptions {
-    /// Device 0 with 80 GiB and virtual memory, on which nothing goes wrong.
-    fn default() -> SimOptions {
-        SimOptions {
-            index: 0,
-            memory_bytes: 80 * GIB,
-            virtual_memory: true,
-            recorded_addresses: Vec::new(),
-            faults: FaultPlan::default(),
-            wire: Wire::default(),
-            peers: true,
-            pause: Duration::ZERO,
-        }
-    }
-}
 
 /// A simulated GPU. The crate's page says what is modelled.
 #[derive(Debug)]

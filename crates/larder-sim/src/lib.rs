@@ -50,6 +50,7 @@ pub mod generate;
 mod hands;
 mod memory;
 mod op;
+mod options;
 pub mod random;
 pub mod script;
 mod sharing;
@@ -58,7 +59,8 @@ mod streams;
 
 pub use calls::{CallKind, Calls, release_extra_ns};
 pub use capacity::parse_capacity;
-pub use device::{SimDevice, SimOptions, TENANT_PID};
+pub use device::{SimDevice, TENANT_PID};
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
+pub use options::SimOptions;
 pub use sharing::Wire;

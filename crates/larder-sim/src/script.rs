@@ -9,6 +9,7 @@ pub use crate::op::{Op, Route};
 
 /// Why a script cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScriptError {
     /// The line at fault, counted from 1.
     pub line: usize,

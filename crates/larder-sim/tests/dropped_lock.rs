@@ -198,11 +198,7 @@ fn a_history_that_is_turned_off_meanwhile_keeps_no_context_of_the_call() {
         top.allocator.check().unwrap();
     });
     let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(Stack(Vec::new()))) };
-    let options = HistoryOptions {
-        level: Level::All,
-        context_hook: Some(Arc::new(hook)),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::All).context_hook(Arc::new(hook));
     top.allocator.record_history(options).unwrap();
     let block = top.allocator.malloc(5 * MIB, MAIN).unwrap();
     top.allocator.check().unwrap();

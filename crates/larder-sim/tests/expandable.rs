@@ -354,7 +354,7 @@ fn a_waiting_block_is_neither_grown_into_nor_unmapped() {
 #[test]
 fn a_device_without_virtual_memory_gets_plain_segments() {
     for policy in Policy::all() {
-        let options = SimOptions { virtual_memory: false, ..SimOptions::default() };
+        let options = SimOptions::default().virtual_memory(false);
         let top = BenchTop::with(options, ON, policy);
         assert!(!top.allocator.config().expandable_segments);
         let addr = top.malloc(2 * MIB);

@@ -18,7 +18,7 @@ const SIDE: StreamId = StreamId(1);
 
 /// An allocator on a device of 100 MiB.
 fn allocator(conf: &str, policy: Policy) -> (Arc<SimDevice>, Allocator) {
-    let options = SimOptions { memory_bytes: 100 * MIB, ..SimOptions::default() };
+    let options = SimOptions::default().memory_bytes(100 * MIB);
     let device = Arc::new(SimDevice::new(options));
     let allocator = Allocator::new(device.clone(), Config::parse(conf).unwrap(), policy);
     (device, allocator)
@@ -31,7 +31,7 @@ fn counting_hook() -> (Arc<AtomicU64>, HistoryOptions) {
     let hook = move || -> Option<Arc<dyn Context>> {
         Some(Arc::new(call(counted.fetch_add(1, Ordering::Relaxed) + 1)))
     };
-    let options = HistoryOptions { context_hook: Some(Arc::new(hook)), ..Default::default() };
+    let options = HistoryOptions::default().context_hook(Arc::new(hook));
     (calls, options)
 }
 
@@ -103,7 +103,7 @@ fn each_level_has_the_contexts_of_its_own() {
     let story = |level| {
         let (_, allocator) = allocator("", Policy::torch_2_11());
         let (calls, options) = counting_hook();
-        allocator.record_history(HistoryOptions { level, ..options }).unwrap();
+        allocator.record_history(options.level(level)).unwrap();
         let kept = allocator.malloc(100, MAIN).unwrap();
         let freed = allocator.malloc(200, MAIN).unwrap();
         allocator.free(freed).unwrap();
@@ -125,7 +125,7 @@ fn each_level_has_the_contexts_of_its_own() {
 #[test]
 fn contexts_need_a_hook() {
     let (_, allocator) = allocator("", Policy::default());
-    let options = HistoryOptions { level: Level::State, ..HistoryOptions::default() };
+    let options = HistoryOptions::default().level(Level::State);
     assert_eq!(allocator.record_history(options), Err(Error::NoContextHook));
     assert!(!allocator.is_recording());
 }
@@ -145,12 +145,8 @@ fn a_context_lives_as_long_as_something_names_it() {
         let seen = seen.lock().unwrap();
         (0..seen.len()).filter(|&at| seen[at].strong_count() > 0).collect::<Vec<_>>()
     };
-    let options = HistoryOptions {
-        level: Level::All,
-        max_entries: 2,
-        context_hook: Some(Arc::new(hook)),
-        ..HistoryOptions::default()
-    };
+    let options =
+        HistoryOptions::default().level(Level::All).max_entries(2).context_hook(Arc::new(hook));
     allocator.record_history(options).unwrap();
     let first = allocator.malloc(100, MAIN).unwrap();
     let second = allocator.malloc(200, MAIN).unwrap();
@@ -171,7 +167,7 @@ fn a_context_lives_as_long_as_something_names_it() {
 fn live_blocks_keep_their_contexts_when_the_history_ends() {
     let (_, allocator) = allocator("", Policy::default());
     let (calls, options) = counting_hook();
-    allocator.record_history(HistoryOptions { level: Level::All, ..options }).unwrap();
+    allocator.record_history(options.level(Level::All)).unwrap();
     let block = allocator.malloc(100, MAIN).unwrap();
     allocator.stop_history();
     assert_eq!(call_of(allocator.context_of(block).as_ref()), Some(1));
@@ -188,11 +184,7 @@ fn live_blocks_keep_their_contexts_when_the_history_ends() {
 fn contexts_that_say_the_same_are_kept_once() {
     let (_, allocator) = allocator("", Policy::default());
     let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(call(7))) };
-    let options = HistoryOptions {
-        level: Level::All,
-        context_hook: Some(Arc::new(hook)),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::All).context_hook(Arc::new(hook));
     allocator.record_history(options).unwrap();
     let blocks: Vec<Addr> = (1..50).map(|size| allocator.malloc(size, MAIN).unwrap()).collect();
     assert_eq!(allocator.context_count(), 1);
@@ -205,11 +197,7 @@ fn contexts_that_say_the_same_are_kept_once() {
 #[test]
 fn a_hook_may_look_at_the_rust_stack() {
     let (_, allocator) = allocator("", Policy::default());
-    let options = HistoryOptions {
-        level: Level::Alloc,
-        context_hook: Some(RustStack::hook()),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::Alloc).context_hook(RustStack::hook());
     allocator.record_history(options).unwrap();
     let block = allocator.malloc(100, MAIN).unwrap();
     let frames = allocator.context_of(block).unwrap().frames();
@@ -221,7 +209,7 @@ fn a_hook_may_look_at_the_rust_stack() {
 fn the_newest_entries_stay_and_some_are_skipped() {
     let (_, allocator) = allocator("", Policy::default());
     let skip: Actions = [Action::FreeRequested, Action::Snapshot].into_iter().collect();
-    let options = HistoryOptions { max_entries: 3, skip, ..HistoryOptions::default() };
+    let options = HistoryOptions::default().max_entries(3).skip(skip);
     allocator.record_history(options.clone()).unwrap();
     for size in 1..=3 {
         let block = allocator.malloc(size, MAIN).unwrap();
@@ -231,10 +219,10 @@ fn the_newest_entries_stay_and_some_are_skipped() {
         everything(allocator).trace.iter().map(|entry| entry.size_bytes).collect()
     };
     assert_eq!(sizes(&allocator), [2, 3, 3]);
-    allocator.record_history(HistoryOptions { max_entries: 4, ..options.clone() }).unwrap();
+    allocator.record_history(options.clone().max_entries(4)).unwrap();
     let _block = allocator.malloc(4, MAIN).unwrap();
     assert_eq!(sizes(&allocator), [2, 3, 3, 4], "what was remembered stays");
-    allocator.record_history(HistoryOptions { clear: true, ..options }).unwrap();
+    allocator.record_history(options.clear(true)).unwrap();
     assert!(sizes(&allocator).is_empty());
 }
 
@@ -248,7 +236,7 @@ fn trackers_hear_everything_under_the_lock_and_observers_outside_it() {
     let block = allocator.malloc(100, MAIN).unwrap();
     assert_eq!(*told.lock().unwrap(), [Action::SegmentAlloc, Action::Alloc], "with no history on");
     let skip: Actions = Action::ALL.into_iter().collect();
-    allocator.record_history(HistoryOptions { skip, ..HistoryOptions::default() }).unwrap();
+    allocator.record_history(HistoryOptions::default().skip(skip)).unwrap();
     allocator.free(block).unwrap();
     assert!(everything(&allocator).trace.is_empty());
     let expected = [Action::FreeRequested, Action::FreeCompleted, Action::Snapshot];
@@ -305,13 +293,13 @@ fn a_snapshot_shows_one_pool_or_everything_with_or_without_traces() {
     let all = everything(&allocator);
     assert_eq!(all.runs.len(), 2);
     assert_eq!(all.trace.iter().filter(|entry| entry.pool == pool).count(), 2);
-    let only = SnapshotOptions { pool: Some(pool), traces: false };
+    let only = SnapshotOptions::default().pool(Some(pool)).traces(false);
     let one = allocator.take_snapshot(only);
     assert!(one.trace.is_empty());
     let [run] = &one.runs[..] else { panic!("one segment: {:?}", one.runs) };
     assert_eq!((run.pool, run.addr, run.blocks[0].state), (pool, inside, State::Live));
     assert_eq!((run.allocated_bytes(), run.requested_bytes()), (512, 100));
-    let none = SnapshotOptions { pool: Some(PoolId(0, 8)), traces: true };
+    let none = SnapshotOptions::default().pool(Some(PoolId(0, 8))).traces(true);
     assert!(allocator.take_snapshot(none).runs.is_empty());
     let shots: Vec<_> = everything(&allocator)
         .trace
@@ -327,7 +315,7 @@ fn a_context_is_the_callers_although_the_lock_is_dropped_in_the_middle() {
     let (_, allocator) = allocator("release_lock_on_cudamalloc:True", Policy::torch_2_11());
     let allocator = Arc::new(allocator);
     let (_, options) = counting_hook();
-    allocator.record_history(HistoryOptions { level: Level::All, ..options }).unwrap();
+    allocator.record_history(options.level(Level::All)).unwrap();
     // The callback of a miss allocates too, between the miss and the segment.
     let (caller, is_inside) = (Arc::downgrade(&allocator), AtomicUsize::new(0));
     allocator.on_miss(move || {
@@ -358,7 +346,7 @@ fn a_context_is_the_callers_although_the_lock_is_dropped_in_the_middle() {
 fn threads_record_at_once_and_every_event_is_there() {
     let (_, allocator) = allocator("", Policy::default());
     let (_, options) = counting_hook();
-    allocator.record_history(HistoryOptions { level: Level::All, ..options }).unwrap();
+    allocator.record_history(options.level(Level::All)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
             let allocator = &allocator;
@@ -386,7 +374,7 @@ fn threads_record_at_once_and_every_event_is_there() {
 #[test]
 fn a_fleet_remembers_on_every_device() {
     let allocators = (0..2).map(|index| {
-        let device = SimDevice::new(SimOptions { index, ..SimOptions::default() });
+        let device = SimDevice::new(SimOptions::default().index(index));
         Allocator::new(Arc::new(device), Config::default(), Policy::default())
     });
     let fleet = Fleet::new(allocators.collect());
@@ -418,7 +406,8 @@ fn a_context_that_comes_too_late_is_let_go_of() {
         };
         let level = Level::All;
         let context_hook = Some(Arc::new(hook) as _);
-        let options = HistoryOptions { level, context_hook, ..Default::default() };
+        let mut options = HistoryOptions::default().level(level);
+        options.context_hook = context_hook;
         allocator.record_history(options).unwrap();
         let blocks = [0, 1].map(|_| allocator.malloc(6 * MIB, MAIN).unwrap());
         assert_eq!(allocator.context_count(), 0);
@@ -435,10 +424,10 @@ fn a_context_that_comes_back_too_late_is_let_go_of() {
     let (_, allocator) = allocator("", Policy::torch_2_11());
     let allocator = Arc::new(allocator);
     let (_, options) = counting_hook();
-    allocator.record_history(HistoryOptions { level: Level::All, ..options }).unwrap();
+    allocator.record_history(options.level(Level::All)).unwrap();
     let weak = Arc::downgrade(&allocator);
     allocator.on_miss(move || {
-        let entries = HistoryOptions { clear: true, ..HistoryOptions::default() };
+        let entries = HistoryOptions::default().clear(true);
         weak.upgrade().unwrap().record_history(entries).unwrap();
         false
     });

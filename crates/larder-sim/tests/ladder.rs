@@ -19,7 +19,7 @@ use witness::Witness;
 
 /// An allocator on a device of this much memory that writes its calls down.
 fn watched(memory_bytes: u64, settings: &str, policy: Policy) -> (Arc<Witness>, Allocator) {
-    let device = SimDevice::new(SimOptions { memory_bytes, ..SimOptions::default() });
+    let device = SimDevice::new(SimOptions::default().memory_bytes(memory_bytes));
     let witness = Arc::new(Witness::new(device));
     let config = Config::parse(settings).unwrap();
     let allocator = Allocator::new(witness.clone(), config, policy);
@@ -156,23 +156,14 @@ fn out_of_memory_is_told_in_numbers() {
     let report = top.oom(51 * MIB + 1);
     let own = ProcessMemory { pid: std::process::id(), own: true, used_bytes: 40 * MIB };
     let tenant = ProcessMemory { pid: TENANT_PID, own: false, used_bytes: 10 * MIB };
-    let expected = OutOfMemory {
-        device: DeviceIndex(0),
-        requested_bytes: 51 * MIB + 1,
-        rounded_bytes: 51 * MIB + 512,
-        tried_bytes: 52 * MIB,
-        free_bytes: 50 * MIB,
-        total_bytes: 100 * MIB,
-        allocated_bytes: 40 * MIB,
-        reserved_bytes: 40 * MIB,
-        private_free_bytes: 0,
-        cap_bytes: None,
-        largest_free_block_bytes: 0,
-        processes: vec![own, tenant],
-        expandable_segments: false,
-        rejected: false,
-        captured: false,
-    };
+    let mut expected = OutOfMemory::new(DeviceIndex(0), 51 * MIB + 1);
+    expected.rounded_bytes = 51 * MIB + 512;
+    expected.tried_bytes = 52 * MIB;
+    expected.free_bytes = 50 * MIB;
+    expected.total_bytes = 100 * MIB;
+    expected.allocated_bytes = 40 * MIB;
+    expected.reserved_bytes = 40 * MIB;
+    expected.processes = vec![own, tenant];
     assert_eq!(report, expected);
     top.free(live);
 }

@@ -172,15 +172,13 @@ fn a_clock_that_panics() {
         let mood = Mood::default();
         let (clock, time_ns) = (mood.clone(), AtomicU64::new(0));
         let hook = || -> Option<Arc<dyn Context>> { None };
-        let options = HistoryOptions {
-            level: if contexts { Level::All } else { Level::Never },
-            context_hook: Some(Arc::new(hook)),
-            clock: Some(Arc::new(move || {
+        let options = HistoryOptions::default()
+            .level(if contexts { Level::All } else { Level::Never })
+            .context_hook(Arc::new(hook))
+            .clock(Arc::new(move || {
                 clock.show();
                 time_ns.fetch_add(1, Ordering::Relaxed)
-            })),
-            ..HistoryOptions::default()
-        };
+            }));
         top.allocator.record_history(options).unwrap();
         panics_by_turns(&top, &mood);
     }
@@ -288,11 +286,7 @@ fn a_context_that_panics() {
     let mood = Mood::default();
     let hook_mood = mood.clone();
     let hook = move || -> Option<Arc<dyn Context>> { Some(Arc::new(Sullen(hook_mood.clone()))) };
-    let options = HistoryOptions {
-        level: Level::All,
-        context_hook: Some(Arc::new(hook)),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::All).context_hook(Arc::new(hook));
     top.allocator.record_history(options).unwrap();
     panics_by_turns(&top, &mood);
 }
@@ -302,14 +296,10 @@ fn a_context_hook_a_miss_callback_and_an_observer_that_panic() {
     let top = BenchTop::larder(GIB, "");
     let [hooked, missed, observed] = [Mood::default(), Mood::default(), Mood::default()];
     let mood = hooked.clone();
-    let options = HistoryOptions {
-        level: Level::All,
-        context_hook: Some(Arc::new(move || {
-            mood.show();
-            None
-        })),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::All).context_hook(Arc::new(move || {
+        mood.show();
+        None
+    }));
     top.allocator.record_history(options).unwrap();
     let mood = missed.clone();
     top.allocator.on_miss(move || {

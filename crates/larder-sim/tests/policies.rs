@@ -297,11 +297,7 @@ fn segment_context_stays_although_blocks_split_and_merge() {
     let story = |policy| {
         let top = BenchTop::new(GIB, "", policy);
         let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(Stack::default())) };
-        let options = HistoryOptions {
-            level: Level::State,
-            context_hook: Some(Arc::new(hook)),
-            ..HistoryOptions::default()
-        };
+        let options = HistoryOptions::default().level(Level::State).context_hook(Arc::new(hook));
         top.allocator.record_history(options).unwrap();
         let has_context =
             || top.allocator.take_snapshot(SnapshotOptions::default()).runs[0].context.is_some();
@@ -327,7 +323,7 @@ fn pool_snapshot_is_whole_beyond_the_first_hole() {
             top.allocator.drop_pool_use(pool).unwrap();
         }
         top.allocator.empty_pool(pool).unwrap();
-        let options = SnapshotOptions { pool: Some(pool), traces: false };
+        let options = SnapshotOptions::default().pool(Some(pool)).traces(false);
         let runs = top.allocator.take_snapshot(options).runs;
         let all = top.allocator.take_snapshot(SnapshotOptions::default()).runs;
         assert_eq!((all.len(), all[0].addr), (1, second));

@@ -22,7 +22,7 @@ struct Process {
 
 impl Process {
     fn new(wire: &Wire, settings: &str) -> Process {
-        let options = SimOptions { wire: wire.clone(), ..SimOptions::default() };
+        let options = SimOptions::default().wire(wire.clone());
         let device = Arc::new(SimDevice::new(options));
         let config = Config::parse(settings).unwrap();
         let allocator = Allocator::new(Arc::clone(&device) as _, config, Policy::default());
@@ -176,7 +176,7 @@ fn addr_page(addr: Addr) -> Span {
 
 #[test]
 fn a_peer_that_cannot_reach_the_memory_is_an_error() {
-    let options = SimOptions { peers: false, ..SimOptions::default() };
+    let options = SimOptions::default().peers(false);
     let device = Arc::new(SimDevice::new(options));
     let allocator = Allocator::new(device, Config::default(), Policy::default());
     let refused = allocator.open_to_peer(DeviceIndex(1));

@@ -28,7 +28,7 @@ enum By {
 /// A device on which it takes a while to begin or to end a capture.
 fn slow_top(settings: &str, policy: Policy) -> BenchTop {
     let pause = Duration::from_micros(200);
-    BenchTop::with(SimOptions { pause, ..SimOptions::default() }, settings, policy)
+    BenchTop::with(SimOptions::default().pause(pause), settings, policy)
 }
 
 /// One capture after the other on two streams, each with blocks that both use. Blocks that were used

@@ -246,13 +246,8 @@ fn settings_and_caps_change_while_threads_allocate() {
 
 /// One allocator for each of so many devices.
 fn fleet(count: u32) -> (Vec<Arc<SimDevice>>, Fleet) {
-    let device = |index| {
-        Arc::new(SimDevice::new(SimOptions {
-            index,
-            memory_bytes: 4 * GIB,
-            ..SimOptions::default()
-        }))
-    };
+    let device =
+        |index| Arc::new(SimDevice::new(SimOptions::default().index(index).memory_bytes(4 * GIB)));
     let devices: Vec<_> = (0..count).map(device).collect();
     let allocators = devices
         .iter()

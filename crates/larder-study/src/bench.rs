@@ -5,7 +5,7 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use larder_core::allocator::history::{Clock, HistoryOptions};
+use larder_core::allocator::history::HistoryOptions;
 use larder_core::types::{Addr, StreamId};
 use larder_core::{Allocator, Error};
 use larder_sim::script::Op;
@@ -99,8 +99,8 @@ pub fn bench(
         let clock = quanta::Clock::new();
         let start = clock.raw();
         let now_ns = move || clock.delta_as_nanos(start, clock.raw());
-        let clock = Some(Arc::new(now_ns) as Clock);
-        allocator.record_history(HistoryOptions { max_entries, clock, ..Default::default() })?;
+        let options = HistoryOptions::default().max_entries(max_entries);
+        allocator.record_history(options.clock(Arc::new(now_ns)))?;
     }
     let (steps, slots) = steps(&workload.ops);
     let streams = workload.ops.iter().filter_map(|op| match op {

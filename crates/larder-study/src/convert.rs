@@ -102,6 +102,7 @@ pub fn convert(
 
 /// Why a snapshot was not written; one sentence.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Unsaved {
     /// It cannot be had in this format.
     Snapshot(String),

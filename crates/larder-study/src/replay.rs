@@ -47,11 +47,11 @@ impl Setup {
             Addresses::Recorded => workload.segment_addresses.clone(),
             Addresses::Lowest => Vec::new(),
         };
-        let device = Arc::new(SimDevice::new(SimOptions {
-            memory_bytes: self.memory_bytes,
-            recorded_addresses,
-            ..SimOptions::default()
-        }));
+        let device = Arc::new(SimDevice::new(
+            SimOptions::default()
+                .memory_bytes(self.memory_bytes)
+                .recorded_addresses(recorded_addresses),
+        ));
         let allocator = Allocator::new(device.clone(), self.config.clone(), self.policy.clone());
         (device, allocator)
     }
@@ -86,6 +86,7 @@ impl Outcome {
 
 /// Why a replay could not go on: an error that is not out of memory.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ReplayError {
     /// Which operation, from 0.
     pub index: usize,

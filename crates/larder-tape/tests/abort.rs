@@ -121,11 +121,7 @@ fn contexts_and_remarks_are_on_the_tape() {
         .collect();
     let stack = Stack(frames.clone());
     let hook = move || -> Option<Arc<dyn Context>> { Some(Arc::new(stack.clone())) };
-    let options = HistoryOptions {
-        level: Level::All,
-        context_hook: Some(Arc::new(hook)),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default().level(Level::All).context_hook(Arc::new(hook));
     allocator.record_history(options).unwrap();
     let recorder = Recorder::create(&path).unwrap();
     recorder.listen(&allocator);

@@ -13,7 +13,7 @@ fn main() -> Result<(), Error> {
             counter.fetch_add(1, Ordering::Relaxed);
             println!("observer: {} bytes did not fit", report.requested_bytes);
         })
-        .simulated_with(SimOptions { memory_bytes: 1 << 30, ..SimOptions::default() })?;
+        .simulated_with(SimOptions::default().memory_bytes(1 << 30))?;
     let stream = allocator.new_stream()?;
 
     let weights = allocator.alloc::<u8>(900 << 20, &stream)?;

@@ -5,7 +5,7 @@ use larder::{Allocator, Error, SimOptions, Wire};
 fn main() -> Result<(), Error> {
     let wire = Wire::default();
     let process = || {
-        let options = SimOptions { wire: wire.clone(), ..SimOptions::default() };
+        let options = SimOptions::default().wire(wire.clone());
         Allocator::builder().settings("expandable_segments:True")?.simulated_with(options)
     };
     let [sender, receiver] = [process()?, process()?];

@@ -410,10 +410,11 @@ impl Allocator {
         match &self.0.backend {
             Backend::Native(native) => native.config(),
             #[cfg(feature = "cuda")]
-            Backend::Async(_) => Config {
-                backend: larder_core::config::Backend::CudaMallocAsync,
-                ..Config::default()
-            },
+            Backend::Async(_) => {
+                let mut config = Config::default();
+                config.backend = larder_core::config::Backend::CudaMallocAsync;
+                config
+            }
         }
     }
 

@@ -115,7 +115,7 @@ impl Builder {
 
     /// An allocator for a simulated GPU of this index, with 80 GiB.
     pub fn simulated(self, index: u32) -> Result<Allocator, Error> {
-        self.simulated_with(SimOptions { index, ..SimOptions::default() })
+        self.simulated_with(SimOptions::default().index(index))
     }
 
     /// An allocator for a simulated GPU of any kind.

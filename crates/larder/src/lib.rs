@@ -77,14 +77,20 @@ pub use larder_snapshot as snapshot;
 /// The version of `cudarc` whose traits a [`Buffer`] implements.
 #[cfg(feature = "cudarc")]
 pub use cudarc;
+/// What [`Error::Allocator`] says.
+pub use larder_core::Error as AllocatorError;
 pub use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
-pub use larder_core::device::{DeviceError, MemoryInfo};
+pub use larder_core::config::ConfigError;
+pub use larder_core::device::{DeviceError, MemoryInfo, ProcessMemory};
+pub use larder_core::error::{CaptureProblem, PoolProblem, ShareProblem};
 pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
 pub use larder_core::heap::states::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
-pub use larder_core::{Addr, Bytes, Config, MemPool, OutOfMemory, Policy, Stats, StreamId};
+pub use larder_core::{
+    Addr, Bytes, Config, DeviceIndex, MemPool, OutOfMemory, Policy, PoolId, Stats, StreamId,
+};
 #[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};

@@ -17,7 +17,7 @@ use crate::error::Error;
 /// // Two simulated GPUs on one wire are two processes on one GPU.
 /// let wire = Wire::default();
 /// let process = || {
-///     let options = SimOptions { wire: wire.clone(), ..SimOptions::default() };
+///     let options = SimOptions::default().wire(wire.clone());
 ///     Allocator::builder().simulated_with(options)
 /// };
 /// let [sender, receiver] = [process()?, process()?];

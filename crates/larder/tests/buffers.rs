@@ -75,7 +75,7 @@ fn a_block_that_somebody_freed_by_address_says_so() {
 fn a_block_that_cannot_be_freed_comes_back_and_can_be_freed_later() {
     // The device refuses the first event that is asked for.
     let faults = FaultPlan::new(1).fail_nth(CallKind::Record, 1, Fault::Other);
-    let options = SimOptions { faults, ..SimOptions::default() };
+    let options = SimOptions::default().faults(faults);
     let allocator = Allocator::builder().simulated_with(options).unwrap();
     let side = allocator.new_stream().unwrap();
     let buffer = allocator.alloc::<f32>(1000, allocator.default_stream()).unwrap();
@@ -194,7 +194,7 @@ fn what_one_process_shares_another_opens() {
     let wire = Wire::default();
     for settings in ["", "expandable_segments:True"] {
         let process = || {
-            let options = SimOptions { wire: wire.clone(), ..SimOptions::default() };
+            let options = SimOptions::default().wire(wire.clone());
             let builder = Allocator::builder().settings(settings).unwrap();
             builder.simulated_with(options).unwrap()
         };

@@ -48,7 +48,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (source, files) in &masked {
         let modules = files.iter().map(|(module, path, code)| {
-            (module.clone(), (*path, without_tests(source::tokens(code))))
+            (module.clone(), (*path, without_tests(&source::tokens(code))))
         });
         let graph = Crate { modules: modules.collect() }.graph();
         findings.extend(circles(source, &graph));
@@ -72,14 +72,14 @@ fn place(path: &str) -> Option<(&str, Module)> {
 }
 
 /// Without what stands in `#[cfg(test)] mod name { … }`: a test may look at whatever it likes.
-fn without_tests(tokens: Vec<Token<'_>>) -> Vec<Token<'_>> {
+fn without_tests<'a>(tokens: &[Token<'a>]) -> Vec<Token<'a>> {
     const MARK: [&str; 8] = ["#", "[", "cfg", "(", "test", ")", "]", "mod"];
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;
     while at < tokens.len() {
         let is_marked = tokens[at..].iter().map(|token| token.text).take(MARK.len()).eq(MARK);
         if is_marked && tokens.get(at + MARK.len() + 1).is_some_and(|token| token.text == "{") {
-            at = closing(&tokens, at + MARK.len() + 1);
+            at = closing(tokens, at + MARK.len() + 1);
         } else {
             kept.push(tokens[at]);
         }

@@ -26,6 +26,7 @@ pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// What a history remembers.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct HistoryOptions {
     /// For what contexts are gathered.
     pub level: Level,
@@ -56,6 +57,51 @@ impl Default for HistoryOptions {
     }
 }
 
+/// Each takes the options as they are so far, and gives them back with one of them set.
+impl HistoryOptions {
+    /// Gathers contexts for this.
+    #[must_use]
+    pub fn level(mut self, level: Level) -> Self {
+        self.level = level;
+        self
+    }
+
+    /// Keeps so many entries.
+    #[must_use]
+    pub fn max_entries(mut self, max_entries: usize) -> Self {
+        self.max_entries = max_entries;
+        self
+    }
+
+    /// Whether to forget what was remembered before.
+    #[must_use]
+    pub fn clear(mut self, clear: bool) -> Self {
+        self.clear = clear;
+        self
+    }
+
+    /// Does not remember these.
+    #[must_use]
+    pub fn skip(mut self, skip: Actions) -> Self {
+        self.skip = skip;
+        self
+    }
+
+    /// Gathers contexts so.
+    #[must_use]
+    pub fn context_hook(mut self, context_hook: ContextHook) -> Self {
+        self.context_hook = Some(context_hook);
+        self
+    }
+
+    /// Tells the time so.
+    #[must_use]
+    pub fn clock(mut self, clock: Clock) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+}
+
 impl fmt::Debug for HistoryOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let HistoryOptions { level, max_entries, clear, skip, .. } = self;
@@ -65,6 +111,7 @@ impl fmt::Debug for HistoryOptions {
 
 /// What a snapshot shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SnapshotOptions {
     /// The memory of this private pool alone. A pool that is not there has none.
     pub pool: Option<PoolId>,
@@ -76,6 +123,23 @@ impl Default for SnapshotOptions {
     /// Everything.
     fn default() -> SnapshotOptions {
         SnapshotOptions { pool: None, traces: true }
+    }
+}
+
+/// Each takes the options as they are so far, and gives them back with one of them set.
+impl SnapshotOptions {
+    /// Shows the memory of this private pool alone.
+    #[must_use]
+    pub fn pool(mut self, pool: impl Into<Option<PoolId>>) -> Self {
+        self.pool = pool.into();
+        self
+    }
+
+    /// Whether the history is part of it.
+    #[must_use]
+    pub fn traces(mut self, traces: bool) -> Self {
+        self.traces = traces;
+        self
     }
 }
 

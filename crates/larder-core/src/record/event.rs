@@ -67,6 +67,7 @@ impl fmt::Display for Action {
 
 /// A name that is no action's.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnknownAction(pub String);
 
 impl fmt::Display for UnknownAction {
@@ -120,6 +121,7 @@ pub enum Level {
 
 /// A name that is no level's.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UnknownLevel(pub String);
 
 impl fmt::Display for UnknownLevel {

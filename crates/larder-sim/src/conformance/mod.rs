@@ -200,7 +200,7 @@ mod tests {
     use larder_core::types::MIB;
 
     use super::*;
-    use crate::device::SimOptions;
+    use crate::SimOptions;
 
     #[test]
     fn the_simulated_device_keeps_every_promise_and_is_left_as_it_was() {

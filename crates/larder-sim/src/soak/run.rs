@@ -67,13 +67,11 @@ fn remember(allocator: &Allocator) {
         let line = calls.fetch_add(1, Ordering::Relaxed) % 1000;
         Some(Arc::new(Stack(vec![Frame { line, ..Frame::default() }])))
     };
-    let options = HistoryOptions {
-        level: Level::All,
-        max_entries: 64,
-        context_hook: Some(Arc::new(hook)),
-        clock: Some(Arc::new(|| 0)),
-        ..HistoryOptions::default()
-    };
+    let options = HistoryOptions::default()
+        .level(Level::All)
+        .max_entries(64)
+        .context_hook(Arc::new(hook))
+        .clock(Arc::new(|| 0));
     allocator.record_history(options).expect("there is a hook");
 }
 

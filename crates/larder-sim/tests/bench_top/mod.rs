@@ -36,7 +36,7 @@ pub(crate) struct BenchTop {
 impl BenchTop {
     /// A device of this much memory, with settings as text.
     pub(crate) fn new(memory_bytes: u64, settings: &str, policy: Policy) -> BenchTop {
-        BenchTop::with(SimOptions { memory_bytes, ..SimOptions::default() }, settings, policy)
+        BenchTop::with(SimOptions::default().memory_bytes(memory_bytes), settings, policy)
     }
 
     /// A device as the options say.

@@ -62,13 +62,13 @@ impl Worker {
             0..=2 => {
                 let level =
                     *self.random.pick(&[Level::Never, Level::State, Level::Alloc, Level::All]);
-                let options = HistoryOptions {
-                    level,
-                    max_entries: self.random.between(1, 64) as usize,
-                    clear: self.random.chance(0.3),
-                    context_hook: (level > Level::Never).then(|| Arc::new(ground.gather()) as _),
-                    ..HistoryOptions::default()
-                };
+                let mut options = HistoryOptions::default()
+                    .level(level)
+                    .max_entries(self.random.between(1, 64) as usize)
+                    .clear(self.random.chance(0.3));
+                if level > Level::Never {
+                    options = options.context_hook(Arc::new(ground.gather()));
+                }
                 ground.allocator.record_history(options).map_err(|error| error.to_string())?;
             }
             3 => ground.allocator.stop_history(),
@@ -87,7 +87,9 @@ impl Worker {
                 let at = self.random.next_u64();
                 let pool = if self.random.chance(0.5) { ground.some_name(at) } else { None };
                 let traces = self.random.chance(0.7);
-                ground.allocator.take_snapshot(SnapshotOptions { pool, traces });
+                ground
+                    .allocator
+                    .take_snapshot(SnapshotOptions::default().pool(pool).traces(traces));
             }
         }
         Ok(())
