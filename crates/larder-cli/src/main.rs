@@ -69,6 +69,7 @@ fn set_up(common: &Common, conf: &str) -> Result<Setup, Refusal> {
         policy: common.policy.clone(),
         config,
         memory_bytes: common.memory,
+        fraction: None,
         addresses: common.addresses,
     })
 }

@@ -17,6 +17,9 @@ use larder_sim::{Calls, SimDevice, SimOptions};
 use crate::listing::{self, Listing};
 use crate::workload::{Addresses, Workload};
 
+/// How much memory a simulated GPU has where nobody says it.
+pub const DEFAULT_MEMORY_BYTES: u64 = 80 * GIB;
+
 /// What a workload runs on.
 #[derive(Clone, Debug)]
 pub struct Setup {
@@ -26,6 +29,8 @@ pub struct Setup {
     pub config: Config,
     /// How much memory the simulated GPU has.
     pub memory_bytes: u64,
+    /// The part of it that the program is allowed, where the settings say nothing of that.
+    pub fraction: Option<f64>,
     /// Which addresses it gives.
     pub addresses: Addresses,
 }
@@ -35,7 +40,8 @@ impl Default for Setup {
         Setup {
             policy: Policy::default(),
             config: Config::default(),
-            memory_bytes: 80 * GIB,
+            memory_bytes: DEFAULT_MEMORY_BYTES,
+            fraction: None,
             addresses: Addresses::default(),
         }
     }
@@ -53,7 +59,13 @@ impl Setup {
             recorded_addresses,
             ..SimOptions::default()
         }));
-        let allocator = Allocator::new(device.clone(), self.config.clone(), self.policy.clone());
+        let mut config = self.config.clone();
+        if let Some(fraction) = self.fraction
+            && config.memory_fraction >= 1.0
+        {
+            config.memory_fraction = fraction.clamp(0.0, 1.0);
+        }
+        let allocator = Allocator::new(device.clone(), config, self.policy.clone());
         (device, allocator)
     }
 }
@@ -168,6 +180,9 @@ impl Replay {
     /// Runs all operations and gives the allocator, with all that it remembers.
     pub fn run_on(mut self, ops: &[Op]) -> Result<Allocator, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
+            if let Some(listing) = &self.listing {
+                listing.before(&self.allocator, index as u64 + 1);
+            }
             self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
         }
         Ok(self.allocator)

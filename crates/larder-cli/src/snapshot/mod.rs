@@ -7,12 +7,15 @@ mod build;
 mod emit;
 mod entry;
 mod error;
+mod flushes;
 mod json;
 mod live;
+mod memory;
 mod places;
 mod prehistory;
 mod recording;
 mod records;
+mod shadow;
 mod shape;
 mod source;
 mod tape;
@@ -34,8 +37,10 @@ pub use entry::{
 };
 pub use error::{RecordingError, SnapshotError};
 pub use live::Epoch;
+pub use memory::{RecordedMemory, ToldBy};
 pub use recording::Recording;
 
+use larder_core::config::Config;
 use serde_json::{Map, Value};
 
 use crate::pickle::{self, Interner, Limits, TextId, Texts};
@@ -83,6 +88,13 @@ impl Snapshot {
                     .to_owned(),
             )),
         }
+    }
+
+    /// The settings of the recorded allocator; the default where the snapshot has none, or some that
+    /// are not known here.
+    pub fn recorded_config(&self) -> Config {
+        let conf = self.allocator_conf.as_deref().unwrap_or_default();
+        Config::parse(conf).unwrap_or_default()
     }
 
     /// How many devices there are traces for, empty ones included.
