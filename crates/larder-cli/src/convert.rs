@@ -12,7 +12,7 @@ use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_sim::script::Op;
 use larder_tape::Recorder;
 
-use crate::file::{Contents, LoadError};
+use crate::file::{Contents, LoadError, STANDARD};
 use crate::perfetto;
 use crate::replay::{Replay, Setup};
 use crate::snapshot::{Epoch, Recording, Snapshot};
@@ -79,18 +79,18 @@ pub struct Converted {
     pub unkept_values: u64,
 }
 
-/// Writes what `input` holds to `out`. A script is run for it with the given setup; of a snapshot
-/// an op script takes the trace of one device, and everything else takes all of them. The file is
-/// there whole or not at all, but for a tape, which grows as the script runs.
+/// Writes what `input` held to `out`; `-` is standard output. A script is run for it with the given
+/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all of
+/// them. The file is there whole or not at all, but for a tape, which grows as the script runs.
 pub fn convert(
     input: &Path,
+    contents: Contents,
     out: &Path,
     format: Format,
     device: u32,
     setup: &Setup,
 ) -> Result<Converted, LoadError> {
     let said = |what: &dyn fmt::Display| LoadError(format!("{}: {what}", input.display()));
-    let contents = Contents::load(input)?;
     let snapshot = match (contents, format) {
         (Contents::Script(ops), Format::Ops) => {
             write_whole(out, |file| write_ops(&ops, file))?;
@@ -186,6 +186,17 @@ fn write_whole(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), LoadError> {
+    if path == Path::new(STANDARD) {
+        let mut out = BufWriter::new(io::stdout().lock());
+        let written = write(&mut out).and_then(|()| out.flush());
+        return match written {
+            // A reader that has seen enough, such as `head`, is no failure.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(LoadError(format!("standard output: {error}")))
+            }
+            _ => Ok(()),
+        };
+    }
     let is_packed = path.extension().is_some_and(|ending| ending == "gz");
     whole(path, |part| {
         let mut file = BufWriter::new(File::create(part)?);

@@ -9,7 +9,7 @@ use larder_core::config::Config;
 use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
-use larder_core::types::{Addr, GIB, PoolId, StreamId};
+use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions};
@@ -19,6 +19,7 @@ use crate::workload::{Addresses, Workload};
 
 /// How much memory a simulated GPU has where nobody says it.
 pub const DEFAULT_MEMORY_BYTES: u64 = 80 * GIB;
+const SMALLEST_MEMORY_BYTES: u64 = 2 * MIB;
 
 /// What a workload runs on.
 #[derive(Clone, Debug)]
@@ -48,6 +49,20 @@ impl Default for Setup {
 }
 
 impl Setup {
+    /// The same with the memory that was given, or else what the recorded program had, or else what
+    /// it is by default.
+    pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
+        match (given_bytes, workload.recorded_memory()) {
+            (Some(memory_bytes), _) => Setup { memory_bytes, fraction: None, ..self },
+            (None, Some(memory)) => {
+                // A device is no smaller than its smallest unit.
+                let memory_bytes = memory.device_bytes.max(SMALLEST_MEMORY_BYTES);
+                Setup { memory_bytes, fraction: memory.fraction, ..self }
+            }
+            (None, None) => Setup { memory_bytes: DEFAULT_MEMORY_BYTES, fraction: None, ..self },
+        }
+    }
+
     /// A fresh simulated GPU and an allocator on it, for a workload.
     pub fn build(&self, workload: &Workload) -> (Arc<SimDevice>, Allocator) {
         let recorded_addresses = match self.addresses {
@@ -85,6 +100,10 @@ pub struct Outcome {
     pub ooms: u64,
     /// What the first of them said.
     pub first_oom: Option<String>,
+    /// Which operation that was, from 0.
+    pub first_oom_index: Option<usize>,
+    /// How many operations were run.
+    pub operations: u64,
     /// How long the operations took.
     pub elapsed: Duration,
     /// What the allocator remembers, as lines, if that was asked for.
@@ -157,11 +176,15 @@ impl Replay {
         mut placed: impl FnMut(u64, Addr),
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
+        let mut first_oom_index = None;
         for (index, &op) in ops.iter().enumerate() {
             if let Some(listing) = &self.listing {
                 listing.before(&self.allocator, index as u64 + 1);
             }
             self.step(op, &mut placed).map_err(|error| ReplayError { index, op, error })?;
+            if self.ooms > 0 && first_oom_index.is_none() {
+                first_oom_index = Some(index);
+            }
         }
         let elapsed = start.elapsed();
         let listing = self.listing.take().map(|listing| listing.finish(&self.allocator));
@@ -173,6 +196,8 @@ impl Replay {
             used_bytes: self.device.used_bytes(),
             ooms: self.ooms,
             first_oom: self.first_oom,
+            first_oom_index,
+            operations: ops.len() as u64,
             elapsed,
         })
     }
@@ -188,15 +213,16 @@ impl Replay {
         Ok(self.allocator)
     }
 
-    /// Runs until the first allocation that fails; says whether all went well.
-    pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
+    /// Runs until the first allocation that fails; how often the cache was given back to try again,
+    /// if all went well.
+    pub fn fits(mut self, ops: &[Op]) -> Result<Option<u64>, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
             self.step(op, &mut |_, _| ()).map_err(|error| ReplayError { index, op, error })?;
             if self.ooms > 0 {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
     fn step(&mut self, op: Op, placed: &mut impl FnMut(u64, Addr)) -> Result<(), Error> {
