@@ -100,7 +100,7 @@ def test_the_smallest_device_is_enough(workloads: Path) -> None:
 
 def test_a_program_that_ran_out_of_memory_is_told_what_it_needs(tmp_path: Path) -> None:
     """What failed was asked for too, and the size of the device is that of the recorded one."""
-    allocator = larder.Allocator("sim:8GiB", settings="")
+    allocator = larder.Allocator(memory="8GiB", settings="")
     allocator.record_history()
     first = allocator.malloc(5_000_000_000)
     with pytest.raises(larder.OutOfMemoryError):

@@ -51,6 +51,7 @@ impl Default for Setup {
 impl Setup {
     /// The same with the memory that was given, or else what the recorded program had, or else what
     /// it is by default.
+    #[must_use]
     pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
         match (given_bytes, workload.recorded_memory()) {
             (Some(memory_bytes), _) => Setup { memory_bytes, fraction: None, ..self },

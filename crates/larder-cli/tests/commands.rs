@@ -249,6 +249,8 @@ fn options_that_could_make_no_difference_are_refused() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let out = |name: &str| folder.join(name).to_str().expect("a plain path").to_owned();
     let (ops, pickle) = (out("idle_options_out.ops"), out("idle_options_out.pickle"));
+    // An earlier run may have left them.
+    let _ = (fs::remove_file(&ops), fs::remove_file(&pickle));
     let refused: [(&[&str], &Path); 8] = [
         (&["snapshot", "--conf", "", "-o", &pickle], &snapshot),
         (&["snapshot", "--policy", "larder", "-o", &pickle], &snapshot),

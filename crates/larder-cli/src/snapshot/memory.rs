@@ -143,7 +143,8 @@ impl Levels {
             reserved_bytes = reserved_after(reserved_bytes, entry);
             held_max_bytes = held_max_bytes.max(reserved_bytes);
             match entry.action {
-                Action::SegmentAlloc | Action::SegmentMap => {
+                Action::SegmentAlloc => asked_max_bytes = asked_max_bytes.max(reserved_bytes),
+                Action::SegmentMap => {
                     grown_from.get_or_insert(before_bytes);
                 }
                 // Under a cap a request is measured before whole pages are mapped for it.
