@@ -20,7 +20,9 @@ fn text(from: &str) -> Option<(&str, &str)> {
 /// A text, or a word or number, at the beginning, and what follows it.
 fn value(from: &str) -> Option<(&str, &str)> {
     if from.starts_with('"') {
-        return text(from);
+        // With its quotation marks: a number in them is no number.
+        let (inside, after) = text(from)?;
+        return Some((&from[..inside.len() + 2], after));
     }
     let end = from.find([',', '}'])?;
     Some((from[..end].trim_end(), &from[end..]))
