@@ -194,7 +194,8 @@ fn a_program_that_ran_out_of_memory_is_told_what_it_needs() {
         }
     }
     let text = stdout(&larder(&["replay"], Some(&recording)));
-    let told = "8.00 GiB (the recorded one's: 3.34 GiB free and 4.66 GiB reserved when it ran out)";
+    let told = "8.00 GiB (the recorded one's: 3.34 GiB free and 4.66 GiB reserved when it ran out; \
+                without what other processes and the CUDA context took)";
     assert!(text.contains(told), "{text}");
     assert!(text.contains("the program itself ran out of memory 1 time"), "{text}");
     assert!(text.contains("The first allocation that failed, operation 2"), "{text}");

@@ -49,7 +49,7 @@ impl fmt::Display for RecordedMemory {
             let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
             write!(f, ", of which the program was allowed {allowed}")?;
         }
-        Ok(())
+        f.write_str("; without what other processes and the CUDA context took")
     }
 }
 
