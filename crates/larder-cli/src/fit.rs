@@ -3,7 +3,7 @@
 use larder_core::types::MIB;
 
 use crate::progress::Progress;
-use crate::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use crate::replay::{DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES, Replay, ReplayError, Setup};
 use crate::workload::Workload;
 
 /// What came of a search.
@@ -36,7 +36,7 @@ fn resolution_mb(memory_mb: u64) -> u64 {
 /// memory on a device that was larger than usual.
 pub fn search_limit_bytes(workload: &Workload) -> u64 {
     let recorded = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
-    DEFAULT_MEMORY_BYTES.max(recorded.saturating_mul(4))
+    recorded.saturating_mul(4).clamp(DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES)
 }
 
 /// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried

@@ -19,7 +19,9 @@ use crate::workload::{Addresses, Workload};
 
 /// How much memory a simulated GPU has where nobody says it.
 pub const DEFAULT_MEMORY_BYTES: u64 = 80 * GIB;
-const SMALLEST_MEMORY_BYTES: u64 = 2 * MIB;
+/// No simulated GPU has less, or more.
+const MEMORY_MIN_BYTES: u64 = 2 * MIB;
+pub(crate) const MEMORY_MAX_BYTES: u64 = 1 << 50;
 
 /// What a workload runs on.
 #[derive(Clone, Debug)]
@@ -56,8 +58,7 @@ impl Setup {
         match (given_bytes, workload.recorded_memory()) {
             (Some(memory_bytes), _) => Setup { memory_bytes, fraction: None, ..self },
             (None, Some(memory)) => {
-                // A device is no smaller than its smallest unit.
-                let memory_bytes = memory.device_bytes.max(SMALLEST_MEMORY_BYTES);
+                let memory_bytes = memory.device_bytes.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES);
                 Setup { memory_bytes, fraction: memory.fraction, ..self }
             }
             (None, None) => Setup { memory_bytes: DEFAULT_MEMORY_BYTES, fraction: None, ..self },

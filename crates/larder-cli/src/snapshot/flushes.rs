@@ -13,7 +13,7 @@ use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::PoolKind;
 
-use super::memory::{Levels, RecordedMemory, Request, reserved_after};
+use super::memory::{Levels, RecordedMemory, Request, Requests, reserved_after};
 use super::places::{DEFAULT_POOL, Places};
 use super::prehistory::{OldBlock, Tells};
 use super::shadow::Shadow;
@@ -76,6 +76,7 @@ impl Flushes {
             snapshot,
             trace,
             config: &config,
+            requests: Requests::of(trace),
             room_bytes: levels.room_bytes,
             reserved_bytes: levels.first_bytes,
             shadow: Shadow::before(&config, segments(), trace, old),
@@ -99,6 +100,7 @@ struct Search<'a> {
     snapshot: &'a Snapshot,
     trace: &'a [TraceEntry],
     config: &'a Config,
+    requests: Requests,
     room_bytes: u64,
     reserved_bytes: u64,
     shadow: Shadow<'a>,
@@ -155,7 +157,7 @@ impl Search<'_> {
     }
 
     fn before(&self, run: Range<usize>) -> Before {
-        let request = Request::behind(self.trace, run.end, self.config);
+        let request = self.requests.at(run.end, self.trace, self.config);
         let pool_id = request.map_or(DEFAULT_POOL, |request| self.pool_of(&request));
         let is_served = request.is_some_and(|request| {
             self.shadow.serves(request.stream, pool_id, request.rounded_bytes)
@@ -179,7 +181,7 @@ impl Search<'_> {
         self.reserved_bytes = reserved_after(self.reserved_bytes, entry);
         let (mut kind, mut pool_id) = (PoolKind::Large, DEFAULT_POOL);
         if matches!(entry.action, Action::SegmentAlloc | Action::SegmentMap)
-            && let Some(request) = Request::behind(self.trace, index, self.config)
+            && let Some(request) = self.requests.at(index, self.trace, self.config)
         {
             (kind, pool_id) = (size::kind(request.rounded_bytes), self.pool_of(&request));
         }

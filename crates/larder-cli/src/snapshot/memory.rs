@@ -1,9 +1,11 @@
 //! Memory: what a trace tells of the device that it was recorded on.
 
+use std::fmt;
+use std::num::NonZeroUsize;
+
 use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::Bytes;
-use std::fmt;
 
 use super::{Action, SegmentInfo, TraceEntry};
 
@@ -62,25 +64,52 @@ pub(super) struct Request {
     pub(super) index: usize,
 }
 
-impl Request {
-    /// The request behind the entries from `index` on, which are about memory that it made the
-    /// allocator get or give back.
-    pub(super) fn behind(trace: &[TraceEntry], index: usize, config: &Config) -> Option<Request> {
-        for (index, entry) in trace.iter().enumerate().skip(index) {
-            let stream = entry.stream;
-            let rounded_bytes = match entry.action {
-                Action::Alloc => size::round(entry.size_bytes, config),
-                Action::OutOfMemory => entry.size_bytes,
+/// How much a request asks for after rounding. More than any allocator takes is as much as that.
+pub(super) fn rounded(size_bytes: u64, config: &Config) -> u64 {
+    size::round(size_bytes.min(size::REQUEST_LIMIT_BYTES), config)
+}
+
+/// Which request the entries about memory of the device belong to, that an allocator got or gave back
+/// for it.
+pub(super) struct Requests(Vec<Option<NonZeroUsize>>);
+
+impl Requests {
+    pub(super) fn of(trace: &[TraceEntry]) -> Requests {
+        let mut next = None;
+        let mut requests = vec![None; trace.len()];
+        for (index, entry) in trace.iter().enumerate().rev() {
+            match entry.action {
+                // One behind it, because there is none before the first.
+                Action::Alloc | Action::OutOfMemory => next = NonZeroUsize::new(index + 1),
                 Action::SegmentAlloc
                 | Action::SegmentFree
                 | Action::SegmentMap
                 | Action::SegmentUnmap
-                | Action::FreeCompleted => continue,
-                Action::FreeRequested | Action::Snapshot | Action::Other => return None,
-            };
-            return Some(Request { rounded_bytes, stream, index });
+                | Action::FreeCompleted => {}
+                Action::FreeRequested | Action::Snapshot | Action::Other => next = None,
+            }
+            requests[index] = next;
         }
-        None
+        Requests(requests)
+    }
+
+    /// The request that the entry at `index` is, or that it belongs to.
+    pub(super) fn at(
+        &self,
+        index: usize,
+        trace: &[TraceEntry],
+        config: &Config,
+    ) -> Option<Request> {
+        let index = self.0.get(index).copied().flatten()?.get() - 1;
+        Some(Request::of(index, trace, config))
+    }
+}
+
+impl Request {
+    fn of(index: usize, trace: &[TraceEntry], config: &Config) -> Request {
+        let entry = &trace[index];
+        let rounded_bytes = rounded(entry.size_bytes, config);
+        Request { rounded_bytes, stream: entry.stream, index }
     }
 
     /// The most memory that it can need of the device.
@@ -150,15 +179,14 @@ impl Levels {
                 // Under a cap a request is measured before whole pages are mapped for it.
                 Action::Alloc => {
                     if let Some(from_bytes) = grown_from.take() {
-                        let rounded_bytes = size::round(entry.size_bytes, config);
+                        let rounded_bytes = rounded(entry.size_bytes, config);
                         let asked_bytes = size::segment_bytes(rounded_bytes, config);
                         asked_max_bytes =
                             asked_max_bytes.max(from_bytes.saturating_add(asked_bytes));
                     }
                 }
                 Action::OutOfMemory => {
-                    let request = Request::behind(trace, index, config);
-                    let need_bytes = request.map_or(0, |request| request.growth_bytes(config));
+                    let need_bytes = Request::of(index, trace, config).growth_bytes(config);
                     levels.is_capped |= entry.addr >= need_bytes;
                     failures.push((entry.addr, reserved_bytes));
                     grown_from = None;

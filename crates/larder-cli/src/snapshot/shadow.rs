@@ -7,6 +7,7 @@ use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::{Addr, PoolKind, Span};
 
+use super::memory::rounded;
 use super::places::DEFAULT_POOL;
 use super::prehistory::OldBlock;
 use super::{Action, SegmentInfo, TraceEntry};
@@ -39,6 +40,11 @@ fn kind_of_memory(size_bytes: u64) -> PoolKind {
     if size_bytes <= size::SMALL_SEGMENT_BYTES { PoolKind::Small } else { PoolKind::Large }
 }
 
+/// A span that does not reach past the last address, which no device has.
+fn whole_span(addr: u64, size_bytes: u64) -> Option<Span> {
+    addr.checked_add(size_bytes).map(|_| Span::new(Addr(addr), size_bytes))
+}
+
 impl<'a> Shadow<'a> {
     /// What was there before the first entry: what is there at the end, with everything undone that
     /// the trace tells, and the blocks that are older than it.
@@ -50,14 +56,14 @@ impl<'a> Shadow<'a> {
     ) -> Shadow<'a> {
         let mut shadow = Shadow { config, free: BTreeMap::new(), live: HashMap::new() };
         for info in at_the_end {
-            let span = Span::new(Addr(info.addr), info.size_bytes);
+            let Some(span) = whole_span(info.addr, info.size_bytes) else { continue };
             let kind = if info.is_small { PoolKind::Small } else { PoolKind::Large };
             let segment = (!info.is_expandable).then_some(span);
             let (stream, pool_id) = (info.stream, info.pool_id);
             shadow.add(span, Lane { stream, pool_id, kind, segment });
         }
         for entry in trace.iter().rev() {
-            let span = Span::new(Addr(entry.addr), entry.size_bytes);
+            let Some(span) = whole_span(entry.addr, entry.size_bytes) else { continue };
             let (stream, kind) = (entry.stream, kind_of_memory(entry.size_bytes));
             let lane = |segment| Lane { stream, pool_id: DEFAULT_POOL, kind, segment };
             match entry.action {
@@ -68,20 +74,20 @@ impl<'a> Shadow<'a> {
             }
         }
         for block in old {
-            shadow.take(block.addr, size::round(block.size_bytes, config));
+            shadow.take(block.addr, rounded(block.size_bytes, config));
         }
         shadow
     }
 
     /// Moves past an entry. `kind` and `pool_id` are those of the request that memory came for.
     pub(super) fn follow(&mut self, entry: &TraceEntry, kind: PoolKind, pool_id: (u64, u64)) {
-        let span = Span::new(Addr(entry.addr), entry.size_bytes);
+        let Some(span) = whole_span(entry.addr, entry.size_bytes) else { return };
         let lane = |segment| Lane { stream: entry.stream, pool_id, kind, segment };
         match entry.action {
             Action::SegmentAlloc => self.add(span, lane(Some(span))),
             Action::SegmentMap => self.add(span, lane(None)),
             Action::SegmentFree | Action::SegmentUnmap => self.remove(span),
-            Action::Alloc => self.take(entry.addr, size::round(entry.size_bytes, self.config)),
+            Action::Alloc => self.take(entry.addr, rounded(entry.size_bytes, self.config)),
             Action::FreeRequested
             | Action::FreeCompleted
             | Action::Snapshot

@@ -556,3 +556,28 @@ fn a_retry_waits_for_its_blocks_itself() {
     let tail = ["record 0 1", "free 0", "record 1 2", "free 1", "alloc 2 104857600 0", "sync 1"];
     assert_eq!(script(&recording)[2..], tail);
 }
+
+/// Numbers that no device has are no reason to stop.
+#[test]
+fn sizes_beyond_any_memory_are_followed_as_far_as_they_go() {
+    let trace = vec![
+        entry("segment_alloc", i64::MAX, i64::MAX, 0),
+        entry("alloc", i64::MAX, i64::MAX, 0),
+        entry("segment_map", -4096, 8192, 0),
+        entry("segment_free", i64::MAX, i64::MAX, 0),
+        entry("oom", i64::MAX, i64::MAX, 0),
+        entry("segment_unmap", i64::MAX, i64::MAX, 0),
+        entry("free_completed", i64::MAX, i64::MAX, 0),
+    ];
+    let pickled = snapshot_data(vec![], trace).pickle();
+    if let Ok(snapshot) = read(&pickled) {
+        let _ = Recording::from_snapshot(&snapshot, 0);
+    }
+    let trace = vec![
+        entry("segment_alloc", i64::MAX, i64::MAX, 0),
+        entry("alloc", i64::MAX, i64::MAX, 0),
+        entry("segment_free", i64::MAX, i64::MAX, 0),
+        entry("oom", i64::MAX, i64::MAX, 0),
+    ];
+    assert_eq!(recording(vec![], trace).unwrap().ooms, 1);
+}
