@@ -28,10 +28,19 @@ impl From<larder_study::workload::Workload> for Workload {
     }
 }
 
-fn set_up(policy: Option<&str>, settings: &str, memory: u64, addresses: &str) -> PyResult<Setup> {
+/// What a workload runs on. Without a size, the device has what the recorded program had, if that is
+/// known, or else what it is by default.
+fn set_up(
+    workload: &larder_study::workload::Workload,
+    policy: Option<&str>,
+    settings: &str,
+    memory: Option<u64>,
+    addresses: &str,
+) -> PyResult<Setup> {
     let read = conf::read(Some(settings), policy)?;
     let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
-    Ok(Setup { policy: read.policy, config: read.config, memory_bytes: memory, addresses })
+    let setup = Setup { policy: read.policy, config: read.config, addresses, ..Setup::default() };
+    Ok(setup.with_memory(memory, workload))
 }
 
 fn stopped(name: &str, error: &ReplayError) -> PyErr {
@@ -76,10 +85,10 @@ impl Workload {
         name: &str,
         policy: Option<&str>,
         settings: &str,
-        memory: u64,
+        memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<Outcome> {
-        let setup = set_up(policy, settings, memory, addresses)?;
+        let setup = set_up(&self.0, policy, settings, memory, addresses)?;
         let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, &mut ()));
         let outcome = ran.map_err(|error| stopped(name, &error))?;
         let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
@@ -88,20 +97,24 @@ impl Workload {
             summary,
             settings: settings.to_owned(),
             policy: setup.policy.name,
+            is_recorded: false,
+            remark: None,
+            device_memory: setup.memory_bytes,
         })
     }
 
-    /// Runs it once for each of the settings; with the table that shows them side by side.
+    /// Runs it once for each of the settings, and under those that it was recorded with, if they are
+    /// others; with the table that shows them side by side.
     fn compare(
         &self,
         py: Python<'_>,
         name: &str,
         policy: Option<&str>,
         settings: Vec<String>,
-        memory: u64,
+        memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<(Vec<Outcome>, String)> {
-        let setup = set_up(policy, "", memory, addresses)?;
+        let setup = set_up(&self.0, policy, "", memory, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
             let read = conf::read(Some(&text), None)?;
@@ -115,29 +128,37 @@ impl Workload {
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
         let ran = py.detach(|| compare::compare(&self.0, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
-        let table = summary::rows(name, &setup, &rows);
-        let outcomes = rows.into_iter().map(|row| {
-            let summary = summary::outcome(name, &self.0, &setup, &row.conf, &row.outcome);
-            Outcome { run: row.outcome, summary, settings: row.conf, policy: setup.policy.name }
+        let table = summary::rows(name, &self.0, &setup, &rows);
+        let outcomes = rows.into_iter().map(|row| Outcome {
+            summary: summary::outcome(name, &self.0, &setup, &row.conf, &row.outcome),
+            run: row.outcome,
+            settings: row.conf,
+            policy: setup.policy.name,
+            is_recorded: row.is_recorded,
+            remark: row.remark,
+            device_memory: setup.memory_bytes,
         });
         Ok((outcomes.collect(), table))
     }
 
-    /// Searches the smallest memory on which it runs; with what was active at the peak, and a summary.
+    /// Searches the smallest memory on which it runs, and how often it retries there; the smallest
+    /// without retries; what was active at the peak; and a summary.
     fn fit(
         &self,
         py: Python<'_>,
         name: &str,
         policy: Option<&str>,
         settings: &str,
-        memory: u64,
+        memory: Option<u64>,
         addresses: &str,
-    ) -> PyResult<(Option<u64>, u64, String)> {
-        let setup = set_up(policy, settings, memory, addresses)?;
+    ) -> PyResult<(Option<u64>, u64, Option<u64>, u64, String)> {
+        // What the recorded program had is what it may have been too little of.
+        let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.0));
+        let setup = set_up(&self.0, policy, settings, Some(limit), addresses)?;
         let found = py.detach(|| fit::fit(&self.0, &setup, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
         let summary = summary::fit(name, &setup, settings, &fit);
-        Ok((fit.memory_bytes, fit.peak_active_bytes, summary))
+        Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }
 
@@ -154,6 +175,15 @@ pub(crate) struct Outcome {
     /// Who decided.
     #[pyo3(get)]
     policy: &'static str,
+    /// Whether the settings are those that the program was recorded with.
+    #[pyo3(get)]
+    is_recorded: bool,
+    /// Why the settings could make no difference, if they could not.
+    #[pyo3(get)]
+    remark: Option<String>,
+    /// How much memory the simulated GPU had.
+    #[pyo3(get)]
+    device_memory: u64,
 }
 
 #[pymethods]

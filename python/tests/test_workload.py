@@ -62,7 +62,8 @@ def test_a_comparison_names_the_best(varlen: Path) -> None:
     assert len(comparison[:1]) == 1
     assert repr(comparison) == "<larder.Comparison of 2 settings, best: expandable_segments:True>"
     html = comparison._repr_html_()
-    assert html.count("<tr>") == 3 and "(default)" in html
+    assert html.count("<tr>") == 3 and "(default) [as recorded]" in html and "peak active" in html
+    assert [run.is_recorded for run in comparison] == [True, False]
 
 
 def test_a_comparison_may_be_of_one_or_of_none(workloads: Path) -> None:
@@ -87,11 +88,30 @@ def test_the_smallest_device_is_enough(workloads: Path) -> None:
     found = larder.fit(path)
     assert found.memory_bytes is not None and found.ratio is not None
     assert found.ratio >= 1
-    assert larder.replay(path, memory=found.memory_bytes).ooms == 0
+    there = larder.replay(path, memory=found.memory_bytes)
+    assert (there.ooms, there.retries) == (0, found.retries)
+    assert found.memory_without_retries_bytes is not None
+    assert larder.replay(path, memory=found.memory_without_retries_bytes).retries == 0
     assert "runs in" in repr(found) and "<table>" in found._repr_html_()
     too_small = larder.fit(path, memory="16MiB")
     assert too_small.memory_bytes is None and too_small.ratio is None
     assert "does not run" in str(too_small)
+
+
+def test_a_program_that_ran_out_of_memory_is_told_what_it_needs(tmp_path: Path) -> None:
+    """What failed was asked for too, and the size of the device is that of the recorded one."""
+    allocator = larder.Allocator(memory="8GiB", settings="")
+    allocator.record_history()
+    first = allocator.malloc(5_000_000_000)
+    with pytest.raises(larder.OutOfMemoryError):
+        allocator.malloc(5_000_000_000)
+    snapshot = allocator.snapshot()
+    allocator.free(first)
+    run = larder.replay(snapshot)
+    assert (run.ooms, run.device_bytes) == (1, 8 << 30)
+    assert larder.compare(snapshot, "")[0].ooms == 1
+    found = larder.fit(snapshot)
+    assert found.memory_bytes is not None and found.memory_bytes >= 10_000_000_000
 
 
 @pytest.mark.parametrize(

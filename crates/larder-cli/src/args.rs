@@ -32,7 +32,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         history: History,
     },
-    /// Run it under several settings, side by side.
+    /// Run it under several settings, side by side; without --policy, under both policies.
     Compare {
         #[command(flatten)]
         common: Common,
@@ -66,12 +66,15 @@ pub(crate) enum Command {
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
     Snapshot {
+        /// An op script, a torch memory snapshot, the same as JSON, or a tape; - is standard input.
+        file: PathBuf,
         #[command(flatten)]
-        common: Common,
-        #[command(flatten)]
-        conf: Conf,
+        run: Run,
+        /// Which device's trace becomes an op script; default 0. Other formats take all devices.
+        #[arg(long, value_name = "N")]
+        device: Option<u32>,
         /// The file to write. Its name says the format: .pickle, .json, .ops, .perfetto.json, .tape,
-        /// each but the last also with .gz.
+        /// each but the last also with .gz. - is standard output, with --to.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
         /// The format, where the name does not say it: pickle, json, ops, perfetto, tape.
@@ -103,14 +106,15 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 pub(crate) struct Common {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
-    /// or a tape (.tape).
+    /// or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Who decides: larder, or torch-2.11 exactly as PyTorch 2.11 does.
-    #[arg(long, default_value = "larder", value_parser = |name: &str| name.parse::<Policy>())]
-    pub(crate) policy: Policy,
-    /// How much memory the simulated GPU has: 80GiB, 400MiB.
-    #[arg(long, default_value = "80GiB", value_name = "SIZE", value_parser = parse_capacity)]
-    pub(crate) memory: u64,
+    /// Who decides: larder, which is the default, or torch-2.11 exactly as PyTorch 2.11 does.
+    #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+    pub(crate) policy: Option<Policy>,
+    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
+    /// it ran out of memory or nearly did; else 80GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    pub(crate) memory: Option<u64>,
     /// Which device's trace to take from a snapshot.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub(crate) device: u32,
@@ -121,6 +125,20 @@ pub(crate) struct Common {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// How a script is run for its snapshot.
+#[derive(Args, Debug)]
+pub(crate) struct Run {
+    /// Who decides when a script is run for it: larder, which is the default, or torch-2.11.
+    #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+    pub(crate) policy: Option<Policy>,
+    /// Settings of that run, as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    pub(crate) conf: Option<String>,
+    /// How much memory the simulated GPU has then; default 80GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    pub(crate) memory: Option<u64>,
 }
 
 /// What is remembered of a run, and written down as lines.

@@ -7,43 +7,49 @@ mod progress;
 
 use std::fmt::Display;
 use std::fs::File;
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use args::{Cli, Command, Common, History};
+use args::{Cli, Command, Common, History, Run};
 use clap::Parser;
-use larder_core::Addr;
 use larder_core::config::{Backend, Config};
+use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
-use larder_study::compare::{self, USUAL_SETTINGS};
+use larder_study::compare::{self, USUAL_SETTINGS, both_policies};
 use larder_study::convert::{Format, convert};
-use larder_study::replay::{Replay, ReplayError, Setup};
+use larder_study::file::{Contents, STANDARD};
+use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::{json, summary};
 use larder_study::workload::Workload;
 use larder_study::{bench, fit};
 use listing::{Notes, Wishes};
 use progress::{Bars, Progress};
 
-/// Why a command ended with exit code 1: one sentence for standard error.
-struct Refusal(String);
+/// Why a command ended without its answer: one sentence for standard error, and the exit code.
+enum Refusal {
+    /// The input is bad, or a check failed.
+    Input(String),
+    /// The command was not used as it is meant to be.
+    Usage(String),
+}
 
 impl<E: std::error::Error> From<E> for Refusal {
     fn from(error: E) -> Refusal {
-        Refusal(error.to_string())
+        Refusal::Input(error.to_string())
     }
 }
 
 fn main() -> ExitCode {
-    match run(Cli::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Refusal(sentence)) => {
-            eprintln!("larder: {sentence}");
-            ExitCode::FAILURE
-        }
-    }
+    let (sentence, code) = match run(Cli::parse().command) {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Refusal::Input(sentence)) => (sentence, 1),
+        Err(Refusal::Usage(sentence)) => (sentence, 2),
+    };
+    eprintln!("larder: {sentence}");
+    ExitCode::from(code)
 }
 
 fn run(command: Command) -> Result<(), Refusal> {
@@ -56,8 +62,8 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Bench { common, conf, repeat, threads, history } => {
             bench_command(&common, &conf.conf, (repeat, threads), history)
         }
-        Command::Snapshot { common, conf, output, to } => {
-            snapshot_command(&common, &conf.conf, &output, to)
+        Command::Snapshot { file, run, device, output, to } => {
+            snapshot_command(&file, &run, device, &output, to)
         }
         Command::Soak { seed, threads, steps, scripts, seconds } => {
             soak_command(seed, threads as usize, steps as usize, (scripts, seconds))
@@ -65,21 +71,30 @@ fn run(command: Command) -> Result<(), Refusal> {
     }
 }
 
+/// What a command is to run, and on what.
+struct Task {
+    workload: Workload,
+    setup: Setup,
+}
+
 /// Settings are read before the file: they are quicker to mend.
-fn set_up(common: &Common, conf: &str) -> Result<Setup, Refusal> {
+fn set_up(common: &Common, conf: &str) -> Result<Task, Refusal> {
     let config = read_conf(conf)?;
-    Ok(Setup {
-        policy: common.policy.clone(),
+    let workload = load(common)?;
+    let setup = Setup {
+        policy: common.policy.clone().unwrap_or_default(),
         config,
-        memory_bytes: common.memory,
         addresses: common.addresses,
-    })
+        ..Setup::default()
+    };
+    let setup = setup.with_memory(common.memory, &workload);
+    Ok(Task { workload, setup })
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
-    let config = Config::parse(conf).map_err(|error| Refusal(format!("--conf: {error}")))?;
+    let config = Config::parse(conf).map_err(|error| Refusal::Usage(format!("--conf: {error}")))?;
     if config.backend == Backend::CudaMallocAsync {
-        return Err(Refusal(
+        return Err(Refusal::Usage(
             "--conf: backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU \
              does not have"
                 .to_owned(),
@@ -89,7 +104,25 @@ fn read_conf(conf: &str) -> Result<Config, Refusal> {
 }
 
 fn load(common: &Common) -> Result<Workload, Refusal> {
-    Ok(Workload::load(&common.file, common.device, &Bars::default())?)
+    let workload = Workload::load(&common.file, common.device, &Bars::default())?;
+    if workload.ops.is_empty() {
+        return Err(no_operation(&common.file));
+    }
+    Ok(workload)
+}
+
+fn no_operation(file: &Path) -> Refusal {
+    Refusal::Input(format!("{}: there is no operation in it", file.display()))
+}
+
+/// Refuses `-` where what is written is not what the command is for.
+fn not_standard(option: &str, path: Option<&Path>) -> Result<(), Refusal> {
+    if path != Some(Path::new(STANDARD)) {
+        return Ok(());
+    }
+    Err(Refusal::Usage(format!(
+        "{option}: standard output has the summary; give it a file of its own, or /dev/stderr"
+    )))
 }
 
 /// The file's name as the reports show it.
@@ -104,8 +137,9 @@ fn replay(
     placements: Option<&Path>,
     history: &History,
 ) -> Result<(), Refusal> {
-    let setup = set_up(common, conf)?;
-    let workload = load(common)?;
+    not_standard("--placements", placements)?;
+    not_standard("--history", history.out.as_deref())?;
+    let Task { workload, setup } = set_up(common, conf)?;
     let replay = Replay::new(&workload, &setup);
     let mut notes = Notes::default();
     notes.keep_placements(placements.is_some());
@@ -119,11 +153,11 @@ fn replay(
         .map_err(|error| stopped(common, &workload, &error))?;
     if let Some(path) = placements {
         write_placements(path, &notes.placements)
-            .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+            .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if let Some(path) = &history.out {
         std::fs::write(path, &notes.listed)
-            .map_err(|error| Refusal(format!("{}: {error}", path.display())))?;
+            .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if common.json {
         print(&json::outcome(&outcome))
@@ -145,75 +179,138 @@ fn write_placements(path: &Path, placed: &[(u64, Addr)]) -> io::Result<()> {
 fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal {
     let file = common.file.display();
     let line = match workload.recording {
-        None => File::open(&common.file)
+        None if common.file != Path::new(STANDARD) => File::open(&common.file)
             .ok()
             .and_then(|script| Script::line_of(BufReader::new(script), error.index)),
-        Some(_) => None,
+        _ => None,
     };
-    Refusal(match line {
+    Refusal::Input(match line {
         Some(line) => format!("{file}: line {line}: {}: {}", error.op, error.error),
         None => format!("{file}: {error}"),
     })
 }
 
+/// A person who names no policy sees both: most run stock PyTorch. A program gets the one that is the
+/// default everywhere.
 fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
     let usual = USUAL_SETTINGS.map(str::to_owned);
     let confs = if confs.is_empty() { &usual } else { confs };
     // All are read before anything runs, so that a bad one costs nothing.
     let settings = confs.iter().map(|conf| Ok((conf.clone(), read_conf(conf)?)));
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
-    let setup = set_up(common, "")?;
-    let workload = load(common)?;
-    let rows = compare::compare(&workload, &setup, settings, &Bars::default())
-        .map_err(|error| stopped(common, &workload, &error))?;
+    let Task { workload, setup } = set_up(common, "")?;
+    let run = |policy: Policy| {
+        let setup = Setup { policy, ..setup.clone() };
+        let rows = compare::compare(&workload, &setup, settings.clone(), &Bars::default())
+            .map_err(|error| stopped(common, &workload, &error))?;
+        Ok::<_, Refusal>((setup, rows))
+    };
     if common.json {
-        print(&json::rows(&rows))
+        let (setup, rows) = run(setup.policy.clone())?;
+        print(&json::rows(&setup, &rows))
+    } else if common.policy.is_some() {
+        let (setup, rows) = run(setup.policy.clone())?;
+        print_text(&summary::rows(&name(common), &workload, &setup, &rows))
     } else {
-        print_text(&summary::rows(&name(common), &setup, &rows))
+        let compared = both_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
+        print_text(&summary::policies(&name(common), &workload, &compared))
     }
 }
 
 fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
-    let setup = set_up(common, conf)?;
-    let workload = load(common)?;
+    let Task { workload, setup } = set_up(common, conf)?;
+    // What the recorded program had is what it may have been too little of.
+    let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
+    let setup = Setup { memory_bytes: limit_bytes, fraction: None, ..setup };
     let fit = fit::fit(&workload, &setup, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &setup, conf, &fit);
     if fit.memory_bytes.is_none() {
-        return Err(Refusal(format!("{}; --memory gives it more", text.trim_end())));
+        return Err(Refusal::Input(format!("{}; --memory gives it more", text.trim_end())));
     }
-    if common.json { print(&json::fit(&fit)) } else { print_text(&text) }
+    if common.json { print(&json::fit(&setup, &fit)) } else { print_text(&text) }
 }
 
+/// A person at a terminal gets a sentence, a program the object that it was promised.
 fn bench_command(
     common: &Common,
     conf: &str,
     (repeat, threads): (u64, u64),
     history: Option<usize>,
 ) -> Result<(), Refusal> {
-    let setup = set_up(common, conf)?;
-    let workload = load(common)?;
+    let Task { workload, setup } = set_up(common, conf)?;
     let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
-    print(&json::measured(&measured))
+    if common.json || !io::stdout().is_terminal() {
+        print(&json::measured(&measured))
+    } else {
+        print_text(&summary::measured(&name(common), &measured))
+    }
 }
 
 fn snapshot_command(
-    common: &Common,
-    conf: &str,
+    file: &Path,
+    run: &Run,
+    device: Option<u32>,
     output: &Path,
     to: Option<Format>,
 ) -> Result<(), Refusal> {
-    let setup = set_up(common, conf)?;
+    let setup = Setup {
+        policy: run.policy.clone().unwrap_or_default(),
+        config: read_conf(run.conf.as_deref().unwrap_or_default())?,
+        memory_bytes: run.memory.unwrap_or(DEFAULT_MEMORY_BYTES),
+        ..Setup::default()
+    };
     let Some(format) = to.or_else(|| Format::of_path(output)) else {
-        return Err(Refusal(format!(
+        return Err(Refusal::Usage(format!(
             "{}: the name does not say the format; --to does",
             output.display()
         )));
     };
-    let converted = convert(&common.file, output, format, common.device, &setup, &Bars::default())?;
+    if format == Format::Tape && output == Path::new(STANDARD) {
+        let sentence = "a tape is written to a file, not to standard output";
+        return Err(Refusal::Usage(sentence.to_owned()));
+    }
+    let contents = Contents::load(file, &Bars::default())?;
+    refuse_idle_options(file, &contents, run, device, format)?;
+    if matches!(&contents, Contents::Script(ops) if ops.is_empty()) {
+        return Err(no_operation(file));
+    }
+    let device = device.unwrap_or(0);
+    let converted = convert(file, contents, output, format, device, &setup)?;
     if converted.unkept_values > 0 {
-        let (file, count) = (common.file.display(), converted.unkept_values);
+        let (file, count) = (file.display(), converted.unkept_values);
         eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+    }
+    Ok(())
+}
+
+/// An option that could make no difference is a mistake of whoever gave it.
+fn refuse_idle_options(
+    file: &Path,
+    contents: &Contents,
+    run: &Run,
+    device: Option<u32>,
+    format: Format,
+) -> Result<(), Refusal> {
+    let given = [
+        ("--policy", run.policy.is_some()),
+        ("--conf", run.conf.is_some()),
+        ("--memory", run.memory.is_some()),
+    ];
+    let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+    let (is_script, file) = (matches!(contents, Contents::Script(_)), file.display());
+    let is_run = is_script && format != Format::Ops;
+    if let Some(option) = option.filter(|_| !is_run) {
+        let reason = if is_script { "a script is copied as it is" } else { "it is no script" };
+        return Err(Refusal::Usage(format!(
+            "{file}: {option} is for a script that is run for its snapshot, and {reason}"
+        )));
+    }
+    if device.is_some() && (is_script || format != Format::Ops) {
+        return Err(Refusal::Usage(format!(
+            "{file}: --device says which trace of a snapshot becomes a script, and this {}",
+            if is_script { "is a script" } else { "takes all devices" }
+        )));
     }
     Ok(())
 }
@@ -224,20 +321,27 @@ fn soak_command(
     steps: usize,
     (scripts, seconds): (u64, Option<u64>),
 ) -> Result<(), Refusal> {
-    let end = seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
-    let bar = Progress::steps("soaking", if end.is_some() { 0 } else { scripts });
+    let start = Instant::now();
+    let given = seconds.map(Duration::from_secs);
+    let bar = match given {
+        Some(given) => Progress::seconds("soaking", given),
+        None => Progress::steps("soaking", scripts),
+    };
     let (mut done, mut runs) = (0, 0);
-    while end.map_or(done < scripts, |end| Instant::now() < end) {
+    while given.map_or(done < scripts, |given| start.elapsed() < given) {
         let seed = seed.wrapping_add(done);
         runs += if threads > 1 {
             soak::concurrent::run(seed, threads, steps)
-                .map_err(|failure| Refusal(failure.to_string()))?;
+                .map_err(|failure| Refusal::Input(failure.to_string()))?;
             1
         } else {
             soak_alone(seed, steps)?
         };
         done += 1;
-        bar.step();
+        match given {
+            Some(_) => bar.set(start.elapsed().as_secs()),
+            None => bar.step(),
+        }
     }
     bar.finish();
     let what = match threads {
@@ -249,7 +353,7 @@ fn soak_command(
 
 /// Runs the script of a seed; how many that came to.
 fn soak_alone(seed: u64, steps: usize) -> Result<u64, Refusal> {
-    let soak = |seed| soak::run(seed, steps).map_err(|failure| Refusal(failure.to_string()));
+    let soak = |seed| soak::run(seed, steps).map_err(|failure| Refusal::Input(failure.to_string()));
     soak(seed)?;
     // A seed without faults is run against the naive model alone; its sibling meets them.
     if seed & soak::FAULTS_BIT != 0 {

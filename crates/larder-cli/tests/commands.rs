@@ -35,8 +35,13 @@ fn json(words: &[&str], file: &Path) -> Value {
 
 /// Exit code 1 and one sentence that names the trouble.
 fn refusal(words: &[&str], file: Option<&Path>) -> String {
+    refusal_with(1, words, file)
+}
+
+/// This exit code and one sentence that names the trouble.
+fn refusal_with(code: i32, words: &[&str], file: Option<&Path>) -> String {
     let output = larder(words, file);
-    assert_eq!(output.status.code(), Some(1), "{words:?}");
+    assert_eq!(output.status.code(), Some(code), "{words:?}");
     assert!(output.stdout.is_empty(), "nothing half done is printed");
     let text = String::from_utf8(output.stderr).expect("text");
     assert_eq!(text.lines().count(), 1, "{text}");
@@ -91,9 +96,16 @@ fn replay_prints_every_key_and_every_placement() {
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("story.placements");
     let words = ["replay", "--json", "--placements", out.to_str().expect("a plain path")];
     let stats = json(&words, &script);
-    let keys: BTreeMap<String, i64> =
-        serde_json::from_value(stats).expect("a flat object of numbers");
-    assert_eq!(keys.len(), 108 + 8 + 6 + 7);
+    let keys: BTreeMap<String, Value> = serde_json::from_value(stats).expect("an object");
+    assert!(keys.values().all(|value| !value.is_object() && !value.is_array()), "it is flat");
+    assert_eq!(keys.len(), 108 + 8 + 6 + 7 + 4);
+    assert_eq!(keys["operations"], 7);
+    assert_eq!(keys["first_oom.operation"], 3);
+    assert!(keys["first_oom"].as_str().is_some_and(|text| text.contains("out of memory")));
+    let [reserved, active] =
+        ["reserved_bytes.all.peak", "active_bytes.all.peak"].map(|key| keys[key].as_f64());
+    let overhead = keys["overhead"].as_f64().expect("a number");
+    assert!((overhead - reserved.unwrap() / active.unwrap()).abs() < 1e-12);
     assert_eq!(keys["ooms"], 1);
     assert_eq!(keys["num_ooms"], 1);
     assert_eq!(keys["allocated_bytes.all.current"], 1024 + 3_000_320);
@@ -123,6 +135,189 @@ fn compare_without_settings_tries_the_usual_ones() {
     assert_eq!(rows.as_array().map(Vec::len), Some(5));
     let text = stdout(&larder(&["compare"], Some(&workload("prefetch_streams.pickle.gz"))));
     assert!(text.contains("least memory: expandable_segments:True"), "{text}");
+}
+
+/// A person who names no policy sees what stock PyTorch does, and what Larder does.
+#[test]
+fn compare_shows_both_policies_and_says_which_is_which() {
+    let file = workload("gpt2_varlen.pickle.gz");
+    let text = stdout(&larder(&["compare", "--conf", ""], Some(&file)));
+    let parts: Vec<&str> = text.split("\npolicy ").collect();
+    assert_eq!(parts.len(), 3, "{text}");
+    assert!(parts[0].contains("a simulated GPU with 80.00 GiB"), "{text}");
+    assert!(parts[1].starts_with("torch-2.11: what stock PyTorch does"), "{text}");
+    assert!(parts[2].starts_with("larder: Larder's own"), "{text}");
+    // Peak active is what the overhead is made of. PyTorch's peak is the recorded GPU's.
+    assert!(parts[1].contains("peak active") && parts[1].contains("(default) [as recorded]"));
+    let named = stdout(&larder(&["compare", "--conf", "", "--policy", "torch-2.11"], Some(&file)));
+    assert!(named.contains("policy torch-2.11 (stock PyTorch)"), "{named}");
+    assert!(!named.contains("Larder's own"), "{named}");
+    let text = stdout(&larder(&["fit"], Some(&workload("prefetch_streams.pickle.gz"))));
+    assert!(text.contains("policy larder (torch-2.11 is stock PyTorch's)"), "{text}");
+}
+
+#[test]
+fn settings_that_cannot_bite_are_said_to_lie_idle() {
+    let script = scratch("idle.ops", "alloc 1 50000000 0\nfree 1\nalloc 2 90000000 0\n");
+    let words = ["compare", "--conf", "garbage_collection_threshold:0.8", "--policy"];
+    let larders = stdout(&larder(&[&words[..], &["larder"]].concat(), Some(&script)));
+    assert!(larders.contains("had nothing to do: it sets in above 64.00 GiB"), "{larders}");
+    let torchs = stdout(&larder(&[&words[..], &["torch-2.11"]].concat(), Some(&script)));
+    assert!(torchs.contains("does nothing in PyTorch without a memory fraction"), "{torchs}");
+    let words = [&words[..], &["larder", "--memory", "150MB", "--json"]].concat();
+    let rows = json(&words, &script);
+    assert_eq!(rows[0]["remark"], Value::Null, "it had to collect: {rows}");
+    assert_eq!(rows[0]["policy"], "larder");
+}
+
+/// A script is recorded on a device that is too small, and its snapshot asked what it needs.
+#[test]
+fn a_program_that_ran_out_of_memory_is_told_what_it_needs() {
+    let script = scratch("oom.ops", "alloc 1 5000000000 0\nalloc 2 5000000000 0\n");
+    let recording = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oom.pickle");
+    let out = recording.to_str().expect("a plain path");
+    stdout(&larder(&["snapshot", "--memory", "8GiB", "-o", out], Some(&script)));
+    for policy in ["larder", "torch-2.11"] {
+        let words = ["fit", "--json", "--policy", policy];
+        let (needed, found) = (json(&words, &script), json(&words, &recording));
+        assert_eq!(needed["fit_bytes"], found["fit_bytes"], "{policy}");
+        let bytes = found["fit_bytes"].as_u64().expect("it fits");
+        assert!((10_000_000_000..10_030_000_000).contains(&bytes), "{bytes}");
+        // At the size of the recorded card, which the recording tells.
+        for words in [&["--memory", "8GiB"][..], &[]] {
+            let words = [&["compare", "--json", "--conf", "", "--policy", policy], words].concat();
+            let rows = json(&words, &recording);
+            assert_eq!(
+                (&rows[0]["ooms"], &rows[0]["memory_bytes"]),
+                (&1.into(), &(8_u64 << 30).into())
+            );
+        }
+    }
+    let text = stdout(&larder(&["replay"], Some(&recording)));
+    let told = "8.00 GiB (the recorded one's: 3.34 GiB free and 4.66 GiB reserved when it ran out; \
+                without what other processes and the CUDA context took)";
+    assert!(text.contains(told), "{text}");
+    assert!(text.contains("the program itself ran out of memory 1 time"), "{text}");
+    assert!(text.contains("The first allocation that failed, operation 2"), "{text}");
+}
+
+/// The settings of the recorded program are compared too, and its memory fraction holds for all.
+#[test]
+fn a_recording_is_compared_as_it_was_recorded() {
+    let script = scratch("fraction.ops", "alloc 1 3000000000 0\nalloc 2 3000000000 0\n");
+    let recording = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fraction.pickle");
+    let out = recording.to_str().expect("a plain path");
+    let conf = "per_process_memory_fraction:0.5";
+    let words = ["snapshot", "--memory", "8GiB", "--conf", conf, "-o", out];
+    stdout(&larder(&words, Some(&script)));
+    let rows = json(&["compare", "--json", "--conf", ""], &recording);
+    assert_eq!(rows.as_array().map(Vec::len), Some(2));
+    for (row, conf, is_recorded) in [(&rows[0], "", false), (&rows[1], conf, true)] {
+        assert_eq!((&row["conf"], &row["recorded"]), (&conf.into(), &is_recorded.into()));
+        assert_eq!(row["ooms"], 1, "half of the card is not enough: {rows}");
+    }
+    let text = stdout(&larder(&["replay"], Some(&recording)));
+    assert!(text.contains("of which the program was allowed 4.00 GiB"), "{text}");
+    assert!(text.contains(", with per_process_memory_fraction:0.5"), "{text}");
+}
+
+/// The smallest memory is bought with retries; how many, and what is without any, belongs to it.
+#[test]
+fn fit_says_what_its_answer_costs() {
+    let file = workload("gpt2_varlen.pickle.gz");
+    let found = json(&["fit", "--json", "--policy", "torch-2.11"], &file);
+    let [fit, calm] = ["fit_bytes", "fit_without_retries_bytes"].map(|key| found[key].as_u64());
+    let retries = found["retries"].as_u64().expect("a number");
+    assert!(retries > 0 && calm > fit, "{found}");
+    let on = |bytes: Option<u64>| {
+        let memory = format!("{}B", bytes.expect("it fits"));
+        let words = ["replay", "--json", "--policy", "torch-2.11", "--memory", &memory];
+        let stats = json(&words, &file);
+        (stats["num_alloc_retries"].as_u64().unwrap(), stats["ooms"].as_u64().unwrap())
+    };
+    assert_eq!(on(fit), (retries, 0));
+    assert_eq!(on(calm), (0, 0));
+    let text = stdout(&larder(&["fit"], Some(&file)));
+    for words in ["try again", "never", "the CUDA context, other libraries and other processes"] {
+        assert!(text.contains(words), "{words} is missing in\n{text}");
+    }
+}
+
+#[test]
+fn options_that_could_make_no_difference_are_refused() {
+    let snapshot = workload("prefetch_streams.pickle.gz");
+    let script = scratch("idle_options.ops", "alloc 1 1000 0\n");
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let out = |name: &str| folder.join(name).to_str().expect("a plain path").to_owned();
+    let (ops, pickle) = (out("idle_options_out.ops"), out("idle_options_out.pickle"));
+    // An earlier run may have left them.
+    let _ = (fs::remove_file(&ops), fs::remove_file(&pickle));
+    let refused: [(&[&str], &Path); 8] = [
+        (&["snapshot", "--conf", "", "-o", &pickle], &snapshot),
+        (&["snapshot", "--policy", "larder", "-o", &pickle], &snapshot),
+        (&["snapshot", "--memory", "1GiB", "-o", &pickle], &snapshot),
+        (&["snapshot", "--memory", "1GiB", "-o", &ops], &script),
+        (&["snapshot", "--device", "0", "-o", &pickle], &snapshot),
+        (&["snapshot", "--device", "0", "-o", &ops], &script),
+        (&["snapshot", "-o", "a-name-without-a-format"], &snapshot),
+        (&["replay", "--placements", "-"], &script),
+    ];
+    for (words, file) in refused {
+        refusal_with(2, words, Some(file));
+    }
+    let json = larder(&["snapshot", "--json", "-o", &pickle], Some(&snapshot));
+    assert_eq!(json.status.code(), Some(2));
+    assert!(!Path::new(&ops).exists() && !Path::new(&pickle).exists());
+    stdout(&larder(&["snapshot", "--device", "0", "-o", &ops], Some(&snapshot)));
+    stdout(&larder(&["snapshot", "--memory", "1G", "--conf", "", "-o", &pickle], Some(&script)));
+}
+
+#[test]
+fn a_minus_is_standard_input_and_output() {
+    let shell = |command: &str| {
+        let program = env!("CARGO_BIN_EXE_larder");
+        let line = command.replace("larder", program);
+        let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+        stdout(&output)
+    };
+    let text = shell("printf 'alloc 1 1000 0\\nfree 1\\n' | larder replay - --json");
+    let stats: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(stats["operations"], 2);
+    let there = "printf 'alloc 1 1000 0\\nfree 1\\n' | larder snapshot - -o - --to pickle";
+    let back = shell(&format!("{there} | larder snapshot - -o - --to ops"));
+    assert_eq!(back, "alloc 0 1000 0\nfree 0\n");
+    let script = scratch("minus.ops", "alloc 1 1000 0\n");
+    let text = refusal_with(2, &["snapshot", "-o", "-", "--to", "tape"], Some(&script));
+    assert!(text.contains("a tape is written to a file"), "{text}");
+}
+
+#[test]
+fn a_script_without_an_operation_is_said_to_be_one() {
+    let script = scratch("nothing.ops", "# nothing to do\n\n");
+    for command in ["replay", "compare", "fit", "bench"] {
+        let text = refusal(&[command], Some(&script));
+        assert!(text.contains("nothing.ops: there is no operation in it"), "{text}");
+    }
+    refusal(&["snapshot", "-o", "nothing.pickle"], Some(&script));
+}
+
+/// A program that reads a pipe gets the object that it was promised, a person a sentence.
+#[test]
+fn bench_speaks_to_a_person_at_a_terminal() {
+    let script = scratch("bench_person.ops", "alloc 0 4096 0\nfree 0\n");
+    let terminal = |options: &str| {
+        let program = env!("CARGO_BIN_EXE_larder");
+        let line = format!("{program} bench {} --repeat 3 {options}", script.display());
+        let mut command = Command::new("script");
+        let output = command.args(["-qec", &line, "/dev/null"]).output();
+        output.ok().filter(|output| output.status.success()).map(|output| stdout(&output))
+    };
+    // Not every machine has the program that pretends to be a terminal.
+    let Some(text) = terminal("") else { return };
+    assert!(text.contains("ns for each of 6 operations"), "{text}");
+    assert!(!text.contains('{'), "{text}");
+    let text = terminal("--json").expect("it ran before");
+    assert!(text.contains("\"ns_per_op\""), "{text}");
 }
 
 #[test]
@@ -249,11 +444,12 @@ fn a_bad_snapshot_is_one_sentence() {
 #[test]
 fn bad_settings_are_named() {
     let file = workload("prefetch_streams.pickle.gz");
-    let text = refusal(&["replay", "--conf", "expandable_segment:True"], Some(&file));
+    let refusal = |words: &[&str]| refusal_with(2, words, Some(&file));
+    let text = refusal(&["replay", "--conf", "expandable_segment:True"]);
     assert!(text.contains("expandable_segment'"), "{text}");
-    let text = refusal(&["replay", "--conf", "backend:cudaMallocAsync"], Some(&file));
+    let text = refusal(&["replay", "--conf", "backend:cudaMallocAsync"]);
     assert!(text.contains("cudaMallocAsync"), "{text}");
-    let text = refusal(&["compare", "--conf", "", "--conf", "max_split_size_mb:3"], Some(&file));
+    let text = refusal(&["compare", "--conf", "", "--conf", "max_split_size_mb:3"]);
     assert!(text.contains("max_split_size_mb"), "{text}");
 }
 
@@ -261,13 +457,14 @@ fn bad_settings_are_named() {
 fn a_device_that_is_too_small_does_not_fit() {
     let file = workload("prefetch_streams.pickle.gz");
     let text = refusal(&["fit", "--memory", "1GiB"], Some(&file));
-    assert!(text.contains("does not run in 1024.00 MiB"), "{text}");
+    assert!(text.contains("does not run in 1.00 GiB"), "{text}");
 }
 
 #[test]
 fn wrong_usage_is_exit_code_2() {
     let file = workload("prefetch_streams.pickle.gz");
-    let wrong: [&[&str]; 6] = [
+    let wrong: [&[&str]; 7] = [
+        &["replay", "--conf", "nonsense:1"],
         &["replay", "--no-such-option"],
         &["replay", "--memory", "lots"],
         &["replay", "--policy", "torch-1.0"],

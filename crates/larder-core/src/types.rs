@@ -134,16 +134,16 @@ pub struct Bytes(pub u64);
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
-        let text = if bytes <= KIB {
-            format!("{bytes} bytes")
-        } else if bytes <= MIB {
-            format!("{:.2} KiB", bytes as f64 / KIB as f64)
-        } else if bytes <= GIB {
-            format!("{:.2} MiB", bytes as f64 / MIB as f64)
-        } else {
-            format!("{:.2} GiB", bytes as f64 / GIB as f64)
-        };
-        f.pad(&text)
+        if bytes <= KIB {
+            return f.pad(&format!("{bytes} bytes"));
+        }
+        let units = [(KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB")];
+        // The first unit in which it does not come to a thousand and more, as it is shown: what is a
+        // hundredth short of the next unit is shown in that.
+        let shown = |unit: u64| (bytes as f64 / unit as f64 * 100.0).round() / 100.0;
+        let found = units.into_iter().find(|&(unit, _)| shown(unit) < 1024.0);
+        let (unit, name) = found.unwrap_or((GIB, "GiB"));
+        f.pad(&format!("{:.2} {name}", bytes as f64 / unit as f64))
     }
 }
 
@@ -158,6 +158,9 @@ mod tests {
         assert_eq!(text(1025), "1.00 KiB");
         assert_eq!(text(20 * MIB), "20.00 MiB");
         assert_eq!(text(3 * GIB / 2), "1.50 GiB");
+        assert_eq!([MIB, GIB, 1024 * GIB].map(text), ["1.00 MiB", "1.00 GiB", "1024.00 GiB"]);
+        assert_eq!(text(GIB - 1), "1.00 GiB", "1024.00 MiB would be no number of MiB");
+        assert_eq!(text(GIB - 6 * KIB), "1023.99 MiB");
         assert_eq!(format!("{:>12}|", Bytes(512)), "   512 bytes|");
     }
 

@@ -3,16 +3,21 @@
 use larder_core::types::{GIB, KIB, MIB};
 
 /// Reads a number of bytes with its unit, such as `80GiB`, that a device can have.
+///
+/// `80GB`, `80G` and `80 GiB` are the same, in large or small letters: a card that is sold with 80 GB has
+/// 80 GiB of memory, or a little less, and nobody means the 74.5 GiB that the letters say.
 pub fn parse_capacity(text: &str) -> Result<u64, String> {
     let wrong = || format!("a size is a number with a unit, such as 80GiB or 400MiB, not '{text}'");
-    let digits = text.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
-    let (number, unit) = text.split_at(digits.unwrap_or(text.len()));
-    let unit_bytes = match unit {
-        "TiB" => 1024 * GIB,
-        "GiB" => GIB,
-        "MiB" => MIB,
-        "KiB" => KIB,
-        "" | "B" => 1,
+    let trimmed = text.trim();
+    let digits = trimmed.find(|letter: char| !(letter.is_ascii_digit() || letter == '.'));
+    let (number, unit) = trimmed.split_at(digits.unwrap_or(trimmed.len()));
+    let unit = unit.trim_start();
+    let unit_bytes = match unit.to_ascii_lowercase().as_str() {
+        "tib" | "tb" | "t" => 1024 * GIB,
+        "gib" | "gb" | "g" => GIB,
+        "mib" | "mb" | "m" => MIB,
+        "kib" | "kb" | "k" => KIB,
+        "" | "b" => 1,
         _ => return Err(wrong()),
     };
     let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -29,13 +34,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn units_are_written_as_people_write_them() {
+        for text in ["80GiB", "80GB", "80G", "80 GiB", "80g", "80gb", " 80 GB ", "81920MB"] {
+            assert_eq!(parse_capacity(text), Ok(80 * GIB), "{text}");
+        }
+        assert_eq!(parse_capacity("24G"), Ok(24 * GIB));
+        assert_eq!(parse_capacity("0.5T"), Ok(512 * GIB));
+    }
+
+    #[test]
     fn sizes_have_units() {
         assert_eq!(parse_capacity("80GiB"), Ok(80 * GIB));
         assert_eq!(parse_capacity("400MiB"), Ok(400 * MIB));
         assert_eq!(parse_capacity("1.5GiB"), Ok(3 * GIB / 2));
         assert_eq!(parse_capacity("1073741824"), Ok(GIB));
         assert!(parse_capacity("80").unwrap_err().contains("give a unit"));
-        for bad in ["", "80", "GiB", "80GB", "80 GiB", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"]
+        for bad in
+            ["", "80", "GiB", "80GiBs", "80 G B", "-1GiB", "1KiB", "1e9GiB", "1.2.3MiB", "NaN"]
         {
             assert!(parse_capacity(bad).is_err(), "{bad} was taken");
         }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use serde_json::{Map, Value};
 
 use super::entry::{Action, BlockInfo, Frame, Note, SegmentInfo, StackId, TraceEntry};
-use super::records::Parts;
+use super::parts::Parts;
 use super::tree::text_of;
 use super::{Snapshot, word};
 use crate::pickle::{TextId, Texts};

@@ -12,9 +12,9 @@ mod error;
 mod json;
 mod live;
 mod part;
+mod parts;
 pub mod perfetto;
 pub mod pickle;
-mod records;
 mod save;
 mod shape;
 mod source;
@@ -38,6 +38,7 @@ pub use error::SnapshotError;
 pub use live::Epoch;
 pub use save::{Format, SaveError};
 
+use larder_core::config::Config;
 use serde_json::{Map, Value};
 
 use pickle::{Interner, Limits, TextId, Texts};
@@ -78,13 +79,20 @@ impl Snapshot {
     ) -> Result<Snapshot, SnapshotError> {
         match source::open(reader, progress).map_err(SnapshotError::Open)? {
             source::Source::Pickle(reader) => {
-                shape::snapshot(pickle::read(reader, limits, records::Parts::new())?)
+                shape::snapshot(pickle::read(reader, limits, parts::Parts::new())?)
             }
             source::Source::Zip => Err(SnapshotError::Shape(
                 "this is a zip archive, as torch.save writes, not a pickled memory snapshot"
                     .to_owned(),
             )),
         }
+    }
+
+    /// The settings of the recorded allocator; the default where the snapshot has none, or some that
+    /// are not known here.
+    pub fn recorded_config(&self) -> Config {
+        let conf = self.allocator_conf.as_deref().unwrap_or_default();
+        Config::parse(conf).unwrap_or_default()
     }
 
     /// How many devices there are traces for, empty ones included.

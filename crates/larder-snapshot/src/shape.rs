@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::entry::{BlockInfo, BlockState, SegmentInfo};
 use super::part::Part;
-use super::records::{Parts, pool_id};
+use super::parts::{Parts, pool_id};
 use super::{Snapshot, SnapshotError, word};
 use crate::pickle::{Content, DictId, ListId, Objects, Pickle, Value};
 

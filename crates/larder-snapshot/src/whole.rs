@@ -29,11 +29,24 @@ impl std::error::Error for WriteError {
     }
 }
 
-/// Writes a file that is there whole or not at all; packed if its name says so.
+/// The name that stands for standard input, and for standard output.
+pub const STANDARD: &str = "-";
+
+/// Writes a file that is there whole or not at all; packed if its name says so. `-` is standard output.
 pub fn write(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> Result<(), WriteError> {
+    if path == Path::new(STANDARD) {
+        let mut out = BufWriter::new(io::stdout().lock());
+        return match write(&mut out).and_then(|()| out.flush()) {
+            // A reader that has seen enough, such as `head`, is no failure.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(WriteError { path: PathBuf::from("standard output"), error })
+            }
+            _ => Ok(()),
+        };
+    }
     let is_packed = path.extension().is_some_and(|ending| ending == "gz");
     under_another_name(path, |part| {
         let mut file = BufWriter::new(File::create(part)?);

@@ -12,7 +12,6 @@ use larder_tape::Recorder;
 use crate::file::{Contents, LoadError};
 use crate::recording::Recording;
 use crate::replay::{Replay, Setup};
-use crate::watch::Watch;
 use crate::workload::Workload;
 use larder_snapshot::{Epoch, Snapshot, whole};
 
@@ -66,19 +65,18 @@ pub struct Converted {
     pub unkept_values: u64,
 }
 
-/// Writes what `input` holds to `out`. A script is run for it with the given setup; of a snapshot
-/// an op script takes the trace of one device, and everything else takes all of them. The file is
-/// there whole or not at all, but for a tape, which grows as the script runs.
+/// Writes what `input` held to `out`; `-` is standard output. A script is run for it with the given
+/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all of
+/// them. The file is there whole or not at all, but for a tape, which grows as the script runs.
 pub fn convert(
     input: &Path,
+    contents: Contents,
     out: &Path,
     format: Format,
     device: u32,
     setup: &Setup,
-    watch: &dyn Watch,
 ) -> Result<Converted, LoadError> {
     let said = |what: &dyn fmt::Display| LoadError(format!("{}: {what}", input.display()));
-    let contents = Contents::load(input, watch)?;
     let snapshot = match (contents, format) {
         (Contents::Script(ops), Format::Ops) => {
             whole::write(out, |file| write_ops(&ops, file))?;
@@ -145,7 +143,7 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
     let Some(path) = tape else {
         let recording = replay.allocator().record_history(HistoryOptions::default());
         recording.map_err(|error| error.to_string())?;
-        let allocator = replay.run_on(&workload.ops).map_err(|error| error.to_string())?;
+        let allocator = replay.run_on(&workload.ops, &mut ()).map_err(|error| error.to_string())?;
         let taken = allocator.take_snapshot(SnapshotOptions::default());
         return Ok(Snapshot::of_allocators(&[taken], Epoch::default()));
     };
@@ -153,7 +151,7 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
     let written = whole::under_another_name(path, |part| {
         let recorder = Recorder::create(part)?;
         recorder.listen(replay.allocator());
-        let ran = replay.run_on(&workload.ops);
+        let ran = replay.run_on(&workload.ops, &mut ());
         recorder.finish()?;
         let allocator = ran.map_err(|error| io::Error::other(error.to_string()))?;
         let taken = allocator.take_snapshot(SnapshotOptions::default());

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use flate2::bufread::MultiGzDecoder;
@@ -12,6 +12,7 @@ use larder_tape::Tape;
 
 use crate::watch::{Extent, Watch, Watched};
 use larder_snapshot::pickle::Limits;
+pub use larder_snapshot::whole::STANDARD;
 use larder_snapshot::whole::WriteError;
 use larder_snapshot::{Epoch, Snapshot};
 
@@ -51,31 +52,42 @@ enum Kind {
 }
 
 impl Contents {
-    /// Reads a file.
+    /// Reads a file; `-` is standard input.
     pub fn load(path: &Path, watch: &dyn Watch) -> Result<Contents, LoadError> {
         let said = |what: &dyn fmt::Display| LoadError(format!("{}: {what}", path.display()));
+        if path == Path::new(STANDARD) {
+            return read(BufReader::new(io::stdin().lock()), "", None, watch)
+                .map_err(|sentence| LoadError(format!("standard input: {sentence}")));
+        }
         let file = File::open(path).map_err(|error| said(&error))?;
         let facts = file.metadata().map_err(|error| said(&error))?;
         if facts.is_dir() {
             return Err(said(&"this is a folder, not a script or a snapshot"));
         }
         // Read through one handle from the beginning to the end: a pipe cannot be opened twice.
-        let mut reader = BufReader::new(file);
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let head = reader.fill_buf().map_err(|error| said(&error))?;
-        let is_packed = head.starts_with(&[0x1f, 0x8b]);
-        // The reader of pickles unpacks by itself.
-        let inner = name.strip_suffix(".gz").unwrap_or(&name);
-        if is_packed && [".json", ".tape", ".ops"].iter().any(|ending| inner.ends_with(ending)) {
-            let mut unpacked = BufReader::new(MultiGzDecoder::new(reader));
-            let head = unpacked.fill_buf().map_err(|error| said(&error))?;
-            let kind = kind_of(head, inner).map_err(|sentence| said(&sentence))?;
-            return take(kind, unpacked, None, watch).map_err(|sentence| said(&sentence));
-        }
-        let kind = kind_of(head, &name).map_err(|sentence| said(&sentence))?;
         let size_bytes = facts.is_file().then_some(facts.len());
-        take(kind, reader, size_bytes, watch).map_err(|sentence| said(&sentence))
+        read(BufReader::new(file), &name, size_bytes, watch).map_err(|sentence| said(&sentence))
     }
+}
+
+/// Reads a file of whatever kind.
+fn read(
+    mut reader: impl BufRead,
+    name: &str,
+    size_bytes: Option<u64>,
+    watch: &dyn Watch,
+) -> Result<Contents, String> {
+    let head = reader.fill_buf().map_err(|error| error.to_string())?;
+    let is_packed = head.starts_with(&[0x1f, 0x8b]);
+    // The reader of pickles unpacks by itself.
+    let inner = name.strip_suffix(".gz").unwrap_or(name);
+    if is_packed && [".json", ".tape", ".ops"].iter().any(|ending| inner.ends_with(ending)) {
+        let mut unpacked = BufReader::new(MultiGzDecoder::new(reader));
+        let head = unpacked.fill_buf().map_err(|error| error.to_string())?;
+        return take(kind_of(head, inner)?, unpacked, None, watch);
+    }
+    take(kind_of(head, name)?, reader, size_bytes, watch)
 }
 
 /// Reads all of a file of this kind.

@@ -2,7 +2,7 @@
 
 use larder_core::types::MIB;
 
-use crate::replay::{Replay, ReplayError, Setup};
+use crate::replay::{DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES, Replay, ReplayError, Setup};
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
@@ -11,6 +11,10 @@ use crate::workload::Workload;
 pub struct Fit {
     /// The smallest memory that was seen to suffice; none if the setup's own does not.
     pub memory_bytes: Option<u64>,
+    /// How often the cache is given back there, to try again.
+    pub retries: u64,
+    /// The smallest memory that was seen to suffice without that; none if the setup's own does not.
+    pub calm_bytes: Option<u64>,
     /// The most that was in use at once, on the setup's own memory.
     pub peak_active_bytes: u64,
 }
@@ -28,22 +32,57 @@ fn resolution_mb(memory_mb: u64) -> u64 {
     (memory_mb / 500).max(8)
 }
 
-/// Searches by halving, in whole MiB, between what was active at the peak, which must fit, and
-/// what was reserved at the peak, with which every device call can go as it went.
+/// How much memory is searched through where nobody says it: more than usual if the program ran out of
+/// memory on a device that was larger than usual.
+pub fn search_limit_bytes(workload: &Workload) -> u64 {
+    let recorded = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
+    recorded.saturating_mul(4).clamp(DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES)
+}
+
+/// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried
+/// twice either.
 pub fn fit(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Result<Fit, ReplayError> {
     let outcome = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
     let peak_active_bytes = outcome.stats.active_bytes.all.peak as u64;
     if outcome.ooms > 0 {
-        return Ok(Fit { memory_bytes: None, peak_active_bytes });
+        return Ok(Fit { memory_bytes: None, retries: 0, calm_bytes: None, peak_active_bytes });
     }
-    let fits = |memory_mb: u64| {
+    let retries_on = |memory_mb: u64| {
         let tried = Setup { memory_bytes: memory_mb * MIB, ..setup.clone() };
         Replay::new(workload, &tried).fits(&workload.ops)
     };
     let given_mb = setup.memory_bytes / MIB;
     let reserved_mb = (outcome.stats.reserved_bytes.all.peak as u64).div_ceil(MIB);
-    let mut low_mb = (peak_active_bytes / MIB).saturating_sub(1);
-    let mut high_mb = (reserved_mb + 2).min(given_mb);
+    let low_mb = (peak_active_bytes / MIB).saturating_sub(1);
+    let high_mb = (reserved_mb + 2).min(given_mb);
+    let fits = |memory_mb| Ok(retries_on(memory_mb)?.is_some());
+    let memory_mb = smallest((low_mb, high_mb, given_mb), fits, watch)?;
+    let retries = retries_on(memory_mb)?.unwrap_or(0);
+    let calm_mb = if retries == 0 {
+        Some(memory_mb)
+    } else if outcome.stats.num_alloc_retries > 0 {
+        None
+    } else {
+        let high_mb = high_mb.max(memory_mb);
+        let is_calm = |memory_mb| Ok(retries_on(memory_mb)? == Some(0));
+        Some(smallest((memory_mb, high_mb, given_mb), is_calm, watch)?)
+    };
+    Ok(Fit {
+        memory_bytes: Some(memory_mb * MIB),
+        retries,
+        calm_bytes: calm_mb.map(|memory_mb| memory_mb * MIB),
+        peak_active_bytes,
+    })
+}
+
+/// Searches by halving, in whole MiB, between what is too little, as what was active at the peak is,
+/// and what was reserved at the peak, with which every device call can go as it went. What is given is
+/// known to do.
+fn smallest(
+    (mut low_mb, mut high_mb, given_mb): (u64, u64, u64),
+    does: impl Fn(u64) -> Result<bool, ReplayError>,
+    watch: &dyn Watch,
+) -> Result<u64, ReplayError> {
     // Settings may measure against the device's size, so a smaller one is not sure to do.
     let mut is_sure = high_mb == given_mb;
     let rounds = (high_mb - low_mb.min(high_mb)) / resolution_mb(high_mb);
@@ -52,15 +91,15 @@ pub fn fit(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Result<Fit,
     loop {
         while high_mb > low_mb && high_mb - low_mb > resolution_mb(high_mb) {
             let middle_mb = low_mb.midpoint(high_mb);
-            if fits(middle_mb)? {
+            if does(middle_mb)? {
                 (high_mb, is_sure) = (middle_mb, true);
             } else {
                 low_mb = middle_mb;
             }
             fitting.step();
         }
-        if is_sure || fits(high_mb)? {
-            return Ok(Fit { memory_bytes: Some(high_mb * MIB), peak_active_bytes });
+        if is_sure || does(high_mb)? {
+            return Ok(high_mb);
         }
         (low_mb, high_mb, is_sure) = (high_mb, given_mb, true);
     }

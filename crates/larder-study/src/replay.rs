@@ -9,12 +9,18 @@ use larder_core::config::Config;
 use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
-use larder_core::types::{Addr, GIB, PoolId, StreamId};
+use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions};
 
 use crate::workload::{Addresses, Workload};
+
+/// How much memory a simulated GPU has where nobody says it.
+pub const DEFAULT_MEMORY_BYTES: u64 = 80 * GIB;
+/// No simulated GPU has less, or more.
+const MEMORY_MIN_BYTES: u64 = 2 * MIB;
+pub(crate) const MEMORY_MAX_BYTES: u64 = 1 << 50;
 
 /// What a workload runs on.
 #[derive(Clone, Debug)]
@@ -25,6 +31,8 @@ pub struct Setup {
     pub config: Config,
     /// How much memory the simulated GPU has.
     pub memory_bytes: u64,
+    /// The part of it that the program is allowed, where the settings say nothing of that.
+    pub fraction: Option<f64>,
     /// Which addresses it gives.
     pub addresses: Addresses,
 }
@@ -34,13 +42,28 @@ impl Default for Setup {
         Setup {
             policy: Policy::default(),
             config: Config::default(),
-            memory_bytes: 80 * GIB,
+            memory_bytes: DEFAULT_MEMORY_BYTES,
+            fraction: None,
             addresses: Addresses::default(),
         }
     }
 }
 
 impl Setup {
+    /// The same with the memory that was given, or else what the recorded program had, or else what
+    /// it is by default.
+    #[must_use]
+    pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
+        match (given_bytes, workload.recorded_memory()) {
+            (Some(memory_bytes), _) => Setup { memory_bytes, fraction: None, ..self },
+            (None, Some(memory)) => {
+                let memory_bytes = memory.device_bytes.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES);
+                Setup { memory_bytes, fraction: memory.fraction, ..self }
+            }
+            (None, None) => Setup { memory_bytes: DEFAULT_MEMORY_BYTES, fraction: None, ..self },
+        }
+    }
+
     /// A fresh simulated GPU and an allocator on it, for a workload.
     pub fn build(&self, workload: &Workload) -> (Arc<SimDevice>, Allocator) {
         let recorded_addresses = match self.addresses {
@@ -52,7 +75,13 @@ impl Setup {
                 .memory_bytes(self.memory_bytes)
                 .recorded_addresses(recorded_addresses),
         ));
-        let allocator = Allocator::new(device.clone(), self.config.clone(), self.policy.clone());
+        let mut config = self.config.clone();
+        if let Some(fraction) = self.fraction
+            && config.memory_fraction >= 1.0
+        {
+            config.memory_fraction = fraction.clamp(0.0, 1.0);
+        }
+        let allocator = Allocator::new(device.clone(), config, self.policy.clone());
         (device, allocator)
     }
 }
@@ -72,6 +101,10 @@ pub struct Outcome {
     pub ooms: u64,
     /// What the first of them said.
     pub first_oom: Option<String>,
+    /// Which operation that was, from 0.
+    pub first_oom_index: Option<usize>,
+    /// How many operations were run.
+    pub operations: u64,
     /// How long the operations took.
     pub elapsed: Duration,
 }
@@ -156,9 +189,13 @@ impl Replay {
         audience: &mut A,
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
+        let mut first_oom_index = None;
         for (index, &op) in ops.iter().enumerate() {
             audience.before(&self.allocator, index);
             self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
+            if self.ooms > 0 && first_oom_index.is_none() {
+                first_oom_index = Some(index);
+            }
         }
         let elapsed = start.elapsed();
         audience.after(&self.allocator);
@@ -169,27 +206,35 @@ impl Replay {
             used_bytes: self.device.used_bytes(),
             ooms: self.ooms,
             first_oom: self.first_oom,
+            first_oom_index,
+            operations: ops.len() as u64,
             elapsed,
         })
     }
 
     /// Runs all operations and gives the allocator, with all that it remembers.
-    pub fn run_on(mut self, ops: &[Op]) -> Result<Allocator, ReplayError> {
+    pub fn run_on<A: Audience>(
+        mut self,
+        ops: &[Op],
+        audience: &mut A,
+    ) -> Result<Allocator, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
+            audience.before(&self.allocator, index);
+            self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
         }
         Ok(self.allocator)
     }
 
-    /// Runs until the first allocation that fails; says whether all went well.
-    pub fn fits(mut self, ops: &[Op]) -> Result<bool, ReplayError> {
+    /// Runs until the first allocation that fails; how often the cache was given back to try again,
+    /// if all went well.
+    pub fn fits(mut self, ops: &[Op]) -> Result<Option<u64>, ReplayError> {
         for (index, &op) in ops.iter().enumerate() {
             self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
             if self.ooms > 0 {
-                return Ok(false);
+                return Ok(None);
             }
         }
-        Ok(true)
+        Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
     fn step(&mut self, op: Op, audience: &mut impl Audience) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use larder_core::types::Span;
 use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError};
-use crate::recording::Recording;
+use crate::recording::{RecordedMemory, Recording};
 use crate::watch::Watch;
 
 /// Which addresses the simulated GPU gives to plain allocations.
@@ -44,7 +44,7 @@ pub struct Workload {
 }
 
 /// What a summary says about a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct RecordingFacts {
     /// Blocks that were live before the recording began; they are allocated first.
     pub preexisting_blocks: u64,
@@ -56,9 +56,27 @@ pub struct RecordingFacts {
     pub entries: u64,
     /// Entries of a kind that is not known; they are not replayed.
     pub unknown_entries: u64,
+    /// How often the recorded allocator gave memory back by itself.
+    pub own_flushes: u64,
+    /// How many of those the program may have asked for all the same.
+    pub doubtful_flushes: u64,
+    /// How much memory the recorded program had, if the recording tells it.
+    pub memory: Option<RecordedMemory>,
+    /// The settings of the recorded allocator, if the recording has them.
+    pub conf: Option<String>,
 }
 
 impl Workload {
+    /// How much memory the recorded program had, if this is a recording that tells it.
+    pub fn recorded_memory(&self) -> Option<RecordedMemory> {
+        self.recording.as_ref().and_then(|facts| facts.memory)
+    }
+
+    /// The settings of the recorded allocator, if this is a recording that has some.
+    pub fn recorded_conf(&self) -> Option<&str> {
+        self.recording.as_ref().and_then(|facts| facts.conf.as_deref())
+    }
+
     /// Reads a file: a snapshot if it looks like one, else an op script. Of a snapshot the trace of
     /// `device` is taken.
     pub fn load(path: &Path, device: u32, watch: &dyn Watch) -> Result<Workload, LoadError> {
@@ -80,6 +98,10 @@ impl From<Recording> for Workload {
                 ooms: recording.ooms,
                 entries: recording.entries,
                 unknown_entries: recording.unknown_entries,
+                own_flushes: recording.own_flushes,
+                doubtful_flushes: recording.doubtful_flushes,
+                memory: recording.memory,
+                conf: recording.conf,
             }),
             ops: recording.ops,
             segment_addresses: recording.segment_addresses,

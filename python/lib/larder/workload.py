@@ -39,6 +39,21 @@ class Replay:
         return self._native.settings
 
     @property
+    def is_recorded(self) -> bool:
+        """In a comparison: whether these are the settings that the program was recorded with."""
+        return self._native.is_recorded
+
+    @property
+    def remark(self) -> str | None:
+        """In a comparison: why the settings could make no difference, if they could not."""
+        return self._native.remark
+
+    @property
+    def device_bytes(self) -> int:
+        """How much memory the GPU had."""
+        return self._native.device_memory
+
+    @property
     def memory_stats(self) -> dict[str, int]:
         """The statistics at the end, with every key of `torch.cuda.memory_stats()`."""
         return self._native.memory_stats()
@@ -103,7 +118,10 @@ class Replay:
 
 
 class Comparison(Sequence[Replay]):
-    """One run for each of several settings, in the order in which they were given."""
+    """One run for each of several settings, in the order in which they were given.
+
+    The settings that the program was recorded with come last, if they are none of the others.
+    """
 
     def __init__(self, runs: Iterable[Replay], summary: str) -> None:
         self._runs = list(runs)
@@ -131,11 +149,20 @@ class Comparison(Sequence[Replay]):
 
     def table(self) -> Table:
         """The runs side by side."""
-        headings = ["settings", "peak allocated", "peak reserved", "overhead", "retries", "out of memory"]
+        headings = [
+            "settings",
+            "peak allocated",
+            "peak active",
+            "peak reserved",
+            "overhead",
+            "retries",
+            "out of memory",
+        ]
         rows = [
             [
-                run.settings or "(default)",
+                (run.settings or "(default)") + (" [as recorded]" if run.is_recorded else ""),
                 _native.format_size(max(0, run.peak_allocated_bytes)),
+                _native.format_size(max(0, run.peak_active_bytes)),
                 _native.format_size(max(0, run.peak_reserved_bytes)),
                 f"{run.overhead:.3f}",
                 str(run.retries),
@@ -157,11 +184,18 @@ class Comparison(Sequence[Replay]):
 
 
 class Fit:
-    """The smallest device on which a program runs."""
+    """The smallest device on which a program runs.
 
-    def __init__(self, memory: int | None, peak_active: int, summary: str) -> None:
+    The CUDA context, other libraries and other processes come on top.
+    """
+
+    def __init__(self, memory: int | None, retries: int, calm: int | None, peak_active: int, summary: str) -> None:
         self.memory_bytes = memory
         """The smallest memory that was seen to suffice; None if even what was given does not."""
+        self.retries = retries
+        """How often the cache is given back there to try again, which costs time."""
+        self.memory_without_retries_bytes = calm
+        """The smallest memory that was seen to suffice without that; None if even what was given does not."""
         self.peak_active_bytes = peak_active
         """The most that was in use at once."""
         self._summary = summary
@@ -181,7 +215,13 @@ class Fit:
 
     def _repr_html_(self) -> str:
         memory = "does not run" if self.memory_bytes is None else _native.format_size(self.memory_bytes)
-        rows = [["smallest memory", memory], ["peak active", _native.format_size(self.peak_active_bytes)]]
+        calm = self.memory_without_retries_bytes
+        rows = [
+            ["smallest memory", memory],
+            ["retries there", str(self.retries)],
+            ["without retries", "-" if calm is None else _native.format_size(calm)],
+            ["peak active", _native.format_size(self.peak_active_bytes)],
+        ]
         return Table(["fit", ""], rows)._repr_html_()
 
 
@@ -198,11 +238,15 @@ def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
     return _native.Workload.load(source, device), os.path.basename(os.fspath(source))
 
 
+def _memory(memory: int | str | None) -> int | None:
+    return None if memory is None else memory_bytes(memory)
+
+
 def replay(
     source: Source,
     *,
     policy: str | None = None,
-    memory: int | str = "80GiB",
+    memory: int | str | None = None,
     settings: Settings = "",
     device: int = 0,
     addresses: str = "recorded",
@@ -212,9 +256,10 @@ def replay(
     source
         An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a `Snapshot`.
     policy
-        Who decides: `larder`, which is the default, or `torch-2.11` exactly as PyTorch 2.11 does.
+        Who decides: `larder`, which is the default, or `torch-2.11` exactly as stock PyTorch 2.11 does.
     memory
-        How much memory the GPU has.
+        How much memory the GPU has. Without it, what the recorded program had, if it ran out of memory or nearly did;
+        else 80 GiB.
     settings
         As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary.
     device
@@ -224,7 +269,7 @@ def replay(
     """
     workload, name = _load(source, device)
     text = settings_text(settings)
-    outcome = workload.replay(name, policy, text, memory_bytes(memory), addresses)
+    outcome = workload.replay(name, policy, text, _memory(memory), addresses)
     return Replay(outcome, name, len(workload))
 
 
@@ -233,11 +278,13 @@ def compare(
     settings: Settings | Iterable[Settings] | None = None,
     *,
     policy: str | None = None,
-    memory: int | str = "80GiB",
+    memory: int | str | None = None,
     device: int = 0,
     addresses: str = "recorded",
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
+
+    A recording is run under the settings that it was recorded with too, if they are none of the others.
 
     settings
         A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.
@@ -253,7 +300,7 @@ def compare(
     else:
         raise TypeError(f"settings are a list of texts or dictionaries, not {type(settings).__name__}")
     workload, name = _load(source, device)
-    outcomes, summary = workload.compare(name, policy, confs, memory_bytes(memory), addresses)
+    outcomes, summary = workload.compare(name, policy, confs, _memory(memory), addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
 
@@ -262,16 +309,17 @@ def fit(
     source: Source,
     *,
     policy: str | None = None,
-    memory: int | str = "80GiB",
+    memory: int | str | None = None,
     settings: Settings = "",
     device: int = 0,
     addresses: str = "recorded",
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`.
+    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what the recorded program
+    had, if that is more.
     """
     workload, name = _load(source, device)
     text = settings_text(settings)
-    found = workload.fit(name, policy, text, memory_bytes(memory), addresses)
+    found = workload.fit(name, policy, text, _memory(memory), addresses)
     return Fit(*found)

@@ -2,6 +2,32 @@
 
 use std::collections::BTreeSet;
 
+/// Keys that the peer does not print: texts, and what follows from other keys.
+const OURS_ALONE: [&str; 4] = ["operations", "overhead", "first_oom", "first_oom.operation"];
+
+/// A text in quotation marks at the beginning, without them, and what follows it.
+fn text(from: &str) -> Option<(&str, &str)> {
+    let inside = from.strip_prefix('"')?;
+    let mut is_escaped = false;
+    let end = inside.find(|letter| {
+        let ends = letter == '"' && !is_escaped;
+        is_escaped = letter == '\\' && !is_escaped;
+        ends
+    })?;
+    Some((&inside[..end], &inside[end + 1..]))
+}
+
+/// A text, or a word or number, at the beginning, and what follows it.
+fn value(from: &str) -> Option<(&str, &str)> {
+    if from.starts_with('"') {
+        // With its quotation marks: a number in them is no number.
+        let (inside, after) = text(from)?;
+        return Some((&from[..inside.len() + 2], after));
+    }
+    let end = from.find([',', '}'])?;
+    Some((from[..end].trim_end(), &from[end..]))
+}
+
 /// The statistics and the placements of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -13,15 +39,23 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers.
+    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers, but for
+    /// what ours alone says.
     pub(super) fn read(printed: &str, placements: &str, history: &str) -> Option<Self> {
-        let inside = printed.trim().strip_prefix('{')?.strip_suffix('}')?;
-        let entry = |entry: &str| {
-            let (key, value) = entry.split_once(':')?;
-            let key = key.trim().strip_prefix('"')?.strip_suffix('"')?;
-            Some((key.to_owned(), value.trim().parse().ok()?))
-        };
-        let stats = inside.split(',').map(entry).collect::<Option<Vec<_>>>()?;
+        let mut rest = printed.trim().strip_prefix('{')?;
+        let mut stats = Vec::new();
+        loop {
+            let (key, after) = text(rest.trim_start())?;
+            let (value, after) = value(after.trim_start().strip_prefix(':')?.trim_start())?;
+            if !OURS_ALONE.contains(&key) {
+                stats.push((key.to_owned(), value.parse().ok()?));
+            }
+            match after.trim_start().split_at_checked(1)? {
+                (",", after) => rest = after,
+                ("}", "") => break,
+                _ => return None,
+            }
+        }
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
         Some(Self { stats, placements: lines(placements), history: lines(history) })
     }
@@ -164,9 +198,19 @@ mod tests {
     #[test]
     fn only_flat_objects_of_numbers_are_read() {
         assert_eq!(outcome("{\"a\":1,\"b.c\": -2}\n", "").stat("b.c"), Some(-2));
-        for wrong in ["", "{", "{\"a\":x}", "{a:1}", "[1]"] {
+        for wrong in
+            ["", "{", "{\"a\":x}", "{\"a\":\"1\"}", "{\"a\":1.5}", "{a:1}", "{\"a\":1}x", "[1]"]
+        {
             assert_eq!(Outcome::read(wrong, "", ""), None, "{wrong} was taken");
         }
+    }
+
+    #[test]
+    fn what_ours_alone_says_is_left_out() {
+        let printed = r#"{"a":1,"first_oom":"GPU 0, \"full\": {so}","overhead":1.5,"b":2}"#;
+        let read = outcome(printed, "");
+        assert_eq!((read.stat("a"), read.stat("b"), read.stats.len()), (Some(1), Some(2), 2));
+        assert_eq!(outcome(r#"{"first_oom": null, "c": -3}"#, "").stat("c"), Some(-3));
     }
 
     #[test]

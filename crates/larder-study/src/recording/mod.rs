@@ -1,8 +1,11 @@
 //! Recording: the operations behind the trace of one device.
 
 mod error;
+mod flushes;
+mod memory;
 mod places;
 mod prehistory;
+mod shadow;
 
 #[cfg(test)]
 mod tests;
@@ -12,11 +15,13 @@ use std::collections::HashMap;
 use larder_core::types::Span;
 use larder_sim::script::{Op, Route};
 
+use flushes::Flushes;
 use larder_snapshot::{Action, Snapshot, TraceEntry};
 use places::{DEFAULT_POOL, Places};
 use prehistory::{OldBlock, Tells, old_blocks};
 
 pub use error::RecordingError;
+pub use memory::{RecordedMemory, ToldBy};
 
 /// A trace as a script, and what a replay of it needs to know.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,8 +48,20 @@ pub struct Recording {
     pub frees: u64,
     /// How many of the frees waited for another stream.
     pub waited_frees: u64,
-    /// How many allocations failed while it was recorded. They are not replayed.
+    /// How many allocations failed while it was recorded. They are requests like all others; where
+    /// one is met after all, its block goes back at once if the program went on without it.
     pub ooms: u64,
+    /// How often the program emptied the cache.
+    pub empties: u64,
+    /// How often the recorded allocator gave memory back by itself: to try again, or because its
+    /// settings told it to. That is not replayed, because a replay does the same by itself.
+    pub own_flushes: u64,
+    /// How many of those the program may have asked for all the same.
+    pub doubtful_flushes: u64,
+    /// How much memory the recorded program had, if the trace tells it.
+    pub memory: Option<RecordedMemory>,
+    /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
+    pub conf: Option<String>,
     /// How many entries have an action that is not known. They are not replayed.
     pub unknown_entries: u64,
 }
@@ -55,15 +72,17 @@ impl Recording {
         let trace = trace_of(snapshot, device)?;
         let places = Places::new(snapshot, device, trace);
         let old = old_blocks(snapshot, device, trace, &places)?;
-        let mut writer = Writer::new(places, &old, trace);
+        let flushes = Flushes::of(snapshot, device, trace, &old);
+        let mut writer = Writer::new(places, &old, trace, flushes);
+        writer.recording.conf.clone_from(&snapshot.allocator_conf);
         for block in &old {
             writer.old_block(block);
         }
         for block in old.iter().filter(|block| block.is_waiting) {
             writer.free_waiting(block.addr);
         }
-        for (index, entry) in trace.iter().enumerate() {
-            writer.entry(index, entry, trace.get(index + 1));
+        for index in 0..trace.len() {
+            writer.entry(index, trace);
         }
         Ok(writer.finish())
     }
@@ -106,14 +125,24 @@ struct Writer<'a> {
     holdings: HashMap<u64, Holding>,
     next_id: u64,
     tells: Tells,
-    /// Whether the last entry that counts freed a segment.
-    in_segment_frees: bool,
+    flushes: Flushes,
+    /// The pool of the last allocation on each stream.
+    last_pools: HashMap<u32, (u64, u64)>,
+    /// Streams that the next request waits for by itself, where it has to.
+    late: Vec<u32>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(places: Places<'a>, old: &[OldBlock], trace: &[TraceEntry]) -> Writer<'a> {
+    fn new(
+        places: Places<'a>,
+        old: &[OldBlock],
+        trace: &[TraceEntry],
+        flushes: Flushes,
+    ) -> Writer<'a> {
         let mut streams = HashMap::from([(0, 0)]);
-        let allocations = trace.iter().filter(|entry| entry.action == Action::Alloc);
+        let asks =
+            |entry: &&TraceEntry| matches!(entry.action, Action::Alloc | Action::OutOfMemory);
+        let allocations = trace.iter().filter(asks);
         let allocation_streams = allocations.map(|entry| entry.stream);
         for stream in old.iter().map(|block| block.stream).chain(allocation_streams) {
             let number = streams.len() as u32;
@@ -127,6 +156,10 @@ impl<'a> Writer<'a> {
                 .fold(0, |sum: u64, block| sum.saturating_add(block.size_bytes)),
             streams: streams.len() as u32,
             entries: trace.len() as u64,
+            empties: flushes.empties.len() as u64,
+            own_flushes: flushes.own,
+            doubtful_flushes: flushes.doubtful,
+            memory: flushes.memory,
             ..Recording::default()
         };
         Writer {
@@ -139,7 +172,9 @@ impl<'a> Writer<'a> {
             holdings: HashMap::new(),
             next_id: 0,
             tells: Tells::of(trace),
-            in_segment_frees: false,
+            flushes,
+            last_pools: HashMap::new(),
+            late: Vec::new(),
         }
     }
 
@@ -147,15 +182,9 @@ impl<'a> Writer<'a> {
         self.recording.ops.push(op);
     }
 
-    fn entry(&mut self, index: usize, entry: &TraceEntry, next: Option<&TraceEntry>) {
+    fn entry(&mut self, index: usize, trace: &[TraceEntry]) {
+        let entry = &trace[index];
         self.places.follow(index, entry);
-        let was_in_segment_frees = self.in_segment_frees;
-        // What is unmapped in the same sweep does not end a run of freed segments.
-        self.in_segment_frees = match entry.action {
-            Action::SegmentFree => true,
-            Action::SegmentUnmap => was_in_segment_frees,
-            _ => false,
-        };
         match entry.action {
             Action::Alloc => {
                 self.recording.allocations += 1;
@@ -163,7 +192,7 @@ impl<'a> Writer<'a> {
             }
             Action::FreeRequested => {
                 self.recording.frees += 1;
-                let completes_at_once = next.is_some_and(|next| {
+                let completes_at_once = trace.get(index + 1).is_some_and(|next| {
                     next.action == Action::FreeCompleted && next.addr == entry.addr
                 });
                 if completes_at_once || !self.tells.completions {
@@ -173,12 +202,17 @@ impl<'a> Writer<'a> {
                     self.free_waiting(entry.addr);
                 }
             }
-            Action::FreeCompleted => self.complete(entry.addr),
-            Action::SegmentFree if !was_in_segment_frees => {
+            Action::FreeCompleted => {
+                self.complete(entry.addr, self.flushes.waited_for.contains(&index));
+            }
+            Action::SegmentFree | Action::SegmentUnmap if self.flushes.empties.contains(&index) => {
                 self.close_scope();
                 self.push(Op::Empty);
             }
-            Action::OutOfMemory => self.recording.ooms += 1,
+            Action::OutOfMemory => {
+                self.recording.ooms += 1;
+                self.fail(index, trace);
+            }
             Action::Other => self.recording.unknown_entries += 1,
             Action::SegmentFree
             | Action::SegmentAlloc
@@ -193,12 +227,42 @@ impl<'a> Writer<'a> {
     }
 
     fn alloc(&mut self, addr: u64, size_bytes: u64, stream: u64, pool_id: (u64, u64)) {
+        let id = self.request(size_bytes, stream, pool_id);
+        self.holdings.insert(addr, Holding::Live(id));
+    }
+
+    fn request(&mut self, size_bytes: u64, stream: u64, pool_id: (u64, u64)) -> u64 {
         let stream = self.streams.get(&stream).copied().unwrap_or(0);
         self.route(pool_id, stream);
+        self.last_pools.insert(stream, pool_id);
         let id = self.next_id;
         self.next_id += 1;
-        self.holdings.insert(addr, Holding::Live(id));
         self.push(Op::Alloc { id, size_bytes, stream });
+        if !self.late.is_empty() {
+            self.close_scope();
+            let late = std::mem::take(&mut self.late);
+            self.recording.ops.extend(late.into_iter().map(|stream| Op::Sync { stream }));
+        }
+        id
+    }
+
+    /// A request that failed. The program never had its block: where it is met after all, the block
+    /// counts at its moment, and goes back if the program went on.
+    fn fail(&mut self, index: usize, trace: &[TraceEntry]) {
+        let entry = &trace[index];
+        let stream = self.streams.get(&entry.stream).copied().unwrap_or(0);
+        // Whoever fails with idle memory left was in no position to give it back: under a capture,
+        // or routed to a private pool, as what came before it on its stream.
+        let last_pool = self.last_pools.get(&stream).copied().unwrap_or(DEFAULT_POOL);
+        let pool_id = match entry.pool {
+            Some(_) => self.places.pool_of(entry),
+            None if self.flushes.hurried_failures.contains(&index) => last_pool,
+            None => DEFAULT_POOL,
+        };
+        let id = self.request(entry.size_bytes, entry.stream, pool_id);
+        if trace[index + 1..].iter().any(|later| later.action != Action::Snapshot) {
+            self.push(Op::Free { id });
+        }
     }
 
     fn free(&mut self, addr: u64) {
@@ -219,8 +283,9 @@ impl<'a> Writer<'a> {
         }
     }
 
-    fn complete(&mut self, addr: u64) {
+    fn complete(&mut self, addr: u64, is_waited_for: bool) {
         match self.holdings.remove(&addr) {
+            Some(Holding::Waiting(stream)) if is_waited_for => self.late.push(stream),
             Some(Holding::Waiting(stream)) => {
                 self.close_scope();
                 self.push(Op::Sync { stream });
@@ -264,6 +329,9 @@ impl<'a> Writer<'a> {
 
     fn finish(mut self) -> Recording {
         self.close_scope();
+        for stream in std::mem::take(&mut self.late) {
+            self.push(Op::Sync { stream });
+        }
         self.recording.pools = self.pools.len() as u32;
         self.recording
     }

@@ -72,12 +72,7 @@ impl<'a> Places<'a> {
     pub(super) fn follow(&mut self, index: usize, entry: &TraceEntry) {
         match entry.action {
             Action::SegmentAlloc => {
-                let pool_id = match (entry.pool, self.lasting.get(&entry.addr)) {
-                    (Some(pool), _) => self.snapshot.pool_id(pool),
-                    (None, Some(&(by, pool_id))) if by == index => pool_id,
-                    // It was freed again, and nothing tells which pool it was of.
-                    (None, _) => DEFAULT_POOL,
-                };
+                let pool_id = self.pool_of_segment(index, entry);
                 let span = Span::new(Addr(entry.addr), entry.size_bytes);
                 self.segments.insert(entry.addr, Segment { span, pool_id });
             }
@@ -85,6 +80,31 @@ impl<'a> Places<'a> {
                 self.segments.remove(&entry.addr);
             }
             _ => {}
+        }
+    }
+
+    /// The pool that a segment came for.
+    fn pool_of_segment(&self, index: usize, entry: &TraceEntry) -> (u64, u64) {
+        match (entry.pool, self.lasting.get(&entry.addr)) {
+            (Some(pool), _) => self.snapshot.pool_id(pool),
+            (None, Some(&(by, pool_id))) if by == index => pool_id,
+            // It was freed again, and nothing tells which pool it was of.
+            (None, _) => DEFAULT_POOL,
+        }
+    }
+
+    /// The pool of the block that the entry at `index` hands out. Its segment may have come just
+    /// before it, and be ahead of where this stands.
+    pub(super) fn pool_of_request(&self, index: usize, trace: &[TraceEntry]) -> (u64, u64) {
+        let entry = &trace[index];
+        let came = index.checked_sub(1).filter(|&came| {
+            let segment = &trace[came];
+            segment.action == Action::SegmentAlloc
+                && Span::new(Addr(segment.addr), segment.size_bytes).contains(Addr(entry.addr))
+        });
+        match (entry.pool, came) {
+            (None, Some(came)) => self.pool_of_segment(came, &trace[came]),
+            _ => self.pool_of(entry),
         }
     }
 

@@ -139,7 +139,11 @@ fn a_plain_recording_becomes_allocs_and_frees() {
         ],
     )
     .unwrap();
-    assert_eq!(script(&recording), ["alloc 0 10 0", "alloc 1 20 1", "free 0", "alloc 2 30 1"]);
+    // What failed was asked for too. The program went on without it.
+    assert_eq!(
+        script(&recording),
+        ["alloc 0 10 0", "alloc 1 20 1", "free 0", "alloc 2 99 0", "free 2", "alloc 3 30 1"]
+    );
     assert_eq!(recording.segment_addresses, [Span::new(Addr(1000), 2000)]);
     assert_eq!((recording.streams, recording.pools, recording.ooms), (2, 0, 1));
     assert_eq!((recording.allocations, recording.frees, recording.unknown_entries), (3, 1, 1));
@@ -433,4 +437,148 @@ fn a_small_file_cannot_unfold_into_a_large_snapshot() {
     often.extend(b"h\x01h\0h\x01h\0h\x01h\0eeu.");
     let error = read(&often).err().unwrap().to_string();
     assert_eq!(error, "`device_traces` has more entries than the file holds");
+}
+
+/// Two segments of 20 MiB, one of them freed. What comes then is for each test to say.
+fn one_idle_segment() -> Vec<Data> {
+    const MIB: i64 = 1 << 20;
+    vec![
+        entry("segment_alloc", 100 * MIB, 20 * MIB, 0),
+        entry("alloc", 100 * MIB, 15 * MIB, 0),
+        entry("segment_alloc", 200 * MIB, 20 * MIB, 0),
+        entry("alloc", 200 * MIB, 15 * MIB, 0),
+        entry("free_requested", 200 * MIB, 15 * MIB, 0),
+        entry("free_completed", 200 * MIB, 15 * MIB, 0),
+    ]
+}
+
+/// What is given back before a request of so many MiB is served with new memory.
+fn given_back_before(asked_mib: i64) -> Recording {
+    const MIB: i64 = 1 << 20;
+    let mut trace = one_idle_segment();
+    trace.push(entry("segment_free", 200 * MIB, 20 * MIB, 0));
+    trace.push(entry("segment_alloc", 300 * MIB, asked_mib * MIB, 0));
+    trace.push(entry("alloc", 300 * MIB, asked_mib * MIB, 0));
+    recording(vec![], trace).unwrap()
+}
+
+#[test]
+fn what_an_allocator_gives_back_to_try_again_is_no_empty() {
+    // There had been room for 40 MiB. 20 were in use, so 20 more cannot have been short of it, and
+    // the idle segment would have served them anyway.
+    let emptied = given_back_before(20);
+    assert_eq!(script(&emptied)[3..], ["empty", "alloc 2 20971520 0"]);
+    assert_eq!((emptied.empties, emptied.own_flushes, emptied.memory), (1, 0, None));
+    // The idle segment is too small for 30 MiB, and nothing says that there was room for both.
+    let retried = given_back_before(30);
+    assert_eq!(script(&retried)[3..], ["alloc 2 31457280 0"]);
+    assert_eq!((retried.empties, retried.own_flushes, retried.doubtful_flushes), (0, 1, 1));
+    let memory = retried.memory.unwrap();
+    assert_eq!((memory.device_bytes, memory.told_by), (50 << 20, ToldBy::Retry));
+}
+
+#[test]
+fn the_call_stack_tells_a_retry_from_a_program_that_empties_its_cache() {
+    const MIB: i64 = 1 << 20;
+    let with_stack = |mut entry: Data, line: i64| {
+        let frame = Data::Dict(vec![
+            ("filename", Data::Text("train.py".to_owned())),
+            ("line", Data::Number(line)),
+            ("name", Data::Text("step".to_owned())),
+        ]);
+        if let Data::Dict(pairs) = &mut entry {
+            pairs.push(("frames", Data::List(vec![frame])));
+        }
+        entry
+    };
+    for (line, flushes) in [(7, (0, 1, 0)), (8, (1, 0, 0))] {
+        let mut trace = one_idle_segment();
+        trace.push(with_stack(entry("segment_free", 200 * MIB, 20 * MIB, 0), line));
+        trace.push(with_stack(entry("segment_alloc", 300 * MIB, 30 * MIB, 0), 7));
+        trace.push(with_stack(entry("alloc", 300 * MIB, 30 * MIB, 0), 7));
+        let found = recording(vec![], trace).unwrap();
+        assert_eq!((found.empties, found.own_flushes, found.doubtful_flushes), flushes, "{line}");
+    }
+}
+
+#[test]
+fn pages_that_went_back_are_an_empty_too() {
+    const MIB: i64 = 1 << 20;
+    let trace = vec![
+        entry("segment_map", 100 * MIB, 20 * MIB, 0),
+        entry("alloc", 100 * MIB, 15 * MIB, 0),
+        entry("free_requested", 100 * MIB, 15 * MIB, 0),
+        entry("free_completed", 100 * MIB, 15 * MIB, 0),
+        entry("segment_unmap", 100 * MIB, 20 * MIB, 0),
+    ];
+    let recording = recording(vec![], trace).unwrap();
+    assert_eq!(script(&recording), ["alloc 0 15728640 0", "free 0", "empty"]);
+}
+
+#[test]
+fn what_failed_tells_how_much_memory_there_was() {
+    const MIB: i64 = 1 << 20;
+    let failing = |free_mib: i64, asked_mib: i64| {
+        let mut trace = one_idle_segment();
+        trace.push(entry("segment_free", 200 * MIB, 20 * MIB, 0));
+        trace.push(entry("oom", free_mib * MIB, asked_mib * MIB, 0));
+        let found = recording(vec![], trace).unwrap();
+        // It is the last thing that happened, so that nothing tells whether it was given back.
+        assert_eq!(script(&found)[3..], [format!("alloc 2 {} 0", asked_mib * MIB)]);
+        assert_eq!((found.ooms, found.empties, found.own_flushes), (1, 0, 1));
+        found.memory.unwrap()
+    };
+    // 44 MiB free and 20 reserved: a card of 64.
+    let told_by = ToldBy::Failure { free_bytes: 44 << 20, reserved_bytes: 20 << 20 };
+    let whole = RecordedMemory { device_bytes: 64 << 20, fraction: None, told_by };
+    assert_eq!(failing(44, 60), whole);
+    // The card had room for 24 MiB. What stopped it is a cap, above the 40 MiB that there were.
+    let capped = failing(44, 24);
+    assert_eq!(capped.device_bytes, 64 << 20);
+    let allowed = capped.fraction.unwrap() * f64::from(64 << 20);
+    assert!((f64::from(40 << 20)..f64::from(44 << 20)).contains(&allowed), "{allowed}");
+}
+
+#[test]
+fn a_retry_waits_for_its_blocks_itself() {
+    const MIB: i64 = 1 << 20;
+    let mut trace = one_idle_segment();
+    trace.truncate(5);
+    trace.extend([
+        // It waited for another stream. The retry waits for it, gives it back, and fails.
+        entry("free_completed", 100 * MIB, 15 * MIB, 0),
+        entry("segment_free", 100 * MIB, 20 * MIB, 0),
+        entry("oom", 30 * MIB, 100 * MIB, 0),
+        entry("snapshot", 0, 0, 0),
+    ]);
+    trace.insert(4, entry("free_requested", 100 * MIB, 15 * MIB, 0));
+    trace.truncate(9);
+    let recording = recording(vec![], trace).unwrap();
+    let tail = ["record 0 1", "free 0", "record 1 2", "free 1", "alloc 2 104857600 0", "sync 1"];
+    assert_eq!(script(&recording)[2..], tail);
+}
+
+/// Numbers that no device has are no reason to stop.
+#[test]
+fn sizes_beyond_any_memory_are_followed_as_far_as_they_go() {
+    let trace = vec![
+        entry("segment_alloc", i64::MAX, i64::MAX, 0),
+        entry("alloc", i64::MAX, i64::MAX, 0),
+        entry("segment_map", -4096, 8192, 0),
+        entry("segment_free", i64::MAX, i64::MAX, 0),
+        entry("oom", i64::MAX, i64::MAX, 0),
+        entry("segment_unmap", i64::MAX, i64::MAX, 0),
+        entry("free_completed", i64::MAX, i64::MAX, 0),
+    ];
+    let pickled = snapshot_data(vec![], trace).pickle();
+    if let Ok(snapshot) = read(&pickled) {
+        let _ = Recording::from_snapshot(&snapshot, 0);
+    }
+    let trace = vec![
+        entry("segment_alloc", i64::MAX, i64::MAX, 0),
+        entry("alloc", i64::MAX, i64::MAX, 0),
+        entry("segment_free", i64::MAX, i64::MAX, 0),
+        entry("oom", i64::MAX, i64::MAX, 0),
+    ];
+    assert_eq!(recording(vec![], trace).unwrap().ooms, 1);
 }

@@ -5,9 +5,10 @@ use serde_json::{Map, Value, json};
 use crate::bench::Measured;
 use crate::compare::Row;
 use crate::fit::Fit;
-use crate::replay::Outcome;
+use crate::replay::{Outcome, Setup};
 
-/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, and the device's calls.
+/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls, and what
+/// a reader would have to work out otherwise.
 pub fn outcome(outcome: &Outcome) -> Value {
     let mut object = Map::new();
     for (key, value) in outcome.stats.entries() {
@@ -21,14 +22,25 @@ pub fn outcome(outcome: &Outcome) -> Value {
     object.insert("device.create".into(), outcome.calls.create.into());
     object.insert("device.map".into(), outcome.calls.map.into());
     object.insert("device.unmap".into(), outcome.calls.unmap.into());
+    object.insert("operations".into(), outcome.operations.into());
+    object.insert("overhead".into(), outcome.overhead().into());
+    object.insert("first_oom".into(), outcome.first_oom.clone().into());
+    // Counted from 1, as people count.
+    let first_oom = outcome.first_oom_index.map(|index| index as u64 + 1);
+    object.insert("first_oom.operation".into(), first_oom.into());
     Value::Object(object)
 }
 
-/// One object for each of the settings.
-pub fn rows(rows: &[Row]) -> Value {
+/// One object for each of the settings. Those that the program was recorded with come last, if they
+/// are none of the others.
+pub fn rows(setup: &Setup, rows: &[Row]) -> Value {
     let row = |row: &Row| {
         json!({
+            "policy": setup.policy.name,
             "conf": row.conf,
+            "recorded": row.is_recorded,
+            "remark": row.remark,
+            "memory_bytes": setup.memory_bytes,
             "peak_allocated_bytes": row.outcome.stats.allocated_bytes.all.peak,
             "peak_active_bytes": row.outcome.stats.active_bytes.all.peak,
             "peak_reserved_bytes": row.outcome.stats.reserved_bytes.all.peak,
@@ -41,9 +53,12 @@ pub fn rows(rows: &[Row]) -> Value {
 }
 
 /// The smallest memory and what it is measured against.
-pub fn fit(fit: &Fit) -> Value {
+pub fn fit(setup: &Setup, fit: &Fit) -> Value {
     json!({
+        "policy": setup.policy.name,
         "fit_bytes": fit.memory_bytes,
+        "retries": fit.retries,
+        "fit_without_retries_bytes": fit.calm_bytes,
         "peak_active_bytes": fit.peak_active_bytes,
         "ratio": fit.ratio(),
     })

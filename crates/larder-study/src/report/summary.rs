@@ -1,7 +1,9 @@
 //! Summaries for people.
 
+use larder_core::Policy;
 use larder_core::types::Bytes;
 
+use crate::bench::Measured;
 use crate::compare::Row;
 use crate::fit::Fit;
 use crate::replay::{Outcome, Setup};
@@ -21,7 +23,7 @@ pub fn outcome(
     let conf = if conf.is_empty() { "default settings" } else { conf };
     let mut text = format!(
         "{name}: {} in {:.1} ms ({:.0} ns each)\n\
-         policy {}, {conf}, on a simulated GPU with {}\n",
+         {}, {conf}, on {}\n",
         count(workload.ops.len() as u64, "operation"),
         run.elapsed.as_secs_f64() * 1e3,
         if workload.ops.is_empty() {
@@ -29,8 +31,8 @@ pub fn outcome(
         } else {
             run.elapsed.as_nanos() as f64 / workload.ops.len() as f64
         },
-        setup.policy,
-        Bytes(setup.memory_bytes),
+        policy(&setup.policy),
+        gpu(workload, setup),
     );
     if let Some(facts) = &workload.recording {
         text.push_str(&recording(facts));
@@ -58,10 +60,35 @@ pub fn outcome(
         calls.unmap,
         Bytes(run.used_bytes)
     ));
-    if let Some(first) = &run.first_oom {
-        text.push_str(&format!("\nThe first allocation that failed: {first}\n"));
+    if let (Some(first), Some(index)) = (&run.first_oom, run.first_oom_index) {
+        let number = index + 1;
+        text.push_str(&format!(
+            "\nThe first allocation that failed, operation {number}: {first}\n"
+        ));
     }
     text
+}
+
+/// Who decides, and for whom that answers.
+fn policy(policy: &Policy) -> String {
+    if *policy == Policy::default() {
+        format!("policy {} (torch-2.11 is stock PyTorch's)", policy.name)
+    } else {
+        format!("policy {} (stock PyTorch)", policy.name)
+    }
+}
+
+/// The device, and where its size comes from.
+fn gpu(workload: &Workload, setup: &Setup) -> String {
+    let size = Bytes(setup.memory_bytes);
+    match workload.recorded_memory() {
+        Some(memory)
+            if (memory.device_bytes, memory.fraction) == (setup.memory_bytes, setup.fraction) =>
+        {
+            format!("a simulated GPU with {size} ({memory})")
+        }
+        _ => format!("a simulated GPU with {size}"),
+    }
 }
 
 /// A number with its noun.
@@ -71,6 +98,9 @@ fn count(number: u64, noun: &str) -> String {
 
 fn recording(facts: &RecordingFacts) -> String {
     let mut text = format!("recorded: {} entries of the trace", facts.entries);
+    if let Some(conf) = facts.conf.as_deref().filter(|conf| !conf.is_empty()) {
+        text.push_str(&format!(", with {conf}"));
+    }
     if facts.preexisting_blocks > 0 {
         text.push_str(&format!(
             "; {} ({}) live before the recording began, allocated first",
@@ -81,6 +111,17 @@ fn recording(facts: &RecordingFacts) -> String {
     if facts.ooms > 0 {
         let times = count(facts.ooms, "time");
         text.push_str(&format!("; the program itself ran out of memory {times}"));
+    }
+    if facts.own_flushes > 0 {
+        let times = count(facts.own_flushes, "time");
+        text.push_str(&format!("; its allocator gave memory back by itself {times}"));
+    }
+    if facts.doubtful_flushes > 0 {
+        let doubtful = facts.doubtful_flushes;
+        text.push_str(&format!(
+            " ({doubtful} of them may have been empty_cache calls: the recording has no call stacks \
+             that would tell)"
+        ));
     }
     if facts.unknown_entries > 0 {
         let entries = facts.unknown_entries;
@@ -121,11 +162,35 @@ fn memory(run: &Outcome) -> Table {
     table
 }
 
-/// What `larder compare` prints: the settings side by side, and which of them needs least.
-pub fn rows(name: &str, setup: &Setup, rows: &[Row]) -> String {
+/// What `larder compare` prints for one policy: the settings side by side, and which of them needs
+/// least.
+pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> String {
+    let heading = format!("{name}: {}, {}", policy(&setup.policy), gpu(workload, setup));
+    format!("{heading}\n\n{}", comparison(rows))
+}
+
+/// What `larder compare` prints for several policies, one below the other.
+pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)]) -> String {
+    let Some((setup, _)) = compared.first() else { return String::new() };
+    let mut text = format!("{name}: {}\n", gpu(workload, setup));
+    for (setup, rows) in compared {
+        let whose = if setup.policy == Policy::default() {
+            "Larder's own decisions"
+        } else {
+            "what stock PyTorch does"
+        };
+        text.push_str(&format!("\npolicy {}: {whose}\n\n", setup.policy.name));
+        text.push_str(&comparison(rows));
+    }
+    text
+}
+
+/// The table, the verdict and the remarks.
+fn comparison(rows: &[Row]) -> String {
     let mut table = Table::new([
         "settings",
         "peak allocated",
+        "peak active",
         "peak reserved",
         "overhead",
         "retries",
@@ -134,20 +199,20 @@ pub fn rows(name: &str, setup: &Setup, rows: &[Row]) -> String {
     for row in rows {
         let stats = &row.outcome.stats;
         table.push([
-            conf_name(&row.conf).to_owned(),
+            row_name(row),
             Bytes(stats.allocated_bytes.all.peak as u64).to_string(),
+            Bytes(stats.active_bytes.all.peak as u64).to_string(),
             Bytes(stats.reserved_bytes.all.peak as u64).to_string(),
             format!("{:.3}", row.outcome.overhead()),
             stats.num_alloc_retries.to_string(),
             row.outcome.ooms.to_string(),
         ]);
     }
-    format!(
-        "{name}: policy {}, simulated GPU with {}\n\n{table}\n{}\n",
-        setup.policy,
-        Bytes(setup.memory_bytes),
-        verdict(rows)
-    )
+    let mut text = format!("{table}\n{}\n", verdict(rows));
+    for remark in rows.iter().filter_map(|row| row.remark.as_ref()) {
+        text.push_str(&format!("{remark}\n"));
+    }
+    text
 }
 
 /// Which settings need least, if they ran at all.
@@ -165,6 +230,12 @@ fn verdict(rows: &[Row]) -> String {
     format!("least memory: {}", best.join(" and "))
 }
 
+/// The settings of a line, and whether they are those of the recording.
+fn row_name(row: &Row) -> String {
+    let conf = conf_name(&row.conf);
+    if row.is_recorded { format!("{conf} [as recorded]") } else { conf.to_owned() }
+}
+
 fn conf_name(conf: &str) -> &str {
     if conf.is_empty() { "(default)" } else { conf }
 }
@@ -174,13 +245,42 @@ pub fn fit(name: &str, setup: &Setup, conf: &str, fit: &Fit) -> String {
     let Some(memory_bytes) = fit.memory_bytes else {
         return format!("{name}: does not run in {}\n", Bytes(setup.memory_bytes));
     };
+    let retries = match (fit.retries, fit.calm_bytes) {
+        (0, _) => "it never has to give its cache back there and try again".to_owned(),
+        (number, Some(calm_bytes)) => format!(
+            "it has to give its cache back there and try again {}, each of which costs time; with {} \
+             ({calm_bytes} bytes) never",
+            count(number, "time"),
+            Bytes(calm_bytes)
+        ),
+        (number, None) => format!(
+            "it has to give its cache back there and try again {}, and with {} too",
+            count(number, "time"),
+            Bytes(setup.memory_bytes)
+        ),
+    };
     format!(
         "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
-         policy {}, {}\n",
+         {retries}\n\
+         the CUDA context, other libraries and other processes come on top\n\
+         {}, {}\n",
         Bytes(memory_bytes),
         fit.ratio().unwrap_or(1.0),
         Bytes(fit.peak_active_bytes),
-        setup.policy,
+        policy(&setup.policy),
         conf_name(conf)
+    )
+}
+
+/// What `larder bench` tells a person.
+pub fn measured(name: &str, measured: &Measured) -> String {
+    let threads = match measured.threads {
+        1 => String::new(),
+        threads => format!(" on {threads} threads"),
+    };
+    format!(
+        "{name}: {:.1} ns for each of {}{threads}\n",
+        measured.ns_per_op,
+        count(measured.ops, "operation")
     )
 }

@@ -1,0 +1,235 @@
+//! Memory: what a trace tells of the device that it was recorded on.
+
+use std::fmt;
+use std::num::NonZeroUsize;
+
+use larder_core::config::Config;
+use larder_core::heap::size;
+use larder_core::types::Bytes;
+
+use larder_snapshot::{Action, SegmentInfo, TraceEntry};
+
+/// How much memory the recorded program had. What other processes, the CUDA context and other
+/// libraries took of the card is not in it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RecordedMemory {
+    /// What the device had for this program.
+    pub device_bytes: u64,
+    /// The part of it that the program was allowed, where a memory fraction was in force.
+    pub fraction: Option<f64>,
+    /// What tells it.
+    pub told_by: ToldBy,
+}
+
+/// What tells how much memory there was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ToldBy {
+    /// An allocation failed, with so much free on the device and so much reserved.
+    Failure {
+        /// Free on the device.
+        free_bytes: u64,
+        /// Reserved by the program.
+        reserved_bytes: u64,
+    },
+    /// The allocator gave its cache back and tried again: there was room for what it had reserved
+    /// before, and for no more.
+    Retry,
+}
+
+impl fmt::Display for RecordedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.told_by {
+            ToldBy::Failure { free_bytes, reserved_bytes } => write!(
+                f,
+                "the recorded one's: {} free and {} reserved when it ran out",
+                Bytes(free_bytes),
+                Bytes(reserved_bytes)
+            ),
+            ToldBy::Retry => f.write_str("at least what the recorded one had when it was full"),
+        }?;
+        if let Some(fraction) = self.fraction {
+            let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
+            write!(f, ", of which the program was allowed {allowed}")?;
+        }
+        f.write_str("; without what other processes and the CUDA context took")
+    }
+}
+
+/// The request that memory of the device was asked for, as the trace tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Request {
+    pub(super) rounded_bytes: u64,
+    pub(super) stream: u64,
+    /// Where its entry stands.
+    pub(super) index: usize,
+}
+
+/// How much a request asks for after rounding. More than any allocator takes is as much as that.
+pub(super) fn rounded(size_bytes: u64, config: &Config) -> u64 {
+    size::round(size_bytes.min(size::REQUEST_LIMIT_BYTES), config)
+}
+
+/// Which request the entries about memory of the device belong to, that an allocator got or gave back
+/// for it.
+pub(super) struct Requests(Vec<Option<NonZeroUsize>>);
+
+impl Requests {
+    pub(super) fn of(trace: &[TraceEntry]) -> Requests {
+        let mut next = None;
+        let mut requests = vec![None; trace.len()];
+        for (index, entry) in trace.iter().enumerate().rev() {
+            match entry.action {
+                // One behind it, because there is none before the first.
+                Action::Alloc | Action::OutOfMemory => next = NonZeroUsize::new(index + 1),
+                Action::SegmentAlloc
+                | Action::SegmentFree
+                | Action::SegmentMap
+                | Action::SegmentUnmap
+                | Action::FreeCompleted => {}
+                Action::FreeRequested | Action::Snapshot | Action::Other => next = None,
+            }
+            requests[index] = next;
+        }
+        Requests(requests)
+    }
+
+    /// The request that the entry at `index` is, or that it belongs to.
+    pub(super) fn at(
+        &self,
+        index: usize,
+        trace: &[TraceEntry],
+        config: &Config,
+    ) -> Option<Request> {
+        let index = self.0.get(index).copied().flatten()?.get() - 1;
+        Some(Request::of(index, trace, config))
+    }
+}
+
+impl Request {
+    fn of(index: usize, trace: &[TraceEntry], config: &Config) -> Request {
+        let entry = &trace[index];
+        let rounded_bytes = rounded(entry.size_bytes, config);
+        Request { rounded_bytes, stream: entry.stream, index }
+    }
+
+    /// The most memory that it can need of the device.
+    pub(super) fn growth_bytes(&self, config: &Config) -> u64 {
+        let segment_bytes = size::segment_bytes(self.rounded_bytes, config);
+        if !config.expandable_segments {
+            return segment_bytes;
+        }
+        let page_bytes = size::page_bytes(size::kind(self.rounded_bytes), config);
+        let pages_bytes = self.rounded_bytes.checked_next_multiple_of(page_bytes);
+        segment_bytes.max(pages_bytes.unwrap_or(u64::MAX))
+    }
+}
+
+/// How much was reserved in the course of a trace, and what follows for the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Levels {
+    /// Reserved before the first entry.
+    pub(super) first_bytes: u64,
+    /// There was room for so much, on the device and under a cap.
+    pub(super) room_bytes: u64,
+    /// The allocation that failed with the least on the device: free, and reserved.
+    failure: Option<(u64, u64)>,
+    /// Something failed though the device had room for it.
+    is_capped: bool,
+}
+
+/// What an entry changes about the memory that is reserved.
+pub(super) fn reserved_after(reserved_bytes: u64, entry: &TraceEntry) -> u64 {
+    match entry.action {
+        Action::SegmentAlloc | Action::SegmentMap => {
+            reserved_bytes.saturating_add(entry.size_bytes)
+        }
+        Action::SegmentFree | Action::SegmentUnmap => {
+            reserved_bytes.saturating_sub(entry.size_bytes)
+        }
+        _ => reserved_bytes,
+    }
+}
+
+impl Levels {
+    pub(super) fn of<'b>(
+        config: &Config,
+        at_the_end: impl Iterator<Item = &'b SegmentInfo>,
+        trace: &[TraceEntry],
+    ) -> Levels {
+        let end = at_the_end.fold(0_u64, |sum, info| sum.saturating_add(info.size_bytes));
+        let first_bytes = trace.iter().rev().fold(end, |after, entry| match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => after.saturating_sub(entry.size_bytes),
+            Action::SegmentFree | Action::SegmentUnmap => after.saturating_add(entry.size_bytes),
+            _ => after,
+        });
+        let is_capped = config.memory_fraction < 1.0;
+        let mut levels = Levels { first_bytes, room_bytes: 0, failure: None, is_capped };
+        let (mut reserved_bytes, mut grown_from) = (first_bytes, None);
+        let (mut held_max_bytes, mut asked_max_bytes) = (first_bytes, 0_u64);
+        let mut failures = Vec::new();
+        for (index, entry) in trace.iter().enumerate() {
+            let before_bytes = reserved_bytes;
+            reserved_bytes = reserved_after(reserved_bytes, entry);
+            held_max_bytes = held_max_bytes.max(reserved_bytes);
+            match entry.action {
+                Action::SegmentAlloc => asked_max_bytes = asked_max_bytes.max(reserved_bytes),
+                Action::SegmentMap => {
+                    grown_from.get_or_insert(before_bytes);
+                }
+                // Under a cap a request is measured before whole pages are mapped for it.
+                Action::Alloc => {
+                    if let Some(from_bytes) = grown_from.take() {
+                        let rounded_bytes = rounded(entry.size_bytes, config);
+                        let asked_bytes = size::segment_bytes(rounded_bytes, config);
+                        asked_max_bytes =
+                            asked_max_bytes.max(from_bytes.saturating_add(asked_bytes));
+                    }
+                }
+                Action::OutOfMemory => {
+                    let need_bytes = Request::of(index, trace, config).growth_bytes(config);
+                    levels.is_capped |= entry.addr >= need_bytes;
+                    failures.push((entry.addr, reserved_bytes));
+                    grown_from = None;
+                }
+                _ => grown_from = None,
+            }
+        }
+        levels.failure = failures.into_iter().min_by_key(|&(free, held)| free.saturating_add(held));
+        levels.room_bytes = match (levels.is_capped, levels.failure) {
+            (true, _) => asked_max_bytes,
+            (false, Some((free, held))) => held_max_bytes.max(free.saturating_add(held)),
+            (false, None) => held_max_bytes,
+        };
+        levels
+    }
+
+    /// How much memory there was, if anything tells it. `has_retried` says whether the allocator was
+    /// seen to give its cache back for want of it.
+    pub(super) fn memory(&self, config: &Config, has_retried: bool) -> Option<RecordedMemory> {
+        let (device_bytes, told_by) = match self.failure {
+            Some((free_bytes, reserved_bytes)) => {
+                let told_by = ToldBy::Failure { free_bytes, reserved_bytes };
+                (free_bytes.saturating_add(reserved_bytes), told_by)
+            }
+            None if has_retried => (0, ToldBy::Retry),
+            None => return None,
+        };
+        if !self.is_capped {
+            let device_bytes = device_bytes.max(self.room_bytes);
+            return Some(RecordedMemory { device_bytes, fraction: None, told_by });
+        }
+        if config.memory_fraction < 1.0 {
+            // What else is on the card counts into what the fraction is of.
+            let fraction = config.memory_fraction;
+            let least_bytes = (self.room_bytes as f64 / fraction).ceil() as u64;
+            let has_room = |bytes: &u64| (fraction * *bytes as f64) as u64 >= self.room_bytes;
+            let least_bytes = (least_bytes..least_bytes.saturating_add(1 << 20)).find(has_room);
+            let device_bytes = device_bytes.max(least_bytes.unwrap_or(0));
+            return Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by });
+        }
+        let device_bytes = device_bytes.max(self.room_bytes).max(1);
+        // Half a byte more, so that what is cut off is not the last byte of the room.
+        let fraction = ((self.room_bytes as f64 + 0.5) / device_bytes as f64).min(1.0);
+        Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by })
+    }
+}
