@@ -151,7 +151,7 @@ impl Workload {
         settings: &str,
         memory: Option<u64>,
         addresses: &str,
-    ) -> PyResult<(Option<u64>, u64, Option<u64>, u64, String)> {
+    ) -> PyResult<Found> {
         // What the recorded program had is what it may have been too little of.
         let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.0));
         let setup = set_up(&self.0, policy, settings, Some(limit), addresses)?;
@@ -161,6 +161,10 @@ impl Workload {
         Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }
+
+/// What came of a search: the memory, the retries there, the memory without any, what was active at the
+/// peak, and a summary.
+type Found = (Option<u64>, u64, Option<u64>, u64, String);
 
 /// What came of one run.
 #[pyclass(module = "larder._native", frozen)]
