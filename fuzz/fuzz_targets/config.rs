@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use larder_setup::{devices, settings};
 use larder_core::heap::size;
 use larder_core::types::{GIB, MIB, PoolKind};
 use larder_core::{Allocator, Config, Policy, StreamId};
+use larder_setup::{devices, settings};
 use larder_sim::{SimDevice, SimOptions, parse_capacity};
 use libfuzzer_sys::fuzz_target;
 

@@ -2,11 +2,11 @@
 //! and read again, as JSON and as a pickle, and can be shown as a trace and turned into operations.
 #![no_main]
 
+use larder_sim::script::Script;
+use larder_snapshot::Snapshot;
 use larder_snapshot::perfetto;
 use larder_snapshot::pickle::Limits;
-use larder_snapshot::Snapshot;
 use larder_study::recording::Recording;
-use larder_sim::script::Script;
 use libfuzzer_sys::fuzz_target;
 
 fn json(snapshot: &Snapshot) -> Vec<u8> {

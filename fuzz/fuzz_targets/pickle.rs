@@ -2,10 +2,10 @@
 //! a fixed multiple of the input, and what is accepted is a script that reads back the same.
 #![no_main]
 
-use larder_snapshot::pickle::{self, KeepAll, Limits};
-use larder_snapshot::Snapshot;
-use larder_study::recording::Recording;
 use larder_sim::script::Script;
+use larder_snapshot::Snapshot;
+use larder_snapshot::pickle::{self, KeepAll, Limits};
+use larder_study::recording::Recording;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|data: &[u8]| {

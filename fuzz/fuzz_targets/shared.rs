@@ -10,8 +10,7 @@ use larder_sim::{SimDevice, SimOptions, Wire};
 use libfuzzer_sys::fuzz_target;
 
 fn process(wire: &Wire, settings: &str) -> (Arc<SimDevice>, Allocator) {
-    let options =
-        SimOptions::default().memory_bytes(256 * MIB).wire(wire.clone());
+    let options = SimOptions::default().memory_bytes(256 * MIB).wire(wire.clone());
     let device = Arc::new(SimDevice::new(options));
     let config = Config::parse(settings).expect("the settings are ours");
     (device.clone(), Allocator::new(device, config, Policy::default()))

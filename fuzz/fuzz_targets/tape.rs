@@ -2,9 +2,9 @@
 //! written as JSON, read back, and turned into operations.
 #![no_main]
 
+use larder_sim::script::Script;
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::recording::Recording;
-use larder_sim::script::Script;
 use larder_tape::{MAGIC, Tape};
 use libfuzzer_sys::fuzz_target;
 
