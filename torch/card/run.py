@@ -3,7 +3,8 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, deeds, tests, race. Without any, all of them. --seconds says how long each race goes on.
+Parts: workloads, deeds, tests, race, pressure. Without any, all of them. --seconds says how long each race goes on.
+pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
 """
 
 import argparse
@@ -15,6 +16,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -269,11 +271,36 @@ def run_race(options):
     return results
 
 
+def run_pressure(options):
+    """Programs that run out of memory, recorded by PyTorch's own allocator; all recordings in one file."""
+    listed = subprocess.run([sys.executable, str(HERE / "pressure.py")], check=True, capture_output=True, text=True)
+    results = {}
+    with tempfile.TemporaryDirectory() as folder, tarfile.open(options.out / "pressure.tar", "w") as tar:
+        for name, conf in json.loads(listed.stdout).items():
+            files = [pathlib.Path(folder) / f"{name}.{ending}" for ending in ("pickle.gz", "json")]
+            command = [sys.executable, str(HERE / "pressure.py"), name, *map(str, files)]
+            environment = {**os.environ, "PYTORCH_CUDA_ALLOC_CONF": conf}
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+            said = (ran.stdout if ran.returncode == 0 else ran.stderr).strip().splitlines()[-1:]
+            results[name] = {"ended": ran.returncode, "said": " ".join(said)}
+            for file in files if ran.returncode == 0 else []:
+                tar.add(file, arcname=file.name)
+    return results
+
+
+def show_pressure(results):
+    print("\n| recorded | ended | what the card did |")
+    print("|---|---|---|")
+    for name, result in results.items():
+        print(f"| {name} | {result['ended']} | {result['said']} |")
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "deeds": (run_deeds, show_deeds),
     "tests": (run_tests, show_tests),
     "race": (run_race, show_deeds),
+    "pressure": (run_pressure, show_pressure),
 }
 
 
