@@ -13,8 +13,9 @@ fn sort_of(error: &Error) -> &'static str {
         Error::Allocator(error) => sort_of_allocator(error),
         Error::Cuda(CudaError::NoDriver) => "no driver",
         Error::Cuda(CudaError::NoDevice { index: _, count: _ }) => "no GPU",
-        Error::Cuda(CudaError::Driver { call: _, error }) => sort_of_device(error),
-        Error::Driver(error) => sort_of_device(error),
+        Error::Cuda(CudaError::Driver { call: _, error }) | Error::Driver(error) => {
+            sort_of_device(error)
+        }
         Error::ForeignStream => "foreign stream",
         Error::TooLarge { len: _, element_bytes: _ } => "too large",
         _ => "something else",
