@@ -7,13 +7,13 @@ use std::str::FromStr;
 
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_sim::script::Op;
+use larder_snapshot::{Epoch, Snapshot, whole};
 use larder_tape::Recorder;
 
 use crate::file::{Contents, LoadError};
 use crate::recording::Recording;
 use crate::replay::{Replay, Setup};
 use crate::workload::Workload;
-use larder_snapshot::{Epoch, Snapshot, whole};
 
 /// A kind of file that can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

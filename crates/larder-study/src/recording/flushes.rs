@@ -12,12 +12,12 @@ use std::ops::Range;
 use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::PoolKind;
+use larder_snapshot::{Action, Snapshot, StackId, TraceEntry};
 
 use super::memory::{Levels, RecordedMemory, Request, Requests, reserved_after};
 use super::places::{DEFAULT_POOL, Places};
 use super::prehistory::{OldBlock, Tells};
 use super::shadow::Shadow;
-use larder_snapshot::{Action, Snapshot, StackId, TraceEntry};
 
 /// Who gave back what, by the numbers of entries.
 #[derive(Clone, Debug, Default)]

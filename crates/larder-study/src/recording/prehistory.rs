@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use larder_core::types::Addr;
+use larder_snapshot::{Action, BlockState, Snapshot, TraceEntry};
 
 use super::RecordingError;
 use super::places::Places;
-use larder_snapshot::{Action, BlockState, Snapshot, TraceEntry};
 
 /// A block from before the recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::{Addr, PoolKind, Span};
+use larder_snapshot::{Action, SegmentInfo, TraceEntry};
 
 use super::memory::rounded;
 use super::places::DEFAULT_POOL;
 use super::prehistory::OldBlock;
-use larder_snapshot::{Action, SegmentInfo, TraceEntry};
 
 /// Whom a block can serve, and which others it can be merged with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
