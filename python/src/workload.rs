@@ -42,6 +42,10 @@ fn set_up(
     Ok(setup.with_memory(memory, workload))
 }
 
+/// What a search for the smallest memory came to: that memory, the retries there, the smallest memory
+/// without any, what was active at the peak, and a summary.
+type Found = (Option<u64>, u64, Option<u64>, u64, String);
+
 fn stopped(name: &str, error: &ReplayError) -> PyErr {
     Error::new_err(format!("{name}: {error}"))
 }
@@ -150,7 +154,7 @@ impl Workload {
         settings: &str,
         memory: Option<u64>,
         addresses: &str,
-    ) -> PyResult<(Option<u64>, u64, Option<u64>, u64, String)> {
+    ) -> PyResult<Found> {
         // What the recorded program had is what it may have been too little of.
         let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.0));
         let setup = set_up(&self.0, policy, settings, Some(limit), addresses)?;
