@@ -43,6 +43,10 @@ fn set_up(
     Ok(setup.with_memory(memory, workload))
 }
 
+/// What a search for the smallest memory came to: that memory, the retries there, the smallest memory
+/// without any, what was active at the peak, and a summary.
+type Found = (Option<u64>, u64, Option<u64>, u64, String);
+
 fn stopped(name: &str, error: &ReplayError) -> PyErr {
     Error::new_err(format!("{name}: {error}"))
 }

@@ -118,7 +118,11 @@ impl Viewer<'_> {
     fn convert(&self, from: &Path, to: &Path, conf: &str) -> Result<(), String> {
         let mut command = Command::new(&self.programs.larder);
         command.arg("snapshot").arg(from).arg("-o").arg(to);
-        run(command.args(["--policy", "torch-2.11", "--conf", conf]), from).map(drop)
+        // What is a snapshot already is not run, and takes no word on how.
+        if from.extension().is_some_and(|ending| ending == "ops") {
+            command.args(["--policy", "torch-2.11", "--conf", conf]);
+        }
+        run(&mut command, from).map(drop)
     }
 
     fn show(&self, pickle: &Path, conf: &str) -> Result<(), String> {
