@@ -166,10 +166,6 @@ impl Workload {
     }
 }
 
-/// What came of a search: the memory, the retries there, the memory without any, what was active at the
-/// peak, and a summary.
-type Found = (Option<u64>, u64, Option<u64>, u64, String);
-
 /// What came of one run.
 #[pyclass(module = "larder._native", frozen)]
 pub(crate) struct Outcome {
