@@ -207,7 +207,6 @@ impl Allocator {
 
     /// There are streams of simulated GPUs only.
     #[cfg(not(feature = "cuda"))]
-    #[allow(clippy::unused_self, clippy::unnecessary_wraps)]
     fn admit_to_gpu(&self, _stream: &Stream) -> Result<(), Error> {
         Ok(())
     }
