@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use larder::{Allocator, Buffer, CudaError, Error, Pool, SimOptions, Stream, Wire};
+use larder::{Allocator, Buffer, Error, Pool, SimOptions, Stream, Wire};
 use larder_sim::{CallKind, Fault, FaultPlan};
 
 fn allocator() -> Allocator {
@@ -222,7 +222,7 @@ fn a_missing_driver_is_one_clear_sentence() {
         return;
     }
     let error = Allocator::cuda(0).unwrap_err();
-    assert_eq!(error, Error::Cuda(CudaError::NoDriver));
+    assert_eq!(error, Error::Cuda(larder::CudaError::NoDriver));
     let sentence = error.to_string();
     assert!(sentence.contains("no CUDA driver") && sentence.contains("simulated"), "{sentence}");
     assert!(!sentence.contains('\n'));

@@ -1,4 +1,6 @@
 //! Programs as users write them: the examples, and a new one that copies the README.
+// They ask for real GPUs too, to see what a machine without one is told.
+#![cfg(feature = "cuda")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -166,12 +166,12 @@ impl<T: Element> Buffer<T> {
         }
         let allocator = self.block().allocator();
         let simulated = allocator.simulated_device();
-        let simulated = simulated.map_or(0, |simulated| simulated.properties().index.0);
+        let device = (EXTENSION, simulated.map_or(0, |simulated| simulated.properties().index.0));
         #[cfg(feature = "cuda")]
-        let real = allocator.cuda_device().map(|cuda| (CUDA, cuda.properties().index.0));
-        #[cfg(not(feature = "cuda"))]
-        let real = None;
-        let device = real.unwrap_or((EXTENSION, simulated));
+        let device = match allocator.cuda_device() {
+            Some(cuda) => (CUDA, cuda.properties().index.0),
+            None => device,
+        };
         let dl_tensor = DlTensor {
             data: self.addr() as *mut c_void,
             device: DlDevice { device_type: device.0, device_id: device.1 as i32 },
