@@ -70,6 +70,10 @@ def test_no_torch(run_python: Run, script: Script) -> None:
     done = run_python("-m", "larder", script("print('went on')"))
     assert done.returncode == 1 and done.stdout == ""
     assert done.stderr.startswith("larder: PyTorch is not installed for ") and done.stderr.count("\n") == 1
+    # A folder of that name beside the program, as this repository has one, is no PyTorch.
+    script("", "torch/notes.txt")
+    done = run_python("-m", "larder", script("print('went on')"))
+    assert done.returncode == 1 and "PyTorch is not installed for " in done.stderr, done
 
 
 def test_a_torch_that_cannot_be_imported(run_python: Run, script: Script) -> None:

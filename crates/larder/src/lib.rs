@@ -106,6 +106,6 @@ pub use larder_sim::{SimDevice, SimOptions, Wire};
 struct Readme;
 
 /// The examples of the manual for Rust programs.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "cudarc"))]
 #[doc = include_str!("../../../docs/rust.md")]
 struct Manual;

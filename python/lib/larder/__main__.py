@@ -157,7 +157,9 @@ def refuse_without_torch(program: list[str]) -> None:
     places = list(sys.path)
     if program[0] not in ("-m", "-c", "-"):
         places.insert(0, os.path.dirname(os.path.abspath(program[0])))
-    if importlib.machinery.PathFinder.find_spec("torch", places) is None:
+    found = importlib.machinery.PathFinder.find_spec("torch", places)
+    # A folder that happens to be called so is no package: it has no origin.
+    if found is None or found.origin is None:
         raise InstallError(f"PyTorch is not installed for {sys.executable}: pip install torch")
 
 
