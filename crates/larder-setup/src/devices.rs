@@ -215,7 +215,7 @@ mod tests {
             "sim:",
             "sim:GiB",
             "sim:0GiB",
-            "sim:8GB",
+            "sim:8QB",
             "sim:8GiB*0",
             "sim:8GiB*2000",
             "sim:99999999999TiB",
