@@ -158,7 +158,7 @@ def test_settings_are_texts_or_dictionaries() -> None:
         ({"settings": "policy:larder", "policy": "torch-2.11"}, "the settings name the policy larder"),
         ({"device": "gpu"}, "'gpu' names no devices"),
         ({"device": "cuda:first"}, "'first' is no number of a GPU"),
-        ({"device": "sim:80GB"}, "'sim:80GB' names no devices"),
+        ({"device": "sim:80QB"}, "'sim:80QB' names no devices"),
         ({"device": "sim:80GiB*2"}, "an allocator is for one device"),
         ({"device": "cuda:0,1"}, "an allocator is for one device"),
         ({"memory": "80"}, "give a unit"),
