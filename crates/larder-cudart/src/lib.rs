@@ -23,6 +23,9 @@
 //!
 //! A panic ends in the error "unknown" and never reaches the caller's frames.
 
+// The functions of larder.h are exported from here too; nothing else of it is used.
+use larder_c as _;
+
 mod border;
 mod captures;
 mod control;
