@@ -247,34 +247,47 @@ impl OutOfMemory {
         let pieces = &self.pieces;
         let with = |bytes: u64| room_bytes.saturating_add(bytes);
         let page_bytes = pieces.page_bytes;
-        if !pieces.can_expand {
+        // Under a capture no page goes from one place to another.
+        if !pieces.can_expand || self.captured {
             return None;
         }
-        if !self.expandable_segments && self.holds(with(pieces.pages_sure_bytes), page_bytes) {
+        let is_on = self.expandable_segments;
+        if !is_on && self.holds(with(pieces.pages_sure_bytes), page_bytes) {
             return Some("set expandable_segments:True, which joins free pieces".to_owned());
         }
-        if !self.expandable_segments && self.holds(with(pieces.pages_at_best_bytes), page_bytes) {
-            return Some(format!(
-                "expandable_segments:True may help, which joins free pieces as far as they are whole \
-                 pages of {}",
-                Bytes(page_bytes)
-            ));
+        let fine = self.cure_by_fine_pages(room_bytes);
+        if is_on || !self.holds(with(pieces.pages_at_best_bytes), page_bytes) {
+            return fine;
         }
-        if !self.holds(with(pieces.fine_pages_bytes), FINE_PAGE_BYTES) {
+        let page = Bytes(page_bytes);
+        let also = fine.map_or(String::new(), |fine| format!("; {fine}"));
+        Some(format!(
+            "expandable_segments:True may help, which joins free pieces as far as they are whole pages of \
+             {page}{also}"
+        ))
+    }
+
+    /// The same, if it is a matter of smaller pages.
+    fn cure_by_fine_pages(&self, room_bytes: u64) -> Option<String> {
+        let fine_bytes = self.pieces.fine_pages_bytes;
+        let within_bytes = room_bytes.saturating_add(fine_bytes);
+        if !self.holds(within_bytes, FINE_PAGE_BYTES) {
             return None;
         }
-        let (fine, page) = (Bytes(pieces.fine_pages_bytes), Bytes(FINE_PAGE_BYTES));
-        Some(if self.expandable_segments {
-            format!(
-                "set page_size_mb:2, a setting that only Larder has, for in pages of {page} there would \
-                 be {fine} of the cache to give back"
-            )
-        } else {
-            format!(
-                "expandable_segments:True,page_size_mb:2 may help, the latter a setting that only Larder \
-                 has, for in pages of {page} there would be {fine} of the cache to give back"
-            )
-        })
+        // With smaller pages a block or two may come to lie elsewhere.
+        let ample_bytes = within_bytes.saturating_sub(2 * FINE_PAGE_BYTES);
+        let is_ample = self.holds(ample_bytes, FINE_PAGE_BYTES);
+        let settings = match (self.expandable_segments, is_ample) {
+            (true, true) => "set page_size_mb:2 (a setting of Larder alone)",
+            (true, false) => "page_size_mb:2 (a setting of Larder alone) may help",
+            (false, _) => {
+                "expandable_segments:True,page_size_mb:2 (the second a setting of Larder alone) may help"
+            }
+        };
+        let (fine, page) = (Bytes(fine_bytes), Bytes(FINE_PAGE_BYTES));
+        Some(format!(
+            "{settings}, for in pages of {page} there would be {fine} of the cache to give back"
+        ))
     }
 
     /// The device has the bytes, and the cap keeps them from the program.
@@ -451,7 +464,7 @@ mod tests {
         let text = with(0, 7 * GIB, 8 * GIB).to_string();
         assert!(text.contains("expandable_segments:True may help"), "{text}");
         let text = with(0, 0, 8 * GIB).to_string();
-        assert!(text.contains("expandable_segments:True,page_size_mb:2 may help"), "{text}");
+        assert!(text.contains("expandable_segments:True,page_size_mb:2 (the second"), "{text}");
         let on = OutOfMemory { expandable_segments: true, ..with(0, 0, 8 * GIB) };
         assert!(on.to_string().contains("set page_size_mb:2"), "{on}");
         assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
