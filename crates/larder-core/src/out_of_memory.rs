@@ -3,7 +3,10 @@
 use std::fmt;
 
 use crate::device::ProcessMemory;
-use crate::types::{Bytes, DeviceIndex};
+use crate::types::{Bytes, DeviceIndex, MIB};
+
+/// The smallest pages that expandable segments can have: `page_size_mb:2`.
+pub(crate) const FINE_PAGE_BYTES: u64 = 2 * MIB;
 
 /// Everything there is to know about a request that could not be met.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +34,8 @@ pub struct OutOfMemory {
     pub cap_bytes: Option<u64>,
     /// The largest cached block that is free, on any stream.
     pub largest_free_block_bytes: u64,
+    /// What of the cache is free, and how it lies.
+    pub pieces: Pieces,
     /// What each process holds, where that is known.
     pub processes: Vec<ProcessMemory>,
     /// Whether expandable segments were on.
@@ -39,6 +44,32 @@ pub struct OutOfMemory {
     pub rejected: bool,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
     pub captured: bool,
+}
+
+/// How what is free in the cache lies, after all was given back that could be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Pieces {
+    /// A free block that the request would be given is there by now.
+    pub fits_now: bool,
+    /// The largest free block where the request looks for one: in its own pool, on its own stream.
+    pub own_block_bytes: u64,
+    /// Bytes of whole segments and whole pages that are free, which could go back to the device.
+    pub idle_bytes: u64,
+    /// Whether the request's memory could come from expandable segments.
+    pub can_expand: bool,
+    /// The size of the pages that it would get there.
+    pub page_bytes: u64,
+    /// What would be whole free pages if all memory lay in such pages, wherever they began.
+    pub pages_sure_bytes: u64,
+    /// The same, if every free piece began with a page.
+    pub pages_at_best_bytes: u64,
+    /// The same in the smallest pages, of 2 MiB.
+    pub fine_pages_bytes: u64,
+    /// Bytes of whole segments and whole pages that are free in private pools other than the request's.
+    pub private_idle_bytes: u64,
+    /// The largest free block that a private pool could lend to the request.
+    pub lendable_block_bytes: u64,
 }
 
 impl OutOfMemory {
@@ -56,6 +87,7 @@ impl OutOfMemory {
             private_free_bytes: 0,
             cap_bytes: None,
             largest_free_block_bytes: 0,
+            pieces: Pieces::default(),
             processes: Vec::new(),
             expandable_segments: false,
             rejected: false,
@@ -74,8 +106,37 @@ impl OutOfMemory {
         self.cap_bytes.map_or(u64::MAX, |cap| cap.saturating_sub(self.reserved_bytes))
     }
 
-    /// What a person could do about it, judged from the numbers.
+    /// Bytes that are to be had of the device.
+    fn room_bytes(&self) -> u64 {
+        self.free_bytes.min(self.cap_room_bytes())
+    }
+
+    /// Whether so many bytes of a device, in pages of this size, hold the request.
+    fn holds(&self, bytes: u64, page_bytes: u64) -> bool {
+        let page_bytes = page_bytes.max(1);
+        let needed_bytes = self.rounded_bytes.checked_next_multiple_of(page_bytes);
+        needed_bytes.is_some_and(|needed| bytes / page_bytes * page_bytes >= needed)
+    }
+
+    /// Whether the request would be served if the device had so many bytes for it.
+    fn is_served_by(&self, bytes: u64) -> bool {
+        if self.expandable_segments && self.pieces.can_expand {
+            self.holds(bytes, self.pieces.page_bytes)
+        } else {
+            bytes >= self.tried_bytes
+        }
+    }
+
+    /// What a person could do about it, judged from the numbers: only what they show to be enough.
     fn advice(&self) -> String {
+        if self.pieces.fits_now {
+            return format!(
+                "A free block of {} would hold it: it came free while this was tried, as one does that \
+                 another stream still used, and this policy does not look again (policy larder does). \
+                 Asking again succeeds.",
+                Bytes(self.pieces.own_block_bytes)
+            );
+        }
         if self.rejected {
             return "The settings refuse at once what would pass the memory fraction, together with all that \
                     is reserved: empty the cache, raise the fraction, or ask for less."
@@ -89,72 +150,161 @@ impl OutOfMemory {
                     ask for less."
                 .to_owned();
         }
-        if self.free_bytes.min(self.cap_room_bytes()) >= self.tried_bytes {
-            return "It was refused although so much is free: memory goes in whole pages, others come \
-                    and go, and a pool's own source may have none left."
-                .to_owned();
+        if self.room_bytes() >= self.tried_bytes {
+            return self.advice_on_whole_pages();
         }
         let remedies = [
+            self.advice_on_idle_memory(),
             self.advice_on_pieces(),
             self.advice_on_the_fraction(),
             self.advice_on_private_pools(),
             self.advice_on_other_processes(),
         ];
         let remedies: Vec<String> = remedies.into_iter().flatten().collect();
-        if remedies.is_empty() {
-            return "The program needs more memory than there is: use smaller batches, or recompute \
-                    instead of keeping activations."
-                .to_owned();
-        }
-        remedies.join(" ")
+        if remedies.is_empty() { self.obstacle() } else { remedies.join(" ") }
     }
 
-    /// The bytes are there, some on the device and some in the cache, but not side by side.
-    fn advice_on_pieces(&self) -> Option<String> {
-        let unallocated = self.unallocated_bytes();
-        let room = self.free_bytes.min(self.cap_room_bytes());
-        if room.saturating_add(unallocated) < self.tried_bytes {
+    /// The device has the bytes, and yet it was refused.
+    fn advice_on_whole_pages(&self) -> String {
+        let room = self.room_bytes();
+        let is_served = self.is_served_by(room.saturating_add(self.pieces.idle_bytes));
+        match self.cure_for_pieces(room).filter(|_| !is_served) {
+            Some(cure) => {
+                let page = Bytes(self.pieces.page_bytes);
+                format!("It takes whole pages of {page}, and there are too few: {cure}.")
+            }
+            None => {
+                "It was refused although so much is free: memory goes in whole pages, others come \
+                     and go, and a pool's own source may have none left."
+                    .to_owned()
+            }
+        }
+    }
+
+    /// What is free in the cache could go back to the device, and would be enough.
+    fn advice_on_idle_memory(&self) -> Option<String> {
+        let idle_bytes = self.pieces.idle_bytes;
+        if idle_bytes == 0 || !self.is_served_by(self.room_bytes().saturating_add(idle_bytes)) {
             return None;
         }
-        let (room, cached) = (Bytes(room), Bytes(unallocated));
-        if self.captured {
-            return Some(format!(
-                "The cache has {cached} free that cannot be given back while a capture is on: empty it \
-                 before the capture, or capture into a pool that has its memory already."
-            ));
-        }
-        let (largest, cure) = (Bytes(self.largest_free_block_bytes), self.cure_for_pieces());
-        Some(if unallocated >= self.tried_bytes {
-            format!("The cache has enough bytes but in pieces, the largest {largest}: {cure}.")
-        } else {
+        let idle = Bytes(idle_bytes);
+        Some(if self.captured {
             format!(
-                "There are enough bytes but in pieces, {room} to be had of the device and {cached} in the \
-                 cache, there the largest {largest}: {cure}."
+                "The cache has {idle} free that cannot be given back while a capture is on: empty it \
+                 before the capture, or capture into a pool that has its memory already."
             )
+        } else {
+            format!("Of the cache {idle} came free while this was tried: ask again.")
         })
     }
 
-    fn cure_for_pieces(&self) -> &'static str {
-        if self.expandable_segments {
-            "free memory on the stream that asks, or empty the cache between phases"
-        } else {
-            "set expandable_segments:True, which joins free pieces"
+    /// The bytes are there, some on the device and some in the cache, but not side by side, and a
+    /// setting joins them.
+    fn advice_on_pieces(&self) -> Option<String> {
+        let cure = self.cure_for_pieces(self.room_bytes())?;
+        Some(format!("{}: {cure}.", self.pieces_in_words()))
+    }
+
+    /// Where the bytes are.
+    fn pieces_in_words(&self) -> String {
+        let (unallocated, kept_bytes) = (self.unallocated_bytes(), self.private_free_bytes);
+        let largest = self.largest_in_words();
+        if unallocated >= self.tried_bytes {
+            return format!("The cache has enough bytes but in pieces, {largest}");
         }
+        let (room, cached) = (Bytes(self.room_bytes()), Bytes(unallocated));
+        let within_bytes = self.room_bytes().saturating_add(unallocated);
+        if within_bytes >= self.rounded_bytes || kept_bytes == 0 {
+            return format!(
+                "There are enough bytes but in pieces, {room} to be had of the device and {cached} in \
+                 the cache, there {largest}"
+            );
+        }
+        format!(
+            "There are enough bytes but in pieces, {room} to be had of the device, {cached} in the cache \
+             and {} in private pools, there {largest}",
+            Bytes(kept_bytes)
+        )
+    }
+
+    /// The largest piece, and if it is large enough, why it did not do.
+    fn largest_in_words(&self) -> String {
+        let (own_bytes, any_bytes) = (self.pieces.own_block_bytes, self.largest_free_block_bytes);
+        if own_bytes >= self.rounded_bytes {
+            let own = Bytes(own_bytes);
+            format!(
+                "the largest {own}, which max_split_size_mb or a change of settings keeps from it"
+            )
+        } else if any_bytes >= self.rounded_bytes {
+            format!("the largest {}, which another stream or a private pool has", Bytes(any_bytes))
+        } else {
+            format!("the largest {}", Bytes(any_bytes))
+        }
+    }
+
+    /// The setting with which the free pieces and so many bytes of the device would hold the request.
+    fn cure_for_pieces(&self, room_bytes: u64) -> Option<String> {
+        let pieces = &self.pieces;
+        let with = |bytes: u64| room_bytes.saturating_add(bytes);
+        let page_bytes = pieces.page_bytes;
+        // Under a capture no page goes from one place to another.
+        if !pieces.can_expand || self.captured {
+            return None;
+        }
+        let is_on = self.expandable_segments;
+        if !is_on && self.holds(with(pieces.pages_sure_bytes), page_bytes) {
+            return Some("set expandable_segments:True, which joins free pieces".to_owned());
+        }
+        let fine = self.cure_by_fine_pages(room_bytes);
+        if is_on || !self.holds(with(pieces.pages_at_best_bytes), page_bytes) {
+            return fine;
+        }
+        let page = Bytes(page_bytes);
+        let also = fine.map_or(String::new(), |fine| format!("; {fine}"));
+        Some(format!(
+            "expandable_segments:True may help, which joins free pieces as far as they are whole pages of \
+             {page}{also}"
+        ))
+    }
+
+    /// The same, if it is a matter of smaller pages.
+    fn cure_by_fine_pages(&self, room_bytes: u64) -> Option<String> {
+        let fine_bytes = self.pieces.fine_pages_bytes;
+        let within_bytes = room_bytes.saturating_add(fine_bytes);
+        if !self.holds(within_bytes, FINE_PAGE_BYTES) {
+            return None;
+        }
+        // With smaller pages a block or two may come to lie elsewhere.
+        let ample_bytes = within_bytes.saturating_sub(2 * FINE_PAGE_BYTES);
+        let is_ample = self.holds(ample_bytes, FINE_PAGE_BYTES);
+        let settings = match (self.expandable_segments, is_ample) {
+            (true, true) => "set page_size_mb:2 (a setting of Larder alone)",
+            (true, false) => "page_size_mb:2 (a setting of Larder alone) may help",
+            (false, _) => {
+                "expandable_segments:True,page_size_mb:2 (the second a setting of Larder alone) may help"
+            }
+        };
+        let (fine, page) = (Bytes(fine_bytes), Bytes(FINE_PAGE_BYTES));
+        Some(format!(
+            "{settings}, for in pages of {page} there would be {fine} of the cache to give back"
+        ))
     }
 
     /// The device has the bytes, and the cap keeps them from the program.
     fn advice_on_the_fraction(&self) -> Option<String> {
-        let within = self.free_bytes.saturating_add(self.unallocated_bytes());
-        if self.cap_room_bytes() >= self.free_bytes || within < self.tried_bytes {
+        if self.cap_room_bytes() >= self.free_bytes {
             return None;
         }
+        let cure = if self.is_served_by(self.free_bytes) {
+            String::new()
+        } else if self.cure_for_pieces(self.room_bytes()).is_some() {
+            return None;
+        } else {
+            let cure = self.cure_for_pieces(self.free_bytes)?;
+            format!(" and, because the memory is in pieces: {cure}")
+        };
         let cap = Bytes(self.cap_bytes.unwrap_or(self.total_bytes));
         let (reserved, free) = (Bytes(self.reserved_bytes), Bytes(self.free_bytes));
-        let cure = if self.free_bytes < self.tried_bytes {
-            format!(" and, because the memory is in pieces, {}", self.cure_for_pieces())
-        } else {
-            String::new()
-        };
         Some(format!(
             "The memory fraction stops it: {reserved} of the {cap} that it allows is reserved, while the \
              device has {free} free; raise the fraction{cure}."
@@ -163,16 +313,17 @@ impl OutOfMemory {
 
     /// Private pools keep what would be enough.
     fn advice_on_private_pools(&self) -> Option<String> {
-        let room = self.free_bytes.min(self.cap_room_bytes());
-        let kept_bytes = self.private_free_bytes;
-        let within = room.saturating_add(self.unallocated_bytes()).saturating_add(kept_bytes);
-        (kept_bytes > 0 && within >= self.tried_bytes).then(|| {
-            format!(
-                "Private pools keep {} free: let go of those that are done with, or let requests \
-                 from outside use them when memory runs out.",
-                Bytes(kept_bytes)
-            )
-        })
+        let given_bytes = self.pieces.idle_bytes.saturating_add(self.pieces.private_idle_bytes);
+        let is_enough = self.is_served_by(self.room_bytes().saturating_add(given_bytes));
+        let let_go = self.pieces.private_idle_bytes > 0 && is_enough;
+        let lend = self.pieces.lendable_block_bytes >= self.rounded_bytes;
+        let ways = [
+            let_go.then_some("let go of those that are done with"),
+            lend.then_some("let requests from outside use them when memory runs out"),
+        ];
+        let ways: Vec<&str> = ways.into_iter().flatten().collect();
+        let (kept, ways) = (Bytes(self.private_free_bytes), ways.join(", or "));
+        (let_go || lend).then(|| format!("Private pools keep {kept} free: {ways}."))
     }
 
     /// Other processes hold what would be enough.
@@ -180,8 +331,29 @@ impl OutOfMemory {
         let others = self.processes.iter().filter(|process| !process.own);
         let held_bytes: u64 = others.map(|process| process.used_bytes).sum();
         let room = self.free_bytes.saturating_add(held_bytes).min(self.cap_room_bytes());
-        (held_bytes > 0 && room >= self.tried_bytes)
+        (held_bytes > 0 && self.is_served_by(room))
             .then(|| format!("Other processes hold {}; stop them to make room.", Bytes(held_bytes)))
+    }
+
+    /// What is in the way, where no setting is known to help, and what is left to do.
+    fn obstacle(&self) -> String {
+        let within_bytes = self.room_bytes().saturating_add(self.unallocated_bytes());
+        if within_bytes.saturating_add(self.private_free_bytes) < self.rounded_bytes {
+            return "The program needs more memory than there is: use smaller batches, or recompute \
+                    instead of keeping activations."
+                .to_owned();
+        }
+        let pieces = self.pieces_in_words();
+        if self.captured {
+            return format!(
+                "{pieces}, and nothing is given back while a capture is on: free or empty more before \
+                 it, or use smaller batches."
+            );
+        }
+        format!(
+            "{pieces}, beside live blocks that keep them apart: free those first, or ask for less at \
+             once, as with smaller batches."
+        )
     }
 }
 
@@ -220,7 +392,7 @@ impl fmt::Display for OutOfMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::types::{GIB, MIB};
+    use crate::types::GIB;
 
     fn report() -> OutOfMemory {
         OutOfMemory {
@@ -235,6 +407,14 @@ mod tests {
             private_free_bytes: 0,
             cap_bytes: None,
             largest_free_block_bytes: GIB,
+            pieces: Pieces {
+                can_expand: true,
+                page_bytes: 20 * MIB,
+                pages_sure_bytes: 2 * GIB,
+                pages_at_best_bytes: 7 * GIB,
+                fine_pages_bytes: 8 * GIB,
+                ..Pieces::default()
+            },
             processes: Vec::new(),
             expandable_segments: false,
             rejected: false,
@@ -251,18 +431,14 @@ mod tests {
         assert!(text.contains("expandable_segments:True"), "{text}");
     }
 
+    /// What is free of the cache cannot be joined, by any setting.
+    fn apart(report: OutOfMemory) -> OutOfMemory {
+        OutOfMemory { pieces: Pieces { can_expand: true, ..Pieces::default() }, ..report }
+    }
+
     #[test]
     fn the_advice_follows_from_the_numbers() {
-        let on = OutOfMemory { expandable_segments: true, ..report() };
-        assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
-        let pooled = OutOfMemory { private_free_bytes: 6 * GIB, ..report() };
-        assert!(pooled.to_string().contains("6.00 GiB is kept by private pools, and 2.00 GiB is"));
-        assert!(pooled.to_string().contains("Private pools keep 6.00 GiB free: let go of those"));
-        let little =
-            OutOfMemory { private_free_bytes: GIB / 2, allocated_bytes: 77 * GIB, ..report() };
-        let text = OutOfMemory { free_bytes: GIB, ..little }.to_string();
-        assert!(text.contains("smaller batches"), "that would not do");
-        let full = OutOfMemory { allocated_bytes: 78 * GIB, ..report() };
+        let full = apart(OutOfMemory { allocated_bytes: 78 * GIB, ..report() });
         assert!(full.to_string().contains("smaller batches"));
         let other = ProcessMemory { pid: 7, own: false, used_bytes: 40 * GIB };
         let crowded = OutOfMemory { processes: vec![other], ..full };
@@ -271,7 +447,58 @@ mod tests {
         let capped = OutOfMemory { cap_bytes: Some(20 * MIB), ..report() };
         assert!(capped.to_string().contains("20.00 MiB allowed"));
         assert!(capped.to_string().contains("raise the fraction or ask for less"));
-        let free = OutOfMemory { free_bytes: 3 * GIB, ..report() };
+        let free = OutOfMemory { free_bytes: 3 * GIB, ..apart(report()) };
         assert!(free.to_string().contains("although so much is free"));
+    }
+
+    #[test]
+    fn a_setting_is_named_only_where_the_pieces_would_add_up_with_it() {
+        let with = |pages_sure_bytes, pages_at_best_bytes, fine_pages_bytes| {
+            let pieces = report().pieces;
+            let pieces =
+                Pieces { pages_sure_bytes, pages_at_best_bytes, fine_pages_bytes, ..pieces };
+            OutOfMemory { pieces, ..report() }
+        };
+        let text = with(2 * GIB, 7 * GIB, 8 * GIB).to_string();
+        assert!(text.contains("set expandable_segments:True, which"), "{text}");
+        let text = with(0, 7 * GIB, 8 * GIB).to_string();
+        assert!(text.contains("expandable_segments:True may help"), "{text}");
+        let text = with(0, 0, 8 * GIB).to_string();
+        assert!(text.contains("expandable_segments:True,page_size_mb:2 (the second"), "{text}");
+        let on = OutOfMemory { expandable_segments: true, ..with(0, 0, 8 * GIB) };
+        assert!(on.to_string().contains("set page_size_mb:2"), "{on}");
+        assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");
+        let text = with(0, 0, GIB / 2).to_string();
+        assert!(text.contains("beside live blocks that keep them apart: free those"), "{text}");
+        assert!(!text.contains("expandable_segments") && !text.contains("page_size"), "{text}");
+        let mut bound = with(2 * GIB, 7 * GIB, 8 * GIB);
+        bound.pieces.can_expand = false;
+        assert!(!bound.to_string().contains("expandable_segments"), "{bound}");
+    }
+
+    #[test]
+    fn a_piece_that_is_large_enough_is_not_called_too_small() {
+        let mut report = apart(report());
+        report.largest_free_block_bytes = 4 * GIB;
+        assert!(report.to_string().contains("which another stream or a private pool has"));
+        report.pieces.own_block_bytes = 4 * GIB;
+        assert!(report.to_string().contains("which max_split_size_mb or a change of settings"));
+        report.pieces.fits_now = true;
+        assert!(report.to_string().contains("A free block of 4.00 GiB would hold it"));
+        assert!(report.to_string().ends_with("Asking again succeeds."));
+    }
+
+    #[test]
+    fn private_pools_are_named_as_far_as_what_they_keep_would_do() {
+        let mut report = apart(OutOfMemory { private_free_bytes: 6 * GIB, ..report() });
+        let text = report.to_string();
+        assert!(text.contains("6.00 GiB is kept by private pools, and 2.00 GiB is"), "{text}");
+        assert!(!text.contains("let go") && !text.contains("let requests"), "{text}");
+        report.pieces.private_idle_bytes = GIB;
+        assert!(report.to_string().ends_with("free: let go of those that are done with."));
+        report.pieces.lendable_block_bytes = 3 * GIB;
+        assert!(report.to_string().contains("done with, or let requests from outside use them"));
+        report.pieces.private_idle_bytes = GIB / 2;
+        assert!(report.to_string().contains("6.00 GiB free: let requests from outside use them"));
     }
 }

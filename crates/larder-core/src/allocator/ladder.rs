@@ -8,7 +8,7 @@ use crate::device::{DeviceError, MemoryInfo};
 use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
-use crate::out_of_memory::OutOfMemory;
+use crate::out_of_memory::{OutOfMemory, Pieces};
 use crate::record::{Record, caught};
 use crate::types::{Addr, Span};
 
@@ -223,6 +223,8 @@ impl Allocator {
         let tried_bytes = shelf.heap.segment_bytes(want);
         let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
         report.rounded_bytes = want.size_bytes;
+        report.pieces = shelf.heap.pieces(want);
+        report.pieces.can_expand &= self.device.properties().virtual_memory;
         report.rejected = refusal == Refusal::Rejected;
         report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
@@ -259,6 +261,7 @@ impl Allocator {
             private_free_bytes: shelf.heap.private_free_bytes(),
             cap_bytes: shelf.heap.cap_bytes(),
             largest_free_block_bytes: shelf.heap.largest_free_bytes(),
+            pieces: Pieces::default(),
             processes: self.device.processes(),
             expandable_segments: shelf.heap.config().expandable_segments,
             rejected: false,

@@ -15,6 +15,7 @@ pub(crate) mod ids;
 mod lift;
 mod name_table;
 mod pending;
+mod pieces;
 mod pool;
 pub(crate) mod private;
 pub(crate) mod release;

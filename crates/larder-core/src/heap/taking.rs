@@ -3,6 +3,7 @@
 use std::hint::select_unpredictable;
 
 use crate::heap::block::{Block, State, split};
+use crate::heap::free_index::Spot;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
@@ -105,6 +106,20 @@ impl Heap {
 
     /// Takes the block that a request gets out of the index, if the split limit lets it have one.
     fn take_off_with_care(&mut self, want: &Want) -> Option<BlockId> {
+        let spot = self.find_with_care(want)?;
+        let (slots, _) = self.blocks.parts();
+        self.pools.lane_mut(want.lane).filled()?.remove_at(slots, spot);
+        Some(spot.id)
+    }
+
+    /// Whether a free block would do for a request.
+    pub(super) fn fits(&mut self, want: &Want) -> bool {
+        let lane = self.lane_of(want);
+        self.find_with_care(&Want { lane, ..*want }).is_some()
+    }
+
+    /// The block that a request gets, if the split limit lets it have one.
+    fn find_with_care(&mut self, want: &Want) -> Option<Spot> {
         let (slots, _) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let mut spot = free.find(slots, want.size_bytes)?;
@@ -120,8 +135,7 @@ impl Heap {
                 return None;
             }
         }
-        free.remove_at(slots, spot);
-        Some(spot.id)
+        Some(spot)
     }
 
     /// Makes a block that is in no index live, split to size where that is right.
