@@ -12,7 +12,7 @@ use larder_core::record::event::{Action, Level};
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, Stats};
 use larder_sim::generate::{GenerateOptions, Generator};
-use larder_sim::script::Op;
+use larder_sim::script::{Op, Script};
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
@@ -207,4 +207,34 @@ fn without_call_stacks_a_replay_does_so_wherever_the_trace_can_tell() {
         }
     }
     assert!(wrong * 20 <= pairs.len(), "{wrong} of {} replays went another way", pairs.len());
+}
+
+/// A block is freed while another stream uses it, and the next request would fit into it. The allocator
+/// waits for the block, takes no second look at it, and goes to the device again. In the trace its free
+/// completes at once, and only what follows tells that it did not.
+#[test]
+fn a_free_that_the_retry_had_to_wait_for_is_no_plain_free() {
+    let used_elsewhere = "record 3 1\nlaunch 1\nfree 3\n";
+    let fails = format!(
+        "alloc 1 600000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 550000000 0\n\
+         {used_elsewhere}alloc 4 540000000 0\n"
+    );
+    let flushes = format!(
+        "alloc 1 600000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 550000000 0\n\
+         alloc 5 300000000 0\nfree 5\n{used_elsewhere}alloc 4 440000000 0\nalloc 6 530000000 0\n"
+    );
+    for (script, ooms) in [(fails, 1), (flushes, 0)] {
+        let ops = Script::read(script.as_bytes()).expect("a script");
+        for level in [Level::All, Level::Never] {
+            let setup = setup("");
+            let (recorded, snapshot, _) = record(&ops, &setup, level);
+            assert_eq!((recorded.num_alloc_retries, recorded.num_ooms), (1, ooms), "{script}");
+            let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
+            assert_eq!(recording.waited_frees, 1, "{level:?}: {script}");
+            let workload = Workload::from(recording);
+            let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ());
+            let replayed = outcome.expect("the recording runs").stats;
+            assert_eq!(facts(&recorded), facts(&replayed), "{level:?}: {script}");
+        }
+    }
 }

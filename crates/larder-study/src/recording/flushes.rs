@@ -26,6 +26,9 @@ pub(super) struct Flushes {
     pub(super) empties: HashSet<usize>,
     /// Blocks that became free because the allocator waited for them before it tried again.
     pub(super) waited_for: HashSet<usize>,
+    /// Requests to free a block that looks freed at once, but that the allocator had to wait for before
+    /// it tried again: had the block been free, the next request would have been served with it.
+    pub(super) late_frees: HashSet<usize>,
     /// Failed requests that were made while idle memory was left, which a retry would have taken.
     pub(super) hurried_failures: HashSet<usize>,
     /// How often the allocator gave memory back by itself.
@@ -122,6 +125,17 @@ impl Search<'_> {
     fn run(&mut self) {
         let mut index = 0;
         while index < self.trace.len() {
+            if self.is_late_free(index) {
+                self.found.late_frees.insert(index);
+                self.follow(index);
+                // Its completion is the first thing that the retry did.
+                index += 1;
+                let before = self.before(index..self.end_of_run(index + 1));
+                before.run.clone().for_each(|index| self.follow(index));
+                self.judge(&before);
+                index = before.run.end;
+                continue;
+            }
             let end = self.end_of_run(index);
             if end > index {
                 let before = self.before(index..end);
@@ -154,6 +168,53 @@ impl Search<'_> {
                 }
         };
         (start..self.trace.len()).find(|&index| !belongs(index)).unwrap_or(self.trace.len())
+    }
+
+    /// Whether the entry requests a free that completed only when the allocator waited for it, though
+    /// nothing lies between the two: what comes next is a failure or a flush for a request that the
+    /// block would have served.
+    fn is_late_free(&self, index: usize) -> bool {
+        let entry = &self.trace[index];
+        let completes =
+            |next: &TraceEntry| next.action == Action::FreeCompleted && next.addr == entry.addr;
+        if entry.action != Action::FreeRequested
+            || !self.trace.get(index + 1).is_some_and(completes)
+        {
+            return false;
+        }
+        let run = index + 1..self.end_of_run(index + 2);
+        let Some(next) = self.trace.get(run.end).map(|next| next.action) else { return false };
+        let is_flushed = run.clone().any(|at| is_given_back(&self.trace[at]));
+        if !is_flushed && next != Action::OutOfMemory {
+            return false;
+        }
+        let before = self.before(run);
+        let Some(request) = before.request.filter(|_| !before.is_served) else { return false };
+        let serves = |shadow: &Shadow<'_>| {
+            shadow.serves(request.stream, before.pool_id, request.rounded_bytes)
+        };
+        let mut after = self.shadow.clone();
+        after.put(entry.addr);
+        if !serves(&after) {
+            return false;
+        }
+        for entry in &self.trace[index + 2..before.run.end] {
+            match entry.action {
+                Action::FreeCompleted => after.put(entry.addr),
+                _ => after.follow(entry, PoolKind::Large, DEFAULT_POOL),
+            }
+        }
+        match (self.stacks(&before), next) {
+            // A retry leaves no idle segment; whoever fails beside one never came to retry.
+            (_, Action::OutOfMemory) if after.has_idle_segment() => false,
+            (Stacks::Same, _) => true,
+            (Stacks::Others, _) => !is_flushed,
+            // Whoever emptied the cache would have been served with what is still there.
+            (Stacks::Nothing, Action::OutOfMemory | Action::SegmentAlloc | Action::SegmentMap) => {
+                serves(&after)
+            }
+            (Stacks::Nothing, _) => false,
+        }
     }
 
     fn before(&self, run: Range<usize>) -> Before {

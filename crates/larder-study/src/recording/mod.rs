@@ -195,6 +195,8 @@ impl<'a> Writer<'a> {
                 let completes_at_once = trace.get(index + 1).is_some_and(|next| {
                     next.action == Action::FreeCompleted && next.addr == entry.addr
                 });
+                let completes_at_once =
+                    completes_at_once && !self.flushes.late_frees.contains(&index);
                 if completes_at_once || !self.tells.completions {
                     self.free(entry.addr);
                 } else {
