@@ -24,6 +24,14 @@ fn larder(words: &[&str], file: Option<&Path>) -> Output {
     command.output().expect("the program runs")
 }
 
+/// The snapshot of a script's run.
+fn recorded(name: &str, script: &Path, more: &[&str]) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let out = path.to_str().expect("a plain path");
+    stdout(&larder(&[&["snapshot", "-o", out], more].concat(), Some(script)));
+    path
+}
+
 fn stdout(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).expect("text")
@@ -252,7 +260,10 @@ fn options_that_could_make_no_difference_are_refused() {
     let (ops, pickle) = (out("idle_options_out.ops"), out("idle_options_out.pickle"));
     // An earlier run may have left them.
     let _ = (fs::remove_file(&ops), fs::remove_file(&pickle));
-    let refused: [(&[&str], &Path); 8] = [
+    let refused: [(&[&str], &Path); 11] = [
+        (&["replay", "--device", "5"], &script),
+        (&["fit", "--addresses", "lowest"], &script),
+        (&["compare", "--addresses", "recorded"], &script),
         (&["snapshot", "--conf", "", "-o", &pickle], &snapshot),
         (&["snapshot", "--policy", "larder", "-o", &pickle], &snapshot),
         (&["snapshot", "--memory", "1GiB", "-o", &pickle], &snapshot),
@@ -339,7 +350,7 @@ fn soak_runs_from_a_seed() {
 #[test]
 fn soak_runs_many_threads_on_one_allocator() {
     let text = stdout(&larder(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"], None));
-    assert!(text.contains("1 runs of 3 threads, 100 steps each, from seed 8"), "{text}");
+    assert!(text.contains("1 run of 3 threads, 100 steps each, from seed 8"), "{text}");
     for wrong in [&["soak", "--threads", "0"][..], &["soak", "--scripts", "2", "--seconds", "1"]] {
         assert_eq!(larder(wrong, None).status.code(), Some(2), "{wrong:?}");
     }
@@ -431,14 +442,32 @@ fn a_bad_snapshot_is_one_sentence() {
     let whole = fs::read(workload("prefetch_streams.pickle.gz")).expect("it ships");
     let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cut.pickle.gz");
     fs::write(&cut, &whole[..whole.len() / 2]).expect("the scratch folder can be written");
-    assert!(refusal(&["replay"], Some(&cut)).contains("cut.pickle.gz"));
+    let text = refusal(&["replay"], Some(&cut));
+    assert!(text.contains("cut.pickle.gz"), "{text}");
+    assert!(text.contains("bytes are counted after unpacking"), "{text}");
+    let misnamed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("misnamed.ops");
+    fs::write(&misnamed, b"\x80\x04]\x94.").expect("the scratch folder can be written");
+    let text = refusal(&["replay"], Some(&misnamed));
+    assert!(text.contains("no op script, which is text"), "{text}");
     let words = refusal(&["replay"], Some(&scratch("words.pickle", "this is no pickle")));
     assert!(words.contains("words.pickle: this is neither a pickle nor gzipped"), "{words}");
-    refusal(&["fit"], Some(&scratch("empty.pickle", "")));
+    for name in ["empty.pickle", "empty.json"] {
+        let text = refusal(&["fit"], Some(&scratch(name, "")));
+        assert!(text.contains("the file is empty"), "{text}");
+    }
     refusal(&["replay"], Some(Path::new("no/such/file.ops")));
     refusal(&["replay"], Some(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     let device = refusal(&["replay", "--device", "7"], Some(&workload("gpt2_varlen.pickle.gz")));
     assert!(device.contains('7'), "{device}");
+    let script = scratch("looked_at.ops", "alloc 1 1000 0\n");
+    for (name, words, sentence) in [
+        ("looked_at.perfetto.json", &["replay"][..], "a trace for Perfetto"),
+        ("looked_at.pickle", &["replay", "--device", "3"], "`device_traces` has device 0 alone"),
+    ] {
+        let file = recorded(name, &script, &[]);
+        let text = refusal(words, Some(&file));
+        assert!(text.contains(sentence), "{text}");
+    }
 }
 
 #[test]
@@ -477,4 +506,94 @@ fn wrong_usage_is_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(!output.stderr.is_empty());
     }
+    let output = larder(&["replay", "--memory", "-1"], Some(&file));
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(text.contains("a size is a number with a unit"), "{text}");
+}
+
+/// The fraction was set by a call, which no recording tells. All that is known lies between what there
+/// was room for and what was refused, and what goes with it is not held against other settings.
+#[test]
+fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
+    let script = scratch(
+        "told_fraction.ops",
+        "fraction 0.5\nalloc 1 250000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 300000000 0\n",
+    );
+    let words = ["--policy", "torch-2.11", "--memory", "1GiB"];
+    let recording = recorded("told_fraction.pickle", &script, &words);
+    let text = stdout(&larder(&["compare", "--policy", "torch-2.11"], Some(&recording)));
+    let known =
+        "allowed at least 240.00 MiB and less than 528.00 MiB, more the recording does not tell";
+    assert!(text.contains(known), "{text}");
+    assert!(text.contains("give the card's size with --memory"), "{text}");
+    assert!(!text.contains("none of them ran"), "{text}");
+    let rows = json(&["compare", "--policy", "torch-2.11", "--json"], &recording);
+    let ooms: Vec<_> = rows.as_array().expect("rows").iter().map(|row| &row["ooms"]).collect();
+    assert_eq!(ooms, [1, 0, 0, 1, 1], "as recorded, and as the script itself has it");
+    let told = json(&["compare", "--policy", "torch-2.11", "--json", "--memory", "1GiB"], &script);
+    for (told, guessed) in told.as_array().expect("rows").iter().zip(ooms) {
+        assert_eq!(&told["ooms"], guessed, "{told}");
+    }
+}
+
+/// Nothing failed, but the allocator had to try again. What it had at most is not held against others.
+#[test]
+fn memory_that_only_a_retry_tells_is_as_much_as_it_can_have_been() {
+    let script = scratch(
+        "told_retry.ops",
+        "alloc 1 300000000 0\nfree 1\nalloc 2 320000000 0\nalloc 3 400000000 0\n",
+    );
+    let words = ["--policy", "torch-2.11", "--memory", "700MiB"];
+    let recording = recorded("told_retry.pickle", &script, &words);
+    let text = stdout(&larder(&["replay", "--policy", "torch-2.11"], Some(&recording)));
+    assert!(text.contains("at least 688.00 MiB and less than"), "{text}");
+    assert!(text.contains("retried: 1)") && text.contains("out of memory  0"), "{text}");
+    assert!(!text.contains("trust none"), "{text}");
+}
+
+/// A recording that says of itself what cannot be: a request fails beside idle memory that fits it.
+#[test]
+fn a_replay_that_goes_another_way_than_the_recorded_program_says_so() {
+    let script = scratch("unlike.ops", "alloc 1 15000000 0\nalloc 2 15000000 0\nfree 1\n");
+    let recording = recorded("unlike.json", &script, &["--policy", "torch-2.11"]);
+    let text = fs::read_to_string(&recording).expect("it was written");
+    let mut snapshot: Value = serde_json::from_str(&text).expect("JSON");
+    let trace = snapshot["device_traces"][0].as_array_mut().expect("a trace");
+    let failure = serde_json::json!({
+        "action": "oom", "device_free": 0, "size": 14_000_000, "stream": 0, "time_us": 9,
+    });
+    trace.push(failure);
+    fs::write(&recording, snapshot.to_string()).expect("the folder can be written");
+    for command in ["replay", "compare"] {
+        let text = stdout(&larder(&[command], Some(&recording)));
+        let words = "the recorded failure does not happen in a replay";
+        assert_eq!(text.matches(words).count(), 1, "{text}");
+    }
+}
+
+/// The least memory may be bought with retries.
+#[test]
+fn a_comparison_names_what_needs_least_without_retries_too() {
+    let script = scratch(
+        "calm.ops",
+        "alloc 1 250000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 300000000 0\nfree 3\n\
+         alloc 4 400000000 0\n",
+    );
+    let confs = ["", "max_split_size_mb:128", "expandable_segments:True"];
+    let confs = confs.iter().chain(&confs).flat_map(|conf| ["--conf", conf]);
+    let words = ["compare", "--policy", "torch-2.11", "--memory", "500MiB"];
+    let words: Vec<&str> = words.into_iter().chain(confs).collect();
+    let text = stdout(&larder(&words, Some(&script)));
+    assert_eq!(text.matches("\nmax_split_size_mb:128 ").count(), 1, "each once: {text}");
+    let verdict = "least memory: max_split_size_mb:128; least memory without retries: \
+                   expandable_segments:True";
+    assert!(text.contains(verdict), "{text}");
+}
+
+/// No memory is named, so it searches as far as it has to.
+#[test]
+fn fit_searches_beyond_the_usual_card() {
+    let script = scratch("huge.ops", "alloc 1 100000000000 0\nfree 1\nalloc 2 90000000000 0\n");
+    let bytes = json(&["fit", "--json"], &script)["fit_bytes"].as_u64().expect("it fits");
+    assert!((100_000_000_000..100_500_000_000).contains(&bytes), "{bytes}");
 }

@@ -130,6 +130,8 @@ struct Pair {
     /// How often an `empty` gave memory back, and how many of those the recording has.
     empties: (usize, usize),
     doubtful_flushes: u64,
+    /// How often the recording says that the allocator tried again, at least and at most.
+    retries: (u64, u64),
 }
 
 fn pairs(level: Level) -> Vec<Pair> {
@@ -139,6 +141,7 @@ fn pairs(level: Level) -> Vec<Pair> {
         let (recorded, snapshot, emptied) = record(&ops, &setup, level);
         let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
         let empties = recording.ops.iter().filter(|op| matches!(op, Op::Empty)).count();
+        let retries = recording.retries;
         let (doubtful_flushes, memory) = (recording.doubtful_flushes, recording.memory);
         let workload = Workload::from(recording);
         let replay = |setup: &Setup| {
@@ -156,6 +159,7 @@ fn pairs(level: Level) -> Vec<Pair> {
             guessed,
             empties: (emptied, empties),
             doubtful_flushes,
+            retries,
         }
     };
     cases.map(pair).collect()
@@ -168,6 +172,9 @@ fn with_call_stacks_a_replay_does_what_the_recorded_allocator_did() {
         assert_eq!(facts(&pair.recorded), facts(&pair.replayed), "{}", pair.what);
         assert_eq!(pair.empties.0, pair.empties.1, "{}: empties", pair.what);
         assert_eq!(pair.doubtful_flushes, 0, "{}", pair.what);
+        let (least, most) = pair.retries;
+        let retries = pair.recorded.num_alloc_retries;
+        assert!((least..=most).contains(&retries), "{}: {retries}, {:?}", pair.what, pair.retries);
     }
     // It is no test unless there was pressure.
     let sum = |of: fn(&Stats) -> u64| pairs.iter().map(|pair| of(&pair.recorded)).sum::<u64>();

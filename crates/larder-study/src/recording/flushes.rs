@@ -35,8 +35,12 @@ pub(super) struct Flushes {
     pub(super) own: u64,
     /// How many of those the program may have asked for all the same.
     pub(super) doubtful: u64,
+    /// How often the allocator tried again: at least, as far as the trace tells, and at most.
+    pub(super) retries: (u64, u64),
     /// Whether one of them was for want of memory.
     was_full: bool,
+    /// The least that was reserved and asked for together by a request that found no room.
+    refused_bytes: Option<u64>,
     /// How much memory there was, if that can be told.
     pub(super) memory: Option<RecordedMemory>,
 }
@@ -74,7 +78,7 @@ impl Flushes {
         if !trace.iter().any(gives_back) {
             return Flushes::default();
         }
-        let levels = Levels::of(&config, segments(), trace);
+        let mut levels = Levels::of(&config, segments(), trace);
         let mut search = Search {
             snapshot,
             trace,
@@ -89,6 +93,9 @@ impl Flushes {
         };
         search.run();
         let mut found = search.found;
+        if let Some(full_bytes) = found.refused_bytes {
+            levels.refuse(full_bytes);
+        }
         found.memory = levels.memory(&config, found.was_full);
         found
     }
@@ -143,14 +150,23 @@ impl Search<'_> {
                 self.judge(&before);
                 index = end;
             } else {
-                if self.trace[index].action == Action::OutOfMemory && self.shadow.has_idle_segment()
-                {
-                    self.found.hurried_failures.insert(index);
+                if self.trace[index].action == Action::OutOfMemory {
+                    self.fail(index);
                 }
                 self.follow(index);
                 index += 1;
             }
         }
+    }
+
+    /// A request failed. It was tried again, if it came to that.
+    fn fail(&mut self, index: usize) {
+        let is_hurried = self.shadow.has_idle_segment();
+        if is_hurried {
+            self.found.hurried_failures.insert(index);
+        }
+        self.found.retries.0 += u64::from(!is_hurried);
+        self.found.retries.1 += 1;
     }
 
     /// Behind the entries from `start` on that give memory back, or tell of blocks that were waited
@@ -282,12 +298,25 @@ impl Search<'_> {
         self.found.own += 1;
         // Garbage is collected long before there is no room.
         let collects = self.config.garbage_collection_threshold > 0.0;
-        self.found.was_full |= doing == Doing::Retry || !collects;
+        let is_full = doing == Doing::Retry || !collects;
+        self.found.was_full |= is_full;
+        if let Some(request) = before.request.filter(|_| is_full) {
+            let full_bytes = request.full_at(before.reserved_bytes, self.config);
+            let known_bytes = self.found.refused_bytes.unwrap_or(u64::MAX);
+            self.found.refused_bytes = Some(known_bytes.min(full_bytes));
+        }
         let is_sure = stacks == Stacks::Same
             || is_failure(run.end)
             || self.has_grown(&run)
             || doing == Doing::Part && self.shadow.has_idle_segment();
         self.found.doubtful += u64::from(!is_sure);
+        // The retry of a failure is counted with the failure. Where there are other reasons to give
+        // memory back, it may have been enough without one.
+        if !is_failure(run.end) {
+            let is_only_reason = !collects && self.config.max_split_bytes.is_none();
+            self.found.retries.0 += u64::from(is_sure && is_only_reason);
+            self.found.retries.1 += 1;
+        }
         if doing == Doing::Retry {
             let completed = run.filter(|&at| self.trace[at].action == Action::FreeCompleted);
             self.found.waited_for.extend(completed);
