@@ -14,6 +14,7 @@ use larder_core::{Allocator, Config, Policy, Stats};
 use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::{Op, Script};
 use larder_snapshot::{Epoch, Snapshot};
+use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::Workload;
@@ -197,6 +198,31 @@ fn the_memory_that_a_recording_tells_is_enough_to_retry_and_to_fail_alike() {
         }
     }
     assert!(told > 200, "{told}");
+}
+
+/// A fraction that was set by a call is not among the settings. What the recording tells of it is the
+/// most that goes with every retry and every failure.
+#[test]
+fn a_fraction_that_nothing_names_is_told_well_enough_to_retry_and_to_fail_alike() {
+    let mut guesses = 0;
+    for seed in 0..60 {
+        let (recorded, mut snapshot, _) =
+            record(&script(seed), &setup("per_process_memory_fraction:0.7"), Level::All);
+        snapshot.allocator_conf = None;
+        let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
+        let Some(memory) = recording.memory else { continue };
+        guesses += u64::from(memory.bounds.is_some_and(|bounds| {
+            let allowed = memory.fraction.unwrap_or(1.0) * memory.device_bytes as f64;
+            allowed > bounds.least_bytes as f64 + 1.0
+        }));
+        let workload = Workload::from(recording);
+        let setup = setup("").with_memory(None, &workload);
+        let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ());
+        let replayed = outcome.expect("the recording runs").stats;
+        assert_eq!(facts(&recorded), facts(&replayed), "seed {seed}: {memory:?}");
+        assert_eq!(fidelity::check(&workload, setup.addresses).expect("it runs"), None);
+    }
+    assert!(guesses > 20, "{guesses}");
 }
 
 /// Without call stacks a program that empties its cache just before it runs full looks like the

@@ -200,11 +200,13 @@ fn guess<'a>(
     rows: impl IntoIterator<Item = &'a Row>,
 ) -> String {
     let is_guess = recorded_memory(workload, setup).is_some_and(|memory| memory.bounds.is_some());
-    if !is_guess || rows.into_iter().all(|row| row.outcome.ooms == 0) {
+    // What was recorded did fail, or did not, whatever is guessed.
+    let is_failure = |row: &Row| row.outcome.ooms > 0 && !row.is_recorded;
+    if !is_guess || !rows.into_iter().any(is_failure) {
         return String::new();
     }
     "\nthe recording does not tell how much memory there was: what runs out of it here may run there, so \
-     give the card's size with --memory\n"
+     give --memory: the card's size, or what the program was allowed of it\n"
         .to_owned()
 }
 
