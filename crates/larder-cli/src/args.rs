@@ -112,16 +112,18 @@ pub(crate) struct Common {
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
-    /// it ran out of memory or nearly did; else 80GiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    /// it ran out of memory or nearly did; else 80GiB. For fit: how far it searches, by default up to four
+    /// times what the program had or holds, and at least up to 80GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
-    /// Which device's trace to take from a snapshot.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    pub(crate) device: u32,
-    /// Which addresses a snapshot's segments get: those of the recorded GPU, or the lowest.
-    #[arg(long, default_value = "recorded", value_name = "recorded|lowest",
+    /// Which device's trace to take from a snapshot; default 0.
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+    /// Which addresses a snapshot's segments get: those of the recorded GPU, which is the default, or
+    /// the lowest.
+    #[arg(long, value_name = "recorded|lowest",
           value_parser = |word: &str| word.parse::<Addresses>())]
-    pub(crate) addresses: Addresses,
+    pub(crate) addresses: Option<Addresses>,
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
@@ -137,7 +139,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
     /// How much memory the simulated GPU has then; default 80GiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_capacity)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
 }
 

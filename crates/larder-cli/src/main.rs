@@ -22,9 +22,10 @@ use larder_study::compare::{self, USUAL_SETTINGS, both_policies};
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
 use larder_study::workload::Workload;
-use larder_study::{bench, fit};
+use larder_study::{bench, fidelity, fit};
 use listing::{Notes, Wishes};
 use progress::{Bars, Progress};
 
@@ -84,7 +85,7 @@ fn set_up(common: &Common, conf: &str) -> Result<Task, Refusal> {
     let setup = Setup {
         policy: common.policy.clone().unwrap_or_default(),
         config,
-        addresses: common.addresses,
+        addresses: common.addresses.unwrap_or_default(),
         ..Setup::default()
     };
     let setup = setup.with_memory(common.memory, &workload);
@@ -104,7 +105,16 @@ fn read_conf(conf: &str) -> Result<Config, Refusal> {
 }
 
 fn load(common: &Common) -> Result<Workload, Refusal> {
-    let workload = Workload::load(&common.file, common.device, &Bars::default())?;
+    let workload = Workload::load(&common.file, common.device.unwrap_or(0), &Bars::default())?;
+    let given =
+        [("--device", common.device.is_some()), ("--addresses", common.addresses.is_some())];
+    let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+    if let Some(option) = option.filter(|_| workload.recording.is_none()) {
+        let file = common.file.display();
+        return Err(Refusal::Usage(format!(
+            "{file}: {option} is for a snapshot, and this is a script"
+        )));
+    }
     if workload.ops.is_empty() {
         return Err(no_operation(&common.file));
     }
@@ -162,8 +172,16 @@ fn replay(
     if common.json {
         print(&json::outcome(&outcome))
     } else {
-        print_text(&summary::outcome(&name(common), &workload, &setup, conf, &outcome))
+        let text = summary::outcome(&name(common), &workload, &setup, conf, &outcome);
+        print_text(&(text + &unlike(common, &workload)?))
     }
+}
+
+/// Says so if a replay goes another way than the recorded program.
+fn unlike(common: &Common, workload: &Workload) -> Result<String, Refusal> {
+    let found = fidelity::check(workload, common.addresses.unwrap_or_default())
+        .map_err(|error| stopped(common, workload, &error))?;
+    Ok(found.as_ref().map(summary::unlike).unwrap_or_default())
 }
 
 /// Written when the replay is done, so that a replay that stops leaves no half of it.
@@ -196,7 +214,9 @@ fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
     let usual = USUAL_SETTINGS.map(str::to_owned);
     let confs = if confs.is_empty() { &usual } else { confs };
     // All are read before anything runs, so that a bad one costs nothing.
-    let settings = confs.iter().map(|conf| Ok((conf.clone(), read_conf(conf)?)));
+    let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
+    let confs = confs.iter().enumerate().filter(is_first);
+    let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup } = set_up(common, "")?;
     let run = |policy: Policy| {
@@ -210,10 +230,12 @@ fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
         print(&json::rows(&setup, &rows))
     } else if common.policy.is_some() {
         let (setup, rows) = run(setup.policy.clone())?;
-        print_text(&summary::rows(&name(common), &workload, &setup, &rows))
+        let text = summary::rows(&name(common), &workload, &setup, &rows);
+        print_text(&(text + &unlike(common, &workload)?))
     } else {
         let compared = both_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
-        print_text(&summary::policies(&name(common), &workload, &compared))
+        let text = summary::policies(&name(common), &workload, &compared);
+        print_text(&(text + &unlike(common, &workload)?))
     }
 }
 
@@ -345,8 +367,12 @@ fn soak_command(
     }
     bar.finish();
     let what = match threads {
-        1 => format!("{runs} scripts of {steps} steps"),
-        _ => format!("{runs} runs of {threads} threads, {steps} steps each,"),
+        1 => format!("{} of {}", count(runs, "script"), count(steps as u64, "step")),
+        _ => format!(
+            "{} of {threads} threads, {} each,",
+            count(runs, "run"),
+            count(steps as u64, "step")
+        ),
     };
     print_text(&format!("{what} from seed {seed}: every check held\n"))
 }

@@ -1,36 +1,17 @@
 //! The program as a user meets it: commands, output, exit codes.
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
+use program::{json, larder, recorded, scratch, stdout};
 use serde_json::Value;
-
-/// A file in the folder of this test run.
-fn scratch(name: &str, text: &str) -> PathBuf {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    fs::write(&path, text).expect("the scratch folder can be written");
-    path
-}
 
 fn workload(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../workloads").join(name)
-}
-
-fn larder(words: &[&str], file: Option<&Path>) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
-    command.args(&words[..1]).args(file).args(&words[1..]);
-    command.output().expect("the program runs")
-}
-
-fn stdout(output: &Output) -> String {
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout.clone()).expect("text")
-}
-
-fn json(words: &[&str], file: &Path) -> Value {
-    serde_json::from_str(&stdout(&larder(words, Some(file)))).expect("JSON")
 }
 
 /// Exit code 1 and one sentence that names the trouble.
@@ -170,57 +151,6 @@ fn settings_that_cannot_bite_are_said_to_lie_idle() {
     assert_eq!(rows[0]["policy"], "larder");
 }
 
-/// A script is recorded on a device that is too small, and its snapshot asked what it needs.
-#[test]
-fn a_program_that_ran_out_of_memory_is_told_what_it_needs() {
-    let script = scratch("oom.ops", "alloc 1 5000000000 0\nalloc 2 5000000000 0\n");
-    let recording = Path::new(env!("CARGO_TARGET_TMPDIR")).join("oom.pickle");
-    let out = recording.to_str().expect("a plain path");
-    stdout(&larder(&["snapshot", "--memory", "8GiB", "-o", out], Some(&script)));
-    for policy in ["larder", "torch-2.11"] {
-        let words = ["fit", "--json", "--policy", policy];
-        let (needed, found) = (json(&words, &script), json(&words, &recording));
-        assert_eq!(needed["fit_bytes"], found["fit_bytes"], "{policy}");
-        let bytes = found["fit_bytes"].as_u64().expect("it fits");
-        assert!((10_000_000_000..10_030_000_000).contains(&bytes), "{bytes}");
-        // At the size of the recorded card, which the recording tells.
-        for words in [&["--memory", "8GiB"][..], &[]] {
-            let words = [&["compare", "--json", "--conf", "", "--policy", policy], words].concat();
-            let rows = json(&words, &recording);
-            assert_eq!(
-                (&rows[0]["ooms"], &rows[0]["memory_bytes"]),
-                (&1.into(), &(8_u64 << 30).into())
-            );
-        }
-    }
-    let text = stdout(&larder(&["replay"], Some(&recording)));
-    let told = "8.00 GiB (the recorded one's: 3.34 GiB free and 4.66 GiB reserved when it ran out; \
-                without what other processes and the CUDA context took)";
-    assert!(text.contains(told), "{text}");
-    assert!(text.contains("the program itself ran out of memory 1 time"), "{text}");
-    assert!(text.contains("The first allocation that failed, operation 2"), "{text}");
-}
-
-/// The settings of the recorded program are compared too, and its memory fraction holds for all.
-#[test]
-fn a_recording_is_compared_as_it_was_recorded() {
-    let script = scratch("fraction.ops", "alloc 1 3000000000 0\nalloc 2 3000000000 0\n");
-    let recording = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fraction.pickle");
-    let out = recording.to_str().expect("a plain path");
-    let conf = "per_process_memory_fraction:0.5";
-    let words = ["snapshot", "--memory", "8GiB", "--conf", conf, "-o", out];
-    stdout(&larder(&words, Some(&script)));
-    let rows = json(&["compare", "--json", "--conf", ""], &recording);
-    assert_eq!(rows.as_array().map(Vec::len), Some(2));
-    for (row, conf, is_recorded) in [(&rows[0], "", false), (&rows[1], conf, true)] {
-        assert_eq!((&row["conf"], &row["recorded"]), (&conf.into(), &is_recorded.into()));
-        assert_eq!(row["ooms"], 1, "half of the card is not enough: {rows}");
-    }
-    let text = stdout(&larder(&["replay"], Some(&recording)));
-    assert!(text.contains("of which the program was allowed 4.00 GiB"), "{text}");
-    assert!(text.contains(", with per_process_memory_fraction:0.5"), "{text}");
-}
-
 /// The smallest memory is bought with retries; how many, and what is without any, belongs to it.
 #[test]
 fn fit_says_what_its_answer_costs() {
@@ -252,7 +182,10 @@ fn options_that_could_make_no_difference_are_refused() {
     let (ops, pickle) = (out("idle_options_out.ops"), out("idle_options_out.pickle"));
     // An earlier run may have left them.
     let _ = (fs::remove_file(&ops), fs::remove_file(&pickle));
-    let refused: [(&[&str], &Path); 8] = [
+    let refused: [(&[&str], &Path); 11] = [
+        (&["replay", "--device", "5"], &script),
+        (&["fit", "--addresses", "lowest"], &script),
+        (&["compare", "--addresses", "recorded"], &script),
         (&["snapshot", "--conf", "", "-o", &pickle], &snapshot),
         (&["snapshot", "--policy", "larder", "-o", &pickle], &snapshot),
         (&["snapshot", "--memory", "1GiB", "-o", &pickle], &snapshot),
@@ -339,7 +272,7 @@ fn soak_runs_from_a_seed() {
 #[test]
 fn soak_runs_many_threads_on_one_allocator() {
     let text = stdout(&larder(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"], None));
-    assert!(text.contains("1 runs of 3 threads, 100 steps each, from seed 8"), "{text}");
+    assert!(text.contains("1 run of 3 threads, 100 steps each, from seed 8"), "{text}");
     for wrong in [&["soak", "--threads", "0"][..], &["soak", "--scripts", "2", "--seconds", "1"]] {
         assert_eq!(larder(wrong, None).status.code(), Some(2), "{wrong:?}");
     }
@@ -431,14 +364,32 @@ fn a_bad_snapshot_is_one_sentence() {
     let whole = fs::read(workload("prefetch_streams.pickle.gz")).expect("it ships");
     let cut = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cut.pickle.gz");
     fs::write(&cut, &whole[..whole.len() / 2]).expect("the scratch folder can be written");
-    assert!(refusal(&["replay"], Some(&cut)).contains("cut.pickle.gz"));
+    let text = refusal(&["replay"], Some(&cut));
+    assert!(text.contains("cut.pickle.gz"), "{text}");
+    assert!(text.contains("bytes are counted after unpacking"), "{text}");
+    let misnamed = Path::new(env!("CARGO_TARGET_TMPDIR")).join("misnamed.ops");
+    fs::write(&misnamed, b"\x80\x04]\x94.").expect("the scratch folder can be written");
+    let text = refusal(&["replay"], Some(&misnamed));
+    assert!(text.contains("no op script, which is text"), "{text}");
     let words = refusal(&["replay"], Some(&scratch("words.pickle", "this is no pickle")));
     assert!(words.contains("words.pickle: this is neither a pickle nor gzipped"), "{words}");
-    refusal(&["fit"], Some(&scratch("empty.pickle", "")));
+    for name in ["empty.pickle", "empty.json"] {
+        let text = refusal(&["fit"], Some(&scratch(name, "")));
+        assert!(text.contains("the file is empty"), "{text}");
+    }
     refusal(&["replay"], Some(Path::new("no/such/file.ops")));
     refusal(&["replay"], Some(Path::new(env!("CARGO_TARGET_TMPDIR"))));
     let device = refusal(&["replay", "--device", "7"], Some(&workload("gpt2_varlen.pickle.gz")));
     assert!(device.contains('7'), "{device}");
+    let script = scratch("looked_at.ops", "alloc 1 1000 0\n");
+    for (name, words, sentence) in [
+        ("looked_at.perfetto.json", &["replay"][..], "a trace for Perfetto"),
+        ("looked_at.pickle", &["replay", "--device", "3"], "`device_traces` has device 0 alone"),
+    ] {
+        let file = recorded(name, &script, &[]);
+        let text = refusal(words, Some(&file));
+        assert!(text.contains(sentence), "{text}");
+    }
 }
 
 #[test]
@@ -477,4 +428,34 @@ fn wrong_usage_is_exit_code_2() {
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(!output.stderr.is_empty());
     }
+    let output = larder(&["replay", "--memory", "-1"], Some(&file));
+    let text = String::from_utf8(output.stderr).expect("text");
+    assert!(text.contains("a size is a number with a unit"), "{text}");
+}
+
+/// The least memory may be bought with retries.
+#[test]
+fn a_comparison_names_what_needs_least_without_retries_too() {
+    let script = scratch(
+        "calm.ops",
+        "alloc 1 250000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 300000000 0\nfree 3\n\
+         alloc 4 400000000 0\n",
+    );
+    let confs = ["", "max_split_size_mb:128", "expandable_segments:True"];
+    let confs = confs.iter().chain(&confs).flat_map(|conf| ["--conf", conf]);
+    let words = ["compare", "--policy", "torch-2.11", "--memory", "500MiB"];
+    let words: Vec<&str> = words.into_iter().chain(confs).collect();
+    let text = stdout(&larder(&words, Some(&script)));
+    assert_eq!(text.matches("\nmax_split_size_mb:128 ").count(), 1, "each once: {text}");
+    let verdict = "least memory: max_split_size_mb:128; least memory without retries: \
+                   expandable_segments:True";
+    assert!(text.contains(verdict), "{text}");
+}
+
+/// No memory is named, so it searches as far as it has to.
+#[test]
+fn fit_searches_beyond_the_usual_card() {
+    let script = scratch("huge.ops", "alloc 1 100000000000 0\nfree 1\nalloc 2 90000000000 0\n");
+    let bytes = json(&["fit", "--json"], &script)["fit_bytes"].as_u64().expect("it fits");
+    assert!((100_000_000_000..100_500_000_000).contains(&bytes), "{bytes}");
 }

@@ -87,7 +87,12 @@ fn read(
         let head = unpacked.fill_buf().map_err(|error| error.to_string())?;
         return take(kind_of(head, inner)?, unpacked, None, watch);
     }
-    take(kind_of(head, name)?, reader, size_bytes, watch)
+    let kind = kind_of(head, name)?;
+    take(kind, reader, size_bytes, watch).map_err(|sentence| {
+        // The reader of pickles counts what it has unpacked.
+        let is_counted = is_packed && kind == Kind::Pickle && sentence.contains("byte ");
+        if is_counted { format!("{sentence}; bytes are counted after unpacking") } else { sentence }
+    })
 }
 
 /// Reads all of a file of this kind.
@@ -125,11 +130,17 @@ fn limits_for(file_bytes: Option<u64>) -> Limits {
     Limits { memory_bytes: memory_bytes.min(limits.memory_bytes), ..limits }
 }
 
+/// What a trace for Perfetto has, and no snapshot.
+const PERFETTO_KEY: &[u8] = b"\"traceEvents\"";
+
 /// Told by its name where the name says it, or else because nothing else starts so.
 fn kind_of(head: &[u8], name: &str) -> Result<Kind, &'static str> {
     let is_named = |endings: &[&str]| endings.iter().any(|ending| name.ends_with(ending));
     if is_named(&[".ops"]) {
-        return Ok(Kind::Script);
+        return script(head);
+    }
+    if head.is_empty() && is_named(&[".tape", ".json", ".pickle", ".pickle.gz", ".pkl"]) {
+        return Err("the file is empty");
     }
     if head.starts_with(&larder_tape::MAGIC) {
         return Ok(Kind::Tape);
@@ -138,6 +149,12 @@ fn kind_of(head: &[u8], name: &str) -> Result<Kind, &'static str> {
         return Err("this is not a tape, or one of another version");
     }
     let text = head.trim_ascii_start();
+    if text.starts_with(b"{") && text.windows(PERFETTO_KEY.len()).any(|key| key == PERFETTO_KEY) {
+        return Err(
+            "this is a trace for Perfetto, which does not tell all that happened; give what \
+                    it was made from",
+        );
+    }
     if is_named(&[".json"]) || matches!(text, [b'{' | b'[', ..]) {
         return Ok(Kind::Json);
     }
@@ -150,7 +167,17 @@ fn kind_of(head: &[u8], name: &str) -> Result<Kind, &'static str> {
         }
         return Ok(Kind::Pickle);
     }
-    Ok(Kind::Script)
+    script(head)
+}
+
+/// A script is text; the last letter may be cut off where the head ends.
+fn script(head: &[u8]) -> Result<Kind, &'static str> {
+    match std::str::from_utf8(head) {
+        Err(error) if error.error_len().is_some() => {
+            Err("this is no op script, which is text; the name of a snapshot ends in .pickle")
+        }
+        _ => Ok(Kind::Script),
+    }
 }
 
 #[cfg(test)]
@@ -170,6 +197,8 @@ mod tests {
 
     #[test]
     fn a_name_that_says_something_else_is_an_error() {
+        assert!(kind_of(b"\x80\x04", "x.ops").unwrap_err().contains("no op script"));
+        assert_eq!(kind_of(b"# caf\xc3", "x.ops"), Ok(Kind::Script));
         assert!(kind_of(b"alloc", "x.pickle").unwrap_err().contains("neither a pickle"));
         assert!(kind_of(b"alloc", "x.tape").unwrap_err().contains("not a tape"));
     }

@@ -1,6 +1,9 @@
 //! Fit: the smallest device on which a workload runs with no out-of-memory.
 
+use std::collections::HashMap;
+
 use larder_core::types::MIB;
+use larder_sim::script::Op;
 
 use crate::replay::{DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES, Replay, ReplayError, Setup};
 use crate::watch::{Extent, Watch, Watched};
@@ -33,10 +36,32 @@ fn resolution_mb(memory_mb: u64) -> u64 {
 }
 
 /// How much memory is searched through where nobody says it: more than usual if the program ran out of
-/// memory on a device that was larger than usual.
+/// memory on a device that was larger than usual, or holds more than that has room for.
 pub fn search_limit_bytes(workload: &Workload) -> u64 {
-    let recorded = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
-    recorded.saturating_mul(4).clamp(DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES)
+    let recorded_bytes = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
+    let needed_bytes = recorded_bytes.max(peak_requested_bytes(&workload.ops));
+    needed_bytes.saturating_mul(4).clamp(DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES)
+}
+
+/// The most that the operations hold at once, as they ask for it.
+fn peak_requested_bytes(ops: &[Op]) -> u64 {
+    let mut live: HashMap<u64, u64> = HashMap::new();
+    let (mut held_bytes, mut peak_bytes) = (0_u64, 0);
+    for op in ops {
+        match *op {
+            Op::Alloc { id, size_bytes, .. } => {
+                live.insert(id, size_bytes);
+                held_bytes = held_bytes.saturating_add(size_bytes);
+                peak_bytes = peak_bytes.max(held_bytes);
+            }
+            Op::Free { id } => {
+                let freed_bytes = live.remove(&id).unwrap_or(0);
+                held_bytes = held_bytes.saturating_sub(freed_bytes);
+            }
+            _ => {}
+        }
+    }
+    peak_bytes
 }
 
 /// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried

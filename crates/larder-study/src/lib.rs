@@ -5,6 +5,7 @@
 pub mod bench;
 pub mod compare;
 pub mod convert;
+pub mod fidelity;
 pub mod file;
 pub mod fit;
 pub mod recording;

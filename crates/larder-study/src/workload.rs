@@ -60,6 +60,8 @@ pub struct RecordingFacts {
     pub own_flushes: u64,
     /// How many of those the program may have asked for all the same.
     pub doubtful_flushes: u64,
+    /// How often the recorded allocator gave its cache back and tried again: at least, and at most.
+    pub retries: (u64, u64),
     /// How much memory the recorded program had, if the recording tells it.
     pub memory: Option<RecordedMemory>,
     /// The settings of the recorded allocator, if the recording has them.
@@ -100,6 +102,7 @@ impl From<Recording> for Workload {
                 unknown_entries: recording.unknown_entries,
                 own_flushes: recording.own_flushes,
                 doubtful_flushes: recording.doubtful_flushes,
+                retries: recording.retries,
                 memory: recording.memory,
                 conf: recording.conf,
             }),

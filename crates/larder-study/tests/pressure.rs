@@ -12,8 +12,9 @@ use larder_core::record::event::{Action, Level};
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, Stats};
 use larder_sim::generate::{GenerateOptions, Generator};
-use larder_sim::script::Op;
+use larder_sim::script::{Op, Script};
 use larder_snapshot::{Epoch, Snapshot};
+use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::Workload;
@@ -130,6 +131,8 @@ struct Pair {
     /// How often an `empty` gave memory back, and how many of those the recording has.
     empties: (usize, usize),
     doubtful_flushes: u64,
+    /// How often the recording says that the allocator tried again, at least and at most.
+    retries: (u64, u64),
 }
 
 fn pairs(level: Level) -> Vec<Pair> {
@@ -139,6 +142,7 @@ fn pairs(level: Level) -> Vec<Pair> {
         let (recorded, snapshot, emptied) = record(&ops, &setup, level);
         let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
         let empties = recording.ops.iter().filter(|op| matches!(op, Op::Empty)).count();
+        let retries = recording.retries;
         let (doubtful_flushes, memory) = (recording.doubtful_flushes, recording.memory);
         let workload = Workload::from(recording);
         let replay = |setup: &Setup| {
@@ -156,6 +160,7 @@ fn pairs(level: Level) -> Vec<Pair> {
             guessed,
             empties: (emptied, empties),
             doubtful_flushes,
+            retries,
         }
     };
     cases.map(pair).collect()
@@ -168,6 +173,9 @@ fn with_call_stacks_a_replay_does_what_the_recorded_allocator_did() {
         assert_eq!(facts(&pair.recorded), facts(&pair.replayed), "{}", pair.what);
         assert_eq!(pair.empties.0, pair.empties.1, "{}: empties", pair.what);
         assert_eq!(pair.doubtful_flushes, 0, "{}", pair.what);
+        let (least, most) = pair.retries;
+        let retries = pair.recorded.num_alloc_retries;
+        assert!((least..=most).contains(&retries), "{}: {retries}, {:?}", pair.what, pair.retries);
     }
     // It is no test unless there was pressure.
     let sum = |of: fn(&Stats) -> u64| pairs.iter().map(|pair| of(&pair.recorded)).sum::<u64>();
@@ -192,6 +200,31 @@ fn the_memory_that_a_recording_tells_is_enough_to_retry_and_to_fail_alike() {
     assert!(told > 200, "{told}");
 }
 
+/// A fraction that was set by a call is not among the settings. What the recording tells of it is the
+/// most that goes with every retry and every failure.
+#[test]
+fn a_fraction_that_nothing_names_is_told_well_enough_to_retry_and_to_fail_alike() {
+    let mut guesses = 0;
+    for seed in 0..60 {
+        let (recorded, mut snapshot, _) =
+            record(&script(seed), &setup("per_process_memory_fraction:0.7"), Level::All);
+        snapshot.allocator_conf = None;
+        let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
+        let Some(memory) = recording.memory else { continue };
+        guesses += u64::from(memory.bounds.is_some_and(|bounds| {
+            let allowed = memory.fraction.unwrap_or(1.0) * memory.device_bytes as f64;
+            allowed > bounds.least_bytes as f64 + 1.0
+        }));
+        let workload = Workload::from(recording);
+        let setup = setup("").with_memory(None, &workload);
+        let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ());
+        let replayed = outcome.expect("the recording runs").stats;
+        assert_eq!(facts(&recorded), facts(&replayed), "seed {seed}: {memory:?}");
+        assert_eq!(fidelity::check(&workload, setup.addresses).expect("it runs"), None);
+    }
+    assert!(guesses > 20, "{guesses}");
+}
+
 /// Without call stacks a program that empties its cache just before it runs full looks like the
 /// allocator that does. No `empty` is made up, and what may be lost is counted.
 #[test]
@@ -207,4 +240,34 @@ fn without_call_stacks_a_replay_does_so_wherever_the_trace_can_tell() {
         }
     }
     assert!(wrong * 20 <= pairs.len(), "{wrong} of {} replays went another way", pairs.len());
+}
+
+/// A block is freed while another stream uses it, and the next request would fit into it. The allocator
+/// waits for the block, takes no second look at it, and goes to the device again. In the trace its free
+/// completes at once, and only what follows tells that it did not.
+#[test]
+fn a_free_that_the_retry_had_to_wait_for_is_no_plain_free() {
+    let used_elsewhere = "record 3 1\nlaunch 1\nfree 3\n";
+    let fails = format!(
+        "alloc 1 600000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 550000000 0\n\
+         {used_elsewhere}alloc 4 540000000 0\n"
+    );
+    let flushes = format!(
+        "alloc 1 600000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 550000000 0\n\
+         alloc 5 300000000 0\nfree 5\n{used_elsewhere}alloc 4 440000000 0\nalloc 6 530000000 0\n"
+    );
+    for (script, ooms) in [(fails, 1), (flushes, 0)] {
+        let ops = Script::read(script.as_bytes()).expect("a script");
+        for level in [Level::All, Level::Never] {
+            let setup = setup("");
+            let (recorded, snapshot, _) = record(&ops, &setup, level);
+            assert_eq!((recorded.num_alloc_retries, recorded.num_ooms), (1, ooms), "{script}");
+            let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
+            assert_eq!(recording.waited_frees, 1, "{level:?}: {script}");
+            let workload = Workload::from(recording);
+            let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ());
+            let replayed = outcome.expect("the recording runs").stats;
+            assert_eq!(facts(&recorded), facts(&replayed), "{level:?}: {script}");
+        }
+    }
 }

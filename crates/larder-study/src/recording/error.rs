@@ -52,6 +52,9 @@ impl fmt::Display for RecordingError {
                  torch.cuda.memory._record_memory_history() and save it with \
                  torch.cuda.memory._dump_snapshot()",
             ),
+            RecordingError::NoSuchDevice { device, device_count: 1 } => {
+                write!(f, "the snapshot has no device {device}: `device_traces` has device 0 alone")
+            }
             RecordingError::NoSuchDevice { device, device_count } => write!(
                 f,
                 "the snapshot has no device {device}: `device_traces` has {device_count} devices, \

@@ -26,14 +26,21 @@ pub(super) struct Flushes {
     pub(super) empties: HashSet<usize>,
     /// Blocks that became free because the allocator waited for them before it tried again.
     pub(super) waited_for: HashSet<usize>,
+    /// Requests to free a block that looks freed at once, but that the allocator had to wait for before
+    /// it tried again: had the block been free, the next request would have been served with it.
+    pub(super) late_frees: HashSet<usize>,
     /// Failed requests that were made while idle memory was left, which a retry would have taken.
     pub(super) hurried_failures: HashSet<usize>,
     /// How often the allocator gave memory back by itself.
     pub(super) own: u64,
     /// How many of those the program may have asked for all the same.
     pub(super) doubtful: u64,
+    /// How often the allocator tried again: at least, as far as the trace tells, and at most.
+    pub(super) retries: (u64, u64),
     /// Whether one of them was for want of memory.
     was_full: bool,
+    /// The least that was reserved and asked for together by a request that found no room.
+    refused_bytes: Option<u64>,
     /// How much memory there was, if that can be told.
     pub(super) memory: Option<RecordedMemory>,
 }
@@ -71,7 +78,7 @@ impl Flushes {
         if !trace.iter().any(gives_back) {
             return Flushes::default();
         }
-        let levels = Levels::of(&config, segments(), trace);
+        let mut levels = Levels::of(&config, segments(), trace);
         let mut search = Search {
             snapshot,
             trace,
@@ -86,6 +93,9 @@ impl Flushes {
         };
         search.run();
         let mut found = search.found;
+        if let Some(full_bytes) = found.refused_bytes {
+            levels.refuse(full_bytes);
+        }
         found.memory = levels.memory(&config, found.was_full);
         found
     }
@@ -122,6 +132,17 @@ impl Search<'_> {
     fn run(&mut self) {
         let mut index = 0;
         while index < self.trace.len() {
+            if self.is_late_free(index) {
+                self.found.late_frees.insert(index);
+                self.follow(index);
+                // Its completion is the first thing that the retry did.
+                index += 1;
+                let before = self.before(index..self.end_of_run(index + 1));
+                before.run.clone().for_each(|index| self.follow(index));
+                self.judge(&before);
+                index = before.run.end;
+                continue;
+            }
             let end = self.end_of_run(index);
             if end > index {
                 let before = self.before(index..end);
@@ -129,14 +150,23 @@ impl Search<'_> {
                 self.judge(&before);
                 index = end;
             } else {
-                if self.trace[index].action == Action::OutOfMemory && self.shadow.has_idle_segment()
-                {
-                    self.found.hurried_failures.insert(index);
+                if self.trace[index].action == Action::OutOfMemory {
+                    self.fail(index);
                 }
                 self.follow(index);
                 index += 1;
             }
         }
+    }
+
+    /// A request failed. It was tried again, if it came to that.
+    fn fail(&mut self, index: usize) {
+        let is_hurried = self.shadow.has_idle_segment();
+        if is_hurried {
+            self.found.hurried_failures.insert(index);
+        }
+        self.found.retries.0 += u64::from(!is_hurried);
+        self.found.retries.1 += 1;
     }
 
     /// Behind the entries from `start` on that give memory back, or tell of blocks that were waited
@@ -154,6 +184,53 @@ impl Search<'_> {
                 }
         };
         (start..self.trace.len()).find(|&index| !belongs(index)).unwrap_or(self.trace.len())
+    }
+
+    /// Whether the entry requests a free that completed only when the allocator waited for it, though
+    /// nothing lies between the two: what comes next is a failure or a flush for a request that the
+    /// block would have served.
+    fn is_late_free(&self, index: usize) -> bool {
+        let entry = &self.trace[index];
+        let completes =
+            |next: &TraceEntry| next.action == Action::FreeCompleted && next.addr == entry.addr;
+        if entry.action != Action::FreeRequested
+            || !self.trace.get(index + 1).is_some_and(completes)
+        {
+            return false;
+        }
+        let run = index + 1..self.end_of_run(index + 2);
+        let Some(next) = self.trace.get(run.end).map(|next| next.action) else { return false };
+        let is_flushed = run.clone().any(|at| is_given_back(&self.trace[at]));
+        if !is_flushed && next != Action::OutOfMemory {
+            return false;
+        }
+        let before = self.before(run);
+        let Some(request) = before.request.filter(|_| !before.is_served) else { return false };
+        let serves = |shadow: &Shadow<'_>| {
+            shadow.serves(request.stream, before.pool_id, request.rounded_bytes)
+        };
+        let mut after = self.shadow.clone();
+        after.put(entry.addr);
+        if !serves(&after) {
+            return false;
+        }
+        for entry in &self.trace[index + 2..before.run.end] {
+            match entry.action {
+                Action::FreeCompleted => after.put(entry.addr),
+                _ => after.follow(entry, PoolKind::Large, DEFAULT_POOL),
+            }
+        }
+        match (self.stacks(&before), next) {
+            // A retry leaves no idle segment; whoever fails beside one never came to retry.
+            (_, Action::OutOfMemory) if after.has_idle_segment() => false,
+            (Stacks::Same, _) => true,
+            (Stacks::Others, _) => !is_flushed,
+            // Whoever emptied the cache would have been served with what is still there.
+            (Stacks::Nothing, Action::OutOfMemory | Action::SegmentAlloc | Action::SegmentMap) => {
+                serves(&after)
+            }
+            (Stacks::Nothing, _) => false,
+        }
     }
 
     fn before(&self, run: Range<usize>) -> Before {
@@ -221,12 +298,25 @@ impl Search<'_> {
         self.found.own += 1;
         // Garbage is collected long before there is no room.
         let collects = self.config.garbage_collection_threshold > 0.0;
-        self.found.was_full |= doing == Doing::Retry || !collects;
+        let is_full = doing == Doing::Retry || !collects;
+        self.found.was_full |= is_full;
+        if let Some(request) = before.request.filter(|_| is_full) {
+            let full_bytes = request.full_at(before.reserved_bytes, self.config);
+            let known_bytes = self.found.refused_bytes.unwrap_or(u64::MAX);
+            self.found.refused_bytes = Some(known_bytes.min(full_bytes));
+        }
         let is_sure = stacks == Stacks::Same
             || is_failure(run.end)
             || self.has_grown(&run)
             || doing == Doing::Part && self.shadow.has_idle_segment();
         self.found.doubtful += u64::from(!is_sure);
+        // The retry of a failure is counted with the failure. Where there are other reasons to give
+        // memory back, it may have been enough without one.
+        if !is_failure(run.end) {
+            let is_only_reason = !collects && self.config.max_split_bytes.is_none();
+            self.found.retries.0 += u64::from(is_sure && is_only_reason);
+            self.found.retries.1 += 1;
+        }
         if doing == Doing::Retry {
             let completed = run.filter(|&at| self.trace[at].action == Action::FreeCompleted);
             self.found.waited_for.extend(completed);

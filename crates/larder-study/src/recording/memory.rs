@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use larder_core::config::Config;
 use larder_core::heap::size;
-use larder_core::types::Bytes;
+use larder_core::types::{Bytes, MIB};
 
 use larder_snapshot::{Action, SegmentInfo, TraceEntry};
 
@@ -19,6 +19,25 @@ pub struct RecordedMemory {
     pub fraction: Option<f64>,
     /// What tells it.
     pub told_by: ToldBy,
+    /// Where the recording does not tell how much the program could have had: what is known of it. The
+    /// most that goes with it is taken, because that is fair to other settings.
+    pub bounds: Option<Bounds>,
+}
+
+/// What is known of a limit that a recording does not tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// There was room for so much.
+    pub least_bytes: u64,
+    /// There was no room for so much.
+    pub below_bytes: u64,
+}
+
+impl fmt::Display for Bounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (least, below) = (Bytes(self.least_bytes), Bytes(self.below_bytes));
+        write!(f, "at least {least} and less than {below}, more the recording does not tell")
+    }
 }
 
 /// What tells how much memory there was.
@@ -47,9 +66,19 @@ impl fmt::Display for RecordedMemory {
             ),
             ToldBy::Retry => f.write_str("at least what the recorded one had when it was full"),
         }?;
-        if let Some(fraction) = self.fraction {
-            let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
-            write!(f, ", of which the program was allowed {allowed}")?;
+        match (self.fraction, self.bounds) {
+            (Some(fraction), bounds) => {
+                let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
+                match bounds {
+                    None => write!(f, ", of which the program was allowed {allowed}"),
+                    Some(bounds) => write!(
+                        f,
+                        ", of which the program was allowed {bounds}; here it is {allowed}"
+                    ),
+                }?;
+            }
+            (None, Some(bounds)) => write!(f, ": {bounds}")?,
+            (None, None) => {}
         }
         f.write_str("; without what other processes and the CUDA context took")
     }
@@ -112,6 +141,11 @@ impl Request {
         Request { rounded_bytes, stream: entry.stream, index }
     }
 
+    /// With so much reserved it makes out this much for a cap. Were it refused, there was less.
+    pub(super) fn full_at(&self, reserved_bytes: u64, config: &Config) -> u64 {
+        reserved_bytes.saturating_add(size::segment_bytes(self.rounded_bytes, config))
+    }
+
     /// The most memory that it can need of the device.
     pub(super) fn growth_bytes(&self, config: &Config) -> u64 {
         let segment_bytes = size::segment_bytes(self.rounded_bytes, config);
@@ -135,7 +169,12 @@ pub(super) struct Levels {
     failure: Option<(u64, u64)>,
     /// Something failed though the device had room for it.
     is_capped: bool,
+    /// The least that was reserved and asked for together by a request that failed.
+    refused_bytes: Option<u64>,
 }
+
+/// Memory is got from a device in multiples of this, under all settings.
+const STEP_BYTES: u64 = 2 * MIB;
 
 /// What an entry changes about the memory that is reserved.
 pub(super) fn reserved_after(reserved_bytes: u64, entry: &TraceEntry) -> u64 {
@@ -163,7 +202,8 @@ impl Levels {
             _ => after,
         });
         let is_capped = config.memory_fraction < 1.0;
-        let mut levels = Levels { first_bytes, room_bytes: 0, failure: None, is_capped };
+        let mut levels =
+            Levels { first_bytes, room_bytes: 0, failure: None, is_capped, refused_bytes: None };
         let (mut reserved_bytes, mut grown_from) = (first_bytes, None);
         let (mut held_max_bytes, mut asked_max_bytes) = (first_bytes, 0_u64);
         let mut failures = Vec::new();
@@ -188,6 +228,8 @@ impl Levels {
                 Action::OutOfMemory => {
                     let need_bytes = Request::of(index, trace, config).growth_bytes(config);
                     levels.is_capped |= entry.addr >= need_bytes;
+                    levels
+                        .refuse(Request::of(index, trace, config).full_at(reserved_bytes, config));
                     failures.push((entry.addr, reserved_bytes));
                     grown_from = None;
                 }
@@ -203,6 +245,12 @@ impl Levels {
         levels
     }
 
+    /// There was less than this.
+    pub(super) fn refuse(&mut self, full_bytes: u64) {
+        let known_bytes = self.refused_bytes.unwrap_or(u64::MAX);
+        self.refused_bytes = Some(known_bytes.min(full_bytes));
+    }
+
     /// How much memory there was, if anything tells it. `has_retried` says whether the allocator was
     /// seen to give its cache back for want of it.
     pub(super) fn memory(&self, config: &Config, has_retried: bool) -> Option<RecordedMemory> {
@@ -214,22 +262,50 @@ impl Levels {
             None if has_retried => (0, ToldBy::Retry),
             None => return None,
         };
+        let has_fraction = config.memory_fraction < 1.0;
+        // A failure tells the device, and settings that name the fraction tell its part of that.
+        let is_told = self.failure.is_some() && (has_fraction || !self.is_capped);
+        let bounds = self.bounds().filter(|_| !is_told);
+        let room_bytes = match bounds {
+            // How many pages of the device a request was short of is not known; too many would do.
+            Some(_) if config.expandable_segments && !self.is_capped => self.room_bytes,
+            Some(bounds) => bounds.most_bytes(),
+            None => self.room_bytes,
+        };
         if !self.is_capped {
-            let device_bytes = device_bytes.max(self.room_bytes);
-            return Some(RecordedMemory { device_bytes, fraction: None, told_by });
+            let device_bytes = device_bytes.max(room_bytes);
+            return Some(RecordedMemory { device_bytes, fraction: None, told_by, bounds });
         }
-        if config.memory_fraction < 1.0 {
+        if has_fraction {
             // What else is on the card counts into what the fraction is of.
             let fraction = config.memory_fraction;
-            let least_bytes = (self.room_bytes as f64 / fraction).ceil() as u64;
-            let has_room = |bytes: &u64| (fraction * *bytes as f64) as u64 >= self.room_bytes;
+            let least_bytes = (room_bytes as f64 / fraction).ceil() as u64;
+            let has_room = |bytes: &u64| (fraction * *bytes as f64) as u64 >= room_bytes;
             let least_bytes = (least_bytes..least_bytes.saturating_add(1 << 20)).find(has_room);
             let device_bytes = device_bytes.max(least_bytes.unwrap_or(0));
-            return Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by });
+            return Some(RecordedMemory {
+                device_bytes,
+                fraction: Some(fraction),
+                told_by,
+                bounds,
+            });
         }
-        let device_bytes = device_bytes.max(self.room_bytes).max(1);
+        let device_bytes = device_bytes.max(room_bytes).max(1);
         // Half a byte more, so that what is cut off is not the last byte of the room.
-        let fraction = ((self.room_bytes as f64 + 0.5) / device_bytes as f64).min(1.0);
-        Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by })
+        let fraction = ((room_bytes as f64 + 0.5) / device_bytes as f64).min(1.0);
+        Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by, bounds })
+    }
+
+    fn bounds(&self) -> Option<Bounds> {
+        let (least_bytes, below_bytes) = (self.room_bytes, self.refused_bytes?);
+        (below_bytes > least_bytes).then_some(Bounds { least_bytes, below_bytes })
+    }
+}
+
+impl Bounds {
+    /// The most that an allocator could have had: it gets memory in steps.
+    fn most_bytes(&self) -> u64 {
+        let most_bytes = (self.below_bytes - 1) / STEP_BYTES * STEP_BYTES;
+        most_bytes.max(self.least_bytes)
     }
 }

@@ -21,7 +21,7 @@ use places::{DEFAULT_POOL, Places};
 use prehistory::{OldBlock, Tells, old_blocks};
 
 pub use error::RecordingError;
-pub use memory::{RecordedMemory, ToldBy};
+pub use memory::{Bounds, RecordedMemory, ToldBy};
 
 /// A trace as a script, and what a replay of it needs to know.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,6 +58,9 @@ pub struct Recording {
     pub own_flushes: u64,
     /// How many of those the program may have asked for all the same.
     pub doubtful_flushes: u64,
+    /// How often the recorded allocator gave its cache back and tried again: at least, as far as the
+    /// trace tells, and at most.
+    pub retries: (u64, u64),
     /// How much memory the recorded program had, if the trace tells it.
     pub memory: Option<RecordedMemory>,
     /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
@@ -159,6 +162,7 @@ impl<'a> Writer<'a> {
             empties: flushes.empties.len() as u64,
             own_flushes: flushes.own,
             doubtful_flushes: flushes.doubtful,
+            retries: flushes.retries,
             memory: flushes.memory,
             ..Recording::default()
         };
@@ -195,6 +199,8 @@ impl<'a> Writer<'a> {
                 let completes_at_once = trace.get(index + 1).is_some_and(|next| {
                     next.action == Action::FreeCompleted && next.addr == entry.addr
                 });
+                let completes_at_once =
+                    completes_at_once && !self.flushes.late_frees.contains(&index);
                 if completes_at_once || !self.tells.completions {
                     self.free(entry.addr);
                 } else {

@@ -29,6 +29,7 @@ struct Piece {
 }
 
 /// The blocks at one point of a trace.
+#[derive(Clone)]
 pub(super) struct Shadow<'a> {
     config: &'a Config,
     free: BTreeMap<u64, Piece>,

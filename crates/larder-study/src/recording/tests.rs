@@ -474,7 +474,10 @@ fn what_an_allocator_gives_back_to_try_again_is_no_empty() {
     assert_eq!(script(&retried)[3..], ["alloc 2 31457280 0"]);
     assert_eq!((retried.empties, retried.own_flushes, retried.doubtful_flushes), (0, 1, 1));
     let memory = retried.memory.unwrap();
-    assert_eq!((memory.device_bytes, memory.told_by), (50 << 20, ToldBy::Retry));
+    assert_eq!(memory.told_by, ToldBy::Retry);
+    // There was room for 50 MiB, but not for the 40 and 30 more: 68 is the most that goes with it.
+    let bounds = Bounds { least_bytes: 50 << 20, below_bytes: 70 << 20 };
+    assert_eq!((memory.device_bytes, memory.bounds), (68 << 20, Some(bounds)));
 }
 
 #[test]
@@ -530,13 +533,17 @@ fn what_failed_tells_how_much_memory_there_was() {
     };
     // 44 MiB free and 20 reserved: a card of 64.
     let told_by = ToldBy::Failure { free_bytes: 44 << 20, reserved_bytes: 20 << 20 };
-    let whole = RecordedMemory { device_bytes: 64 << 20, fraction: None, told_by };
+    let whole = RecordedMemory { device_bytes: 64 << 20, fraction: None, told_by, bounds: None };
     assert_eq!(failing(44, 60), whole);
-    // The card had room for 24 MiB. What stopped it is a cap, above the 40 MiB that there were.
+    // The card had room for 24 MiB. What stopped it is a cap, above the 40 MiB that there were and
+    // below the 44 that there would have been; the most that goes with it is 42.
     let capped = failing(44, 24);
     assert_eq!(capped.device_bytes, 64 << 20);
     let allowed = capped.fraction.unwrap() * f64::from(64 << 20);
-    assert!((f64::from(40 << 20)..f64::from(44 << 20)).contains(&allowed), "{allowed}");
+    assert!((allowed - f64::from(42 << 20)).abs() < 1.0, "{allowed}");
+    let bounds = Bounds { least_bytes: 40 << 20, below_bytes: 44 << 20 };
+    assert_eq!(capped.bounds, Some(bounds));
+    assert!(capped.to_string().contains("at least 40.00 MiB and less than 44.00 MiB"), "{capped}");
 }
 
 #[test]

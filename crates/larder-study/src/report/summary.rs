@@ -5,7 +5,9 @@ use larder_core::types::Bytes;
 
 use crate::bench::Measured;
 use crate::compare::Row;
+use crate::fidelity::Unlike;
 use crate::fit::Fit;
+use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
 use crate::report::table::Table;
 use crate::workload::{RecordingFacts, Workload};
@@ -81,18 +83,21 @@ fn policy(policy: &Policy) -> String {
 /// The device, and where its size comes from.
 fn gpu(workload: &Workload, setup: &Setup) -> String {
     let size = Bytes(setup.memory_bytes);
-    match workload.recorded_memory() {
-        Some(memory)
-            if (memory.device_bytes, memory.fraction) == (setup.memory_bytes, setup.fraction) =>
-        {
-            format!("a simulated GPU with {size} ({memory})")
-        }
-        _ => format!("a simulated GPU with {size}"),
+    match recorded_memory(workload, setup) {
+        Some(memory) => format!("a simulated GPU with {size} ({memory})"),
+        None => format!("a simulated GPU with {size}"),
     }
 }
 
+/// The memory that the recording tells, where it is what the run has.
+fn recorded_memory(workload: &Workload, setup: &Setup) -> Option<RecordedMemory> {
+    workload.recorded_memory().filter(|memory| {
+        (memory.device_bytes, memory.fraction) == (setup.memory_bytes, setup.fraction)
+    })
+}
+
 /// A number with its noun.
-fn count(number: u64, noun: &str) -> String {
+pub fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
@@ -117,11 +122,12 @@ fn recording(facts: &RecordingFacts) -> String {
         text.push_str(&format!("; its allocator gave memory back by itself {times}"));
     }
     if facts.doubtful_flushes > 0 {
-        let doubtful = facts.doubtful_flushes;
-        text.push_str(&format!(
-            " ({doubtful} of them may have been empty_cache calls: the recording has no call stacks \
-             that would tell)"
-        ));
+        let which = match (facts.doubtful_flushes, facts.own_flushes) {
+            (1, 1) => "which may have been an empty_cache call".to_owned(),
+            (1, _) => "1 of them may have been an empty_cache call".to_owned(),
+            (doubtful, _) => format!("{doubtful} of them may have been empty_cache calls"),
+        };
+        text.push_str(&format!(" ({which}: the recording has no call stacks that would tell)"));
     }
     if facts.unknown_entries > 0 {
         let entries = facts.unknown_entries;
@@ -166,7 +172,7 @@ fn memory(run: &Outcome) -> Table {
 /// least.
 pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> String {
     let heading = format!("{name}: {}, {}", policy(&setup.policy), gpu(workload, setup));
-    format!("{heading}\n\n{}", comparison(rows))
+    format!("{heading}\n\n{}{}", comparison(rows), guess(workload, setup, rows))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
@@ -182,7 +188,47 @@ pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)])
         text.push_str(&format!("\npolicy {}: {whose}\n\n", setup.policy.name));
         text.push_str(&comparison(rows));
     }
+    let rows = compared.iter().flat_map(|(_, rows)| rows);
+    text.push_str(&guess(workload, setup, rows));
     text
+}
+
+/// Says that a failure may be owed to a guess at the memory, where it is one.
+fn guess<'a>(
+    workload: &Workload,
+    setup: &Setup,
+    rows: impl IntoIterator<Item = &'a Row>,
+) -> String {
+    let is_guess = recorded_memory(workload, setup).is_some_and(|memory| memory.bounds.is_some());
+    // What was recorded did fail, or did not, whatever is guessed.
+    let is_failure = |row: &Row| row.outcome.ooms > 0 && !row.is_recorded;
+    if !is_guess || !rows.into_iter().any(is_failure) {
+        return String::new();
+    }
+    "\nthe recording does not tell how much memory there was: what runs out of it here may run there, so \
+     give --memory: the card's size, or what the program was allowed of it\n"
+        .to_owned()
+}
+
+/// Says how a replay went another way than the recorded program.
+pub fn unlike(unlike: &Unlike) -> String {
+    let times = |number| count(number, "time");
+    let what = if unlike.ooms < unlike.recorded_ooms {
+        "the recorded failure does not happen in a replay"
+    } else {
+        "a replay goes another way than the recorded program"
+    };
+    let recorded_retries = match unlike.recorded_retries {
+        (least, most) if least == most => times(most),
+        (least, most) => format!("{least} to {}", times(most)),
+    };
+    format!(
+        "\n{what}: under its own settings and stock PyTorch's policy it runs out of memory {} and tries \
+         again {}, the program did so {} and {recorded_retries}; so trust none of these numbers\n",
+        times(unlike.ooms),
+        times(unlike.retries),
+        times(unlike.recorded_ooms),
+    )
 }
 
 /// The table, the verdict and the remarks.
@@ -215,19 +261,42 @@ fn comparison(rows: &[Row]) -> String {
     text
 }
 
-/// Which settings need least, if they ran at all.
+/// Which settings need least, if they ran at all; and which need least without trying again, because
+/// that costs time.
 fn verdict(rows: &[Row]) -> String {
-    let need = |row: &Row| (row.outcome.ooms, row.outcome.stats.reserved_bytes.all.peak);
-    let Some(least) = rows.iter().map(need).min() else { return String::new() };
-    if least.0 > 0 {
+    let reserved = |row: &Row| row.outcome.stats.reserved_bytes.all.peak;
+    let retries = |row: &Row| row.outcome.stats.num_alloc_retries;
+    let smallest = best(rows, |row| (row.outcome.ooms, reserved(row), retries(row)));
+    let calmest = best(rows, |row| (row.outcome.ooms, retries(row), reserved(row)));
+    let (Some(small), Some(calm)) = (smallest.first(), calmest.first()) else {
+        return String::new();
+    };
+    if small.outcome.ooms > 0 {
         return "none of them ran without running out of memory".to_owned();
     }
-    let best: Vec<&str> =
-        rows.iter().filter(|row| need(row) == least).map(|row| conf_name(&row.conf)).collect();
-    if best.len() == rows.len() && best.len() > 1 {
+    if smallest.len() == rows.len() && rows.len() > 1 {
         return "they all need the same".to_owned();
     }
-    format!("least memory: {}", best.join(" and "))
+    let least = format!("least memory: {}", names(&smallest));
+    if retries(small) == retries(calm) {
+        return least;
+    }
+    let seldom = match retries(calm) {
+        0 => "without retries".to_owned(),
+        number => format!("with no more retries than {number}"),
+    };
+    format!("{least}; least memory {seldom}: {}", names(&calmest))
+}
+
+/// The rows of which this is least.
+fn best<K: Ord>(rows: &[Row], key: impl Fn(&Row) -> K) -> Vec<&Row> {
+    let least = rows.iter().map(&key).min();
+    rows.iter().filter(|row| Some(key(row)) == least).collect()
+}
+
+fn names(rows: &[&Row]) -> String {
+    let names: Vec<&str> = rows.iter().map(|row| conf_name(&row.conf)).collect();
+    names.join(" and ")
 }
 
 /// The settings of a line, and whether they are those of the recording.
