@@ -164,6 +164,8 @@ fn out_of_memory_is_told_in_numbers() {
     expected.allocated_bytes = 40 * MIB;
     expected.reserved_bytes = 40 * MIB;
     expected.processes = vec![own, tenant];
+    expected.pieces.can_expand = true;
+    expected.pieces.page_bytes = 20 * MIB;
     assert_eq!(report, expected);
     top.free(live);
 }
