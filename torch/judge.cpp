@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -338,15 +339,19 @@ void print(const Report& report) {
   std::cout << "}\n";
 }
 
-// Whether the allocator's list of its segments has every byte that it says it holds. PyTorch's loses
-// some where it deletes a private pool too soon: it counts a pool's memory up once for each request
-// that maps pages and down once for each range of them that is unmapped.
-void audit(const std::string& place) {
+// Whether the allocator's list of its segments has every byte that it says it holds, in pools that
+// there are. PyTorch's has not where it deletes a private pool too soon: it counts a pool's memory up
+// once for each request that maps pages and down once for each range of them that is unmapped.
+void audit(const std::string& place, const std::set<uint64_t>& pools) {
   constexpr auto all = static_cast<size_t>(StatType::AGGREGATE);
   int64_t held = allocator::getDeviceStats(kDevice).reserved_bytes[all].current;
   int64_t listed = 0;
   for (const auto& segment : allocator::snapshot().segments) {
     listed += static_cast<int64_t>(segment.total_size);
+    auto [owner, pool] = segment.owner_private_pool_id;
+    if (owner != 0 || pools.count(pool) == 0) {
+      throw GaveUp(place + "a segment lies in a pool that was deleted");
+    }
   }
   if (listed != held) {
     throw GaveUp(
@@ -362,6 +367,8 @@ void replay(
     std::optional<history::Listing> listing) {
   auto ops = script::read(path);
   Replay replay(std::move(placements), shuffle, listing);
+  // The default pool has the number 0.
+  std::set<uint64_t> pools{0};
   for (size_t index = 0; index < ops.size(); ++index) {
     auto place = "operation " + std::to_string(index + 1) + ": ";
     try {
@@ -369,8 +376,11 @@ void replay(
         listing->before(index + 1);
       }
       replay.step(ops[index]);
+      if (ops[index].name.rfind("pool-", 0) == 0) {
+        pools.insert(ops[index].number(0));
+      }
       if (is_audited) {
-        audit(place);
+        audit(place, pools);
       }
     } catch (const c10::Error& error) {
       throw GaveUp(place + error.what_without_backtrace());
