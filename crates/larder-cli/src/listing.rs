@@ -39,20 +39,14 @@ pub(crate) struct Wishes {
 /// What is written down of a replay besides its outcome.
 #[derive(Default)]
 pub(crate) struct Notes {
-    /// Each allocation's ID and address, if they are kept.
-    pub(crate) placements: Vec<(u64, Addr)>,
+    /// Each allocation's ID and address, if that was asked for.
+    pub(crate) placements: Option<Vec<(u64, Addr)>>,
     /// What the allocator remembers, as lines, if that was asked for.
     pub(crate) listed: String,
-    keeps_placements: bool,
     listing: Option<Listing>,
 }
 
 impl Notes {
-    /// Keeps where allocations are placed, or does not.
-    pub(crate) fn keep_placements(&mut self, keeps: bool) {
-        self.keeps_placements = keeps;
-    }
-
     /// Lists what the allocator remembers from now on.
     pub(crate) fn list(&mut self, allocator: &Allocator, wishes: &Wishes) -> Result<(), Error> {
         self.listing = Some(Listing::begin(allocator, wishes)?);
@@ -68,8 +62,8 @@ impl Audience for Notes {
     }
 
     fn placed(&mut self, id: u64, addr: Addr) {
-        if self.keeps_placements {
-            self.placements.push((id, addr));
+        if let Some(placements) = &mut self.placements {
+            placements.push((id, addr));
         }
     }
 

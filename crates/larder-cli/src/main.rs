@@ -152,7 +152,7 @@ fn replay(
     let Task { workload, setup } = set_up(common, conf)?;
     let replay = Replay::new(&workload, &setup);
     let mut notes = Notes::default();
-    notes.keep_placements(placements.is_some());
+    notes.placements = placements.map(|_| Vec::new());
     if history.out.is_some() {
         let skip = history.skip.iter().copied().collect();
         let (level, max_entries) = (history.level, history.max_entries);
@@ -161,8 +161,8 @@ fn replay(
     let outcome = replay
         .run(&workload.ops, &mut notes)
         .map_err(|error| stopped(common, &workload, &error))?;
-    if let Some(path) = placements {
-        write_placements(path, &notes.placements)
+    if let (Some(path), Some(placed)) = (placements, &notes.placements) {
+        write_placements(path, placed)
             .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if let Some(path) = &history.out {

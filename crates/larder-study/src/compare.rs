@@ -83,10 +83,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     if threshold <= 0.0 {
         return None;
     }
-    let fraction = match setup.fraction {
-        Some(fraction) if config.memory_fraction >= 1.0 => fraction,
-        _ => config.memory_fraction,
-    };
+    let fraction = setup.effective_fraction();
     if fraction >= 1.0 && !policy.collect_without_cap {
         return Some(format!(
             "garbage_collection_threshold does nothing in PyTorch without a memory fraction below 1: \

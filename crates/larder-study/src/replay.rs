@@ -64,6 +64,14 @@ impl Setup {
         }
     }
 
+    /// What part of the memory the program may have: by its settings, or else as it was recorded.
+    pub(crate) fn effective_fraction(&self) -> f64 {
+        match self.fraction {
+            Some(fraction) if self.config.memory_fraction >= 1.0 => fraction.clamp(0.0, 1.0),
+            _ => self.config.memory_fraction,
+        }
+    }
+
     /// A fresh simulated GPU and an allocator on it, for a workload.
     pub fn build(&self, workload: &Workload) -> (Arc<SimDevice>, Allocator) {
         let recorded_addresses = match self.addresses {
@@ -76,11 +84,7 @@ impl Setup {
                 .recorded_addresses(recorded_addresses),
         ));
         let mut config = self.config.clone();
-        if let Some(fraction) = self.fraction
-            && config.memory_fraction >= 1.0
-        {
-            config.memory_fraction = fraction.clamp(0.0, 1.0);
-        }
+        config.memory_fraction = self.effective_fraction();
         let allocator = Allocator::new(device.clone(), config, self.policy.clone());
         (device, allocator)
     }
