@@ -131,18 +131,24 @@ pub trait Device: Send + Sync {
     /// Physical memory, mapped nowhere yet.
     fn create_page(&self, size_bytes: u64) -> Result<PageHandle, DeviceError>;
 
-    /// Gives back physical memory. It must not be mapped anywhere.
+    /// Gives back physical memory. While it is mapped anywhere, at however many places, that is an
+    /// error.
     fn release_page(&self, page: PageHandle) -> Result<(), DeviceError>;
 
     /// Puts a whole page behind `span`, whose size is the page's. The span must lie in one
     /// reserved range and have nothing behind it. The page stays the caller's to unmap and release.
+    ///
+    /// A page may be behind any number of spans at once. They all show the same bytes: what work
+    /// writes at one place, work that comes after it reads at every other. Further places take none of
+    /// the memory that `memory_info` counts.
     fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError>;
 
-    /// Takes away the page behind `span`, which was mapped in one piece. Work that uses it must
-    /// have finished.
+    /// Takes away the page behind `span`, which was mapped in one piece. Work that uses it there must
+    /// have finished. At its other places the page stays, with its bytes.
     fn unmap(&self, span: Span) -> Result<(), DeviceError>;
 
-    /// Lets the device read and write `span`, all of which is mapped.
+    /// Lets the device read and write `span`, all of which is mapped. That is about these addresses,
+    /// and not about other places of the same pages.
     fn set_access(&self, span: Span) -> Result<(), DeviceError>;
 
     // Streams and events.

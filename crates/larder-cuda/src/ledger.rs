@@ -34,6 +34,7 @@ pub(crate) struct Ledger {
 struct Page {
     cuda: CudaPage,
     size_bytes: u64,
+    /// At how many places it is mapped.
     mapped: u32,
 }
 
@@ -294,6 +295,34 @@ mod tests {
         assert_eq!(ledger.take_page(page).unwrap().cuda(), 7);
         assert!(ledger.take_range(units(0, 2)).is_err(), "half a range");
         ledger.take_range(units(0, 4)).unwrap();
+    }
+
+    #[test]
+    fn a_page_is_held_by_each_of_its_places() {
+        let mut ledger = Ledger::default();
+        ledger.add_range(units(0, 4));
+        ledger.add_range(units(4, 4));
+        let [page, other] = [7, 8].map(|cuda| ledger.add_page(cuda, UNIT));
+        let places = [units(2, 1), units(0, 1), units(5, 1)];
+        for place in places {
+            assert_eq!(ledger.check_map(place, page), Ok(7));
+            ledger.add_mapping(place, page);
+            assert!(ledger.check_map(place, page).is_err(), "it is there already");
+            assert!(ledger.check_map(place, other).is_err(), "somebody is there already");
+        }
+        assert!(ledger.check_mapped(units(0, 3)).is_err(), "there is a hole between two places");
+        ledger.add_mapping(units(1, 1), other);
+        ledger.check_mapped(units(0, 3)).unwrap();
+        for place in places {
+            assert!(ledger.take_page(page).is_err(), "{place:?} is left");
+            ledger.check_unmap(place).unwrap();
+            ledger.remove_mapping(place);
+            assert!(ledger.check_unmap(place).is_err(), "it is gone");
+        }
+        ledger.check_unmap(units(1, 1)).unwrap();
+        assert_eq!(ledger.take_page(page).unwrap().cuda(), 7);
+        assert!(ledger.take_page(other).is_err(), "the other page has its own place");
+        ledger.take_range(units(4, 4)).unwrap();
     }
 
     #[test]

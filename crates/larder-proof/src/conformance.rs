@@ -5,7 +5,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result, sys};
-use larder_core::types::{MIB, StreamId};
+use larder_core::types::{Addr, MIB, StreamId};
 use larder_sim::conformance::{self, Drive};
 
 use crate::rig::{Explain, Gate, Rig, id_of};
@@ -35,6 +35,10 @@ impl CudaDrive {
         &self.streams[self.place(stream)]
     }
 
+    fn bind(&self) {
+        self.streams[0].context().bind_to_thread().expect("the context");
+    }
+
     /// The graph of a capture is not wanted.
     fn end(&self, stream: StreamId) -> Result<(), String> {
         let mut graph = ptr::null_mut();
@@ -62,8 +66,8 @@ impl Drive for CudaDrive {
     }
 
     fn issue(&self, stream: StreamId) {
+        self.bind();
         let stream = self.stream(stream);
-        stream.context().bind_to_thread().expect("the context");
         // SAFETY: these are the 4 bytes of scratch memory.
         unsafe { result::memset_d8_async(self.scratch, 0, 4, stream.cu_stream()) }.expect("work");
     }
@@ -95,6 +99,20 @@ impl Drive for CudaDrive {
 
     fn follow(&self, stream: StreamId, other: StreamId) {
         self.stream(stream).join(self.stream(other)).expect("one stream behind another");
+    }
+
+    fn write(&self, addr: Addr, value: u8) -> bool {
+        self.bind();
+        // SAFETY: the checks write where they have memory; where the driver sees none it refuses.
+        unsafe { result::memset_d8_sync(addr.0, value, 1) }.is_ok()
+    }
+
+    fn read(&self, addr: Addr) -> Option<u8> {
+        self.bind();
+        let mut value = [0];
+        // SAFETY: the checks read where they have memory; where the driver sees none it refuses.
+        unsafe { result::memcpy_dtoh_sync(&mut value, addr.0) }.ok()?;
+        Some(value[0])
     }
 
     fn slack_bytes(&self) -> u64 {

@@ -12,6 +12,7 @@ use larder_core::types::{
 };
 
 use crate::calls::{CallKind, Calls, release_extra_ns};
+use crate::extents::Extent;
 use crate::faults::{FaultPlan, Faults, TenantStep};
 use crate::hands::Hands;
 use crate::memory::{Memory, UNIT_BYTES};
@@ -97,6 +98,25 @@ impl SimDevice {
         self.state().memory.is_accessible(span)
     }
 
+    /// Whether some memory may be seen at two addresses. Where none is, spans that share no address
+    /// share no byte.
+    pub fn is_aliased(&self) -> bool {
+        self.state().memory.is_aliased()
+    }
+
+    /// Where in the device's memory the bytes of the span lie, in the order of their addresses; none
+    /// if the device could not use all of them. Two spans show the same bytes where their extents
+    /// overlap.
+    pub fn extents(&self, span: Span) -> Option<Vec<Extent>> {
+        self.state().memory.extents(span)
+    }
+
+    /// The byte at this address, as work on the device would read it: 0 where nobody wrote; none if
+    /// the device could not read there.
+    pub fn read(&self, addr: Addr) -> Option<u8> {
+        self.state().memory.read(addr)
+    }
+
     /// Whether the peer could read and write every byte of the span.
     pub fn is_open_to_peer(&self, span: Span, peer: DeviceIndex) -> bool {
         let state = self.state();
@@ -125,6 +145,12 @@ impl SimDevice {
     /// capture the work is captured and does not run.
     pub fn issue(&self, stream: StreamId) {
         self.state().streams.issue(stream);
+    }
+
+    /// Writes the byte at this address, as work on the device would; false if it could not write
+    /// there.
+    pub fn write(&self, addr: Addr, value: u8) -> bool {
+        self.state().memory.write(addr, value)
     }
 
     /// Lets the stream wait for what the other one has been given so far, as an event recorded

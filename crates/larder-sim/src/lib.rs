@@ -13,7 +13,9 @@
 //!   allocations, and never twice. Two devices of different index never share an address.
 //! - **Virtual memory**: pages are created, mapped whole into a reserved range, given access,
 //!   unmapped and released; misuse is an error and changes nothing. One page may be mapped at
-//!   several places.
+//!   several addresses at once; [`SimDevice::extents`] tells which memory lies behind them.
+//! - **Bytes** are kept where a test writes them ([`SimDevice::write`]), and seen at every address
+//!   behind which their memory lies.
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
@@ -29,7 +31,7 @@
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
-//! What is not modelled: the bytes in the memory; kernels and how long they run; the replay of
+//! What is not modelled: the bytes of other processes; kernels and how long they run; the replay of
 //! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
@@ -45,6 +47,7 @@ mod capacity;
 mod captures;
 pub mod conformance;
 mod device;
+mod extents;
 mod faults;
 pub mod generate;
 mod hands;
@@ -60,6 +63,7 @@ mod streams;
 pub use calls::{CallKind, Calls, release_extra_ns};
 pub use capacity::parse_capacity;
 pub use device::{SimDevice, TENANT_PID};
+pub use extents::Extent;
 pub use faults::{FAULT_CODE, Fault, FaultPlan};
 pub use memory::{DEVICE_STRIDE, PLAIN_BASE, RESERVE_BASE, UNIT_BYTES};
 pub use options::SimOptions;

@@ -7,6 +7,7 @@ use larder_core::device::{DeviceError, MemoryInfo};
 use larder_core::types::{Addr, DeviceIndex, PageHandle, Span};
 
 use crate::addresses::Addresses;
+use crate::extents::{Bytes, Extent};
 
 /// The unit of memory: everything is rounded up to it and aligned to it.
 pub const UNIT_BYTES: u64 = 2 << 20;
@@ -39,16 +40,22 @@ pub(crate) struct Memory {
     page_next: u64,
     /// What is mapped, by its first address.
     mappings: BTreeMap<u64, Mapping>,
+    /// How many handles there are beyond one for each memory, and places beyond one for each handle.
+    further: u64,
     /// Plain allocations of other processes that are open here, by their address here.
     opened: BTreeMap<u64, Span>,
+    /// What was written, as far as somebody wrote.
+    bytes: Bytes,
 }
 
 #[derive(Debug)]
 struct Page {
     size_bytes: u64,
-    /// The memory, which counts as used while one handle has it; none if it is counted where
-    /// another process made it.
-    memory: Option<Arc<()>>,
+    /// The number of the memory, which several handles may have: that of the first.
+    memory: Arc<u64>,
+    /// Whether the memory counts as used while one handle has it. What another process made is
+    /// counted there.
+    counted: bool,
     /// At how many places it is mapped. A page may be behind several spans at once.
     mapped: u32,
 }
@@ -57,6 +64,8 @@ struct Page {
 struct Mapping {
     size_bytes: u64,
     page: u64,
+    /// The number of the page's memory.
+    memory: u64,
     accessible: bool,
     /// The other devices that may use it.
     peers: Vec<DeviceIndex>,
@@ -80,7 +89,9 @@ impl Memory {
             pages: HashMap::new(),
             page_next: 1,
             mappings: BTreeMap::new(),
+            further: 0,
             opened: BTreeMap::new(),
+            bytes: Bytes::default(),
         }
     }
 
@@ -125,6 +136,7 @@ impl Memory {
         })?;
         self.used_bytes -= span.size_bytes.next_multiple_of(UNIT_BYTES);
         self.plain_addresses.give_back(span);
+        self.bytes.forget(addr.0);
         Ok(())
     }
 
@@ -163,13 +175,15 @@ impl Memory {
             return Err(invalid(format!("a page of {size_bytes} bytes is no multiple of 2 MiB")));
         }
         self.used_bytes += self.room_for(size_bytes)?;
-        Ok(self.add_page(size_bytes, Some(Arc::default())))
+        Ok(self.add_page(size_bytes, None, true))
     }
 
-    fn add_page(&mut self, size_bytes: u64, memory: Option<Arc<()>>) -> PageHandle {
+    /// A page with memory of its own, or with that of another.
+    fn add_page(&mut self, size_bytes: u64, memory: Option<Arc<u64>>, counted: bool) -> PageHandle {
         let handle = self.page_next;
         self.page_next += 1;
-        self.pages.insert(handle, Page { size_bytes, memory, mapped: 0 });
+        let memory = memory.unwrap_or_else(|| Arc::new(handle));
+        self.pages.insert(handle, Page { size_bytes, memory, counted, mapped: 0 });
         PageHandle(handle)
     }
 
@@ -179,10 +193,14 @@ impl Memory {
         if known.mapped > 0 {
             return Err(invalid(format!("page {} is still mapped", page.0)));
         }
-        let size_bytes = known.size_bytes;
-        let memory = self.pages.remove(&page.0).and_then(|page| page.memory);
-        if memory.is_some_and(|memory| Arc::strong_count(&memory) == 1) {
-            self.used_bytes -= size_bytes;
+        let (size_bytes, counted, memory) = (known.size_bytes, known.counted, *known.memory);
+        let is_last = Arc::strong_count(&known.memory) == 1;
+        self.pages.remove(&page.0);
+        if is_last {
+            self.used_bytes -= if counted { size_bytes } else { 0 };
+            self.bytes.forget(memory);
+        } else {
+            self.further -= 1;
         }
         Ok(size_bytes)
     }
@@ -210,9 +228,15 @@ impl Memory {
         if before.is_some_and(|(start, mapping)| start + mapping.size_bytes > span.addr.0) {
             return Err(invalid(format!("something is mapped in {} already", shown(span))));
         }
-        let (size_bytes, page) = (span.size_bytes, handle.0);
-        let mapping = Mapping { size_bytes, page, accessible: false, peers: Vec::new() };
+        let mapping = Mapping {
+            size_bytes: span.size_bytes,
+            page: handle.0,
+            memory: *page.memory,
+            accessible: false,
+            peers: Vec::new(),
+        };
         self.mappings.insert(span.addr.0, mapping);
+        self.further += u64::from(page.mapped > 0);
         self.pages.entry(handle.0).and_modify(|page| page.mapped += 1);
         Ok(())
     }
@@ -223,7 +247,10 @@ impl Memory {
             .filter(|&(size_bytes, _)| size_bytes == span.size_bytes)
             .ok_or_else(|| invalid(format!("{} was not mapped in one piece", shown(span))))?;
         self.mappings.remove(&span.addr.0);
-        self.pages.entry(page).and_modify(|page| page.mapped -= 1);
+        if let Some(page) = self.pages.get_mut(&page) {
+            page.mapped -= 1;
+            self.further -= u64::from(page.mapped > 0);
+        }
         Ok(())
     }
 
@@ -300,6 +327,52 @@ impl Memory {
         reached >= end
     }
 
+    // What lies where.
+
+    /// Whether some memory may be seen at two addresses.
+    pub(crate) fn is_aliased(&self) -> bool {
+        self.further > 0
+    }
+
+    /// Where in the device's memory the span lies, in the order of its addresses; none if the device
+    /// could not use all of it.
+    pub(crate) fn extents(&self, span: Span) -> Option<Vec<Extent>> {
+        let end = span.addr.0.checked_add(span.size_bytes)?;
+        if span.addr.0 >= self.reserve_end {
+            // Plain memory is numbered by its address, which no page has for its number.
+            let mut held = [&self.plain, &self.opened].into_iter();
+            let start = held.find_map(|spans| {
+                let (&start, held) = spans.range(..=span.addr.0).next_back()?;
+                (end <= held.end().0).then_some(start)
+            })?;
+            return Some(vec![Extent::new(start, span.addr.0 - start, span.size_bytes)]);
+        }
+        let (&first, _) = self.mappings.range(..=span.addr.0).next_back()?;
+        let (mut reached, mut extents) = (span.addr.0, Vec::new());
+        for (&start, mapping) in self.mappings.range(first..end) {
+            let until = (start + mapping.size_bytes).min(end);
+            if start > reached || until <= reached || !mapping.accessible {
+                return None;
+            }
+            extents.push(Extent::new(mapping.memory, reached - start, until - reached));
+            reached = until;
+        }
+        (reached == end).then_some(extents)
+    }
+
+    /// Writes the byte at an address; false if the device could not.
+    pub(crate) fn write(&mut self, addr: Addr, value: u8) -> bool {
+        let extents = self.extents(Span::new(addr, 1));
+        let extent = extents.and_then(|extents| extents.first().copied());
+        extent.map(|extent| self.bytes.write(extent, value)).is_some()
+    }
+
+    /// The byte at an address, 0 where nobody wrote; none if the device could not read it.
+    pub(crate) fn read(&self, addr: Addr) -> Option<u8> {
+        let extents = self.extents(Span::new(addr, 1))?;
+        extents.first().map(|&extent| self.bytes.read(extent))
+    }
+
     // Memory of other processes.
 
     /// How large the plain allocation at this address is.
@@ -332,13 +405,15 @@ impl Memory {
     /// A further handle to the memory of a page of this process.
     pub(crate) fn open_page(&mut self, page: PageHandle) -> Result<PageHandle, DeviceError> {
         let known = self.pages.get(&page.0).ok_or_else(|| unknown_page(page))?;
-        let (size_bytes, memory) = (known.size_bytes, known.memory.clone());
-        Ok(self.add_page(size_bytes, memory))
+        let (size_bytes, counted, memory) = (known.size_bytes, known.counted, &known.memory);
+        let memory = Arc::clone(memory);
+        self.further += 1;
+        Ok(self.add_page(size_bytes, Some(memory), counted))
     }
 
     /// A handle to a page of another process.
     pub(crate) fn open_foreign_page(&mut self, size_bytes: u64) -> PageHandle {
-        self.add_page(size_bytes, None)
+        self.add_page(size_bytes, None, false)
     }
 
     // Other tenants.

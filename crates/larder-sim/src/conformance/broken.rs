@@ -1,6 +1,6 @@
 //! Devices with one flaw each: every flaw must be found, by the check that is about it.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 
 use larder_core::device::{
@@ -28,6 +28,12 @@ enum Flaw {
     UnmapAcceptsAnything,
     AccessAcceptsAnything,
     ReleaseAcceptsMapped,
+    SecondPlaceIsRefused,
+    SecondPlaceCostsMemory,
+    SecondPlaceIsACopy,
+    SecondPlaceEndsTheFirst,
+    UnmapEndsAllPlaces,
+    ReleaseForgetsOtherPlaces,
     UnrecordedIsPending,
     EventIsDoneAtOnce,
     SecondRecordIsIgnored,
@@ -52,11 +58,58 @@ struct Broken {
     device: SimDevice,
     flaw: Flaw,
     recorded: Mutex<HashSet<EventId>>,
+    /// What is mapped where, as the caller believes it.
+    mapped: Mutex<HashMap<Span, PageHandle>>,
+    /// Pages that lost a place.
+    unmapped: Mutex<HashSet<PageHandle>>,
+    /// Pages that were put in another's stead, by where that was.
+    copies: Mutex<HashMap<Span, PageHandle>>,
 }
 
 impl Broken {
     fn new(flaw: Flaw) -> Broken {
-        Broken { device: SimDevice::default(), flaw, recorded: Mutex::default() }
+        Broken {
+            device: SimDevice::default(),
+            flaw,
+            recorded: Mutex::default(),
+            mapped: Mutex::default(),
+            unmapped: Mutex::default(),
+            copies: Mutex::default(),
+        }
+    }
+
+    /// Where the page is, as the caller believes it.
+    fn places(&self, page: PageHandle) -> Vec<Span> {
+        let mapped = self.mapped.lock().unwrap();
+        mapped.iter().filter(|&(_, &other)| other == page).map(|(&span, _)| span).collect()
+    }
+
+    /// Maps a page that has a place already.
+    fn map_again(&self, span: Span, page: PageHandle, places: &[Span]) -> Result<(), DeviceError> {
+        match self.flaw {
+            Flaw::SecondPlaceIsRefused => Err(DeviceError::NotSupported),
+            Flaw::SecondPlaceIsACopy => {
+                self.device.map(span, page)?;
+                self.device.unmap(span)?;
+                let copy = self.device.create_page(span.size_bytes)?;
+                self.copies.lock().unwrap().insert(span, copy);
+                self.device.map(span, copy)
+            }
+            Flaw::SecondPlaceEndsTheFirst => {
+                self.device.map(span, page)?;
+                for &place in places {
+                    // Most are gone already.
+                    let _ = self.device.unmap(place);
+                }
+                Ok(())
+            }
+            Flaw::SecondPlaceCostsMemory => {
+                self.device.map(span, page)?;
+                self.device.tenant_take(span.size_bytes);
+                Ok(())
+            }
+            _ => self.device.map(span, page),
+        }
     }
 
     fn has(&self, flaw: Flaw) -> bool {
@@ -76,6 +129,9 @@ impl Device for Broken {
 
     fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
         let mut info = self.device.memory_info()?;
+        // The memory of copies is not shown, so that only their bytes tell.
+        info.free_bytes +=
+            self.copies.lock().unwrap().keys().map(|span| span.size_bytes).sum::<u64>();
         if self.has(Flaw::PageCostsNothing) {
             info.free_bytes += self.device.page_count() * self.properties().granularity_bytes;
         }
@@ -125,15 +181,43 @@ impl Device for Broken {
         let result = self.device.release_page(page);
         let is_mapped = matches!(&result, Err(DeviceError::Other { text, .. })
             if text.contains("mapped"));
+        if is_mapped && self.unmapped.lock().unwrap().contains(&page) {
+            return self.lenient(Flaw::ReleaseForgetsOtherPlaces, result);
+        }
         if is_mapped { self.lenient(Flaw::ReleaseAcceptsMapped, result) } else { result }
     }
 
     fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError> {
-        self.lenient(Flaw::MapAcceptsAnything, self.device.map(span, page))
+        let places = self.places(page);
+        let result = if places.is_empty() {
+            self.device.map(span, page)
+        } else {
+            self.map_again(span, page, &places)
+        };
+        if result.is_ok() {
+            self.mapped.lock().unwrap().insert(span, page);
+        }
+        self.lenient(Flaw::MapAcceptsAnything, result)
     }
 
     fn unmap(&self, span: Span) -> Result<(), DeviceError> {
-        self.lenient(Flaw::UnmapAcceptsAnything, self.device.unmap(span))
+        let result = self.device.unmap(span);
+        let page = self.mapped.lock().unwrap().remove(&span);
+        if let Some(copy) = self.copies.lock().unwrap().remove(&span) {
+            self.device.release_page(copy)?;
+        }
+        if let Some(page) = page {
+            self.unmapped.lock().unwrap().insert(page);
+            if self.has(Flaw::UnmapEndsAllPlaces) {
+                for place in self.places(page) {
+                    // Most are gone already.
+                    let _ = self.device.unmap(place);
+                }
+                // The caller believes in the others until they are used.
+                return Ok(());
+            }
+        }
+        self.lenient(Flaw::UnmapAcceptsAnything, result)
     }
 
     fn set_access(&self, span: Span) -> Result<(), DeviceError> {
@@ -268,6 +352,12 @@ fn every_flaw_is_found_by_the_check_that_is_about_it() {
         (Flaw::UnmapAcceptsAnything, "a page is unmapped in one piece and once"),
         (Flaw::AccessAcceptsAnything, "access needs mapped pages"),
         (Flaw::ReleaseAcceptsMapped, "what is mapped stays"),
+        (Flaw::SecondPlaceIsRefused, "a page may be at many places, which take no memory"),
+        (Flaw::SecondPlaceCostsMemory, "a page may be at many places, which take no memory"),
+        (Flaw::SecondPlaceEndsTheFirst, "a page may be at many places, which take no memory"),
+        (Flaw::SecondPlaceIsACopy, "all places of a page show the same bytes"),
+        (Flaw::UnmapEndsAllPlaces, "unmapping one place leaves the others"),
+        (Flaw::ReleaseForgetsOtherPlaces, "a page stays while it has a place left"),
         (Flaw::UnrecordedIsPending, "an event recorded nowhere is done"),
         (Flaw::EventIsDoneAtOnce, "an event waits for the work in front of it"),
         (Flaw::SecondRecordIsIgnored, "a new record forgets the old one"),

@@ -10,7 +10,7 @@
 use std::fmt;
 
 use larder_core::device::{Device, DeviceError};
-use larder_core::types::StreamId;
+use larder_core::types::{Addr, StreamId};
 
 use crate::device::SimDevice;
 
@@ -19,6 +19,7 @@ mod broken;
 mod captures;
 mod events;
 mod pages;
+mod places;
 mod plain;
 mod sharing;
 
@@ -50,6 +51,13 @@ pub trait Drive {
     /// Lets the stream wait for the work that the other one has been given so far: an event
     /// recorded there and waited for here.
     fn follow(&self, stream: StreamId, other: StreamId);
+
+    /// Lets work of the device write a byte, and returns when it is done; false if the device could
+    /// not.
+    fn write(&self, addr: Addr, value: u8) -> bool;
+
+    /// A byte as work of the device reads it; none if the device could not.
+    fn read(&self, addr: Addr) -> Option<u8>;
 
     /// Whether the device refuses to release a page that is mapped, and to give back a range in
     /// which something is. Some drivers allow it and put the consequences off.
@@ -97,6 +105,14 @@ impl Drive for SimDevice {
     fn follow(&self, stream: StreamId, other: StreamId) {
         SimDevice::follow(self, stream, other).expect("streams that may wait for each other");
     }
+
+    fn write(&self, addr: Addr, value: u8) -> bool {
+        SimDevice::write(self, addr, value)
+    }
+
+    fn read(&self, addr: Addr) -> Option<u8> {
+        SimDevice::read(self, addr)
+    }
 }
 
 /// Which check a device failed, and how.
@@ -118,8 +134,9 @@ impl std::error::Error for Failure {}
 
 /// Every check, in the order in which they are run.
 fn all() -> impl Iterator<Item = Check> {
-    let groups = [plain::CHECKS, pages::CHECKS, events::CHECKS, captures::CHECKS, sharing::CHECKS];
-    groups.into_iter().flatten().copied()
+    let memory = [plain::CHECKS, pages::CHECKS, places::CHECKS];
+    let others = [events::CHECKS, captures::CHECKS, sharing::CHECKS];
+    memory.into_iter().chain(others).flatten().copied()
 }
 
 /// Runs every check, in order, up to the first that fails. A device that passes is left as it was.
@@ -165,6 +182,19 @@ impl Subject<'_> {
         let free_bytes = self.free_bytes()?;
         let holds = free_bytes.abs_diff(expected_bytes) <= self.drive.slack_bytes();
         ensure(holds, || format!("{when}, {free_bytes} bytes are free, not {expected_bytes}"))
+    }
+
+    fn write(&self, addr: Addr, value: u8) -> Outcome {
+        let written = self.drive.write(addr, value);
+        ensure(written, || format!("the byte at {addr} could not be written"))
+    }
+
+    /// Fails unless the byte is what it should be.
+    fn expect_byte(&self, addr: Addr, expected: u8, when: &str) -> Outcome {
+        let value = self.drive.read(addr);
+        ensure(value == Some(expected), || {
+            format!("{when}, the byte at {addr} reads {value:?}, not {expected}")
+        })
     }
 }
 

@@ -65,6 +65,24 @@ fn can_be_used(device: &dyn Device, size_bytes: u64, page: PageHandle) -> Outcom
     must("unreserve", device.unreserve(span))
 }
 
+/// Maps the pages side by side: what is written to one of them is read from the other.
+fn shows_the_same(subject: &Subject<'_>, size_bytes: u64, pages: [PageHandle; 2]) -> Outcome {
+    let device = subject.device;
+    let addr = must("reserve", device.reserve(2 * size_bytes))?;
+    let spans = [addr, addr.offset(size_bytes)].map(|addr| Span::new(addr, size_bytes));
+    for (span, page) in spans.into_iter().zip(pages) {
+        must("map of a page that is shared", device.map(span, page))?;
+        must("set_access", device.set_access(span))?;
+    }
+    let [one, other] = spans.map(|span| span.addr.offset(size_bytes - 1));
+    for (from, to, value) in [(one, other, 5), (other, one, 6)] {
+        subject.write(from, value)?;
+        subject.expect_byte(to, value, "written to the page by its other handle")?;
+    }
+    spans.into_iter().try_for_each(|span| must("unmap", device.unmap(span)))?;
+    must("unreserve", device.unreserve(Span::new(addr, 2 * size_bytes)))
+}
+
 fn page_shared(subject: &Subject<'_>) -> Outcome {
     if !shares_pages(subject)? {
         return Ok(());
@@ -79,6 +97,7 @@ fn page_shared(subject: &Subject<'_>) -> Outcome {
     subject.expect_free(before_bytes - size_bytes, "with a page shared")?;
     can_be_used(device, size_bytes, other)?;
     can_be_used(device, size_bytes, page)?;
+    shows_the_same(subject, size_bytes, [page, other])?;
     must("unexport_page", device.unexport_page(shared))?;
     must("release_page", device.release_page(other))?;
     must("release_page", device.release_page(page))?;

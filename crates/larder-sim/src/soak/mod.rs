@@ -12,6 +12,7 @@
 //!
 //! What goes wrong comes back as a [`Failure`] with a script cut down to what is needed to see it.
 
+mod apart;
 pub mod concurrent;
 mod failure;
 mod model;

@@ -8,6 +8,7 @@ use larder_core::heap::states::{BlockState, SegmentState};
 use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
+use super::apart;
 use super::tally::{self, change, change_pool, counters_mut};
 use crate::{SimDevice, UNIT_BYTES};
 
@@ -330,7 +331,8 @@ impl Witness {
         Ok(())
     }
 
-    /// Exactly our live blocks are live, where and as large as we know them, on real memory.
+    /// Exactly our live blocks are live, where and as large as we know them, on real memory that is
+    /// nobody else's.
     fn check_live(&self, snapshot: &[SegmentState], device: &SimDevice) -> Result<(), String> {
         let mut known = self.live.iter();
         for (segment, block) in blocks_in(snapshot, State::Live) {
@@ -350,10 +352,11 @@ impl Witness {
             );
             ensure!(device.is_accessible(block.span), "there is no memory behind {addr}");
         }
-        match known.next() {
-            None => Ok(()),
-            Some((addr, _)) => Err(format!("{addr} is no longer live, and nobody freed it")),
+        if let Some((addr, _)) = known.next() {
+            return Err(format!("{addr} is no longer live, and nobody freed it"));
         }
+        let used = [&self.live, &self.waiting].into_iter().flatten();
+        apart::check(device, used.map(|(&addr, held)| Span::new(addr, held.size_bytes)))
     }
 
     /// All current values are what the snapshot shows; what programs do is counted to the last

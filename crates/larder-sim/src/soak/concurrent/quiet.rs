@@ -9,6 +9,7 @@ use larder_core::StreamId;
 use larder_core::heap::State;
 use larder_core::heap::states::SegmentState;
 
+use super::super::apart;
 use super::ground::{Ground, count, lock};
 use super::quarry::Quarry;
 use super::worker::{OWN_STREAMS, SHARED_STREAMS};
@@ -36,7 +37,8 @@ impl Ground {
         self.check_memory(&snapshot)
     }
 
-    /// Exactly what the threads hold is live, where and as large as they know it.
+    /// Exactly what the threads hold is live, where and as large as they know it, and no two blocks in
+    /// use share memory.
     fn check_blocks(&self, snapshot: &[SegmentState]) -> Result<(), String> {
         let mut claimed = self.claims.all();
         for segment in snapshot {
@@ -52,10 +54,12 @@ impl Ground {
                 ensure!(self.has_memory(block.span), "there is no memory behind {held:?}");
             }
         }
-        match claimed.pop_first() {
-            None => Ok(()),
-            Some((_, held)) => Err(format!("{held:?} is no longer live, and nobody freed it")),
+        if let Some((_, held)) = claimed.pop_first() {
+            return Err(format!("{held:?} is no longer live, and nobody freed it"));
         }
+        let blocks = snapshot.iter().flat_map(|segment| &segment.blocks);
+        let used = blocks.filter(|block| matches!(block.state, State::Live | State::Waiting));
+        apart::check(&self.sim, used.map(|block| block.span))
     }
 
     /// The statistics are what the threads did.
