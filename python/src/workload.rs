@@ -207,6 +207,13 @@ impl Outcome {
         calls(py, self.run.calls)
     }
 
+    /// What the calls for memory would have cost, and how many there were: in all, and in the last
+    /// third of the operations.
+    #[getter]
+    fn driver(&self) -> [(u64, u64); 2] {
+        [self.run.driver, self.run.driver_last_third].map(|spent| (spent.ns, spent.calls))
+    }
+
     /// Bytes of the device in use at the end.
     #[getter]
     fn used_bytes(&self) -> u64 {

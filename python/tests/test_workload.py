@@ -40,6 +40,19 @@ def test_replays_are_those_of_the_program_larder(varlen: Path) -> None:
     assert larder.replay(varlen, settings="policy:torch-2.11").memory_stats == run.memory_stats
 
 
+def test_a_replay_tells_what_the_calls_cost(varlen: Path, tmp_path: Path) -> None:
+    script = tmp_path / "driver_time.ops"
+    script.write_text("alloc 1 1000 0\nalloc 2 1000 0\nfree 1\nfree 2\nempty\nalloc 3 1000 0\n")
+    run = larder.replay(script)
+    assert (run.driver_calls, run.driver_calls_last_third) == (3, 2)
+    assert run.driver_seconds == pytest.approx(195e-6) and run.driver_seconds_last_third == pytest.approx(123e-6)
+    assert "driver time    0.2 ms in 3 calls; in the last third of the operations 0.1 ms in 2 calls" in str(run)
+    settled = larder.replay(varlen)
+    assert settled.driver_calls == settled.device_calls["malloc"] and settled.driver_calls_last_third == 0
+    (row,) = larder.compare(script, "")
+    assert row.driver_seconds == run.driver_seconds and ">0.2 ms</td>" in larder.compare(script, "")._repr_html_()
+
+
 def test_scripts_run_too(workloads: Path, tmp_path: Path) -> None:
     run = larder.replay(workloads / "hot_block.ops")
     assert run.operation_count > 0 and run.ooms == 0

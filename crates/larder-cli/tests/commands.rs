@@ -79,7 +79,7 @@ fn replay_prints_every_key_and_every_placement() {
     let stats = json(&words, &script);
     let keys: BTreeMap<String, Value> = serde_json::from_value(stats).expect("an object");
     assert!(keys.values().all(|value| !value.is_object() && !value.is_array()), "it is flat");
-    assert_eq!(keys.len(), 108 + 8 + 6 + 7 + 4);
+    assert_eq!(keys.len(), 108 + 8 + 6 + 7 + 4 + 5);
     assert_eq!(keys["operations"], 7);
     assert_eq!(keys["first_oom.operation"], 3);
     assert!(keys["first_oom"].as_str().is_some_and(|text| text.contains("out of memory")));
@@ -108,6 +108,48 @@ fn replay_prints_a_summary_for_people() {
     {
         assert!(text.contains(words), "{words} is missing in\n{text}");
     }
+}
+
+/// Two segments are asked for, of 2 and 20 MiB, and in the last third both go back and one comes again.
+#[test]
+fn replay_adds_up_what_the_calls_cost() {
+    let script = scratch(
+        "driver_time.ops",
+        "alloc 1 1000 0\nalloc 2 3000000 0\nfree 1\nfree 2\nempty\nalloc 3 1000 0\n",
+    );
+    let stats = json(&["replay", "--json"], &script);
+    let [malloc, larger, free, larger_free] = [72_000, 72_428, 51_000, 62_000];
+    let last_third = free + larger_free + malloc;
+    assert_eq!(stats["driver.last_third.ns"], last_third, "{stats}");
+    assert_eq!(stats["driver.ns"], malloc + larger + last_third, "{stats}");
+    assert_eq!(stats["driver.last_third.calls"], 3, "{stats}");
+    assert_eq!(stats["driver.calls"], 5, "{stats}");
+    assert_eq!(stats["driver.measured_on"], "NVIDIA H200, driver 580, CUDA 13.0, 2026-11-15");
+    let text = stdout(&larder(&["replay"], Some(&script)));
+    let line = "\ndriver time    0.3 ms in 5 calls; in the last third of the operations 0.2 ms in 3 calls  \
+                (as measured on NVIDIA H200, driver 580, CUDA 13.0, 2026-11-15)\n";
+    assert!(text.contains(line), "{text}");
+}
+
+/// A segment is one call, a page needs a range, the page, its place and access to it.
+#[test]
+fn compare_has_the_driver_time_beside_each_row() {
+    let script = scratch("driver_times.ops", "alloc 1 300000000 0\nalloc 2 300000000 0\n");
+    let confs = ["compare", "--conf", "", "--conf", "expandable_segments:True"];
+    let rows = json(&[&confs[..], &["--json"]].concat(), &script);
+    // 286.1 MiB are asked for in pieces of 2 MiB, or of 20 MiB each with a page.
+    let (plain_ns, pages, page_ns) = (72_000 + 3_000 * 286 / 126, 29, 13_500 + 1_800 + 36_000);
+    assert_eq!(rows[0]["driver_calls"], 2, "{rows}");
+    assert_eq!(rows[0]["driver_ns"], 2 * plain_ns, "{rows}");
+    assert_eq!(rows[0]["driver_last_third_calls"], 1, "{rows}");
+    assert_eq!(rows[1]["driver_ns"], 11_500 + pages * page_ns, "{rows}");
+    let text = stdout(&larder(&confs, Some(&script)));
+    let heading = text.lines().find(|line| line.starts_with("settings")).expect("a table");
+    assert!(heading.ends_with("driver time"), "{text}");
+    let times: Vec<_> = text.lines().filter(|line| line.ends_with(" ms")).collect();
+    assert_eq!(times.len(), 4, "two settings under two policies:\n{text}");
+    assert!(times[0].ends_with("   0.2 ms") && times[1].ends_with("   1.5 ms"), "{text}");
+    assert_eq!(text.matches("as measured on NVIDIA H200").count(), 1, "{text}");
 }
 
 #[test]

@@ -1,6 +1,4 @@
-//! The calls that a device takes: their kinds, what each costs, and how many came.
-
-use larder_core::types::MIB;
+//! The calls that a device takes: their kinds, and how many came.
 
 /// One kind of device call, as faults and counters name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,44 +90,6 @@ impl CallKind {
         CallKind::Peer,
         CallKind::Clock,
     ];
-
-    /// How far one call moves the virtual clock.
-    ///
-    /// The costs of an H200 under CUDA 13.0, as measured. Two calls cost more the more they do:
-    /// `set_access` costs this much for each page in its span, and `release_page` costs
-    /// [`release_extra_ns`] on top. Plain allocation was not measured: it stands at the sum of
-    /// reserve, create, map and access, and plain freeing at the sum of unmap and release. The
-    /// remaining calls that were not measured cost what their nearest neighbour does. Reading the
-    /// clock is free, so that looking at the time does not change it.
-    pub const fn cost_ns(self) -> u64 {
-        match self {
-            CallKind::Alloc => 59_000,
-            CallKind::Free => 53_000,
-            CallKind::Reserve | CallKind::Unreserve => 12_000,
-            CallKind::Create | CallKind::Share | CallKind::OpenShared => 13_000,
-            CallKind::Release | CallKind::Access | CallKind::CloseShared | CallKind::Peer => 33_000,
-            CallKind::Map => 1_000,
-            CallKind::Unmap => 20_000,
-            CallKind::CreateEvent
-            | CallKind::DestroyEvent
-            | CallKind::Record
-            | CallKind::CaptureOf
-            | CallKind::CaptureEnds
-            | CallKind::NodeDependencies => 390,
-            CallKind::MemoryInfo
-            | CallKind::Query
-            | CallKind::WaitEvent
-            | CallKind::WaitStream
-            | CallKind::WaitDevice => 1_560,
-            CallKind::Processes | CallKind::Clock => 0,
-        }
-    }
-}
-
-/// What releasing a page costs on top of the price of a 2 MiB page: 0.6 microseconds for each
-/// further mebibyte, which makes about 340 in all for one of 512 MiB.
-pub const fn release_extra_ns(size_bytes: u64) -> u64 {
-    size_bytes.saturating_sub(2 * MIB) / MIB * 600
 }
 
 /// How many calls of each kind a device has taken since it was made.
@@ -257,11 +217,5 @@ mod tests {
         assert_eq!((calls.alloc, calls.create, calls.map, calls.clock), (2, 1, 1, 1));
         let kinds = KINDS as u64;
         assert_eq!((calls.total(), calls.failed), (2 * kinds, kinds));
-    }
-
-    #[test]
-    fn releasing_a_large_page_costs_more() {
-        assert_eq!(release_extra_ns(2 * MIB), 0);
-        assert_eq!(CallKind::Release.cost_ns() + release_extra_ns(512 * MIB), 339_000);
     }
 }

@@ -26,8 +26,9 @@
 //! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
 //!   the others open. Shared memory counts as used where it was created. Peers reach a device's
 //!   memory once it was opened to them.
-//! - **Time** is a number that every call moves on by what it costs on a real GPU
-//!   ([`CallKind::cost_ns`]) and that [`SimDevice::advance`] moves on at will.
+//! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and that
+//!   [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
+//!   ([`SimDevice::spent`]).
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
 //!
@@ -45,7 +46,9 @@ mod addresses;
 mod calls;
 mod capacity;
 mod captures;
+mod clock;
 pub mod conformance;
+mod costs;
 mod device;
 mod extents;
 mod faults;
@@ -60,8 +63,9 @@ mod sharing;
 pub mod soak;
 mod streams;
 
-pub use calls::{CallKind, Calls, release_extra_ns};
+pub use calls::{CallKind, Calls};
 pub use capacity::parse_capacity;
+pub use costs::{Costs, H200, Spent};
 pub use device::{SimDevice, TENANT_PID};
 pub use extents::Extent;
 pub use faults::{FAULT_CODE, Fault, FaultPlan};

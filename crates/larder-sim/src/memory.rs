@@ -130,14 +130,15 @@ impl Memory {
         Ok(span.addr)
     }
 
-    pub(crate) fn free(&mut self, addr: Addr) -> Result<(), DeviceError> {
+    /// Gives back the memory and says how much it was.
+    pub(crate) fn free(&mut self, addr: Addr) -> Result<u64, DeviceError> {
         let span = self.plain.remove(&addr.0).ok_or_else(|| {
             invalid(format!("{addr} is not the address of a plain allocation that is held"))
         })?;
         self.used_bytes -= span.size_bytes.next_multiple_of(UNIT_BYTES);
         self.plain_addresses.give_back(span);
         self.bytes.forget(addr.0);
-        Ok(())
+        Ok(span.size_bytes)
     }
 
     // Virtual memory.
@@ -254,17 +255,16 @@ impl Memory {
         Ok(())
     }
 
-    /// Opens the span to the device and says how many mapped pages that took.
-    pub(crate) fn set_access(&mut self, span: Span) -> Result<u64, DeviceError> {
+    /// Opens the span to the device and says how large each of the pages in it is.
+    pub(crate) fn set_access(&mut self, span: Span) -> Result<Vec<u64>, DeviceError> {
         if !self.is_mapped(span, |_| true) {
             return Err(invalid(format!("{} is not made of whole mapped pages", shown(span))));
         }
-        let mut count = 0;
-        for (_, mapping) in self.mappings.range_mut(span.addr.0..span.end().0) {
+        let pages = self.mappings.range_mut(span.addr.0..span.end().0).map(|(_, mapping)| {
             mapping.accessible = true;
-            count += 1;
-        }
-        Ok(count)
+            mapping.size_bytes
+        });
+        Ok(pages.collect())
     }
 
     /// Opens the span to another device.
@@ -524,7 +524,7 @@ mod tests {
         }
         assert!(!memory.is_accessible(units(0, 1)));
         assert!(memory.set_access(units(0, 4)).is_err(), "there is a hole in it");
-        assert_eq!(memory.set_access(units(0, 2)), Ok(2));
+        assert_eq!(memory.set_access(units(0, 2)), Ok(vec![UNIT_BYTES; 2]));
         let inside = Span::new(units(0, 1).addr.offset(512), UNIT_BYTES);
         assert!(memory.is_accessible(inside), "across two pages");
         assert!(!memory.is_accessible(units(1, 2)) && !memory.is_accessible(units(3, 1)));

@@ -12,7 +12,7 @@ use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
-use larder_sim::{Calls, SimDevice, SimOptions};
+use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
 use crate::workload::{Addresses, Workload};
 
@@ -99,6 +99,11 @@ pub struct Outcome {
     pub max_split_bytes: i64,
     /// Calls that reached the device.
     pub calls: Calls,
+    /// The calls that got memory and gave it back, and what they would have cost on a real GPU.
+    pub driver: Spent,
+    /// Those of them that came in the last third of the operations: a program that repeats itself has
+    /// settled by then.
+    pub driver_last_third: Spent,
     /// Bytes of the device in use at the end.
     pub used_bytes: u64,
     /// Allocations that failed.
@@ -193,8 +198,11 @@ impl Replay {
         audience: &mut A,
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
-        let mut first_oom_index = None;
+        let (mut first_oom_index, mut settled) = (None, Spent::default());
         for (index, &op) in ops.iter().enumerate() {
+            if index == last_third(ops.len()) {
+                settled = self.device.spent();
+            }
             audience.before(&self.allocator, index);
             self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
             if self.ooms > 0 && first_oom_index.is_none() {
@@ -207,6 +215,8 @@ impl Replay {
             stats: self.allocator.stats(),
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),
+            driver: self.device.spent(),
+            driver_last_third: self.device.spent().since(settled),
             used_bytes: self.device.used_bytes(),
             ooms: self.ooms,
             first_oom: self.first_oom,
@@ -332,6 +342,11 @@ impl Replay {
     }
 }
 
+/// Where the last third of so many operations begins.
+fn last_third(operations: usize) -> usize {
+    operations - operations.div_ceil(3)
+}
+
 fn stream_id(stream: u32) -> StreamId {
     StreamId(u64::from(stream))
 }
@@ -342,4 +357,14 @@ fn pool_id(pool: u32) -> PoolId {
 
 fn refused(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
     move |error| Error::Device { call, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_third_is_no_less_than_a_third() {
+        assert_eq!([0, 1, 2, 3, 4, 6, 7].map(last_third), [0, 0, 1, 2, 2, 4, 4]);
+    }
 }

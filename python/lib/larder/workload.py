@@ -99,6 +99,26 @@ class Replay:
         return self._native.device_calls()
 
     @property
+    def driver_seconds(self) -> float:
+        """What the calls for memory would have cost on the GPU that `larder replay` names."""
+        return self._native.driver[0][0] / 1e9
+
+    @property
+    def driver_calls(self) -> int:
+        """How many such calls there were."""
+        return self._native.driver[0][1]
+
+    @property
+    def driver_seconds_last_third(self) -> float:
+        """What those of them cost that came in the last third of the operations."""
+        return self._native.driver[1][0] / 1e9
+
+    @property
+    def driver_calls_last_third(self) -> int:
+        """How many of them came in the last third of the operations."""
+        return self._native.driver[1][1]
+
+    @property
     def elapsed_seconds(self) -> float:
         """How long the operations took."""
         return self._native.elapsed_seconds
@@ -157,6 +177,7 @@ class Comparison(Sequence[Replay]):
             "overhead",
             "retries",
             "out of memory",
+            "driver time",
         ]
         rows = [
             [
@@ -167,6 +188,7 @@ class Comparison(Sequence[Replay]):
                 f"{run.overhead:.3f}",
                 str(run.retries),
                 str(run.ooms),
+                f"{run.driver_seconds * 1e3:.1f} ms",
             ]
             for run in self._runs
         ]

@@ -2,8 +2,18 @@
 
 use std::collections::BTreeSet;
 
-/// Keys that the peer does not print: texts, and what follows from other keys.
-const OURS_ALONE: [&str; 4] = ["operations", "overhead", "first_oom", "first_oom.operation"];
+/// Keys that the peer does not print: texts, what follows from other keys, and what calls cost.
+const OURS_ALONE: [&str; 9] = [
+    "operations",
+    "overhead",
+    "first_oom",
+    "first_oom.operation",
+    "driver.ns",
+    "driver.calls",
+    "driver.last_third.ns",
+    "driver.last_third.calls",
+    "driver.measured_on",
+];
 
 /// A text in quotation marks at the beginning, without them, and what follows it.
 fn text(from: &str) -> Option<(&str, &str)> {
@@ -207,7 +217,8 @@ mod tests {
 
     #[test]
     fn what_ours_alone_says_is_left_out() {
-        let printed = r#"{"a":1,"first_oom":"GPU 0, \"full\": {so}","overhead":1.5,"b":2}"#;
+        let printed =
+            r#"{"a":1,"driver.ns":7,"first_oom":"GPU 0, \"full\": {so}","overhead":1.5,"b":2}"#;
         let read = outcome(printed, "");
         assert_eq!((read.stat("a"), read.stat("b"), read.stats.len()), (Some(1), Some(2), 2));
         assert_eq!(outcome(r#"{"first_oom": null, "c": -3}"#, "").stat("c"), Some(-3));

@@ -6,9 +6,10 @@ use crate::bench::Measured;
 use crate::compare::Row;
 use crate::fit::Fit;
 use crate::replay::{Outcome, Setup};
+use crate::report::driver;
 
-/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls, and what
-/// a reader would have to work out otherwise.
+/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and what
+/// they cost, and what a reader would have to work out otherwise.
 pub fn outcome(outcome: &Outcome) -> Value {
     let mut object = Map::new();
     for (key, value) in outcome.stats.entries() {
@@ -22,6 +23,11 @@ pub fn outcome(outcome: &Outcome) -> Value {
     object.insert("device.create".into(), outcome.calls.create.into());
     object.insert("device.map".into(), outcome.calls.map.into());
     object.insert("device.unmap".into(), outcome.calls.unmap.into());
+    object.insert("driver.ns".into(), outcome.driver.ns.into());
+    object.insert("driver.calls".into(), outcome.driver.calls.into());
+    object.insert("driver.last_third.ns".into(), outcome.driver_last_third.ns.into());
+    object.insert("driver.last_third.calls".into(), outcome.driver_last_third.calls.into());
+    object.insert("driver.measured_on".into(), driver::measured_on().into());
     object.insert("operations".into(), outcome.operations.into());
     object.insert("overhead".into(), outcome.overhead().into());
     object.insert("first_oom".into(), outcome.first_oom.clone().into());
@@ -47,6 +53,10 @@ pub fn rows(setup: &Setup, rows: &[Row]) -> Value {
             "overhead": row.outcome.overhead(),
             "retries": row.outcome.stats.num_alloc_retries,
             "ooms": row.outcome.ooms,
+            "driver_ns": row.outcome.driver.ns,
+            "driver_calls": row.outcome.driver.calls,
+            "driver_last_third_ns": row.outcome.driver_last_third.ns,
+            "driver_last_third_calls": row.outcome.driver_last_third.calls,
         })
     };
     Value::Array(rows.iter().map(row).collect())

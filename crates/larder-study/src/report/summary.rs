@@ -2,6 +2,7 @@
 
 use larder_core::Policy;
 use larder_core::types::Bytes;
+use larder_sim::Spent;
 
 use crate::bench::Measured;
 use crate::compare::Row;
@@ -9,6 +10,7 @@ use crate::fidelity::Unlike;
 use crate::fit::Fit;
 use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
+use crate::report::driver;
 use crate::report::table::Table;
 use crate::workload::{RecordingFacts, Workload};
 use larder_core::record::stats::Counter;
@@ -61,6 +63,13 @@ pub fn outcome(
         calls.map,
         calls.unmap,
         Bytes(run.used_bytes)
+    ));
+    let spent = |spent: Spent| format!("{} in {}", driver::time(spent), count(spent.calls, "call"));
+    text.push_str(&format!(
+        "driver time    {}; in the last third of the operations {}  (as measured on {})\n",
+        spent(run.driver),
+        spent(run.driver_last_third),
+        driver::measured_on()
     ));
     if let (Some(first), Some(index)) = (&run.first_oom, run.first_oom_index) {
         let number = index + 1;
@@ -172,7 +181,8 @@ fn memory(run: &Outcome) -> Table {
 /// least.
 pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> String {
     let heading = format!("{name}: {}, {}", policy(&setup.policy), gpu(workload, setup));
-    format!("{heading}\n\n{}{}", comparison(rows), guess(workload, setup, rows))
+    let (table, remark) = (comparison(rows), driver::remark());
+    format!("{heading}\n\n{table}{remark}\n{}", guess(workload, setup, rows))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
@@ -188,6 +198,7 @@ pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)])
         text.push_str(&format!("\npolicy {}: {whose}\n\n", setup.policy.name));
         text.push_str(&comparison(rows));
     }
+    text.push_str(&format!("\n{}\n", driver::remark()));
     let rows = compared.iter().flat_map(|(_, rows)| rows);
     text.push_str(&guess(workload, setup, rows));
     text
@@ -241,6 +252,7 @@ fn comparison(rows: &[Row]) -> String {
         "overhead",
         "retries",
         "out of memory",
+        "driver time",
     ]);
     for row in rows {
         let stats = &row.outcome.stats;
@@ -252,6 +264,7 @@ fn comparison(rows: &[Row]) -> String {
             format!("{:.3}", row.outcome.overhead()),
             stats.num_alloc_retries.to_string(),
             row.outcome.ooms.to_string(),
+            driver::time(row.outcome.driver),
         ]);
     }
     let mut text = format!("{table}\n{}\n", verdict(rows));
