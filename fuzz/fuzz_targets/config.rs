@@ -39,15 +39,17 @@ fuzz_target!(|text: &str| {
                 assert!(size::reserve_bytes(80 * GIB, page_bytes) >= 90 * GIB);
             }
             // A request on a small device, so that the settings meet everything that reads them.
-            let options = SimOptions::default().memory_bytes(64 * MIB);
-            let device = Arc::new(SimDevice::new(options));
-            let allocator = Allocator::new(device, config.clone(), Policy::default());
-            for size_bytes in [700, 3 << 20, 30 << 20] {
-                if let Ok(addr) = allocator.malloc(size_bytes, StreamId(0)) {
-                    allocator.free(addr).expect("it is live");
+            for policy in [Policy::larder(), Policy::tight()] {
+                let options = SimOptions::default().memory_bytes(64 * MIB);
+                let device = Arc::new(SimDevice::new(options));
+                let allocator = Allocator::new(device, config.clone(), policy);
+                for size_bytes in [700, 3 << 20, 30 << 20] {
+                    if let Ok(addr) = allocator.malloc(size_bytes, StreamId(0)) {
+                        allocator.free(addr).expect("it is live");
+                    }
                 }
+                allocator.check().expect("every invariant holds");
             }
-            allocator.check().expect("every invariant holds");
             for size_bytes in [1, 513, 1 << 20, (1 << 30) + 7, (1 << 50) - 3] {
                 let rounded = size::round(size_bytes, &config);
                 assert!(rounded >= size_bytes && rounded % size::BLOCK_UNIT_BYTES == 0);

@@ -9,11 +9,11 @@ use larder_core::{Addr, Allocator, Config, Error, Policy, StreamId};
 use larder_sim::{SimDevice, SimOptions, Wire};
 use libfuzzer_sys::fuzz_target;
 
-fn process(wire: &Wire, settings: &str) -> (Arc<SimDevice>, Allocator) {
+fn process(wire: &Wire, settings: &str, policy: Policy) -> (Arc<SimDevice>, Allocator) {
     let options = SimOptions::default().memory_bytes(256 * MIB).wire(wire.clone());
     let device = Arc::new(SimDevice::new(options));
     let config = Config::parse(settings).expect("the settings are ours");
-    (device.clone(), Allocator::new(device, config, Policy::default()))
+    (device.clone(), Allocator::new(device, config, policy))
 }
 
 /// Bytes that another process really wrote, changed here and there.
@@ -37,9 +37,15 @@ fuzz_target!(|data: &[u8]| {
     let wire = Wire::default();
     let expandable = kind & 1 != 0;
     let settings = if expandable { "expandable_segments:True,page_size_mb:2" } else { "" };
-    let (_owner_device, owner) = process(&wire, settings);
-    let (device, other) = process(&wire, "");
+    let policy = if kind & 4 != 0 { Policy::tight() } else { Policy::larder() };
+    let (_owner_device, owner) = process(&wire, settings, policy);
+    let (device, other) = process(&wire, "", Policy::larder());
     let size_bytes = u64::from(kind >> 4) * MIB + 3000;
+    // What is free lies in pieces, so that the tight policy may have to put it together.
+    let pieces = [(); 8].map(|()| owner.malloc(3 * MIB, StreamId(0)).expect("there is memory"));
+    for &piece in pieces.iter().step_by(2) {
+        owner.free(piece).expect("it is live");
+    }
     let block = owner.malloc(size_bytes, StreamId(0)).expect("there is memory");
     let real = owner.share(block).expect("it is live").bytes;
     let bytes = if kind & 2 != 0 { changed(real, rest) } else { rest.to_vec() };

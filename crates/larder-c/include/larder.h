@@ -90,8 +90,8 @@ typedef struct larder larder;
  *   simulated GPU, "sim:80GiB*2" for two. NULL: what the environment variable LARDER_DEVICE says, else "cuda".
  *   The device numbers of all other calls are positions in this list's order, from 0.
  * settings: "key:value,key:value", PyTorch's keys and Larder's own, for which see docs/c.md; among them
- *   policy:larder (the default) and policy:torch-2.11. NULL: what the environment says, that is the first one set
- *   of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none.
+ *   policy:larder (the default), policy:tight and policy:torch-2.11. NULL: what the environment says, that is the
+ *   first one set of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none.
  */
 larder_status larder_open(const char *devices, const char *settings, larder **out);
 

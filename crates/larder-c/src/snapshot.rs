@@ -128,8 +128,8 @@ fn block(block: &RunBlock) -> Block {
     let state = match block.state {
         State::Live => block_state::LIVE,
         State::Waiting => block_state::WAITING,
-        // A run has no unmapped block.
-        State::Free | State::Unmapped => block_state::FREE,
+        // A run has none of the others.
+        State::Free | State::Unmapped | State::Lent | State::Hollow => block_state::FREE,
     };
     Block {
         addr: block.span.addr.0,

@@ -74,6 +74,11 @@ pub struct Config {
     /// `page_size_mb` (ours): size of the pages that back large expandable segments. None is the
     /// size of a large segment, as in PyTorch.
     pub page_bytes: Option<u64>,
+    /// `tight_soft` (ours): under the policy tight, new pages are made freely while no more is held than
+    /// this times the most that was in use.
+    pub tight_soft: f64,
+    /// `tight_floor_mb` (ours): under the policy tight, new pages are made freely up to here.
+    pub tight_floor_bytes: u64,
     /// The text that was read last, as it was given.
     pub text: String,
 }
@@ -99,6 +104,8 @@ impl Default for Config {
                 reserve_segment_bytes: 0,
             },
             page_bytes: None,
+            tight_soft: 1.007,
+            tight_floor_bytes: 0,
             text: String::new(),
         }
     }
@@ -172,7 +179,16 @@ const KEYS: &[&str] = &[
     "pinned_use_background_threads",
     "pinned_reserve_segment_size_mb",
     "page_size_mb",
+    "tight_soft",
+    "tight_floor_mb",
 ];
+
+/// What `tight_soft` takes.
+fn is_soft(value: f64) -> bool {
+    (1.0..=16.0).contains(&value)
+}
+
+const SOFT_EXPECTED: &str = "a number from 1 to 16";
 
 impl Config {
     /// Reads a settings text on top of the defaults.
@@ -257,6 +273,9 @@ impl Config {
             let fraction = &self.memory_fraction;
             return wrong("per_process_memory_fraction", fraction, "a number from 0 to 1");
         }
+        if !is_soft(self.tight_soft) {
+            return wrong("tight_soft", &self.tight_soft, SOFT_EXPECTED);
+        }
         Ok(())
     }
 
@@ -301,6 +320,10 @@ impl Config {
                 self.pinned.reserve_segment_bytes = entry.mebibytes_from(1)?;
             }
             "page_size_mb" => self.page_bytes = Some(entry.page_bytes()?),
+            "tight_soft" => {
+                self.tight_soft = entry.fraction(is_soft, SOFT_EXPECTED)?;
+            }
+            "tight_floor_mb" => self.tight_floor_bytes = entry.mebibytes_from(0)?,
             key => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
         }
         Ok(())

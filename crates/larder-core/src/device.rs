@@ -168,6 +168,10 @@ pub trait Device: Send + Sync {
     /// Waits until the work in front of the event has finished.
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError>;
 
+    /// Work issued on `stream` from now on begins when the work in front of the event has finished. The
+    /// host does not wait.
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError>;
+
     /// Waits until all work issued on `stream` so far has finished.
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError>;
 

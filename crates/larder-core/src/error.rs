@@ -18,6 +18,8 @@ pub enum Error {
     UnknownAddress(Addr),
     /// The block lies in an expandable segment, which has no allocation of its own to name.
     NoBaseAllocation(Addr),
+    /// The block lies on pages of different sizes, which cannot be shared as one.
+    UnequalPages(Addr),
     /// The device refused a call.
     Device {
         /// What we asked of it.
@@ -187,6 +189,10 @@ impl fmt::Display for Error {
             Error::NoBaseAllocation(addr) => {
                 write!(f, "{addr} lies in an expandable segment, which has no base allocation")
             }
+            Error::UnequalPages(addr) => write!(
+                f,
+                "{addr} lies on pages of different sizes and cannot be shared; page_size_mb gives all pages one size"
+            ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Config(error) => error.fmt(f),
             Error::BadFraction(fraction) => {

@@ -59,6 +59,10 @@ pub struct Policy {
     /// A snapshot of one pool shows all of its memory. PyTorch shows an expandable segment only up
     /// to its first hole.
     pub pool_snapshot_is_whole: bool,
+    /// Memory is held in pages that can be shown at several addresses, so that what is free in pieces
+    /// serves a request that needs one. Blocks of all sizes share it, and a program that repeats itself
+    /// gets its blocks where they lay the last time.
+    pub tight: bool,
 }
 
 impl Policy {
@@ -80,6 +84,7 @@ impl Policy {
             reclaim_at_scope_end: false,
             segment_context_stays: false,
             pool_snapshot_is_whole: false,
+            tight: false,
         }
     }
 
@@ -101,12 +106,18 @@ impl Policy {
             reclaim_at_scope_end: true,
             segment_context_stays: true,
             pool_snapshot_is_whole: true,
+            tight: false,
         }
     }
 
+    /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual memory.
+    pub const fn tight() -> Policy {
+        Policy { name: "tight", tight: true, ..Policy::larder() }
+    }
+
     /// All policies that have a name.
-    pub const fn all() -> [Policy; 2] {
-        [Policy::larder(), Policy::torch_2_11()]
+    pub const fn all() -> [Policy; 3] {
+        [Policy::larder(), Policy::tight(), Policy::torch_2_11()]
     }
 }
 
@@ -129,8 +140,8 @@ pub struct UnknownPolicy(pub String);
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = Policy::all().map(|policy| policy.name).join(" and ");
-        write!(f, "there is no policy '{}'; there are {names}", self.0)
+        let [one, two, three] = Policy::all().map(|policy| policy.name);
+        write!(f, "there is no policy '{}'; there are {one}, {two} and {three}", self.0)
     }
 }
 
@@ -155,10 +166,11 @@ mod tests {
     fn policies_are_found_by_name() {
         assert_eq!("torch-2.11".parse(), Ok(Policy::torch_2_11()));
         assert_eq!("larder".parse(), Ok(Policy::default()));
+        assert_eq!("tight".parse(), Ok(Policy::tight()));
         let unknown = "torch-1.0".parse::<Policy>().unwrap_err();
         assert_eq!(
             unknown.to_string(),
-            "there is no policy 'torch-1.0'; there are larder and torch-2.11"
+            "there is no policy 'torch-1.0'; there are larder, tight and torch-2.11"
         );
     }
 }

@@ -121,6 +121,11 @@ impl Span {
         addr.0 >= self.addr.0 && addr.0 - self.addr.0 < self.size_bytes
     }
 
+    /// Whether all of the other span lies in this one.
+    pub const fn covers(self, other: Span) -> bool {
+        self.addr.0 <= other.addr.0 && other.end().0 <= self.end().0
+    }
+
     /// Whether the two spans share an address.
     pub const fn overlaps(self, other: Span) -> bool {
         self.addr.0 < other.end().0 && other.addr.0 < self.end().0

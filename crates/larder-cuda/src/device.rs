@@ -439,6 +439,14 @@ impl Device for CudaDevice {
         unsafe { driver::query_event(event) }
     }
 
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let event = self.ledger().event(event)? as CUevent;
+        let stream = self.vouched(stream)?;
+        // SAFETY: the event is alive, by the ledger; for the stream somebody vouched.
+        unsafe { driver::stream_wait_event(stream.handle, event) }
+    }
+
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         let event = self.ledger().event(event)? as CUevent;

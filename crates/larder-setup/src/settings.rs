@@ -14,7 +14,7 @@ pub const VARIABLE: &str = "LARDER_CONF";
 
 const POLICY_KEY: &str = "policy";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 2] = [POLICY_KEY, "page_size_mb"];
+pub const OWN_KEYS: [&str; 4] = [POLICY_KEY, "page_size_mb", "tight_soft", "tight_floor_mb"];
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -62,7 +62,7 @@ pub fn check_own(name: &str, text: &str) -> Result<(), String> {
         return Err(format!(
             "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong \
              into {}",
-            OWN_KEYS.join(" and "),
+            OWN_KEYS.join(", "),
             TORCH_VARIABLES[0],
         ));
     }
@@ -224,8 +224,8 @@ mod tests {
         }
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
-            "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy and \
-             page_size_mb; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+            "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
+             page_size_mb, tight_soft, tight_floor_mb; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
         assert!(list.contains("'roundup_power2_divisions'"), "{list}");

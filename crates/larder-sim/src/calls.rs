@@ -35,6 +35,8 @@ pub enum CallKind {
     Query,
     /// `wait_event`.
     WaitEvent,
+    /// `follow_event`.
+    Follow,
     /// `wait_stream`.
     WaitStream,
     /// `wait_device`.
@@ -58,7 +60,7 @@ pub enum CallKind {
 }
 
 /// How many kinds of call there are.
-pub(crate) const KINDS: usize = 26;
+pub(crate) const KINDS: usize = 27;
 
 impl CallKind {
     /// Every kind, in the order of the `Device` trait.
@@ -79,6 +81,7 @@ impl CallKind {
         CallKind::Record,
         CallKind::Query,
         CallKind::WaitEvent,
+        CallKind::Follow,
         CallKind::WaitStream,
         CallKind::WaitDevice,
         CallKind::CaptureOf,
@@ -130,6 +133,8 @@ pub struct Calls {
     pub query_event: u64,
     /// `wait_event`.
     pub wait_event: u64,
+    /// `follow_event`.
+    pub follow_event: u64,
     /// `wait_stream`.
     pub wait_stream: u64,
     /// `wait_device`.
@@ -189,6 +194,7 @@ impl Calls {
             CallKind::Record => &mut self.record_event,
             CallKind::Query => &mut self.query_event,
             CallKind::WaitEvent => &mut self.wait_event,
+            CallKind::Follow => &mut self.follow_event,
             CallKind::WaitStream => &mut self.wait_stream,
             CallKind::WaitDevice => &mut self.wait_device,
             CallKind::CaptureOf => &mut self.capture_of,

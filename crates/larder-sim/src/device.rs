@@ -13,8 +13,6 @@ use larder_core::types::{
 
 use crate::calls::{CallKind, Calls};
 use crate::clock::Clock;
-use crate::costs::Spent;
-use crate::extents::Extent;
 use crate::faults::{FaultPlan, Faults, TenantStep};
 use crate::hands::Hands;
 use crate::memory::{Memory, UNIT_BYTES};
@@ -34,14 +32,14 @@ pub struct SimDevice {
 }
 
 #[derive(Debug)]
-struct State {
-    memory: Memory,
-    sharing: Sharing,
-    streams: Streams,
-    hands: Hands,
+pub(crate) struct State {
+    pub(crate) memory: Memory,
+    pub(crate) sharing: Sharing,
+    pub(crate) streams: Streams,
+    pub(crate) hands: Hands,
     faults: Faults,
-    calls: Calls,
-    clock: Clock,
+    pub(crate) calls: Calls,
+    pub(crate) clock: Clock,
 }
 
 impl SimDevice {
@@ -68,83 +66,6 @@ impl SimDevice {
     }
 
     // What the one who simulates may look at. None of these is a device call.
-
-    /// How many calls of each kind came so far.
-    pub fn calls(&self) -> Calls {
-        self.state().calls
-    }
-
-    /// How many calls came so far in all, failed ones included.
-    pub fn total_calls(&self) -> u64 {
-        self.state().calls.total()
-    }
-
-    /// How many calls about memory came so far, and what they cost on a real GPU.
-    pub fn spent(&self) -> Spent {
-        self.state().clock.spent()
-    }
-
-    /// How much of the memory is behind plain allocations and pages; other tenants do not count.
-    pub fn used_bytes(&self) -> u64 {
-        self.state().memory.used_bytes()
-    }
-
-    /// How many events have been created and not destroyed.
-    pub fn event_count(&self) -> usize {
-        self.state().streams.event_count()
-    }
-
-    /// How many pages have been created and not released.
-    pub fn page_count(&self) -> u64 {
-        self.state().memory.page_count()
-    }
-
-    /// Whether the device could read and write every byte of the span: it lies in one plain
-    /// allocation, or on mapped pages that access was given to.
-    pub fn is_accessible(&self, span: Span) -> bool {
-        self.state().memory.is_accessible(span)
-    }
-
-    /// Whether some memory may be seen at two addresses. Where none is, spans that share no address
-    /// share no byte.
-    pub fn is_aliased(&self) -> bool {
-        self.state().memory.is_aliased()
-    }
-
-    /// Where in the device's memory the bytes of the span lie, in the order of their addresses; none
-    /// if the device could not use all of them. Two spans show the same bytes where their extents
-    /// overlap.
-    pub fn extents(&self, span: Span) -> Option<Vec<Extent>> {
-        self.state().memory.extents(span)
-    }
-
-    /// The byte at this address, as work on the device would read it: 0 where nobody wrote; none if
-    /// the device could not read there.
-    pub fn read(&self, addr: Addr) -> Option<u8> {
-        self.state().memory.read(addr)
-    }
-
-    /// Whether the peer could read and write every byte of the span.
-    pub fn is_open_to_peer(&self, span: Span, peer: DeviceIndex) -> bool {
-        let state = self.state();
-        state.memory.is_open_to(span, peer, state.sharing.is_peer(peer))
-    }
-
-    /// Whether work issued on the stream has not finished yet.
-    pub fn is_busy(&self, stream: StreamId) -> bool {
-        self.state().streams.is_busy(stream)
-    }
-
-    /// Whether the stream is under a graph capture.
-    pub fn is_captured(&self, stream: StreamId) -> bool {
-        self.state().streams.captures().of(stream).is_some()
-    }
-
-    /// Calls that were made about a stream while another thread was beginning to capture it, ceasing
-    /// to or destroying it, or after it was destroyed. A real device may end the process over one.
-    pub fn trespasses(&self) -> Vec<String> {
-        self.state().hands.trespasses().to_vec()
-    }
 
     // What the one who simulates may do. None of these is a device call.
 
@@ -246,7 +167,7 @@ impl SimDevice {
 
     /// The state, also after a thread panicked with it locked: every change to it is made whole by
     /// a function that does not panic midway.
-    fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -391,6 +312,13 @@ impl Device for SimDevice {
         self.call(CallKind::WaitEvent, |state| state.streams.wait_event(event))
     }
 
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.call(CallKind::Follow, |state| {
+            state.hands.touch(stream, "follow_event");
+            state.streams.follow_event(stream, event)
+        })
+    }
+
     fn wait_stream(&self, stream: StreamId) -> Result<(), DeviceError> {
         self.call(CallKind::WaitStream, |state| {
             state.hands.touch(stream, "wait_stream");
@@ -514,7 +442,7 @@ mod tests {
         assert_eq!((calls.alloc, calls.create, calls.free, calls.failed), (2, 0, 1, 2));
         assert_eq!(device.total_calls(), 4);
         assert_eq!(device.now_ns(), 2 * 72_000 + 13_500 + 51_000, "what fails costs time too");
-        assert_eq!(device.spent(), Spent { calls: 4, ns: device.now_ns() });
+        assert_eq!(device.spent(), crate::costs::Spent { calls: 4, ns: device.now_ns() });
         device.advance(7);
         assert_eq!(device.now_ns() % 500, 7);
         assert_eq!(device.total_calls(), 7, "looking at the clock is a call");

@@ -282,13 +282,12 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether another device could use every byte of the span, which is plain memory or made of
-    /// whole pages.
+    /// Whether another device could use every byte of the span.
     pub(crate) fn is_open_to(&self, span: Span, peer: DeviceIndex, plain_is_open: bool) -> bool {
         if span.addr.0 >= self.reserve_end {
             return plain_is_open && self.is_accessible(span);
         }
-        self.is_mapped(span, |mapping| mapping.peers.contains(&peer))
+        self.is_within(span, |mapping| mapping.peers.contains(&peer))
     }
 
     /// Whether the span is made up of whole mapped pages without a hole, all of them accepted.
@@ -315,11 +314,17 @@ impl Memory {
                 before.is_some_and(|(_, held)| end <= held.end().0)
             });
         }
+        self.is_within(span, |mapping| mapping.accessible)
+    }
+
+    /// Whether the span lies on mapped pages without a hole, all of them accepted.
+    fn is_within(&self, span: Span, accept: impl Fn(&Mapping) -> bool) -> bool {
+        let Some(end) = span.addr.0.checked_add(span.size_bytes) else { return false };
         let first = self.mappings.range(..=span.addr.0).next_back();
         let mut reached = span.addr.0;
         for (&start, mapping) in first.into_iter().flat_map(|(&at, _)| self.mappings.range(at..end))
         {
-            if start > reached || !mapping.accessible {
+            if start > reached || !accept(mapping) {
                 return false;
             }
             reached = start + mapping.size_bytes;

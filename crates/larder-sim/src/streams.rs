@@ -22,6 +22,16 @@ pub(crate) struct Streams {
     events: HashMap<u64, Recorded>,
     event_next: u64,
     captures: Captures,
+    /// Where streams wait for others: whatever comes behind a place of the one comes behind a place of the other.
+    follows: Vec<[(StreamId, u64); 2]>,
+}
+
+/// How far a stream had been given work at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// Which stream.
+    pub stream: StreamId,
+    sequence: u64,
 }
 
 /// How far one stream has come. It holds that `waited <= finished <= issued`.
@@ -87,13 +97,49 @@ impl Streams {
 
     /// All work issued on the stream so far has finished.
     pub(crate) fn finish(&mut self, stream: StreamId) {
-        let stream = self.progress.entry(stream).or_default();
-        stream.finished = stream.issued;
+        let issued = self.progress.entry(stream).or_default().issued;
+        self.reach(stream, issued, |work, sequence| {
+            work.finished = work.finished.max(sequence);
+        });
     }
 
     /// Whether work issued on the stream has not finished yet.
     pub(crate) fn is_busy(&self, stream: StreamId) -> bool {
         self.progress.get(&stream).is_some_and(|stream| stream.finished < stream.issued)
+    }
+
+    /// The end of the work that the stream has been given so far.
+    pub(crate) fn moment(&self, stream: StreamId) -> Moment {
+        let sequence = self.progress.get(&stream).map_or(0, |work| work.issued);
+        Moment { stream, sequence }
+    }
+
+    /// Whether the work up to the moment has finished.
+    pub(crate) fn is_over(&self, moment: Moment) -> bool {
+        let finished = self.progress.get(&moment.stream).map_or(0, |work| work.finished);
+        moment.sequence <= finished
+    }
+
+    /// Whether work issued on the stream from now on begins when the work up to the moment has finished:
+    /// it is the stream's own, has finished, or is waited for, perhaps by way of other streams.
+    pub(crate) fn comes_after(&self, stream: StreamId, moment: Moment) -> bool {
+        if self.is_over(moment) {
+            return true;
+        }
+        // How far each stream is waited for, as far as it was found out.
+        let mut reached = HashMap::from([(stream, u64::MAX)]);
+        let mut open = vec![(stream, u64::MAX)];
+        while let Some((stream, sequence)) = open.pop() {
+            for &[at, (other, other_sequence)] in &self.follows {
+                let is_before = at.0 == stream && at.1 <= sequence;
+                let known = reached.get(&other).copied().unwrap_or(0);
+                if is_before && known < other_sequence {
+                    reached.insert(other, other_sequence);
+                    open.push((other, other_sequence));
+                }
+            }
+        }
+        reached.get(&moment.stream).is_some_and(|&sequence| sequence >= moment.sequence)
     }
 
     pub(crate) fn create_event(&mut self) -> EventId {
@@ -158,9 +204,45 @@ impl Streams {
 
     pub(crate) fn wait_event(&mut self, event: EventId) -> Result<(), DeviceError> {
         if let Some(&mut record) = self.record_of(event)? {
-            self.progress.entry(record.stream).or_default().wait_for(record.sequence);
+            self.wait_until(record.stream, record.sequence);
         }
         Ok(())
+    }
+
+    /// Lets the stream wait for the event. A captured stream cannot wait for work that runs.
+    pub(crate) fn follow_event(
+        &mut self,
+        stream: StreamId,
+        event: EventId,
+    ) -> Result<(), DeviceError> {
+        if let Some(capture) = self.captures.of(stream) {
+            self.captures.break_off(capture);
+            let text = "a captured stream cannot wait for work outside of its capture";
+            return Err(refused(CAPTURE_UNSUPPORTED, text));
+        }
+        let Some(&mut record) = self.record_of(event)? else { return Ok(()) };
+        let work = self.progress.entry(stream).or_default();
+        work.issued += 1;
+        let place = (stream, work.issued);
+        self.follows.push([place, (record.stream, record.sequence)]);
+        Ok(())
+    }
+
+    /// The work of a stream is waited for up to a place, and with it all that this waits for.
+    fn wait_until(&mut self, stream: StreamId, sequence: u64) {
+        self.reach(stream, sequence, Stream::wait_for);
+    }
+
+    /// A stream has come to a place, and so have those that it waited for on the way.
+    fn reach(&mut self, stream: StreamId, sequence: u64, come: impl Fn(&mut Stream, u64) + Copy) {
+        come(self.progress.entry(stream).or_default(), sequence);
+        let is_before = |at: (StreamId, u64)| at.0 == stream && at.1 <= sequence;
+        let (past, left) =
+            std::mem::take(&mut self.follows).into_iter().partition(|&[at, _]| is_before(at));
+        self.follows = left;
+        for [_, (other, sequence)] in past {
+            self.reach(other, sequence, come);
+        }
     }
 
     pub(crate) fn wait_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
@@ -168,8 +250,8 @@ impl Streams {
             self.captures.break_off(capture);
             return Err(refused(CAPTURE_UNSUPPORTED, "a captured stream cannot be waited for"));
         }
-        let stream = self.progress.entry(stream).or_default();
-        stream.wait_for(stream.issued);
+        let issued = self.progress.entry(stream).or_default().issued;
+        self.wait_until(stream, issued);
         Ok(())
     }
 
@@ -178,6 +260,7 @@ impl Streams {
             let text = "the device cannot be waited for while a stream is captured";
             return Err(refused(CAPTURE_UNSUPPORTED, text));
         }
+        self.follows.clear();
         for stream in self.progress.values_mut() {
             stream.wait_for(stream.issued);
         }
@@ -243,6 +326,45 @@ mod tests {
         assert_eq!(streams.query_event(event), Ok(false));
         streams.wait_device().unwrap();
         assert_eq!(streams.query_event(event), Ok(true));
+    }
+
+    #[test]
+    fn work_comes_after_what_its_stream_waited_for_on_any_way() {
+        const THIRD: StreamId = StreamId(3);
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        streams.issue(FIRST);
+        let moment = streams.moment(FIRST);
+        assert!(streams.comes_after(FIRST, moment), "its own");
+        assert!(!streams.comes_after(SECOND, moment));
+
+        streams.record_event(event, FIRST, 0).unwrap();
+        streams.follow_event(SECOND, event).unwrap();
+        assert!(streams.comes_after(SECOND, moment));
+        assert!(!streams.comes_after(THIRD, moment));
+        streams.record_event(event, SECOND, 0).unwrap();
+        streams.follow_event(THIRD, event).unwrap();
+        assert!(streams.comes_after(THIRD, moment), "by way of the second");
+
+        streams.issue(FIRST);
+        let later = streams.moment(FIRST);
+        assert!(!streams.comes_after(THIRD, later), "it was issued behind the event");
+        streams.finish(FIRST);
+        assert!(streams.comes_after(THIRD, later), "it has finished");
+    }
+
+    #[test]
+    fn what_was_waited_for_before_a_wait_of_ones_own_is_not_waited_for() {
+        const THIRD: StreamId = StreamId(3);
+        let mut streams = Streams::default();
+        let event = streams.create_event();
+        streams.record_event(event, SECOND, 0).unwrap();
+        streams.follow_event(THIRD, event).unwrap();
+        streams.issue(FIRST);
+        let moment = streams.moment(FIRST);
+        streams.record_event(event, FIRST, 0).unwrap();
+        streams.follow_event(SECOND, event).unwrap();
+        assert!(!streams.comes_after(THIRD, moment), "the second waited only later");
     }
 
     #[test]

@@ -31,7 +31,7 @@ fn abandon(top: &BenchTop, pool: PoolId) {
 
 /// Calls `work` at the next miss, once.
 fn at_the_next_miss(top: &BenchTop, work: impl Fn(&BenchTop) + Send + Sync + 'static) {
-    let inner = BenchTop { device: top.device.clone(), allocator: top.allocator.clone() };
+    let inner = top.clone();
     let (inner, done) = (Mutex::new(Some(inner)), AtomicBool::new(false));
     top.allocator.on_miss(move || {
         if !done.swap(true, Ordering::Relaxed) {
@@ -103,7 +103,7 @@ fn a_pool_abandoned_while_the_device_is_asked_is_there_when_the_answer_comes() {
     BenchTop::under_each_policy(4 * GIB, "release_lock_on_cudamalloc:True", |top| {
         let well = Arc::new(Well::default());
         top.allocator.add_pool_with_source(POOL, well.clone()).unwrap();
-        let inner = BenchTop { device: top.device.clone(), allocator: top.allocator.clone() };
+        let inner = top.clone();
         *well.meanwhile.lock().unwrap() = Some(Box::new(move || abandon(&inner, POOL)));
         top.allocator.begin_pool(POOL, Filter::Any).unwrap();
         let block = top.allocator.malloc(5 * MIB, MAIN).unwrap();

@@ -67,6 +67,39 @@ const EXPANDABLE: &[Step] = &[
     Empty,
 ];
 
+/// Under the tight policy, on 100 MiB: views, memory that goes from one stream to another, views of both
+/// streams' memory, growth by what is missing, and giving back.
+const TIGHT: &[Step] = &[
+    Malloc(1, 10 * MIB, MAIN),
+    Malloc(2, 10 * MIB, MAIN),
+    Malloc(3, 10 * MIB, MAIN),
+    Malloc(4, 10 * MIB, MAIN),
+    Malloc(5, 10 * MIB, SIDE),
+    Malloc(6, 10 * MIB, SIDE),
+    Release(1),
+    Release(3),
+    Malloc(7, 18 * MIB, MAIN), // In a view of two pieces.
+    Use(7, SIDE),
+    Release(5),
+    Malloc(8, 11 * MIB, MAIN), // The other stream's block, or its pages and a new one.
+    Release(7),                // The view waits.
+    Malloc(9, 24 * MIB, SIDE),
+    Sync(SIDE),
+    Malloc(10, 20 * MIB, SIDE), // What was waited for, in pieces of both streams.
+    Release(2),
+    Release(4),
+    Release(8),
+    Malloc(11, 30 * MIB, FAR), // A view of what all have left.
+    Empty,
+    Release(9),
+    Malloc(12, 40 * MIB, MAIN),
+    Release(11),
+    Use(12, FAR),
+    Release(12),
+    Malloc(13, 60 * MIB, SIDE), // Too much before what waits is waited for.
+    Empty,
+];
+
 /// The numbered blocks, on a bench top.
 struct World {
     top: BenchTop,
@@ -160,7 +193,7 @@ fn run(steps: &[Step], settings: &str, policy: &Policy, plan: FaultPlan, lingeri
 }
 
 /// Every kind of call that the scenarios make, and how often in a run without faults.
-fn kinds(calls: &Calls) -> [(CallKind, u64); 14] {
+fn kinds(calls: &Calls) -> [(CallKind, u64); 15] {
     [
         (CallKind::Alloc, calls.alloc),
         (CallKind::Free, calls.free),
@@ -176,23 +209,28 @@ fn kinds(calls: &Calls) -> [(CallKind, u64); 14] {
         (CallKind::Query, calls.query_event),
         (CallKind::WaitEvent, calls.wait_event),
         (CallKind::WaitStream, calls.wait_stream),
+        (CallKind::Follow, calls.follow_event),
     ]
 }
 
 /// Fails each call of a scenario in turn: once, and from then on.
 fn fail_each_call(steps: &[Step], settings: &str, fault: Fault) {
-    for policy in Policy::all() {
-        let clean = run(steps, settings, &policy, FaultPlan::default(), false);
+    fail_each_call_under(&Policy::all(), steps, settings, fault);
+}
+
+fn fail_each_call_under(policies: &[Policy], steps: &[Step], settings: &str, fault: Fault) {
+    for policy in policies {
+        let clean = run(steps, settings, policy, FaultPlan::default(), false);
         for (kind, count) in kinds(&clean) {
             let lingering = kind == CallKind::Release;
             // A fault on the way leads to more calls than the clean run made.
             for number in 1..=count + 3 {
                 println!("{policy}: {kind:?} {number} fails as {fault:?}");
                 let once = FaultPlan::new(0).fail_nth(kind, number, fault);
-                run(steps, settings, &policy, once, lingering);
+                run(steps, settings, policy, once, lingering);
                 println!("... and all after it");
                 let ever = FaultPlan::new(0).fail_from(kind, number, fault);
-                run(steps, settings, &policy, ever, lingering);
+                run(steps, settings, policy, ever, lingering);
             }
         }
     }
@@ -206,9 +244,17 @@ fn the_scenarios_make_every_kind_of_call() {
         let plain = run(PLAIN, "", &policy, FaultPlan::default(), false);
         let expandable = run(EXPANDABLE, ON, &policy, FaultPlan::default(), false);
         for ((kind, plain), (_, expandable)) in kinds(&plain).into_iter().zip(kinds(&expandable)) {
-            assert!(plain + expandable > 0, "{policy}: no {kind:?}");
+            // One stream waits for another under the tight policy alone, and plain memory it has none.
+            let has_none = match kind {
+                CallKind::Follow => !policy.tight,
+                CallKind::Alloc | CallKind::Free => policy.tight,
+                _ => false,
+            };
+            assert_eq!(plain + expandable == 0, has_none, "{policy}: {kind:?}");
         }
     }
+    let tight = run(TIGHT, "", &Policy::tight(), FaultPlan::default(), false);
+    assert!(tight.follow_event > 1 && tight.map > tight.create, "{tight:?}");
 }
 
 #[test]
@@ -236,6 +282,16 @@ fn any_call_on_small_pages_may_fail() {
     let settings = "expandable_segments:True,page_size_mb:10";
     fail_each_call(EXPANDABLE, settings, Fault::OutOfMemory);
     fail_each_call(EXPANDABLE, settings, Fault::Other);
+}
+
+#[test]
+fn any_call_of_the_tight_policy_may_find_the_device_out_of_memory() {
+    fail_each_call_under(&[Policy::tight()], TIGHT, "", Fault::OutOfMemory);
+}
+
+#[test]
+fn any_call_of_the_tight_policy_may_fail() {
+    fail_each_call_under(&[Policy::tight()], TIGHT, "", Fault::Other);
 }
 
 /// A bench top whose device will fail the `number`-th call of a kind from here on.

@@ -12,7 +12,7 @@ use larder_core::error::{Error, PoolProblem};
 use larder_core::heap::Filter;
 use larder_core::source::SourceFunctions;
 use larder_core::types::{GIB, MIB, PoolId, Span};
-use larder_core::{Addr, MemPool, StreamId};
+use larder_core::{Addr, MemPool, Policy, StreamId};
 use larder_sim::SimDevice;
 
 fn pool(top: &BenchTop) -> MemPool {
@@ -159,6 +159,22 @@ fn a_source_is_never_asked_for_expandable_segments() {
         assert_eq!(pool.snapshot()[0].span.size_bytes, 20 * MIB);
         assert_eq!(top.device.calls().map, 0);
     });
+}
+
+#[test]
+fn the_segments_of_a_source_may_begin_anywhere() {
+    for policy in Policy::all() {
+        let top = BenchTop::new(GIB, "", policy);
+        let begin = Addr((1 << 50) + MIB + 512);
+        let source = SourceFunctions::new(move |_, _| Some(begin), |_, _| ());
+        let pool = MemPool::with_source(&top.allocator, Arc::new(source)).unwrap();
+        let malloc = |size_bytes| pool.scope(|| top.allocator.malloc(size_bytes, SIDE)).unwrap();
+        let block = malloc(600 * 1024).unwrap();
+        assert_eq!(block, begin);
+        assert!(top.allocator.usable_bytes(block).is_ok());
+        top.allocator.free(block).unwrap();
+        assert_eq!(top.allocator.check(), Ok(()));
+    }
 }
 
 #[test]

@@ -37,7 +37,9 @@ fn the_two_policies_differ_in_every_choice() {
             reclaim_at_scope_end,
             segment_context_stays,
             pool_snapshot_is_whole,
+            tight,
         } = policy;
+        assert!(!tight, "what that is has stories of its own");
         let choices = [
             search_after_recovery,
             collect_without_cap,

@@ -215,7 +215,7 @@ fn dropping_the_allocator_gives_back_what_pools_have_cached() {
         let [cached, _live] = [(); 2].map(|()| top.malloc(20 * MIB));
         top.free(cached);
         assert_eq!(top.device.used_bytes(), 60 * MIB);
-        let BenchTop { device, allocator } = top;
+        let BenchTop { device, allocator, .. } = top;
         drop(allocator);
         assert_eq!(device.used_bytes(), 20 * MIB, "only what is live stays");
     }

@@ -1,5 +1,6 @@
 //! Random scripts by the thousand: every policy, with and without faults and expandable segments,
-//! on one to four streams, half of them with private pools, graph captures and checkpoints. A failure prints its seed, and `larder soak` repeats it;
+//! on one to four streams, half of them with private pools, graph captures and checkpoints; the tight policy,
+//! which no model follows, with streams that go, blocks that are shared and peers besides. A failure prints its seed, and `larder soak` repeats it;
 //! `LARDER_SEED=N` runs that seed alone.
 
 use larder_core::Policy;
@@ -17,10 +18,13 @@ const LARDER: u64 = 1;
 const FAULTS: u64 = 2;
 const EXPANDABLE: u64 = 4;
 
+fn asked_seed() -> Option<u64> {
+    std::env::var("LARDER_SEED").ok().map(|text| text.parse().expect("LARDER_SEED is a seed"))
+}
+
 /// Runs all scripts of a group, or of those the one that the environment asks for.
 fn run_group(group: u64) {
-    let asked: Option<u64> =
-        std::env::var("LARDER_SEED").ok().map(|text| text.parse().expect("LARDER_SEED is a seed"));
+    let asked = asked_seed();
     let all = BASE_SEED..BASE_SEED + COMBINATIONS * SCRIPTS_PER_COMBINATION;
     let seeds: Vec<u64> = asked.map_or_else(|| all.collect(), |seed| vec![seed]);
     let mut total = Report::default();
@@ -97,6 +101,43 @@ fn torch_with_expandable_segments_and_faults() {
 #[test]
 fn larder_with_expandable_segments_and_faults() {
     run_group(LARDER | EXPANDABLE | FAULTS);
+}
+
+/// Runs scripts under the tight policy, with faults or without.
+fn run_tight(faults: u64) {
+    const SCRIPTS: u64 = 4 * COMBINATIONS;
+    let asked = asked_seed();
+    let seeds: Vec<u64> =
+        asked.map_or_else(|| (BASE_SEED..BASE_SEED + 2 * SCRIPTS).collect(), |seed| vec![seed]);
+    let mut total = Report::default();
+    for seed in seeds.into_iter().filter(|seed| seed & FAULTS == faults) {
+        match soak::run_under(Policy::tight(), seed, STEPS) {
+            Ok(report) => total += report,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    if asked.is_some() {
+        return;
+    }
+    println!("{total:?}");
+    assert!(total.steps >= SCRIPTS * STEPS as u64, "{total:?}");
+    let often = [total.out_of_memory, total.waits, total.scopes, total.captures, total.deferrals];
+    assert!(often.into_iter().all(|count| count > 2 * SCRIPTS), "{total:?}");
+    // What this policy alone does.
+    assert!(total.view_steps > total.steps / 20 && total.follows > 10 * SCRIPTS, "{total:?}");
+    assert!(total.shared > SCRIPTS && total.forgotten_streams > SCRIPTS, "{total:?}");
+    assert!(total.restores > SCRIPTS / 2, "{total:?}");
+    assert_eq!(total.device_errors > 0, faults != 0, "{total:?}");
+}
+
+#[test]
+fn tight() {
+    run_tight(0);
+}
+
+#[test]
+fn tight_with_faults() {
+    run_tight(FAULTS);
 }
 
 /// A choice of the policy, with the way to flip it.

@@ -13,7 +13,7 @@ use bench_top::{BenchTop, FAR, MAIN, SIDE};
 use larder_core::error::{CaptureProblem, Error};
 use larder_core::heap::Filter;
 use larder_core::types::{GIB, MIB};
-use larder_core::{Addr, Allocator, MemPool, Policy, StreamId};
+use larder_core::{Addr, Allocator, MemPool, Policy, PoolId, StreamId};
 use larder_sim::random::Random;
 use larder_sim::{SimDevice, SimOptions};
 
@@ -296,6 +296,24 @@ fn a_stream_that_is_forgotten_is_never_named_again() {
     }
 }
 
+/// The block of a stream that is gone is freed while a scope is open, and another stream used it.
+#[test]
+fn nothing_is_asked_about_a_stream_that_is_gone_inside_a_scope() {
+    for policy in Policy::all() {
+        let top = BenchTop::new(GIB, "graph_capture_record_stream_reuse:True", policy);
+        let block = top.malloc_on(2 * MIB, SIDE);
+        top.record(block, FAR);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.allocator.begin_pool(PoolId(0, 1), Filter::Any).unwrap();
+        top.free(block);
+        top.allocator.end_pool(PoolId(0, 1)).unwrap();
+        top.empty();
+        assert_eq!(top.stats().active.all.current, 0);
+        assert_eq!(top.device.trespasses(), [""; 0]);
+    }
+}
+
 #[test]
 fn a_stream_with_the_handle_of_one_that_is_gone_starts_with_nothing() {
     BenchTop::under_each_policy(GIB, "", |top| {
@@ -308,6 +326,25 @@ fn a_stream_with_the_handle_of_one_that_is_gone_starts_with_nothing() {
         top.empty();
         assert_eq!(top.device.used_bytes(), 12 * MIB, "which goes when the cache is emptied");
     });
+}
+
+#[test]
+fn a_stream_with_the_handle_of_one_that_is_gone_is_another_one() {
+    for policy in Policy::all() {
+        let top = BenchTop::new(GIB, "", policy);
+        let held = top.malloc_on(12 * MIB, SIDE);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.device.create_stream(SIDE);
+        top.device.issue(SIDE);
+        top.record(held, SIDE);
+        top.free(held);
+        assert_eq!(top.stats().active.all.current, 1, "it is still in use there");
+        top.device.sync(SIDE);
+        top.malloc(512);
+        top.empty();
+        assert_eq!(top.stats().active.all.current, 1, "the request alone");
+    }
 }
 
 #[test]

@@ -130,7 +130,8 @@ fn segment(builder: &mut Builder, stacks: &mut Stacks, run: &Run, device: u32) -
         state: match block.state {
             State::Live => BlockState::Allocated,
             State::Waiting => BlockState::PendingFree,
-            State::Free | State::Unmapped => BlockState::Inactive,
+            // A run has none of the others.
+            State::Free | State::Unmapped | State::Lent | State::Hollow => BlockState::Inactive,
         },
         more: None,
     });

@@ -33,7 +33,10 @@ impl Walks {
 /// Says which stream the calling thread works on.
 pub(super) type CurrentStream = Box<dyn Fn() -> Option<StreamId> + Send>;
 
-fn capture_of(device: &dyn Device, stream: StreamId) -> Result<Option<CaptureId>, Error> {
+pub(super) fn capture_of(
+    device: &dyn Device,
+    stream: StreamId,
+) -> Result<Option<CaptureId>, Error> {
     device.capture_of(stream).map_err(Error::device("tell whether a stream is captured"))
 }
 
@@ -319,7 +322,8 @@ impl Shelf {
             if by_stream && captures.iter().all(Option::is_none) {
                 return Ok(None);
             }
-            together = captures[0].is_some() && captures.iter().all(|&id| id == captures[0]);
+            let first = captures.first().copied().flatten();
+            together = first.is_some() && captures.iter().all(|&id| id == first);
         } else {
             let me = thread::current().id();
             deferral.capture = self.own_capture(device)?;

@@ -75,7 +75,11 @@ impl Shelf {
         }
     }
 
-    fn record_event(&mut self, device: &dyn Device, stream: StreamId) -> Result<EventId, Error> {
+    pub(super) fn record_event(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+    ) -> Result<EventId, Error> {
         let event = self.events.get(device)?;
         let result = device.record_event(event, stream);
         if let Err(error) = result {

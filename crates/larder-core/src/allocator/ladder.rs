@@ -13,7 +13,7 @@ use crate::record::{Record, caught};
 use crate::types::{Addr, Span};
 
 /// What came of asking the device.
-enum Grown {
+pub(super) enum Grown {
     /// The request is served.
     Served(Addr),
     /// There is no room, on the device or under the cap.
@@ -62,7 +62,7 @@ impl Allocator {
             (shelf, freed) = self.step_aside(shelf, ask_all);
             want = shelf.heap.want_again(&want);
             if freed == Some(true)
-                && let Some(addr) = shelf.heap.take(&want)
+                && let Some(addr) = shelf.heap.take_again(&want)
             {
                 return Ok(addr);
             }
@@ -99,18 +99,24 @@ impl Allocator {
         let captured = is_stuck && shelf.is_captured(device, want.stream)?;
         if is_stuck && !captured {
             shelf.wait_for_events(device)?;
-            if search_again && let Some(addr) = shelf.heap.take(want) {
+            if search_again && let Some(addr) = shelf.heap.take_again(want) {
                 return Ok(addr);
             }
-            shelf.flush(device, false, Some(want.stream))?;
-            shelf.heap.herald_mut().record(Record::Retry);
-            (shelf, grown) = self.grow(shelf, want)?;
+            // What was waited for may suffice in pieces, with nothing given back.
+            if shelf.heap.policy().tight {
+                (shelf, grown) = self.grow(shelf, want)?;
+            }
+            if let Grown::NoRoom = grown {
+                shelf.flush(device, false, Some(want.stream))?;
+                shelf.heap.herald_mut().record(Record::Retry);
+                (shelf, grown) = self.grow(shelf, want)?;
+            }
         }
         let no_room = if captured { Refusal::Captured } else { Refusal::NoRoom };
         match grown {
             Grown::Served(addr) => Ok(addr),
             Grown::Rejected => self.give_up(shelf, want, Refusal::Rejected),
-            Grown::NoRoom => match search_again.then(|| shelf.heap.take(want)).flatten() {
+            Grown::NoRoom => match search_again.then(|| shelf.heap.take_again(want)).flatten() {
                 Some(addr) => Ok(addr),
                 None => self.give_up(shelf, want, no_room),
             },
@@ -143,6 +149,7 @@ impl Allocator {
             Growth::Capped => Grown::NoRoom,
             Growth::Rejected => Grown::Rejected,
             Growth::Expand => self.expand(&mut shelf, want)?,
+            Growth::Tighten => self.tighten(&mut shelf, want)?,
             Growth::Segment { size_bytes } => {
                 let source = shelf.source_for(want);
                 let stream = want.stream;

@@ -17,6 +17,7 @@ pub mod share;
 mod share_bytes;
 mod sightings;
 mod streams;
+mod tight;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -45,6 +46,7 @@ use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
 use sightings::Sightings;
+use tight::Ruin;
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
@@ -76,6 +78,7 @@ struct Shelf {
     heap: Heap,
     events: EventPool,
     orphans: Vec<Orphan>,
+    ruins: Vec<Ruin>,
     /// For each private pool with a source of its own, that source.
     sources: HashMap<PoolId, Arc<dyn SegmentSource>>,
     /// For each open scope that chooses by a function, that function.
@@ -102,12 +105,14 @@ impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
     /// off on a device that has no virtual memory.
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
-        let config = fit(config, &*device);
+        let policy = fit_policy(policy, &*device);
+        let config = fit(config, &policy, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf {
             heap,
             events: EventPool::default(),
             orphans: Vec::new(),
+            ruins: Vec::new(),
             sources: HashMap::new(),
             functions: HashMap::new(),
             walks: Walks::default(),
@@ -328,7 +333,8 @@ impl Allocator {
     pub fn configure(&self, text: &str) -> Result<(), Error> {
         let mut shelf = self.lock();
         let config = shelf.heap.config().update(text)?;
-        shelf.heap.set_config(fit(config, &*self.device));
+        let config = fit(config, shelf.heap.policy(), &*self.device);
+        shelf.heap.set_config(config);
         Ok(())
     }
 
@@ -349,7 +355,8 @@ impl Allocator {
                 continue;
             }
             let fraction = config.memory_fraction;
-            shelf.heap.set_config(fit(config, &*self.device));
+            let config = fit(config, shelf.heap.policy(), &*self.device);
+            shelf.heap.set_config(config);
             #[allow(clippy::float_cmp)] // The same number again is no change.
             if fraction != before.memory_fraction {
                 shelf.heap.set_fraction(fraction);
@@ -396,10 +403,16 @@ impl Allocator {
     }
 }
 
-/// Turns off what the device cannot do.
-fn fit(mut config: Config, device: &dyn Device) -> Config {
+/// Turns off what the device cannot do, and on what the policy is made of.
+fn fit(mut config: Config, policy: &Policy, device: &dyn Device) -> Config {
+    config.expandable_segments |= policy.tight;
     config.expandable_segments &= device.properties().virtual_memory;
     config
+}
+
+/// The policy, or what comes closest to it on a device that has no virtual memory.
+fn fit_policy(policy: Policy, device: &dyn Device) -> Policy {
+    if policy.tight && !device.properties().virtual_memory { Policy::larder() } else { policy }
 }
 
 impl Drop for Allocator {

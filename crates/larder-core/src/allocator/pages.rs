@@ -100,6 +100,7 @@ impl Shelf {
         plan: &[Release],
         own: Option<StreamId>,
     ) -> Result<(), Error> {
+        self.clear_ruins(device);
         self.drop_orphans(device);
         for &step in plan {
             match step {
@@ -107,6 +108,15 @@ impl Shelf {
                     self.free_segment(device, id).map_err(Error::device("free memory"))?;
                     self.tick(device);
                     self.heap.commit_release(id);
+                }
+                Release::View(view) => {
+                    let plan = self.heap.plan_unview(view);
+                    if let Some(stream) = plan.stream
+                        && !self.may_wait_for(device, stream, own)?
+                    {
+                        continue;
+                    }
+                    self.unshow(device, &plan)?;
                 }
                 Release::Pages(block) => {
                     let Some(plan) = self.heap.plan_unmap(block) else { continue };

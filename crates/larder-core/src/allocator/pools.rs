@@ -276,6 +276,7 @@ impl Shelf {
         own: Option<StreamId>,
     ) -> Result<(), Error> {
         if !captured {
+            self.unite(device, own)?;
             let plan = self.heap.plan_release();
             self.release_for(device, &plan, own)?;
         }

@@ -84,7 +84,7 @@ impl Allocator {
             let bytes = ShareBytes::Plain(handle).write();
             return Ok(Shared { bytes, offset_bytes: addr.0 - base.addr.0 });
         }
-        let behind = shelf.heap.pages_behind(block).ok_or(Error::UnknownAddress(addr))?;
+        let behind = shelf.heap.pages_behind(block).ok_or(Error::UnequalPages(addr))?;
         let PagesBehind { span, page_bytes, pages } = behind;
         let pages: Result<_, _> =
             pages.iter().map(|&page| shelf.exports.page(&*self.device, page)).collect();

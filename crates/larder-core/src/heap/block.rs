@@ -16,6 +16,10 @@ pub enum State {
     Live,
     /// Freed by the program, still awaited on some stream.
     Waiting,
+    /// Shown in a view, where a block that is live or waiting has it.
+    Lent,
+    /// Addresses of a view that no block has.
+    Hollow,
 }
 
 /// A span of addresses in one segment. It fills a cache line, and never lies on two.
@@ -46,7 +50,8 @@ pub(crate) struct Block {
     pub(crate) expandable: bool,
     /// Counted as oversize when it was handed out.
     pub(crate) oversize: bool,
-    /// Some other stream used it since it was handed out; `Pending` knows which.
+    /// It asks for care when it is given back: some other stream used it since it was handed out, and
+    /// `Pending` knows which, or it lives in a view.
     pub(crate) used_elsewhere: bool,
 }
 
@@ -218,6 +223,8 @@ pub(crate) fn join(slots: &mut [Block], spare: &mut Option<BlockId>, id: BlockId
     debug_assert!(block.state != State::Live, "an address might still lead to it");
     let (size_bytes, next) = (block.size_bytes, block.next);
     block.next = spare.replace(gone);
+    // An address may still lead to it; it must not look free.
+    block.state = State::Unmapped;
     let block = &mut slots[id.place()];
     debug_assert_eq!(block.next, Some(gone));
     block.size_bytes += size_bytes;

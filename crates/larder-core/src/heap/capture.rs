@@ -22,10 +22,10 @@ impl Heap {
         }
     }
 
-    /// All streams that used a block, its own first.
+    /// All streams that used a block and are still there, its own first.
     pub(crate) fn streams_of(&self, id: BlockId) -> Vec<StreamId> {
-        let own = self.pools.lane(self.blocks[id].lane).stream;
-        std::iter::once(own).chain(self.pending.uses(id).iter().copied()).collect()
+        let own = self.pools.lane(self.blocks[id].lane).living_stream();
+        own.into_iter().chain(self.pending.uses(id).iter().copied()).collect()
     }
 
     /// Takes back a live block that other streams use, while no event can be recorded. Whatever

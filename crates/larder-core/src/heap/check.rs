@@ -5,9 +5,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::heap::Heap;
 use crate::heap::block::State;
-use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, PoolIndex, SegmentId};
 use crate::heap::pool::Pool;
-use crate::heap::segment::Segment;
+use crate::heap::segment::{Backing, Segment};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::record::stats::{ByPool, Stats};
 use crate::types::{Addr, PoolKind};
@@ -61,6 +61,7 @@ impl Heap {
         self.check_pools()?;
         self.check_pending()?;
         self.check_contexts()?;
+        self.check_tenants()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
         ensure!(
             reserved as u64 == self.reserved_bytes,
@@ -84,7 +85,7 @@ impl Heap {
             segment.lane
         );
         let at_kind = usize::from(lane.kind == PoolKind::Large);
-        if !segment.is_expandable() {
+        if matches!(segment.backing, Backing::Fixed) {
             census.segment[at_kind] += 1;
         }
         census.reserved_bytes[at_kind] += segment.backed_bytes() as i64;
@@ -94,7 +95,9 @@ impl Heap {
             ensure!(block.addr == addr, "{block_id:?} starts at {}, not at {addr}", block.addr);
             ensure!(block.prev == prev, "{block_id:?} is not linked to the block before it");
             ensure!(
-                block.segment == id && block.lane == segment.lane && block.kind == lane.kind,
+                block.segment == id
+                    && block.kind == lane.kind
+                    && self.may_hold(block.lane, segment),
                 "{block_id:?} names another segment, lane or kind than its own"
             );
             ensure!(
@@ -107,9 +110,12 @@ impl Heap {
                 block.size_bytes
             );
             if let Some(prev) = prev {
-                let mergeable = matches!(block.state, State::Free | State::Unmapped);
+                let mergeable =
+                    matches!(block.state, State::Free | State::Unmapped | State::Hollow);
                 ensure!(
-                    !(mergeable && self.blocks[prev].state == block.state),
+                    !(mergeable
+                        && self.blocks[prev].state == block.state
+                        && self.blocks[prev].lane == block.lane),
                     "{prev:?} and {block_id:?} are both {:?} and not merged",
                     block.state
                 );
@@ -120,6 +126,16 @@ impl Heap {
         }
         ensure!(addr == segment.span.end(), "the blocks of {:?} end at {addr}", segment.span);
         Ok(())
+    }
+
+    /// Whether a block of a segment may be a lane's: of the segment's own, or, where lanes take memory from
+    /// each other, of another of its pool.
+    fn may_hold(&self, lane: LaneId, segment: &Segment) -> bool {
+        let is_shared = self.is_tight && segment.is_expandable();
+        let pool_of = |lane| self.pools.lane(lane).pool;
+        let is_kin =
+            is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane);
+        lane == segment.lane || is_kin && pool_of(lane) == PoolIndex::LARGE
     }
 
     /// A block's state agrees with the index, the address map, the pages and the counters.
@@ -159,7 +175,7 @@ impl Heap {
                 census.allocation[at_kind] += 1;
                 census.allocated_bytes[at_kind] += bytes;
             }
-            State::Waiting => {}
+            State::Waiting | State::Lent | State::Hollow => {}
         }
         if matches!(block.state, State::Live | State::Waiting) {
             census.active[at_kind] += 1;
@@ -170,7 +186,11 @@ impl Heap {
             ensure!(self.live(block.addr).is_none(), "{id:?} is found by address though not live");
         }
         let has_uses = !self.pending.uses(id).is_empty();
-        ensure!(has_uses == block.used_elsewhere, "{id:?} is wrong about its use elsewhere");
+        let is_tenant = segment.is_view() && block.state == State::Live;
+        ensure!(
+            (has_uses || is_tenant) == block.used_elsewhere,
+            "{id:?} is wrong about its use elsewhere"
+        );
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 //! a program that replays graphs knows what lies in it, and wants the heap to agree.
 
 use crate::error::PoolProblem;
-use crate::heap::block::State;
+use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::private::Private;
 use crate::heap::{Heap, size};
@@ -96,7 +96,7 @@ impl Heap {
         segments.into_iter().map(|(_, _, id)| id).collect()
     }
 
-    fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
+    pub(super) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
         std::iter::successors(Some(self.segments[segment].first), |&id| self.blocks[id].next)
     }
 
@@ -113,6 +113,7 @@ impl Heap {
                     State::Waiting => return Err(PoolProblem::Unsettled(block.addr)),
                     // Only the end of a segment has no memory, as long as its pool is in use.
                     State::Unmapped => break,
+                    State::Lent | State::Hollow => unreachable!("a private pool has no tenants"),
                     State::Free | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
@@ -228,9 +229,9 @@ impl Heap {
         }
         for (id, is_live) in blocks {
             if is_live {
-                let addr = self.blocks[id].addr;
+                let Block { addr, size_bytes, .. } = self.blocks[id];
                 // Only now: a free piece of a large pool may be smaller than a window of addresses.
-                self.segments.note_start(segment, addr, id);
+                self.segments.note_start(segment, addr, size_bytes, id);
                 created.push(addr);
             } else {
                 self.put(id);

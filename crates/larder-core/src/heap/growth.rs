@@ -20,6 +20,8 @@ pub(crate) enum Growth {
     Segment { size_bytes: u64 },
     /// More pages in an expandable segment; `plan_expansion` says which.
     Expand,
+    /// Whatever `plan_move` says.
+    Tighten,
 }
 
 /// The next step on the way to an expandable block that is large enough.
@@ -72,7 +74,11 @@ impl Heap {
                 return Growth::Rejected;
             }
         }
-        if expand { Growth::Expand } else { Growth::Segment { size_bytes } }
+        match (expand, self.is_tight) {
+            (true, true) => Growth::Tighten,
+            (true, false) => Growth::Expand,
+            (false, _) => Growth::Segment { size_bytes },
+        }
     }
 
     /// Whether the request can never be met, whatever is given back.
@@ -116,7 +122,13 @@ impl Heap {
     }
 
     /// Adds a segment that is one block, in no index yet.
-    fn add_segment(&mut self, want: &Want, span: Span, backing: Backing, state: State) -> BlockId {
+    pub(super) fn add_segment(
+        &mut self,
+        want: &Want,
+        span: Span,
+        backing: Backing,
+        state: State,
+    ) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
         let lane = self.lane_of(want);
         let id = self.blocks.add(Block {
@@ -182,7 +194,7 @@ impl Heap {
         })
     }
 
-    fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
+    pub(super) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
         let block = &self.blocks[id];
         let segment = &self.segments[block.segment];
         let part = Span::new(block.addr, size_bytes.min(block.size_bytes));
@@ -192,7 +204,16 @@ impl Heap {
 
     /// Addresses were reserved for a new segment. Returns its one unmapped block.
     pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
-        let page_bytes = size::page_bytes(want.kind, &self.config);
+        self.commit_reserve_of(want, span, size::page_bytes(want.kind, &self.config))
+    }
+
+    /// The same, for pages of a size.
+    pub(crate) fn commit_reserve_of(
+        &mut self,
+        want: &Want,
+        span: Span,
+        page_bytes: u64,
+    ) -> BlockId {
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
         let lane = self.blocks[id].lane;
@@ -219,6 +240,7 @@ impl Heap {
         self.segments.cover(segment_id, span);
         self.merge_contexts(id, State::Free);
         let id = self.merge_and_shelve::<false>(id).id;
+        self.note_free(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
         let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
@@ -245,10 +267,14 @@ pub(crate) struct PagesBehind {
 }
 
 impl Heap {
-    /// The pages that a live block lies on; none if its segment is not expandable.
+    /// The pages that a live block lies on; none if its segment has no pages, or shows some of different
+    /// sizes.
     pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
         let block = &self.blocks[id];
         let segment = &self.segments[block.segment];
+        if segment.is_view() {
+            return self.pages_shown_behind(block.span(), segment);
+        }
         if !segment.is_expandable() {
             return None;
         }
@@ -258,7 +284,7 @@ impl Heap {
         Some(PagesBehind { span, page_bytes, pages })
     }
 
-    /// The place of every page of every expandable segment.
+    /// The place of every page of every expandable segment, and where views show them.
     pub(crate) fn mapped_pages(&self) -> Vec<Span> {
         let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
         expandable
@@ -267,6 +293,7 @@ impl Heap {
                 let backed = (0..count).filter(|&index| segment.page(index).is_some());
                 backed.map(|index| segment.span_of(index..index + 1))
             })
+            .chain(self.shown_pages())
             .collect()
     }
 }

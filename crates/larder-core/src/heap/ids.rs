@@ -1,4 +1,4 @@
-//! Ids: the names of blocks, segments, lanes and pools inside the heap. They stand here together because
+//! Ids: the names of blocks, segments, pages, lanes and pools inside the heap. They stand here together because
 //! blocks, segments and lanes name one another, and none of them has to know what the others are.
 
 use std::num::NonZeroU32;
@@ -47,6 +47,13 @@ impl SegmentId {
     pub(super) fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// A page of a home: its segment, and which of the segment's pages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct PageAt {
+    pub(crate) segment: SegmentId,
+    pub(crate) index: usize,
 }
 
 /// Names a lane. It stays good while a segment names it; a lane that none names may be removed, and its

@@ -28,6 +28,7 @@ pub mod size;
 pub mod states;
 mod taking;
 mod telling;
+pub(crate) mod tight;
 mod waiting;
 
 pub use block::State;
@@ -43,8 +44,9 @@ use crate::heap::lift::Lift;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{Lane, Pools};
 use crate::heap::private::Privates;
-use crate::heap::segment::Segments;
+use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::Whole;
+use crate::heap::tight::Tight;
 use crate::policy::Policy;
 use crate::record::{Herald, Place, Record};
 use crate::types::{Addr, PoolKind, Span, StreamId};
@@ -68,6 +70,7 @@ pub(crate) struct Want {
 
 /// All state of one device's memory.
 #[derive(Clone, Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each says what the usual path may take for granted.
 pub struct Heap {
     config: Config,
     policy: Policy,
@@ -97,18 +100,22 @@ pub struct Heap {
     /// Whether requests are rounded plainly and nothing was unusual yet: what the usual path through
     /// the heap may take for granted.
     plain: bool,
+    /// Whether the policy is tight; then all sizes share the lanes of the large pools.
+    is_tight: bool,
+    tight: Box<Tight>,
 }
 
 impl Heap {
     /// An empty heap for a device of this much memory.
     pub fn new(config: Config, policy: Policy, device_total_bytes: u64) -> Heap {
+        let is_tight = policy.tight;
         let mut heap = Heap {
             config,
             policy,
             device_total_bytes,
             cap_bytes: None,
             blocks: Blocks::new(),
-            segments: Segments::new(),
+            segments: Segments::new(is_tight),
             pools: Pools::new(),
             privates: Privates::default(),
             pending: Pending::default(),
@@ -121,6 +128,8 @@ impl Heap {
             was_unusual: false,
             rest_min_bytes: [[0; 2]; 2],
             plain: true,
+            is_tight,
+            tight: Box::default(),
         };
         heap.set_fraction(heap.config.memory_fraction);
         heap.derive();
@@ -180,6 +189,7 @@ impl Heap {
         self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.plain = rounds_plainly && !self.was_unusual;
+        self.tight.set_tightness(&self.config);
         let growing = self.config.expandable_segments;
         let by_segment = self.policy.split_by_segment_kind;
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
@@ -204,17 +214,23 @@ impl Heap {
         let mut want = self.want_plainly(requested_bytes, stream);
         if !self.plain {
             want.size_bytes = size::round(requested_bytes, &self.config);
-            want.kind = size::kind(want.size_bytes);
+            want.kind = self.kind(want.size_bytes);
             want.pool = PoolIndex::default_for(want.kind);
             want.lane = self.pools.default_lane(want.kind, stream);
         }
         want
     }
 
+    /// The kind of pool for a rounded size.
+    #[inline]
+    fn kind(&self, rounded_bytes: u64) -> PoolKind {
+        if self.is_tight { PoolKind::Large } else { size::kind(rounded_bytes) }
+    }
+
     #[inline]
     fn want_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let size_bytes = size::round_plainly(requested_bytes);
-        let kind = size::kind(size_bytes);
+        let kind = self.kind(size_bytes);
         let pool = PoolIndex::default_for(kind);
         let lane = self.pools.default_lane(kind, stream);
         let expandable = self.config.expandable_segments;
@@ -258,9 +274,16 @@ impl Heap {
         self.pools.remove_lanes(&self.named_lanes(), Lane::is_gone);
     }
 
-    /// The lanes that have a segment.
+    /// The lanes that have a segment, or a block in one.
     fn named_lanes(&self) -> BTreeSet<LaneId> {
-        self.segments.iter().map(|(_, segment)| segment.lane).collect()
+        let mut lanes: BTreeSet<LaneId> =
+            self.segments.iter().map(|(_, segment)| segment.lane).collect();
+        if self.is_tight {
+            let segments = self.segments.iter();
+            let blocks = segments.flat_map(|(id, _)| self.chain(id));
+            lanes.extend(blocks.map(|id| self.blocks[id].lane));
+        }
+        lanes
     }
 
     /// How much of the host's memory is kept for requests to come, on all streams.
@@ -272,9 +295,12 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn live(&self, addr: Addr) -> Option<BlockId> {
-        let id = self.segments.block_at(addr)?;
-        let block = &self.blocks[id];
-        (block.state == State::Live && block.addr == addr).then_some(id)
+        let is_it = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.state == State::Live && block.addr == addr
+        };
+        let found = self.segments.block_at(addr).filter(is_it);
+        found.or_else(|| self.segments.fine_at(addr).filter(is_it))
     }
 
     /// The streams besides its own that used a live block. While there are any it can be put back
@@ -288,7 +314,8 @@ impl Heap {
     /// own stream needs no note.
     pub(crate) fn note_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
         let block = &mut self.blocks[id];
-        if self.pools.lane(block.lane).stream != stream {
+        // A stream that has the handle of one that is gone is another one.
+        if self.pools.lane(block.lane).living_stream() != Some(stream) {
             block.used_elsewhere = true;
             self.note_captured_use(id, stream, captured);
             self.pending.add_use(id, stream);
@@ -313,11 +340,17 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        let id = self.segments.block_near(addr)?;
-        let block = &self.blocks[id];
         // One branch for all of it, which is hardly ever taken.
-        let is_live = (block.state == State::Live) & (block.addr == addr);
-        (is_live & self.plain & !block.used_elsewhere).then_some(id)
+        let is_it = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            let is_live = (block.state == State::Live) & (block.addr == addr);
+            is_live & self.plain & !block.used_elsewhere
+        };
+        let found = self.segments.block_near(addr).filter(is_it);
+        if self.is_tight && found.is_none() {
+            return self.segments.fine_near(addr).filter(is_it);
+        }
+        found
     }
 
     /// Puts back a block on the usual path. If somebody listens, he is not told of it here.
@@ -363,6 +396,9 @@ impl Heap {
 
     /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
     fn reclaim(&mut self, id: BlockId) {
+        if self.is_tight && self.is_tenant(id) {
+            return self.vacate(id);
+        }
         let whole = self.merge_and_shelve::<false>(id);
         self.count_pieces(&whole);
     }
@@ -395,7 +431,7 @@ impl Heap {
     /// is expandable.
     pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
         let segment = &self.segments[self.blocks[id].segment];
-        (!segment.is_expandable()).then_some(segment.span)
+        matches!(segment.backing, Backing::Fixed).then_some(segment.span)
     }
 
     /// Where a block starts.

@@ -16,7 +16,8 @@ impl Heap {
         let mut pieces = Pieces {
             fits_now,
             own_block_bytes: own_block_bytes.unwrap_or(0),
-            can_expand: !self.pools.pool(want.pool).never_expands,
+            // A tight heap has used its pieces before it gives up: no setting makes more of them.
+            can_expand: !self.pools.pool(want.pool).never_expands && !self.is_tight,
             page_bytes: size::page_bytes(want.kind, &self.config),
             ..Pieces::default()
         };

@@ -14,6 +14,8 @@ use crate::types::{PageHandle, Span, StreamId};
 pub(crate) enum Release {
     /// A whole segment that nothing uses.
     Segment(SegmentId),
+    /// What a view shows without need, and its addresses if nobody lives there.
+    View(SegmentId),
     /// The whole pages inside a free block of an expandable segment, and its addresses if no page
     /// is left.
     Pages(BlockId),
@@ -41,7 +43,9 @@ impl Heap {
 
     /// All that these pools can give back: in each whole segments before pages.
     pub(super) fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let mut plan = Vec::new();
+        let is_theirs = |lane| pools.contains(&self.pools.lane(lane).pool);
+        let views = self.views_of(is_theirs).into_iter();
+        let mut plan: Vec<Release> = views.map(Release::View).collect();
         for &pool in pools {
             plan.append(&mut self.plan_release_blocks(self.free_blocks(pool)));
         }
@@ -68,9 +72,13 @@ impl Heap {
 
     /// What the default pools can give back of streams that are gone.
     pub(crate) fn plan_release_gone(&self) -> Vec<Release> {
+        let views = self.views_of(|lane| self.pools.lane(lane).is_gone()).into_iter();
+        let mut plan: Vec<Release> = views.map(Release::View).collect();
         let lanes = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
         let lanes = lanes.flat_map(|pool| self.pools.retired_lanes_of(pool));
-        self.plan_release_blocks(lanes.flat_map(|lane| lane.free_blocks(&self.blocks)))
+        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
+        plan.append(&mut self.plan_release_blocks(free));
+        plan
     }
 
     /// A pool's free blocks, stream by stream.
@@ -204,7 +212,11 @@ impl Heap {
     pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
         let block = &self.blocks[id];
         let segment = &self.segments[block.segment];
-        let pages = segment.pages_inside(block.span());
+        let mut pages = segment.pages_inside(block.span());
+        // A page that some view still shows stays, and what lies behind it goes another time.
+        if let Some(shown) = pages.clone().find(|&index| self.is_shown(block.segment, index)) {
+            pages.end = shown;
+        }
         if pages.is_empty() {
             return None;
         }
@@ -248,6 +260,8 @@ impl Heap {
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
+        // Whoever had the bytes last, the addresses are those of the lane that reserved them.
+        self.blocks[id].lane = self.segments[plan.segment].lane;
         self.blocks[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
         let id = self.merge_unmapped(id);

@@ -38,7 +38,7 @@ impl Heap {
         pools.into_iter().find_map(|pool| {
             // A lent block must not be one that can grow.
             let want = Want { expandable: false, ..self.want_from(want, pool) };
-            self.take(&want)
+            self.take_again(&want)
         })
     }
 

@@ -1,6 +1,7 @@
 //! Runs: the state of the heap as PyTorch shows it, with contexts: blocks that lie side by side
 //! with memory behind them, be they a whole fixed segment or a piece of an expandable one.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub struct Run {
 pub struct RunBlock {
     /// Its addresses.
     pub span: Span,
-    /// What it is; never `Unmapped`.
+    /// What it is: `Free`, `Live` or `Waiting`. What is lent shows as what has it does.
     pub state: State,
     /// What the program asked for; on a free block, what was asked for last.
     pub requested_bytes: u64,
@@ -91,8 +92,9 @@ impl Heap {
     pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         // PyTorch looks for a pool's expandable segments at their first block alone.
         let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
-        let mut runs = Vec::new();
-        for (_, segment) in self.segments.iter() {
+        let (mut runs, tenants) = (Vec::new(), self.tenants_by_home());
+        // A view has no memory of its own.
+        for (_, segment) in self.segments.iter().filter(|(_, segment)| !segment.is_view()) {
             if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
                 continue;
             }
@@ -106,7 +108,7 @@ impl Heap {
                     }
                     continue;
                 }
-                let (run, end) = self.run_from(start, segment.serial);
+                let (run, end) = self.run_from(start, segment.serial, &tenants);
                 runs.push(run);
                 at = end.filter(|_| !first_only);
             }
@@ -116,15 +118,22 @@ impl Heap {
     }
 
     /// The run that starts at this block, and the unmapped block behind it, if there is one.
-    fn run_from(&self, start: BlockId, serial: u64) -> (Run, Option<BlockId>) {
+    fn run_from(
+        &self,
+        start: BlockId,
+        serial: u64,
+        tenants: &HashMap<BlockId, (BlockId, u64)>,
+    ) -> (Run, Option<BlockId>) {
         let (mut blocks, mut at) = (Vec::new(), Some(start));
         while let Some(id) = at.filter(|&id| self.blocks[id].state != State::Unmapped) {
             let block = &self.blocks[id];
+            let lent = tenants.get(&id).map(|&(tenant, bytes)| (&self.blocks[tenant], bytes));
+            let (shown, requested_bytes) = lent.unwrap_or((block, block.requested_bytes));
             blocks.push(RunBlock {
                 span: block.span(),
-                state: block.state,
-                requested_bytes: block.requested_bytes,
-                context: self.shared_context(Owner::Block(block.addr.0)),
+                state: shown.state,
+                requested_bytes,
+                context: self.shared_context(Owner::Block(shown.addr.0)),
             });
             at = block.next;
         }

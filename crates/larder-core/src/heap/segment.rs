@@ -2,7 +2,7 @@
 //! to the block that starts there.
 
 use crate::heap::cover::CoverMap;
-use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 use crate::types::{Addr, PageHandle, PoolKind, Span};
 
@@ -13,6 +13,18 @@ pub(crate) enum Backing {
     Fixed,
     /// A range of addresses with pages behind parts of it.
     Expandable { page_bytes: u64, pages: Vec<Option<PageHandle>> },
+    /// A range of addresses in which pages of others are shown a second time.
+    View { parts: Vec<Part> },
+}
+
+/// A page as a view shows it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    /// The page; none if it was taken away.
+    pub(crate) page: Option<PageAt>,
+    /// How far into the view.
+    pub(crate) offset_bytes: u64,
+    pub(crate) size_bytes: u64,
 }
 
 /// One segment.
@@ -34,11 +46,46 @@ pub(crate) struct Segment {
     /// a window is one unit.
     starts: Vec<u32>,
     window_shift: u32,
+    /// Where blocks of all sizes share a segment: for each unit, the small block that was last noted to start
+    /// there. The windows above are for the others then: they are few, and lie close together.
+    fine_starts: Vec<u32>,
 }
 
 impl Segment {
     pub(crate) fn is_expandable(&self) -> bool {
         matches!(self.backing, Backing::Expandable { .. })
+    }
+
+    pub(crate) fn is_view(&self) -> bool {
+        matches!(self.backing, Backing::View { .. })
+    }
+
+    /// What a view shows, in order; nothing if it is none.
+    pub(crate) fn parts(&self) -> &[Part] {
+        match &self.backing {
+            Backing::View { parts } => parts,
+            Backing::Fixed | Backing::Expandable { .. } => &[],
+        }
+    }
+
+    /// Where a view shows a part.
+    pub(crate) fn place_of(&self, part: &Part) -> Span {
+        Span::new(self.span.addr.offset(part.offset_bytes), part.size_bytes)
+    }
+
+    /// How many pages it has of its own.
+    pub(crate) fn page_count(&self) -> u64 {
+        match &self.backing {
+            Backing::Expandable { pages, .. } => pages.iter().flatten().count() as u64,
+            Backing::Fixed | Backing::View { .. } => 0,
+        }
+    }
+
+    pub(crate) fn parts_mut(&mut self) -> &mut [Part] {
+        match &mut self.backing {
+            Backing::View { parts } => parts,
+            Backing::Fixed | Backing::Expandable { .. } => &mut [],
+        }
     }
 
     /// Which pages cover `span`, outwards: every page that has a byte of it.
@@ -67,7 +114,7 @@ impl Segment {
     pub(crate) fn page_bytes(&self) -> u64 {
         match self.backing {
             Backing::Expandable { page_bytes, .. } => page_bytes,
-            Backing::Fixed => self.span.size_bytes,
+            Backing::Fixed | Backing::View { .. } => self.span.size_bytes,
         }
     }
 
@@ -75,7 +122,7 @@ impl Segment {
     pub(crate) fn page(&self, index: usize) -> Option<PageHandle> {
         match &self.backing {
             Backing::Expandable { pages, .. } => pages.get(index).copied().flatten(),
-            Backing::Fixed => None,
+            Backing::Fixed | Backing::View { .. } => None,
         }
     }
 
@@ -97,6 +144,7 @@ impl Segment {
     pub(crate) fn backed_bytes(&self) -> u64 {
         match &self.backing {
             Backing::Fixed => self.span.size_bytes,
+            Backing::View { .. } => 0,
             Backing::Expandable { page_bytes, pages } => {
                 pages.iter().flatten().count() as u64 * page_bytes
             }
@@ -109,12 +157,31 @@ impl Segment {
     }
 
     /// Makes room so that a block may start anywhere below `end`.
-    fn cover(&mut self, end: Addr) {
+    fn cover(&mut self, end: Addr, is_fine: bool) {
+        let units = (end.0 - self.span.addr.0).div_ceil(BLOCK_UNIT_BYTES) as usize;
+        if is_fine && units > self.fine_starts.len() {
+            let grown =
+                if self.is_expandable() { units.max(2 * self.fine_starts.len()) } else { units };
+            self.fine_starts = grow_sparsely(&self.fine_starts, grown);
+        }
         let windows = self.window(Addr(end.0 - 1)) + 1;
         if windows > self.starts.len() {
             self.starts.resize(windows, 0);
         }
     }
+}
+
+/// A copy with more room, all zero. What is zero is not written, so that the host pays for windows in
+/// which blocks start, and hardly for others.
+fn grow_sparsely(starts: &[u32], len: usize) -> Vec<u32> {
+    const CHUNK: usize = 1024;
+    let mut grown = vec![0; len];
+    for (new, old) in grown.chunks_mut(CHUNK).zip(starts.chunks(CHUNK)) {
+        if old.iter().any(|&start| start != 0) {
+            new[..old.len()].copy_from_slice(old);
+        }
+    }
+    grown
 }
 
 /// All segments, and which of them an address lies in.
@@ -129,10 +196,13 @@ pub(crate) struct Segments {
     expandable_count: usize,
     /// How many segments there ever were.
     given: u64,
+    /// Blocks of all sizes share segments.
+    is_fine: bool,
 }
 
 impl Segments {
-    pub(crate) fn new() -> Segments {
+    /// No segments. `is_fine` says whether blocks of all sizes will share them.
+    pub(crate) fn new(is_fine: bool) -> Segments {
         let nowhere = Segment {
             span: Span::new(Addr(0), 0),
             lane: LaneId(0),
@@ -142,9 +212,11 @@ impl Segments {
             oversize: false,
             starts: Vec::new(),
             window_shift: 0,
+            fine_starts: Vec::new(),
         };
         let (spare, cover) = (Vec::new(), CoverMap::default());
-        Segments { slots: vec![nowhere], spare, cover, len: 0, expandable_count: 0, given: 0 }
+        let (slots, len) = (vec![nowhere], 0);
+        Segments { slots, spare, cover, len, expandable_count: 0, given: 0, is_fine }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -162,10 +234,21 @@ impl Segments {
         };
         let window_shift = window_bytes.trailing_zeros();
         let (serial, oversize, starts) = (self.given, false, Vec::new());
-        let segment =
-            Segment { span, lane, first, backing, serial, oversize, starts, window_shift };
+        let fine_starts = Vec::new();
+        let segment = Segment {
+            span,
+            lane,
+            first,
+            backing,
+            serial,
+            oversize,
+            starts,
+            window_shift,
+            fine_starts,
+        };
         self.given += 1;
-        let fixed = !segment.is_expandable();
+        let fixed = matches!(segment.backing, Backing::Fixed);
+        let expandable = segment.is_expandable();
         let id = if let Some(id) = self.spare.pop() {
             self[id] = segment;
             id
@@ -176,15 +259,15 @@ impl Segments {
         self.len += 1;
         if fixed {
             self.cover(id, span);
-        } else {
-            self.expandable_count += 1;
         }
+        self.expandable_count += usize::from(expandable);
         id
     }
 
     /// From here on, blocks of the segment may start anywhere in `span`.
     pub(crate) fn cover(&mut self, id: SegmentId, span: Span) {
-        self[id].cover(span.end());
+        let is_fine = self.is_fine;
+        self[id].cover(span.end(), is_fine);
         self.cover.add(id, self[id].span.addr, span);
     }
 
@@ -195,14 +278,15 @@ impl Segments {
 
     /// Forgets a segment.
     pub(crate) fn remove(&mut self, id: SegmentId) {
-        if self[id].is_expandable() {
-            self.expandable_count -= 1;
-        } else {
-            self.uncover(id, self[id].span);
+        match self[id].backing {
+            Backing::Fixed => self.uncover(id, self[id].span),
+            Backing::Expandable { .. } => self.expandable_count -= 1,
+            Backing::View { .. } => {}
         }
         let segment = &mut self[id];
         segment.span = Span::new(Addr(0), 0);
-        (segment.starts, segment.backing) = (Vec::new(), Backing::Fixed);
+        (segment.starts, segment.fine_starts) = (Vec::new(), Vec::new());
+        segment.backing = Backing::Fixed;
         self.spare.push(id);
         self.len -= 1;
     }
@@ -242,10 +326,54 @@ impl Segments {
         BlockId::from_index(*segment.starts.get(window as usize)?)
     }
 
+    /// A segment, if it is there.
+    pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
+        self.slots.get(id.index()).filter(|segment| segment.span.size_bytes > 0)
+    }
+
+    /// The block of at most 1 MiB that was last noted to start at `addr`, where blocks of all sizes share
+    /// segments. The caller checks that it does.
+    #[inline(never)]
+    pub(crate) fn fine_at(&self, addr: Addr) -> Option<BlockId> {
+        let inside = self.cover.segment_inside(addr, |id| self[id].span.addr);
+        inside.map_or_else(|| self.fine_near(addr), |id| self.fine_in(id, addr))
+    }
+
+    /// The same, but not for segments that start inside a granule.
+    #[inline]
+    pub(crate) fn fine_near(&self, addr: Addr) -> Option<BlockId> {
+        self.fine_in(self.cover.segment_near(addr), addr)
+    }
+
+    /// The blocks that were last noted to start at `addr`: one that was large, one that was small. The
+    /// caller checks that they do.
+    #[inline]
+    pub(crate) fn noted_at(&self, id: SegmentId, addr: Addr) -> [Option<BlockId>; 2] {
+        [self.block_in(id, addr), self.fine_in(id, addr)]
+    }
+
+    #[inline]
+    fn fine_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
+        let segment = &self[id];
+        let unit = addr.0.wrapping_sub(segment.span.addr.0) / BLOCK_UNIT_BYTES;
+        BlockId::from_index(*segment.fine_starts.get(unit as usize)?)
+    }
+
     /// Remembers that the block, now handed out, starts at `addr`.
     #[inline]
-    pub(crate) fn note_start(&mut self, id: SegmentId, addr: Addr, block: BlockId) {
-        let segment = &mut self[id];
+    pub(crate) fn note_start(
+        &mut self,
+        id: SegmentId,
+        addr: Addr,
+        size_bytes: u64,
+        block: BlockId,
+    ) {
+        let segment = &mut self.slots[id.index()];
+        if self.is_fine && size_bytes < SMALL_MAX_BYTES {
+            let unit = (addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
+            segment.fine_starts[unit as usize] = block.index();
+            return;
+        }
         let window = segment.window(addr);
         segment.starts[window] = block.index();
     }

@@ -28,6 +28,16 @@ impl Heap {
         let (slots, _) = self.blocks.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().insert(slots, id);
+        self.note_free(id);
+    }
+
+    /// Where blocks are handed out by address, a free one is found by where it starts.
+    #[inline]
+    pub(super) fn note_free(&mut self, id: BlockId) {
+        if self.is_tight {
+            let block = &self.blocks[id];
+            self.segments.note_start(block.segment, block.addr, block.size_bytes, id);
+        }
     }
 
     /// Takes a free block out of its lane's index.
@@ -57,19 +67,23 @@ impl Heap {
         let block = &mut slots[id.place()];
         block.state = State::Free;
         let &mut Block { addr, size_bytes, requested_bytes, expandable, kind, .. } = block;
-        let (prev, next) = (block.prev, block.next);
-        let lane = self.pools.lane_mut(block.lane);
+        let (prev, next, lane_id) = (block.prev, block.next, block.lane);
+        let lane = self.pools.lane_mut(lane_id);
         let freed = Place { kind, stream: lane.stream, addr, size_bytes };
         let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
-        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
-        if slots[place_of(next)].state == State::Free {
+        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour. What lanes
+        // took from each other lies side by side, and is merged where it is one lane's.
+        #[allow(clippy::needless_bitwise_bool)] // One branch for both.
+        let merges =
+            |neighbour: &Block| (neighbour.state == State::Free) & (neighbour.lane == lane_id);
+        if merges(&slots[place_of(next)]) {
             let next = next.unwrap_or(id);
             free.remove(slots, next);
             join(slots, spare, id, next);
             merged_blocks += 1;
         }
-        if slots[place_of(prev)].state == State::Free {
+        if merges(&slots[place_of(prev)]) {
             let prev = prev.unwrap_or(id);
             free.remove(slots, prev);
             join(slots, spare, prev, id);

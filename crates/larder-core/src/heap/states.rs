@@ -18,6 +18,8 @@ pub struct SegmentState {
     pub pool: Option<PoolId>,
     /// Whether it can grow.
     pub expandable: bool,
+    /// Whether it shows pages of others, and has no memory of its own.
+    pub view: bool,
     /// Bytes with memory behind them.
     pub backed_bytes: u64,
     /// Its blocks, in the order of their addresses, without a gap.
@@ -90,6 +92,7 @@ impl Heap {
                     kind: lane.kind,
                     pool: self.pools.pool(lane.pool).owner,
                     expandable: segment.is_expandable(),
+                    view: segment.is_view(),
                     backed_bytes: segment.backed_bytes(),
                     blocks: blocks.collect(),
                 }
@@ -139,7 +142,7 @@ impl Heap {
             ..PoolStats::default()
         };
         for segment in self.snapshot_of(pool)? {
-            stats.segments += u64::from(!segment.expandable);
+            stats.segments += u64::from(!segment.expandable && !segment.view);
             for block in segment.blocks {
                 let size_bytes = block.span.size_bytes;
                 match block.state {
@@ -150,7 +153,7 @@ impl Heap {
                     }
                     State::Waiting => stats.active_bytes += size_bytes,
                     State::Free => stats.free_bytes += size_bytes,
-                    State::Unmapped => {}
+                    State::Unmapped | State::Lent | State::Hollow => {}
                 }
             }
         }

@@ -5,6 +5,8 @@ use std::hint::select_unpredictable;
 use crate::heap::block::{Block, State, split};
 use crate::heap::free_index::Spot;
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::tight::tenancy::Followed;
+use crate::heap::tight::trail;
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
 use crate::types::{Addr, StreamId};
@@ -61,7 +63,8 @@ impl Heap {
         self.take_where::<true>(&want)
     }
 
-    /// Hands out a free block, or none if no free block will do.
+    /// Hands out a free block, or none if no free block will do. A request is taken once; who tries again
+    /// later for the same request says so by `take_again`.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
         if self.collecting {
             self.pools.pool_mut(want.pool).searches += 1;
@@ -70,12 +73,103 @@ impl Heap {
         self.take_where::<false>(&Want { lane, ..*want })
     }
 
+    /// The same for a request that found none before.
+    pub(crate) fn take_again(&mut self, want: &Want) -> Option<Addr> {
+        if self.collecting {
+            self.pools.pool_mut(want.pool).searches += 1;
+        }
+        let lane = self.lane_of(want);
+        self.take_fitting::<false>(&Want { lane, ..*want })
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+        if self.is_tight {
+            match self.follow_trail::<PLAIN>(want) {
+                Followed::Taken(addr) => return Some(addr),
+                Followed::Elsewhere => return None,
+                Followed::Lost => {}
+            }
+            let addr = self.take_fitting::<PLAIN>(want);
+            if PLAIN && addr.is_none() {
+                self.note_miss(want);
+            }
+            return addr;
+        }
+        self.take_fitting::<PLAIN>(want)
+    }
+
+    /// Hands out the bytes where a request was put before, if they are free and lie in the free block that
+    /// they were cut out of then.
+    #[inline]
+    pub(super) fn take_spot<const PLAIN: bool>(
+        &mut self,
+        want: &Want,
+        spot: trail::Spot,
+    ) -> Option<Addr> {
+        self.blocks.reserve();
+        let before_bytes = spot.addr.0 - spot.from.0;
+        #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
+        let is_it = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            let is_there = (block.addr == spot.from) & (block.segment == spot.segment);
+            let is_free = (block.state == State::Free) & (block.lane == want.lane);
+            let has_room = block.size_bytes >= before_bytes + want.size_bytes;
+            // Where blocks are not split, the smallest that will do may be another one by now.
+            let is_right = want.splits | (block.size_bytes == want.size_bytes);
+            is_there & is_free & has_room & is_right
+        };
+        let [large, small] = self.segments.noted_at(spot.segment, spot.from);
+        let Some(id) = large.filter(is_it).or_else(|| small.filter(is_it)) else {
+            return self.take_window::<PLAIN>(want, spot.segment, spot.addr);
+        };
+        let (slots, spare) = self.blocks.parts();
+        let free = self.pools.lane_mut(want.lane).filled()?;
+        free.remove(slots, id);
+        if before_bytes > 0 {
+            split(slots, spare, id, before_bytes);
+            free.insert(slots, id);
+            return Some(self.take_behind::<PLAIN>(want, id));
+        }
+        let block = &slots[id.place()];
+        let cut = cut(want, block, block.size_bytes > want.size_bytes);
+        let rest = cut.splits.then(|| {
+            let rest = split(slots, spare, id, cut.size_bytes);
+            free.insert(slots, rest);
+            rest
+        });
+        let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= self.split_limit_bytes);
+        if let Some(rest) = rest {
+            self.start_age::<PLAIN>(rest);
+            self.note_free(rest);
+        }
+        self.tell_taken::<PLAIN>(want, &cut, &taken);
+        Some(taken.addr)
+    }
+
+    /// Hands out what lies behind a free block, is free, in no index, and large enough.
+    fn take_behind<const PLAIN: bool>(&mut self, want: &Want, before: BlockId) -> Addr {
+        let id = self.blocks[before].next.expect("it was cut off just now");
+        self.start_age::<PLAIN>(before);
+        let cut = cut(want, &self.blocks[id], self.blocks[id].size_bytes > want.size_bytes);
+        if cut.splits {
+            let rest = self.blocks.split(id, cut.size_bytes);
+            self.shelve(rest);
+        }
+        let limit_bytes = self.split_limit_bytes;
+        let (slots, _) = self.blocks.parts();
+        let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
+        self.tell_taken::<PLAIN>(want, &cut, &taken);
+        taken.addr
+    }
+
     /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
     // What is asked of the blocks is asked of one slice of them: what is written to a block might, for
     // all that the compiler knows, change where the blocks are.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
-    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+    fn take_fitting<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
         self.blocks.reserve();
         let found = if PLAIN { None } else { Some(self.take_off_with_care(want)?) };
         let (slots, spare) = self.blocks.parts();
@@ -99,8 +193,12 @@ impl Heap {
         let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
         if let Some(rest) = rest {
             self.start_age::<PLAIN>(rest);
+            self.note_free(rest);
         }
         self.tell_taken::<PLAIN>(want, &cut, &taken);
+        if self.is_tight {
+            self.note_step(want, taken.id);
+        }
         Some(taken.addr)
     }
 
@@ -149,6 +247,9 @@ impl Heap {
         let (slots, _) = self.blocks.parts();
         let taken = make_live::<false>(slots, id, want, cut.size_bytes >= limit_bytes);
         self.tell_taken::<false>(want, &cut, &taken);
+        if self.is_tight {
+            self.note_step(want, taken.id);
+        }
         taken.addr
     }
 
@@ -171,7 +272,7 @@ impl Heap {
         if PLAIN {
             self.note_last(id);
         }
-        self.segments.note_start(segment, addr, id);
+        self.segments.note_start(segment, addr, size_bytes, id);
         let place = Place { kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
         self.record_where::<PLAIN>(id, Record::Alloc { place, requested_bytes, oversize });

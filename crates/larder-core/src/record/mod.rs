@@ -14,7 +14,7 @@ pub mod stats;
 
 use crate::types::{Addr, DeviceIndex, PoolKind, StreamId};
 use history::History;
-use stats::{Counts, Stats};
+use stats::{Counter, Counts, Stats};
 
 /// Where and how large: what most facts have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,6 +194,11 @@ impl Herald {
     /// Bytes in live allocations, without the cost of all statistics.
     pub fn allocated_bytes(&self) -> u64 {
         self.counts.allocated_bytes()
+    }
+
+    /// Bytes in live blocks and in those that are still awaited.
+    pub(crate) fn active_bytes(&self) -> Counter {
+        self.counts.active_bytes()
     }
 
     /// Peaks become the current values.

@@ -201,6 +201,11 @@ impl Counts {
         }
     }
 
+    /// Bytes in active blocks, without the cost of all statistics.
+    pub(super) fn active_bytes(&self) -> Counter {
+        self.bytes.active().all
+    }
+
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.bytes.live().all.current as u64
     }

@@ -38,6 +38,7 @@ enum Flaw {
     EventIsDoneAtOnce,
     SecondRecordIsIgnored,
     WaitDoesNotWait,
+    FollowsNothing,
     DestroyAcceptsAnything,
     OneHandleForAll,
     ExportAcceptsAnything,
@@ -254,6 +255,14 @@ impl Device for Broken {
         Ok(answer || self.has(Flaw::EventIsDoneAtOnce))
     }
 
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        if self.has(Flaw::FollowsNothing) {
+            Ok(())
+        } else {
+            self.device.follow_event(stream, event)
+        }
+    }
+
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
         if self.has(Flaw::WaitDoesNotWait) { Ok(()) } else { self.device.wait_event(event) }
     }
@@ -362,6 +371,7 @@ fn every_flaw_is_found_by_the_check_that_is_about_it() {
         (Flaw::EventIsDoneAtOnce, "an event waits for the work in front of it"),
         (Flaw::SecondRecordIsIgnored, "a new record forgets the old one"),
         (Flaw::WaitDoesNotWait, "an event does not wait for the work behind it"),
+        (Flaw::FollowsNothing, "a stream that follows an event begins behind it"),
         (Flaw::DestroyAcceptsAnything, "a destroyed event is an error"),
         (Flaw::OneHandleForAll, "a plain allocation has one handle"),
         (Flaw::ExportAcceptsAnything, "only what is held can be shared"),

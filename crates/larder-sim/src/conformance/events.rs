@@ -11,6 +11,7 @@ pub(super) const CHECKS: &[Check] = &[
     ("an event is about one stream", one_stream),
     ("a new record forgets the old one", record_again),
     ("waiting for an event finishes it", wait_event),
+    ("a stream that follows an event begins behind it", follow_event),
     ("waiting for a stream finishes its events", wait_stream),
     ("waiting for the device finishes every stream", wait_device),
     ("a destroyed event is an error", destroyed),
@@ -102,6 +103,31 @@ fn wait_event(subject: &Subject<'_>) -> Outcome {
     expect(subject, event, true, "after waiting for it")?;
     must("wait_event again", subject.device.wait_event(event))?;
     destroy(subject, event)
+}
+
+fn follow_event(subject: &Subject<'_>) -> Outcome {
+    let [held, other] = subject.drive.streams();
+    let [first, second] = [create(subject)?, create(subject)?];
+    subject.drive.hold(held);
+    must("record_event", subject.device.record_event(first, held))?;
+    must("follow_event", subject.device.follow_event(other, first))?;
+    must("record_event", subject.device.record_event(second, other))?;
+    expect(subject, second, false, "while what its stream waits for is held")?;
+    subject.drive.finish(held);
+    must("wait_event", subject.device.wait_event(second))?;
+    expect(subject, first, true, "though what waits for it is done")?;
+    // A new record of the event is nothing to who waited for the old one.
+    must("follow_event", subject.device.follow_event(other, first))?;
+    subject.drive.hold(held);
+    must("record_event", subject.device.record_event(first, held))?;
+    must("wait_stream", subject.device.wait_stream(other))?;
+    expect(subject, first, false, "though its stream is held")?;
+    subject.drive.finish(held);
+    let gone = create(subject)?;
+    destroy(subject, gone)?;
+    must_refuse("following a destroyed event", subject.device.follow_event(other, gone))?;
+    destroy(subject, first)?;
+    destroy(subject, second)
 }
 
 fn wait_stream(subject: &Subject<'_>) -> Outcome {

@@ -13,6 +13,8 @@ pub struct Failure {
     pub steps: usize,
     /// What the run was, in words.
     pub plan: String,
+    /// The policy that was asked for, if the seed would have another.
+    pub policy: Option<String>,
     /// The step of the whole script that failed, from 0; its length if it was the ending.
     pub step: usize,
     /// The operation that failed; none if it was the ending.
@@ -38,7 +40,8 @@ impl fmt::Display for Failure {
         for op in &self.prefix {
             writeln!(f, "    {op}")?;
         }
-        write!(f, "repeat with: larder soak --seed {} --steps {}", self.seed, self.steps)
+        write!(f, "repeat with: larder soak --seed {} --steps {}", self.seed, self.steps)?;
+        self.policy.iter().try_for_each(|policy| write!(f, " --policy {policy}"))
     }
 }
 

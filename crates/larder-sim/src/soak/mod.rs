@@ -10,14 +10,23 @@
 //!   same placements, statistics and device calls. Where device calls fail at random it cannot
 //!   follow, and the first two judge alone.
 //!
+//! Of the tight policy there is no model. There it is what must hold of any allocator that is checked: blocks
+//! keep what was written into them, no two lie on the same bytes, and bytes go from one stream to
+//! another only behind the work that used them.
+//!
 //! What goes wrong comes back as a [`Failure`] with a script cut down to what is needed to see it.
 
+mod abroad;
 mod apart;
 pub mod concurrent;
+mod contents;
 mod failure;
+mod habits;
 mod model;
+mod order;
 mod plan;
 mod pools;
+mod recount;
 mod report;
 mod run;
 mod shrink;
@@ -25,8 +34,10 @@ mod tally;
 mod witness;
 
 pub use failure::Failure;
-pub use plan::{COMBINATIONS, Change, FAULTS_BIT, Plan, Trouble};
+pub use plan::{COMBINATIONS, Change, FAULTS_BIT, Habits, Plan, Trouble};
 pub use report::Report;
+
+use larder_core::Policy;
 
 use crate::script::Op;
 use run::Run;
@@ -35,6 +46,12 @@ use shrink::shrink;
 /// Runs the plan that belongs to the seed, with a script of so many steps.
 pub fn run(seed: u64, steps: usize) -> Result<Report, Box<Failure>> {
     let plan = Plan::new(seed, steps);
+    run_plan(&plan, &plan.script())
+}
+
+/// Runs the plan that belongs to the seed under a policy of the caller's choice.
+pub fn run_under(policy: Policy, seed: u64, steps: usize) -> Result<Report, Box<Failure>> {
+    let plan = Plan::new(seed, steps).under(policy);
     run_plan(&plan, &plan.script())
 }
 
@@ -47,6 +64,7 @@ pub fn run_plan(plan: &Plan, ops: &[Op]) -> Result<Report, Box<Failure>> {
             seed: plan.seed,
             steps: plan.script.steps,
             plan: plan.to_string(),
+            policy: (!plan.is_own_policy()).then(|| plan.policy.name.to_owned()),
             step: finding.step,
             op: ops.get(finding.step).copied(),
             reason: finding.reason,

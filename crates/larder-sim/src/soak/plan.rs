@@ -37,8 +37,21 @@ pub struct Plan {
     pub trouble: Trouble,
     /// The allocator is dropped with everything still live and the troubles still on.
     pub abrupt_end: bool,
+    /// What the program does that scripts have no words for.
+    pub habits: Habits,
     /// The shape of the script.
     pub script: GenerateOptions,
+}
+
+/// What a program does besides its script, where no model follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Habits {
+    /// It destroys streams whose work is done, and makes new ones with the same handle.
+    pub forgets_streams: bool,
+    /// It shares blocks with other processes.
+    pub shares: bool,
+    /// It opens its memory to a peer on the way.
+    pub opens_to_peer: bool,
 }
 
 /// New settings, given right before an allocation. They hang on an allocation and not on a step,
@@ -117,8 +130,7 @@ impl Plan {
     /// The plan that belongs to the seed, for a script of so many steps.
     pub fn new(seed: u64, steps: usize) -> Plan {
         let combination = seed % COMBINATIONS;
-        let is_torch = combination & 1 == 0;
-        let policy = if is_torch { Policy::torch_2_11() } else { Policy::larder() };
+        let policy = policy_of(seed);
         let (faulty, expandable) = (combination & FAULTS_BIT != 0, combination & 4 != 0);
         let streams = (combination / 8) as u32 + 1;
         let mut random = Random::new(seed);
@@ -132,7 +144,40 @@ impl Plan {
         };
         let abrupt_end = random.chance(0.25);
         let judge = policy.clone();
-        Plan { seed, policy, judge, settings, changes, memory_bytes, trouble, abrupt_end, script }
+        let habits = Habits::default();
+        Plan {
+            seed,
+            policy,
+            judge,
+            settings,
+            changes,
+            memory_bytes,
+            trouble,
+            abrupt_end,
+            habits,
+            script,
+        }
+    }
+
+    /// The same plan under another policy.
+    #[must_use]
+    pub fn under(mut self, policy: Policy) -> Plan {
+        if policy.tight {
+            let mut random = Random::new(self.seed ^ 0x07a6_17e5);
+            self.habits = Habits {
+                forgets_streams: random.chance(0.4),
+                shares: random.chance(0.3),
+                opens_to_peer: random.chance(0.3),
+            };
+        }
+        self.judge = policy.clone();
+        self.policy = policy;
+        self
+    }
+
+    /// Whether the policy is the one that the seed gives.
+    pub(super) fn is_own_policy(&self) -> bool {
+        self.policy == policy_of(self.seed)
     }
 
     /// The script.
@@ -146,10 +191,15 @@ impl Plan {
         Config::parse(&self.settings).unwrap_or_default()
     }
 
-    /// Whether the model can run beside the allocator. It knows no device that fails.
+    /// Whether the model can run beside the allocator. It knows no device that fails, and no views.
     pub(super) fn has_model(&self) -> bool {
-        !self.trouble.has_failing_calls()
+        !self.trouble.has_failing_calls() && !self.policy.tight
     }
+}
+
+/// The policy that a seed gives.
+fn policy_of(seed: u64) -> Policy {
+    if seed & 1 == 0 { Policy::torch_2_11() } else { Policy::larder() }
 }
 
 /// A device with room enough, or one on which most scripts run out of memory; and a script to go
@@ -301,6 +351,15 @@ impl fmt::Display for Plan {
         }
         if trouble.tenant_step_bytes_max > 0 {
             write!(f, "; another process takes memory")?;
+        }
+        for (is_on, words) in [
+            (self.habits.forgets_streams, "streams come and go"),
+            (self.habits.shares, "blocks are shared"),
+            (self.habits.opens_to_peer, "a peer comes"),
+        ] {
+            if is_on {
+                write!(f, "; {words}")?;
+            }
         }
         if self.abrupt_end {
             write!(f, "; dropped with memory live")?;

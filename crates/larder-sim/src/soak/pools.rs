@@ -1,10 +1,11 @@
 //! The steps of a run that are about private pools, graph captures and checkpoints.
 
 use larder_core::heap::{Filter, State};
+use larder_core::types::Span;
 use larder_core::{Addr, Error, PoolId, StreamId};
 
 use super::run::{Run, Saved};
-use super::witness::{Outcome, Placed};
+use super::witness::{NOBODY, Outcome, Placed};
 use crate::Calls;
 use crate::script::{Op, Route};
 
@@ -174,7 +175,18 @@ impl Run<'_> {
         {
             return Err(format!("{restored:?} should be {freed:?} and {created:?}"));
         }
+        for addr in restored.freed.iter().chain(&restored.created) {
+            self.forget_block(*addr);
+        }
         let saved = &self.saved[&name];
+        if let Some(order) = &mut self.order {
+            // A stream that is gone uses nothing any more.
+            let live = saved.layout.iter().filter(|placed| placed.live);
+            for placed in live.filter(|placed| placed.stream != NOBODY) {
+                let block = Span::new(placed.addr, placed.size_bytes);
+                order.taken(&self.device, block, placed.stream)?;
+            }
+        }
         let pool = saved.checkpoint.pool();
         if self.allocator.pool_has_live(pool, &restored.created) != Ok(true) {
             return Err("other blocks are live than the checkpoint says".to_owned());

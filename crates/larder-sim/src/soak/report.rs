@@ -46,6 +46,14 @@ pub struct Report {
     pub restores: u64,
     /// Layouts that could not be saved or put back.
     pub refused_checkpoints: u64,
+    /// Streams that were destroyed.
+    pub forgotten_streams: u64,
+    /// Blocks shared with another process.
+    pub shared: u64,
+    /// Steps after which blocks lay in views.
+    pub view_steps: u64,
+    /// Times that a stream was made to wait for another.
+    pub follows: u64,
 }
 
 impl AddAssign for Report {
@@ -70,5 +78,9 @@ impl AddAssign for Report {
         self.deferrals += other.deferrals;
         self.restores += other.restores;
         self.refused_checkpoints += other.refused_checkpoints;
+        self.forgotten_streams += other.forgotten_streams;
+        self.shared += other.shared;
+        self.view_steps += other.view_steps;
+        self.follows += other.follows;
     }
 }

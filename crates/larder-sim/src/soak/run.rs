@@ -9,12 +9,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use larder_core::allocator::history::HistoryOptions;
 use larder_core::heap::State;
 use larder_core::heap::checkpoint::Checkpoint;
+use larder_core::heap::states::SegmentState;
 use larder_core::record::context::{Context, Frame, Stack};
 use larder_core::record::event::Level;
-use larder_core::types::MIB;
+use larder_core::types::{MIB, Span};
 use larder_core::{Addr, Allocator, Error, StreamId};
 
+use super::abroad::Abroad;
+use super::contents;
 use super::model::{self, Model};
+use super::order::Order;
 use super::plan::Plan;
 use super::report::Report;
 use super::tally;
@@ -56,6 +60,13 @@ pub(super) struct Run<'a> {
     /// Every pool that the script has named.
     pub(super) pools: BTreeSet<u32>,
     pub(super) saved: HashMap<u32, Saved>,
+    /// Who uses which bytes, where streams share them.
+    pub(super) order: Option<Order>,
+    /// The blocks that were filled, and with what.
+    pub(super) filled: HashMap<Addr, u64>,
+    /// Streams that are gone.
+    pub(super) gone: BTreeSet<StreamId>,
+    pub(super) abroad: Abroad,
     pub(super) report: Report,
 }
 
@@ -82,7 +93,7 @@ impl<'a> Run<'a> {
             let memory_bytes = plan.memory_bytes;
             Arc::new(SimDevice::new(SimOptions { memory_bytes, faults, ..SimOptions::default() }))
         };
-        let own = device();
+        let (own, abroad) = Abroad::new(plan);
         let allocator = Allocator::new(own.clone(), plan.config(), plan.policy.clone());
         if plan.seed.is_multiple_of(3) {
             remember(&allocator);
@@ -95,6 +106,7 @@ impl<'a> Run<'a> {
             calls_work,
             pages_go: calls_work || !plan.trouble.stubborn,
             capture_is_by_stream: plan.policy.capture_is_by_stream,
+            tight: plan.policy.tight,
         });
         Run {
             plan,
@@ -106,6 +118,10 @@ impl<'a> Run<'a> {
             open_pools: Vec::new(),
             pools: BTreeSet::new(),
             saved: HashMap::new(),
+            order: plan.policy.tight.then(Order::default),
+            filled: HashMap::new(),
+            gone: BTreeSet::new(),
+            abroad,
             report: Report::default(),
         }
     }
@@ -126,6 +142,7 @@ impl<'a> Run<'a> {
     /// Carries out one operation, and checks everything.
     fn step(&mut self, op: Op) -> Result<(), String> {
         self.report.steps += 1;
+        self.revive(op);
         let outcome = match op {
             Op::Alloc { id, size_bytes, stream } => {
                 self.change_settings(id)?;
@@ -141,6 +158,7 @@ impl<'a> Run<'a> {
             }
             Op::Sync { stream } => {
                 self.sync(StreamId(u64::from(stream)));
+                self.forget_now_and_then(StreamId(u64::from(stream)))?;
                 Outcome::Nothing
             }
             Op::Empty => {
@@ -171,7 +189,10 @@ impl<'a> Run<'a> {
         let change = self.plan.changes.iter().find(|change| change.before_id == id);
         let Some(change) = change else { return Ok(()) };
         let before = self.allocator.config();
-        let expected = before.update(&change.settings);
+        let mut expected = before.update(&change.settings);
+        if let Ok(expected) = &mut expected {
+            expected.expandable_segments |= self.plan.policy.tight;
+        }
         let changed = self.allocator.configure(&change.settings);
         if changed.is_ok() != expected.is_ok() {
             return Err(format!("'{}' was taken or refused wrongly", change.settings));
@@ -203,6 +224,7 @@ impl<'a> Run<'a> {
                 let usable =
                     self.allocator.usable_bytes(addr).map_err(|error| error.to_string())?;
                 self.check_strangers(addr, usable)?;
+                self.take_into_use(id, Span::new(addr, usable), stream)?;
                 Outcome::Allocated { addr, size_bytes: usable, requested_bytes: size_bytes, stream }
             }
             Err(Error::OutOfMemory(report)) => {
@@ -262,6 +284,7 @@ impl<'a> Run<'a> {
     fn free(&mut self, id: u64, addr: Addr) -> Result<Outcome, String> {
         let before = self.allocator.stats();
         let events = self.device.calls().record_event;
+        self.leave_use(addr)?;
         let freed = self.allocator.free(addr);
         if freed.is_err() {
             self.tolerate(freed)?;
@@ -282,6 +305,7 @@ impl<'a> Run<'a> {
             return Err("a second free changed something".to_owned());
         }
         self.addresses.remove(&id);
+        self.forget_block(addr);
         self.model.iter_mut().for_each(|model| model.free(addr));
         self.witness.freeing_in_scope(!self.open_pools.is_empty());
         Ok(Outcome::Freed { addr })
@@ -297,7 +321,38 @@ impl<'a> Run<'a> {
         }
         self.model.iter_mut().for_each(|model| model.record_stream(addr, stream));
         self.witness.record_stream(addr, stream, captured);
+        if let Some(order) = self.order.as_mut().filter(|_| !captured) {
+            order.used(addr, stream);
+        }
         Ok(())
+    }
+
+    /// A block was handed out: what others did with its bytes is over when its stream begins, and from
+    /// here on it holds what is written into it.
+    fn take_into_use(&mut self, id: u64, block: Span, stream: StreamId) -> Result<(), String> {
+        let Some(order) = &mut self.order else { return Ok(()) };
+        order.taken(&self.device, block, stream)?;
+        contents::fill(&self.device, block, id)?;
+        self.filled.insert(block.addr, id);
+        self.share_now_and_then(block.addr)
+    }
+
+    /// A block is about to be freed, and holds what was written into it.
+    fn leave_use(&mut self, addr: Addr) -> Result<(), String> {
+        let Some(order) = &mut self.order else { return Ok(()) };
+        if let Some(&id) = self.filled.get(&addr) {
+            let size_bytes =
+                self.allocator.usable_bytes(addr).map_err(|error| error.to_string())?;
+            contents::check(&self.device, Span::new(addr, size_bytes), id)?;
+        }
+        self.witness.uses_end(addr, &order.freeing(&self.device, addr));
+        Ok(())
+    }
+
+    /// A block was freed.
+    pub(super) fn forget_block(&mut self, addr: Addr) {
+        self.filled.remove(&addr);
+        self.order.iter_mut().for_each(|order| order.freed(addr));
     }
 
     fn sync(&mut self, stream: StreamId) {
@@ -344,6 +399,8 @@ impl<'a> Run<'a> {
         self.witness.reuse_in_captures(config.capture_reuse);
         let limit_bytes = config.max_split_bytes;
         self.witness.observe(outcome, &snapshot, &stats, limit_bytes, &self.device)?;
+        self.check_peer()?;
+        self.report.view_steps += u64::from(has_tenant(&snapshot));
         let retries = stats.num_alloc_retries - seen.num_alloc_retries;
         self.report.retries += retries;
         let gave_back = stats.num_device_free > seen.num_device_free;
@@ -377,6 +434,7 @@ impl<'a> Run<'a> {
         self.report.maps = calls.map;
         self.report.unmaps = calls.unmap;
         self.report.failed_calls = calls.failed;
+        self.report.follows = calls.follow_event;
         if !self.plan.abrupt_end {
             self.give_everything_back()?;
             // So that something is live when the allocator goes.
@@ -392,7 +450,16 @@ impl<'a> Run<'a> {
             })
             .map(|block| block.span)
             .collect();
+        for &span in &spans {
+            if let Some(&id) = self.filled.get(&span.addr) {
+                contents::check(&self.device, span, id)?;
+            }
+        }
         drop(self.allocator);
+        if let Some(trespass) = self.device.trespasses().first().filter(|_| self.plan.policy.tight)
+        {
+            return Err(trespass.clone());
+        }
         match spans.into_iter().find(|&span| !self.device.is_accessible(span)) {
             Some(span) => {
                 Err(format!("dropping the allocator took the live block at {}", span.addr))
@@ -414,9 +481,12 @@ impl<'a> Run<'a> {
         }
         self.model = None;
         self.addresses.clear();
+        self.revive_all();
         self.leave_pools()?;
         for addr in self.witness.live() {
+            self.leave_use(addr)?;
             self.allocator.free(addr).map_err(text)?;
+            self.forget_block(addr);
             self.check(&Outcome::Freed { addr })?;
         }
         for stream in 0..self.plan.script.streams {
@@ -443,6 +513,12 @@ impl<'a> Run<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether a block in use lies in a view.
+fn has_tenant(snapshot: &[SegmentState]) -> bool {
+    let views = snapshot.iter().filter(|segment| segment.view);
+    views.flat_map(|view| &view.blocks).any(|block| block.state != State::Hollow)
 }
 
 /// What a panic said.

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 
 use larder_core::Stats;
 use larder_core::heap::State;
-use larder_core::heap::states::{BlockState, SegmentState};
+use larder_core::heap::states::SegmentState;
 use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
 use super::apart;
+use super::recount::{blocks_in, families, recount};
 use super::tally::{self, change, change_pool, counters_mut};
-use crate::{SimDevice, UNIT_BYTES};
+use crate::{Moment, SimDevice, UNIT_BYTES};
 
 /// Fails with a sentence unless the condition holds.
 macro_rules! ensure {
@@ -72,12 +73,12 @@ struct Use {
     stream: StreamId,
     /// It was part of a capture, and does not run.
     captured: bool,
+    /// Where it ended, if somebody said so: when that is over it is done, whoever waited for it.
+    end: Option<Moment>,
 }
 
-/// The kind of pool that a request goes to. Rounding never crosses the limit between the two.
-fn kind_of(requested_bytes: u64) -> PoolKind {
-    if requested_bytes <= MIB { PoolKind::Small } else { PoolKind::Large }
-}
+/// No stream: the one that a block was handed out on is gone.
+pub(super) const NOBODY: StreamId = StreamId(u64::MAX);
 
 /// What the witness relies on.
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +92,16 @@ pub(super) struct Terms {
     pub(super) pages_go: bool,
     /// Captured uses are told apart from those that run, stream by stream.
     pub(super) capture_is_by_stream: bool,
+    /// All sizes and all streams share memory.
+    pub(super) tight: bool,
+}
+
+impl Terms {
+    /// The kind of pool that a request goes to. Rounding never crosses the limit between the two.
+    fn kind_of(self, requested_bytes: u64) -> PoolKind {
+        let is_small = requested_bytes <= MIB && !self.tight;
+        if is_small { PoolKind::Small } else { PoolKind::Large }
+    }
 }
 
 /// Follows along.
@@ -152,7 +163,7 @@ impl Witness {
             return;
         };
         match held.uses.iter_mut().find(|other| other.stream == stream) {
-            None => held.uses.push(Use { stream, captured }),
+            None => held.uses.push(Use { stream, captured, end: None }),
             // A use that runs counts for more than a captured one, if they are told apart.
             Some(known) if self.terms.capture_is_by_stream => known.captured &= captured,
             Some(known) => known.captured |= captured,
@@ -164,6 +175,29 @@ impl Witness {
         for held in self.waiting.values_mut() {
             held.uses.retain(|other| other.stream != stream);
         }
+    }
+
+    /// The uses of a live block that is about to be freed end here.
+    pub(super) fn uses_end(&mut self, addr: Addr, ends: &[Moment]) {
+        let uses = self.live.get_mut(&addr).map(|held| &mut held.uses);
+        for other in uses.into_iter().flatten() {
+            other.end = ends.iter().find(|end| end.stream == other.stream).copied();
+        }
+    }
+
+    /// The stream is gone, and its work done.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        for held in self.live.values_mut().chain(self.waiting.values_mut()) {
+            held.uses.retain(|other| other.stream != stream);
+            if held.stream == stream {
+                held.stream = NOBODY;
+            }
+        }
+    }
+
+    /// The live blocks.
+    pub(super) fn live_spans(&self) -> impl Iterator<Item = Span> {
+        self.live.iter().map(|(&addr, held)| Span::new(addr, held.size_bytes))
     }
 
     /// The peaks were reset.
@@ -198,10 +232,10 @@ impl Witness {
             Outcome::Allocated { .. } | Outcome::Nothing => {}
         }
         let waited = stats.num_sync_all_streams > self.seen.num_sync_all_streams;
-        self.complete(snapshot, waited)?;
+        self.complete(snapshot, waited, device)?;
         // A request is served after everything that was done for it.
         if let &Outcome::Allocated { addr, size_bytes, requested_bytes, stream } = outcome {
-            let kind = kind_of(requested_bytes);
+            let kind = self.terms.kind_of(requested_bytes);
             let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
             let (uses, shown_by_graph) = (Vec::new(), false);
             let held =
@@ -305,7 +339,12 @@ impl Witness {
     }
 
     /// Blocks that no longer wait were waited for, or all their streams are done.
-    fn complete(&mut self, snapshot: &[SegmentState], waited: bool) -> Result<(), String> {
+    fn complete(
+        &mut self,
+        snapshot: &[SegmentState],
+        waited: bool,
+        device: &SimDevice,
+    ) -> Result<(), String> {
         let mut still = BTreeMap::new();
         for (_, block) in blocks_in(snapshot, State::Waiting) {
             let addr = block.span.addr;
@@ -322,7 +361,8 @@ impl Witness {
             // Captured work has not run, and is not waited for. Where uses are not told apart, a
             // graph is taken to show the end of all of them.
             let trusts_graph = held.shown_by_graph && !self.terms.capture_is_by_stream;
-            let runs = held.uses.iter().find(|other| !other.captured);
+            let is_over = |other: &Use| other.end.is_some_and(|end| device.is_over(end));
+            let runs = held.uses.iter().find(|other| !other.captured && !is_over(other));
             if let Some(runs) = runs.filter(|_| self.terms.calls_work && !waited && !trusts_graph) {
                 return Err(format!("{addr} no longer waits, though {} is not done", runs.stream));
             }
@@ -346,8 +386,9 @@ impl Witness {
                     == (held.size_bytes, held.requested_bytes),
                 "the live block at {addr} changed its size"
             );
+            let is_of_stream = self.terms.tight || segment.stream == held.stream;
             ensure!(
-                (segment.stream, segment.kind) == (held.stream, held.kind),
+                is_of_stream && segment.kind == held.kind,
                 "the live block at {addr} lies in a segment of another stream or kind"
             );
             ensure!(device.is_accessible(block.span), "there is no memory behind {addr}");
@@ -420,26 +461,17 @@ impl Witness {
         let fits =
             if self.terms.pages_go { used_bytes == held_bytes } else { used_bytes >= held_bytes };
         ensure!(fits, "the device has given us {used_bytes} bytes, and we hold {held_bytes}");
-        let ranges = snapshot.iter().filter(|segment| segment.expandable).count() as u64;
-        let calls = device.calls();
+        let ranges = snapshot.iter().filter(|segment| segment.expandable || segment.view);
+        let (ranges, calls) = (ranges.count() as u64, device.calls());
+        let reserved = calls.reserve - calls.unreserve;
+        // Addresses of a view that could not be made may linger where calls fail.
+        let lingers = self.terms.tight && !self.terms.calls_work && reserved > ranges;
         ensure!(
-            calls.reserve - calls.unreserve == ranges,
-            "{} ranges are reserved for {ranges} expandable segments",
-            calls.reserve - calls.unreserve
+            reserved == ranges || lingers,
+            "{reserved} ranges are reserved for {ranges} expandable segments and views"
         );
         Ok(())
     }
-}
-
-/// The blocks in this state, with their segments, in the order of addresses.
-fn blocks_in(
-    snapshot: &[SegmentState],
-    wanted: State,
-) -> impl Iterator<Item = (&SegmentState, &BlockState)> {
-    snapshot
-        .iter()
-        .flat_map(|segment| segment.blocks.iter().map(move |block| (segment, block)))
-        .filter(move |(_, block)| block.state == wanted)
 }
 
 /// Segments do not overlap, and blocks fill them.
@@ -457,50 +489,6 @@ fn check_layout(snapshot: &[SegmentState]) -> Result<(), String> {
         ensure!(reached == segment.span.end(), "the blocks of {:?} end early", segment.span);
     }
     Ok(())
-}
-
-/// Current values from a walk over all blocks.
-fn recount(snapshot: &[SegmentState]) -> Stats {
-    let mut stats = Stats::default();
-    for segment in snapshot {
-        let kind = segment.kind;
-        change_pool(&mut stats.reserved_bytes, kind, segment.backed_bytes as i64);
-        if !segment.expandable {
-            change_pool(&mut stats.segment, kind, 1);
-        }
-        let splits = !segment.expandable && segment.blocks.len() > 1;
-        for block in &segment.blocks {
-            let bytes = block.span.size_bytes as i64;
-            if block.state == State::Live {
-                change_pool(&mut stats.allocation, kind, 1);
-                change_pool(&mut stats.allocated_bytes, kind, bytes);
-            }
-            if matches!(block.state, State::Live | State::Waiting) {
-                change_pool(&mut stats.active, kind, 1);
-                change_pool(&mut stats.active_bytes, kind, bytes);
-                change_pool(&mut stats.requested_bytes, kind, block.requested_bytes as i64);
-            }
-            if block.state == State::Free && splits {
-                change_pool(&mut stats.inactive_split, kind, 1);
-                change_pool(&mut stats.inactive_split_bytes, kind, bytes);
-            }
-        }
-    }
-    stats
-}
-
-fn families(stats: &Stats) -> [(&'static str, &ByPool); 9] {
-    [
-        ("allocation", &stats.allocation),
-        ("segment", &stats.segment),
-        ("active", &stats.active),
-        ("inactive_split", &stats.inactive_split),
-        ("allocated_bytes", &stats.allocated_bytes),
-        ("reserved_bytes", &stats.reserved_bytes),
-        ("active_bytes", &stats.active_bytes),
-        ("inactive_split_bytes", &stats.inactive_split_bytes),
-        ("requested_bytes", &stats.requested_bytes),
-    ]
 }
 
 #[cfg(test)]
@@ -528,6 +516,7 @@ mod tests {
             calls_work: true,
             pages_go: true,
             capture_is_by_stream: true,
+            tight: false,
         };
         let mut witness = Witness::new(terms);
         let mut outcome = Outcome::Nothing;

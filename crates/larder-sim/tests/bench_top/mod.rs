@@ -28,9 +28,11 @@ pub(crate) enum Piece {
 }
 
 /// A device and its allocator.
+#[derive(Clone)]
 pub(crate) struct BenchTop {
     pub(crate) device: Arc<SimDevice>,
     pub(crate) allocator: Arc<Allocator>,
+    pub(crate) is_tight: bool,
 }
 
 impl BenchTop {
@@ -43,8 +45,9 @@ impl BenchTop {
     pub(crate) fn with(options: SimOptions, settings: &str, policy: Policy) -> BenchTop {
         let device = Arc::new(SimDevice::new(options));
         let config = Config::parse(settings).expect("settings that can be read");
+        let is_tight = policy.tight;
         let allocator = Arc::new(Allocator::new(device.clone(), config, policy));
-        BenchTop { device, allocator }
+        BenchTop { device, allocator, is_tight }
     }
 
     /// Under the policy that decides as torch does.
@@ -57,9 +60,10 @@ impl BenchTop {
         BenchTop::new(memory_bytes, settings, Policy::larder())
     }
 
-    /// Tells the story once under each policy: where it does not matter which one decides.
+    /// Tells the story once under each policy that lays memory out as PyTorch does: where it does not matter
+    /// which one decides.
     pub(crate) fn under_each_policy(memory_bytes: u64, settings: &str, story: impl Fn(&BenchTop)) {
-        for policy in Policy::all() {
+        for policy in [Policy::larder(), Policy::torch_2_11()] {
             println!("policy {policy}");
             story(&BenchTop::new(memory_bytes, settings, policy));
         }
@@ -134,6 +138,7 @@ impl BenchTop {
             State::Free => Piece::Free(size_bytes),
             State::Waiting => Piece::Waiting(size_bytes),
             State::Unmapped => Piece::Unmapped(size_bytes),
+            State::Lent | State::Hollow => panic!("no story tells of views"),
         };
         let segments = self.allocator.snapshot().into_iter();
         segments

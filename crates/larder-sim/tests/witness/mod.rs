@@ -140,6 +140,11 @@ impl Device for Witness {
         self.device.query_event(event)
     }
 
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.note("follow_event");
+        self.device.follow_event(stream, event)
+    }
+
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
         self.note("wait_event");
         self.device.wait_event(event)

@@ -32,6 +32,8 @@ use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
 
+use larder_core::Policy;
+
 use super::run::panic_text;
 use ground::{Counts, Ground};
 use plan::Plan;
@@ -114,16 +116,19 @@ pub struct Failure {
     pub steps: usize,
     /// What the run was, in words.
     pub plan: String,
+    /// The policy that was asked for, if one was.
+    pub policy: Option<String>,
     /// What was wrong first.
     pub reason: String,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure { seed, threads, steps, plan, reason } = self;
+        let Failure { seed, threads, steps, plan, policy, reason } = self;
         writeln!(f, "seed {seed} failed: {reason}")?;
         writeln!(f, "plan: {plan}")?;
         write!(f, "repeat with: larder soak --threads {threads} --seed {seed} --steps {steps}")?;
+        policy.iter().try_for_each(|policy| write!(f, " --policy {policy}"))?;
         write!(f, "; threads meet as they like, so it may take some runs")
     }
 }
@@ -132,9 +137,26 @@ impl std::error::Error for Failure {}
 
 /// Runs so many threads, each for so many steps, on one allocator.
 pub fn run(seed: u64, threads: usize, steps: usize) -> Result<Report, Box<Failure>> {
-    let plan = Plan::new(seed, threads, steps);
-    let failure =
-        |reason: String| Box::new(Failure { seed, threads, steps, plan: plan.to_string(), reason });
+    run_plan(&Plan::new(seed, threads, steps), None)
+}
+
+/// The same under a policy of the caller's choice.
+pub fn run_under(
+    policy: Policy,
+    seed: u64,
+    threads: usize,
+    steps: usize,
+) -> Result<Report, Box<Failure>> {
+    let name = policy.name;
+    run_plan(&Plan { policy, ..Plan::new(seed, threads, steps) }, Some(name))
+}
+
+fn run_plan(plan: &Plan, policy: Option<&str>) -> Result<Report, Box<Failure>> {
+    let &Plan { seed, threads, steps, .. } = plan;
+    let failure = |reason: String| {
+        let (plan, policy) = (plan.to_string(), policy.map(str::to_owned));
+        Box::new(Failure { seed, threads, steps, plan, policy, reason })
+    };
     let hung = failure(format!("nobody got on for {} s", PATIENCE.as_secs()));
     let watchdog = Watchdog::new(PATIENCE, move || {
         eprintln!("{hung}");

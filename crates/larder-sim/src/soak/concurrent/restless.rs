@@ -145,6 +145,11 @@ impl Device for Restless {
         self.sim.query_event(event)
     }
 
+    fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError> {
+        self.about(stream, "let wait");
+        self.sim.follow_event(stream, event)
+    }
+
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError> {
         self.dawdle();
         self.sim.wait_event(event)

@@ -1,0 +1,211 @@
+//! Tight: the device calls of the tight policy. The heap says what to do next; it is done, and the heap is
+//! asked again, until the request is served or there is no room.
+
+use crate::allocator::capture::capture_of;
+use crate::allocator::ladder::Grown;
+use crate::allocator::{Allocator, Shelf};
+use crate::device::{Device, DeviceError};
+use crate::error::Error;
+use crate::heap::Want;
+use crate::heap::release::Release;
+use crate::heap::tight::seek::Move;
+use crate::heap::tight::views::{UnviewPlan, ViewPlan};
+use crate::types::{Addr, Span, StreamId};
+
+impl Allocator {
+    /// Makes pages and shows them, until the request has its block.
+    pub(super) fn tighten(&self, shelf: &mut Shelf, want: &Want) -> Result<Grown, Error> {
+        let device = &*self.device;
+        shelf.drop_orphans(device);
+        let open = shelf.open_neighbours(device, want)?;
+        loop {
+            match shelf.heap.plan_move(want, &open) {
+                Move::Fits => {
+                    let addr = shelf.heap.take_again(want);
+                    return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
+                }
+                Move::Claim { span, waits } => {
+                    shelf.follow(device, want.stream, &waits)?;
+                    let addr = shelf.heap.take_claim(want, span, &open);
+                    return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
+                }
+                Move::Window { view, addr, waits } => {
+                    shelf.follow(device, want.stream, &waits)?;
+                    let addr = shelf.heap.take_window_from::<false>(want, view, addr, &open);
+                    return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
+                }
+                Move::Capped => return Ok(Grown::NoRoom),
+                Move::Reserve { page_bytes, size_bytes } => {
+                    let Some(span) = reserve(device, size_bytes)? else { return Ok(Grown::NoRoom) };
+                    shelf.heap.commit_reserve_of(want, span, page_bytes);
+                }
+                Move::Map(plan) => {
+                    let mapped = shelf.map_pages(device, &plan)?;
+                    shelf.tick(device);
+                    let Some(pages) = mapped else { return Ok(Grown::NoRoom) };
+                    shelf.heap.commit_map(&plan, &pages);
+                }
+                Move::View { plan, waits } => {
+                    shelf.thin(device, want.stream)?;
+                    shelf.follow(device, want.stream, &waits)?;
+                    let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
+                    let view = shelf.heap.commit_view(want, &plan, span);
+                    let addr = span.addr.offset(plan.seam.skip_bytes);
+                    let addr = shelf.heap.take_window_from::<false>(want, view, addr, &open);
+                    return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
+                }
+            }
+        }
+    }
+}
+
+/// Reserves addresses; none if there are none.
+fn reserve(device: &dyn Device, size_bytes: u64) -> Result<Option<Span>, Error> {
+    match device.reserve(size_bytes) {
+        Ok(addr) => Ok(Some(Span::new(addr, size_bytes))),
+        Err(DeviceError::OutOfMemory) => Ok(None),
+        Err(error) => Err(Error::Device { call: "reserve addresses", error }),
+    }
+}
+
+impl Shelf {
+    /// The other streams whose free memory the request may have: those that its own can be made to wait
+    /// for, which a captured one cannot.
+    fn open_neighbours(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+    ) -> Result<Vec<StreamId>, Error> {
+        let mut open = self.heap.neighbours(want);
+        // Also where no scope is open: to let a captured stream wait for work that runs breaks its capture.
+        if open.is_empty() || capture_of(device, want.stream)?.is_some() {
+            return Ok(Vec::new());
+        }
+        let mut refused = Ok(());
+        open.retain(|&stream| {
+            let may_wait = self.may_wait_for(device, stream, Some(want.stream));
+            may_wait.unwrap_or_else(|error| {
+                refused = Err(error);
+                false
+            })
+        });
+        refused.map(|()| open)
+    }
+
+    /// Makes a stream wait for what others have been given to do so far.
+    fn follow(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+        others: &[StreamId],
+    ) -> Result<(), Error> {
+        for &other in others {
+            let event = self.record_event(device, other)?;
+            let followed = device.follow_event(stream, event);
+            self.events.give(event);
+            followed.map_err(Error::device("wait for an event"))?;
+        }
+        Ok(())
+    }
+
+    /// Does without views that nobody has, where too much is shown.
+    fn thin(&mut self, device: &dyn Device, own: StreamId) -> Result<(), Error> {
+        let views = self.heap.plan_thinning().into_iter();
+        let plan: Vec<Release> = views.map(Release::View).collect();
+        if plan.is_empty() { Ok(()) } else { self.release_for(device, &plan, Some(own)) }
+    }
+
+    /// Waits for streams whose free memory lies side by side, so that it can be put together again. Streams
+    /// that may be captured are left alone.
+    pub(super) fn unite(
+        &mut self,
+        device: &dyn Device,
+        own: Option<StreamId>,
+    ) -> Result<(), Error> {
+        if !self.heap.policy().tight {
+            return Ok(());
+        }
+        let mut quiet = Vec::new();
+        for stream in self.heap.mixed_streams() {
+            if self.may_wait_for(device, stream, own)? {
+                device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
+                quiet.push(stream);
+            }
+        }
+        self.heap.unite(&quiet);
+        Ok(())
+    }
+
+    /// Maps the pages of a view side by side in addresses of their own. None if the device has no room;
+    /// then, and on an error, nothing of it remains but what the device would not take back.
+    fn show(&mut self, device: &dyn Device, plan: &ViewPlan) -> Result<Option<Span>, Error> {
+        let Some(span) = reserve(device, plan.size_bytes)? else { return Ok(None) };
+        let mut mapped: Vec<Span> = Vec::with_capacity(plan.pages.len());
+        let result = (|| {
+            let mut addr: Addr = span.addr;
+            for &(page, size_bytes) in &plan.pages {
+                let part = Span::new(addr, size_bytes);
+                device.map(part, page).map_err(|error| ("map memory", error))?;
+                mapped.push(part);
+                addr = part.end();
+            }
+            device.set_access(span).map_err(|error| ("give access to memory", error))?;
+            for &peer in self.exports.peers() {
+                let opened = device.set_peer_access(span, peer);
+                opened.map_err(|error| ("give a peer access to memory", error))?;
+            }
+            Ok(())
+        })();
+        let Err((call, error)) = result else { return Ok(Some(span)) };
+        let left: Vec<Span> =
+            mapped.into_iter().filter(|&part| device.unmap(part).is_err()).collect();
+        if left.is_empty() && device.unreserve(span).is_ok() {
+            self.tick(device);
+        } else {
+            self.ruins.push(Ruin { span, mapped: left });
+        }
+        match error {
+            DeviceError::OutOfMemory => Ok(None),
+            error => Err(Error::Device { call, error }),
+        }
+    }
+
+    /// Takes the pages of a plan out of their view, once the work that may use them is done, and gives the
+    /// addresses back if it shows nothing any more.
+    pub(super) fn unshow(&mut self, device: &dyn Device, plan: &UnviewPlan) -> Result<(), Error> {
+        if let Some(stream) = plan.stream.filter(|_| !plan.parts.is_empty()) {
+            device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
+        }
+        for (done, &(_, span)) in plan.parts.iter().enumerate() {
+            if let Err(error) = device.unmap(span) {
+                self.heap.commit_unview(plan, done);
+                return Err(Error::Device { call: "unmap memory", error });
+            }
+        }
+        self.heap.commit_unview(plan, plan.parts.len());
+        if plan.is_whole {
+            let span = self.heap.segment_span(plan.view);
+            device.unreserve(span).map_err(Error::device("give back addresses"))?;
+            self.heap.commit_unreserve_view(plan.view);
+        }
+        Ok(())
+    }
+
+    /// Offers the ruins to the device once more.
+    pub(super) fn clear_ruins(&mut self, device: &dyn Device) {
+        for mut ruin in std::mem::take(&mut self.ruins) {
+            ruin.mapped.retain(|&part| device.unmap(part).is_err());
+            if !ruin.mapped.is_empty() || device.unreserve(ruin.span).is_err() {
+                self.ruins.push(ruin);
+            }
+        }
+    }
+}
+
+/// A view that could not be made, of which the device did not take everything back. It is offered again
+/// whenever memory is given back.
+pub(super) struct Ruin {
+    span: Span,
+    /// Where pages are still mapped. They are at home elsewhere.
+    mapped: Vec<Span>,
+}

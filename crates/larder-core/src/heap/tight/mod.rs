@@ -1,0 +1,123 @@
+//! Tight: a program holds what it uses.
+//!
+//! Physical memory is pages, and each page has one **home**: the address where it is mapped as long as it
+//! exists. All sizes share the lanes of the large pools, so that what is free is free for all. When no free
+//! block holds a request, pages out of several free blocks are mapped a second time, side by side, in a
+//! **view**, and the request gets a block there: it is a **tenant**, and the home blocks under it are
+//! *lent* until it is freed. Views are remembered: where the bytes under one are free again it serves with
+//! no call. And the **trail** puts each request where it lay the last time.
+//!
+//! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
+//! that only where all that is free does not suffice.
+
+pub(crate) mod seek;
+pub(crate) mod stitch;
+mod survey;
+pub(crate) mod tenancy;
+pub(crate) mod trail;
+pub(crate) mod views;
+
+use std::collections::HashMap;
+
+use crate::config::Config;
+use crate::heap::ids::{BlockId, PageAt, SegmentId};
+use crate::types::MIB;
+use trail::{Ask, Trail};
+
+/// The smallest page, and the unit of all of them. What is smaller than this is no tenant.
+pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
+/// The largest page.
+const PAGE_MAX_BYTES: u64 = 64 * MIB;
+/// A page is at most this part of what is held: what is lost in pages that are partly in use grows with
+/// the pages, and must not grow beside what is held.
+const PAGES_MIN: u64 = 1024;
+/// Or this part of what a request needs, though not more than that: a program that is about to hold much
+/// does not have to begin with the smallest pages.
+const GROWTH_PAGES_MIN: u64 = 16;
+const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
+/// Pages are shown at most this many times over, on average. Views that nobody has go before that, those
+/// first that were not used for the longest time.
+pub(crate) const SHOWN_MAX: u64 = 16;
+
+/// How tight: settings.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Tightness {
+    /// New pages are made freely while no more is held than this times the most that was in use.
+    pub(crate) soft: f64,
+    /// New pages are made freely up to here.
+    pub(crate) floor_bytes: u64,
+    /// The size of all pages, if it is set.
+    pub(crate) page_bytes: Option<u64>,
+}
+
+impl Default for Tightness {
+    fn default() -> Tightness {
+        Tightness { soft: 1.0, floor_bytes: 0, page_bytes: None }
+    }
+}
+
+/// What the tight policy knows beside the blocks.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tight {
+    trail: Trail,
+    /// For each tenant, the home blocks that are lent to it, in the order in which they lie under it.
+    tenants: HashMap<BlockId, Vec<BlockId>>,
+    /// In how many views a page is shown.
+    shown: HashMap<PageAt, u32>,
+    /// All views, in the order in which they were made.
+    views: Vec<SegmentId>,
+    tightness: Tightness,
+    /// The request that missed on the usual path last, if nothing was asked for since.
+    missed: Option<Ask>,
+    /// The most that was in use, as far as it was looked at.
+    high_bytes: u64,
+}
+
+impl Tight {
+    /// Takes over what the settings say.
+    pub(super) fn set_tightness(&mut self, config: &Config) {
+        self.tightness = Tightness {
+            soft: config.tight_soft,
+            floor_bytes: config.tight_floor_bytes,
+            page_bytes: config.page_bytes,
+        };
+    }
+
+    /// The largest page that may be made for so much, when so much is held.
+    fn page_limit_bytes(&self, reserved_bytes: u64, more_bytes: u64) -> u64 {
+        self.tightness.page_bytes.unwrap_or_else(|| page_limit_bytes(reserved_bytes, more_bytes))
+    }
+
+    /// The smallest page that may be made.
+    fn page_min_bytes(&self) -> u64 {
+        self.tightness.page_bytes.unwrap_or(PAGE_MIN_BYTES)
+    }
+
+    /// A view serves a request: it is the last of those that go when there are too many.
+    fn note_use(&mut self, view: SegmentId) {
+        if let Some(at) = self.views.iter().position(|&other| other == view) {
+            self.views[at..].rotate_left(1);
+        }
+    }
+}
+
+/// The largest page that may be made for so much, when so much is held.
+fn page_limit_bytes(reserved_bytes: u64, more_bytes: u64) -> u64 {
+    let early_bytes = (more_bytes / GROWTH_PAGES_MIN).min(EARLY_PAGE_MAX_BYTES);
+    let limit_bytes = (reserved_bytes / PAGES_MIN).max(early_bytes);
+    1 << limit_bytes.clamp(PAGE_MIN_BYTES, PAGE_MAX_BYTES).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_grow_with_what_is_held() {
+        assert_eq!(page_limit_bytes(0, 0), 2 * MIB);
+        assert_eq!(page_limit_bytes(4096 * MIB, 0), 4 * MIB);
+        assert_eq!(page_limit_bytes(40_000 * MIB, 0), 32 * MIB);
+        assert_eq!(page_limit_bytes(1 << 40, 0), 64 * MIB);
+        assert_eq!(page_limit_bytes(0, 1 << 40), 4 * MIB, "at first");
+    }
+}

@@ -1,0 +1,212 @@
+//! Stitching: which free pages to show side by side, so that they hold a request that no free block holds.
+//!
+//! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in the
+//! middle of one. So a choice is a head, whole pages, and a tail.
+
+use crate::heap::ids::{PageAt, SegmentId};
+use crate::types::{Addr, Span};
+
+/// A free block, and the pages that it lies on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gap {
+    pub(crate) span: Span,
+    pub(crate) segment: SegmentId,
+    /// Where the segment's pages begin.
+    pub(crate) origin: Addr,
+    pub(crate) page_bytes: u64,
+    /// It lies at the end of what the segment has: what is not used of it now will hold the next growth.
+    pub(crate) is_end: bool,
+}
+
+/// A part of a page at one of its ends, or the whole of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    page: PageAt,
+    size_bytes: u64,
+    page_bytes: u64,
+    addr: Addr,
+}
+
+/// Pages to show side by side, and where in them the request goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Seam {
+    pub(crate) pages: Vec<(PageAt, u64)>,
+    /// How far into the first page the request begins.
+    pub(crate) skip_bytes: u64,
+}
+
+/// What can be had of the free pages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stitch {
+    /// They suffice.
+    Seam(Seam),
+    /// So much more is needed, in whole pages.
+    Short { missing_bytes: u64 },
+}
+
+/// So many heads and tails, the longest, are tried with each other.
+const ENDS_TRIED: usize = 24;
+
+/// Everything free, cut at the pages' ends.
+#[derive(Debug, Default)]
+struct Pieces {
+    /// Pages that end in what is in use before them, longest last.
+    heads: Vec<Piece>,
+    /// Pages that begin free and end in use, longest last.
+    tails: Vec<Piece>,
+    /// Whole pages, those to use first first, with the bytes of all before them and with each.
+    whole: Vec<Piece>,
+    sums: Vec<u64>,
+}
+
+impl Pieces {
+    fn of(gaps: &[Gap]) -> Pieces {
+        let mut pieces = Pieces::default();
+        let mut whole = Vec::new();
+        for gap in gaps {
+            pieces.cut(gap, &mut whole);
+        }
+        // What lies in short gaps is of little use to others; what lies at the end would be left behind
+        // if memory grew there later, so that it comes before all.
+        whole.sort_by_key(|&(rank, piece)| (rank, piece.addr));
+        pieces.whole = whole.into_iter().map(|(_, piece)| piece).collect();
+        let sums = pieces.whole.iter().scan(0, |sum, piece| {
+            *sum += piece.size_bytes;
+            Some(*sum)
+        });
+        pieces.sums = sums.collect();
+        for ends in [&mut pieces.heads, &mut pieces.tails] {
+            ends.sort_by_key(|piece| (piece.size_bytes, piece.addr));
+        }
+        pieces
+    }
+
+    fn cut(&mut self, gap: &Gap, whole: &mut Vec<(u64, Piece)>) {
+        let Gap { span, segment, origin, page_bytes, is_end } = *gap;
+        let piece = |index: u64, from: u64, until: u64| Piece {
+            page: PageAt { segment, index: index as usize },
+            size_bytes: until - from,
+            page_bytes,
+            addr: Addr(from),
+        };
+        let (begin, end) = (span.addr.0 - origin.0, span.end().0 - origin.0);
+        let (first, last) = (begin.div_ceil(page_bytes), end / page_bytes);
+        if begin < first * page_bytes && first <= last {
+            let page_end = origin.0 + first * page_bytes;
+            self.heads.push(piece(first - 1, span.addr.0, page_end));
+        }
+        for index in first..last {
+            let from = origin.0 + index * page_bytes;
+            let rank = if is_end { 0 } else { span.size_bytes };
+            whole.push((rank, piece(index, from, from + page_bytes)));
+        }
+        if last >= first && last * page_bytes < end {
+            self.tails.push(piece(last, origin.0 + last * page_bytes, span.end().0));
+        }
+    }
+
+    /// How much is missing if a head and a tail of these sizes are used, how many whole pages it takes, and
+    /// how much of ends it takes: the less of each, the better, in this order.
+    fn cost(&self, size_bytes: u64, ends_bytes: u64) -> (u64, usize, u64) {
+        let rest_bytes = size_bytes.saturating_sub(ends_bytes);
+        let have_bytes = self.sums.last().copied().unwrap_or(0);
+        let count = self.sums.partition_point(|&sum| sum < rest_bytes);
+        let used = (count + usize::from(rest_bytes > 0)).min(self.whole.len());
+        (rest_bytes.saturating_sub(have_bytes), used, ends_bytes)
+    }
+}
+
+/// Which pages to show side by side for a request.
+pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
+    let pieces = Pieces::of(gaps);
+    let longest = |ends: &[Piece]| {
+        let longest = ends.iter().rev().take(ENDS_TRIED).copied();
+        std::iter::once(None).chain(longest.map(Some)).collect::<Vec<_>>()
+    };
+    let (heads, tails) = (longest(&pieces.heads), longest(&pieces.tails));
+    let bytes = |end: Option<Piece>| end.map_or(0, |piece| piece.size_bytes);
+    let mut best = (pieces.cost(size_bytes, 0), None, None);
+    for &head in &heads {
+        for &tail in &tails {
+            let is_one_page =
+                head.is_some_and(|head| tail.is_some_and(|tail| head.page == tail.page));
+            let cost = pieces.cost(size_bytes, bytes(head) + bytes(tail));
+            if !is_one_page && cost < best.0 {
+                best = (cost, head, tail);
+            }
+        }
+    }
+    let ((missing_bytes, count, _), head, tail) = best;
+    if missing_bytes > 0 {
+        return Stitch::Short { missing_bytes };
+    }
+    let mut left_bytes = size_bytes;
+    let mut seam = Seam { pages: Vec::new(), skip_bytes: 0 };
+    if let Some(head) = head {
+        let used_bytes = head.size_bytes.min(left_bytes);
+        seam.skip_bytes = head.page_bytes - used_bytes;
+        seam.pages.push((head.page, head.page_bytes));
+        left_bytes -= used_bytes;
+    }
+    let mut chosen = pieces.whole[..count].to_vec();
+    chosen.sort_by_key(|piece| piece.addr);
+    for piece in chosen {
+        seam.pages.push((piece.page, piece.page_bytes));
+        left_bytes = left_bytes.saturating_sub(piece.size_bytes);
+    }
+    if let Some(tail) = tail.filter(|_| left_bytes > 0) {
+        seam.pages.push((tail.page, tail.page_bytes));
+    }
+    Stitch::Seam(seam)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: u64 = 2 << 20;
+
+    fn gap(begin_pages: f64, end_pages: f64, is_end: bool) -> Gap {
+        let at = |pages: f64| (pages * PAGE as f64) as u64;
+        let span = Span::new(Addr(at(begin_pages)), at(end_pages) - at(begin_pages));
+        Gap { span, segment: SegmentId::NONE, origin: Addr(0), page_bytes: PAGE, is_end }
+    }
+
+    fn seam(gaps: &[Gap], pages: f64) -> (Vec<usize>, f64) {
+        match stitch(gaps, (pages * PAGE as f64) as u64) {
+            Stitch::Seam(seam) => {
+                let indexes = seam.pages.iter().map(|(page, _)| page.index).collect();
+                (indexes, seam.skip_bytes as f64 / PAGE as f64)
+            }
+            Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
+        }
+    }
+
+    #[test]
+    fn a_head_whole_pages_and_a_tail_make_one_range() {
+        let gaps = [gap(1.5, 3.0, false), gap(7.0, 8.25, false)];
+        assert_eq!(seam(&gaps, 2.75), (vec![1, 2, 7, 8], 0.5));
+        assert_eq!(stitch(&gaps, 3 * PAGE), Stitch::Short { missing_bytes: PAGE / 4 });
+    }
+
+    #[test]
+    fn a_head_is_used_whole_and_the_last_page_from_its_start() {
+        let gaps = [gap(0.25, 1.0, false), gap(4.0, 5.0, false)];
+        assert_eq!(seam(&gaps, 1.5), (vec![0, 4], 0.25));
+    }
+
+    #[test]
+    fn what_lies_at_the_end_is_used_first_and_then_the_short_gaps() {
+        let gaps = [gap(0.0, 4.0, false), gap(8.0, 9.0, false), gap(20.0, 22.0, true)];
+        assert_eq!(seam(&gaps, 3.0), (vec![8, 20, 21], 0.0));
+    }
+
+    #[test]
+    fn a_page_is_not_head_and_tail_at_once() {
+        let gaps = [gap(0.5, 1.0, false), gap(2.0, 2.5, false), gap(5.0, 6.0, false)];
+        assert_eq!(seam(&gaps, 1.75), (vec![0, 5, 2], 0.5));
+        // The only head and the only tail are the two ends of one page, with something live between.
+        let gaps = [gap(0.0, 0.25, false), gap(0.75, 1.0, false), gap(5.0, 6.0, false)];
+        assert!(matches!(stitch(&gaps, PAGE + PAGE / 2), Stitch::Short { .. }));
+    }
+}

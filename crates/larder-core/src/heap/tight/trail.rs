@@ -1,0 +1,273 @@
+//! The trail: what was asked for, in order, and where it was put. A program that repeats itself walks its
+//! own trail, and gets each block where it lay the last time: then it finds every view that it needs made
+//! already, and asks nothing of the device.
+//!
+//! Every request leaves a step. A guide walks along the steps of the past, as far behind as the program is
+//! late: it is set down where the last requests were once the same, and goes on from there step by step, so
+//! that the tenth of ten equal layers is told from the first. When a whole round was walked and every
+//! block got its old place, the round is closed: from then on the program goes round in it, and leaves no
+//! steps. That costs one comparison a request.
+
+use crate::heap::ids::{LaneId, SegmentId};
+use crate::types::Addr;
+
+/// How many requests in a row have to be the same for the guide to be set down.
+const WINDOW: usize = 16;
+/// So many steps are kept; then the trail begins anew. It bounds what the host pays for a program that
+/// never repeats itself.
+const STEPS_MAX: usize = 1 << 20;
+/// A round that was closed once is trusted again after so many steps.
+const TRUST: u32 = 64;
+/// Names no step.
+const NOWHERE: u32 = u32::MAX;
+
+/// What is asked for: how much, and in which lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) size_bytes: u64,
+    pub(crate) lane: LaneId,
+}
+
+impl Ask {
+    fn mixed(self) -> u64 {
+        (self.size_bytes ^ u64::from(self.lane.0) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    }
+}
+
+/// Where a block was put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) segment: SegmentId,
+    pub(crate) addr: Addr,
+    /// Where the free block began that it was cut out of.
+    pub(crate) from: Addr,
+}
+
+impl Spot {
+    const NONE: Spot = Spot { segment: SegmentId::NONE, addr: Addr(0), from: Addr(0) };
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    ask: Ask,
+    spot: Spot,
+    /// What the last requests amounted to, with this one.
+    print: u64,
+    /// The step behind it.
+    next: u32,
+    /// It is part of a round that was closed.
+    is_round: bool,
+}
+
+/// The way of a program through its requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Trail {
+    steps: Vec<Step>,
+    /// The step of the last request.
+    last: u32,
+    /// The step that the next request should be: ahead in the round, or where the guide is.
+    guide: u32,
+    /// Whether the program goes round in a round that was closed.
+    is_round: bool,
+    /// Whether the last request was told where to go, and went there.
+    is_good: bool,
+    /// So many requests in a row went where they were told.
+    good_steps: u32,
+    /// The last requests, as a ring.
+    recent: [u64; WINDOW],
+    at: usize,
+    /// For what the last requests amount to, the last step at which they did; found by its lowest bits.
+    seen: Vec<u32>,
+}
+
+impl Default for Trail {
+    fn default() -> Trail {
+        Trail {
+            steps: Vec::new(),
+            last: NOWHERE,
+            guide: NOWHERE,
+            is_round: false,
+            is_good: false,
+            good_steps: 0,
+            recent: [0; WINDOW],
+            at: 0,
+            seen: Vec::new(),
+        }
+    }
+}
+
+impl Trail {
+    /// A request comes. Says where it was put the last time, if it is one that the program came by before.
+    #[inline]
+    pub(crate) fn walk(&mut self, ask: Ask) -> Option<Spot> {
+        self.recent[self.at % WINDOW] = ask.mixed();
+        self.at = self.at.wrapping_add(1);
+        if self.is_round
+            && let Some(step) = self.steps.get(self.guide as usize)
+            && step.ask == ask
+        {
+            self.last = self.guide;
+            self.guide = step.next;
+            return Some(step.spot);
+        }
+        self.walk_on(ask)
+    }
+
+    /// A request outside of all rounds.
+    #[cold]
+    #[inline(never)]
+    fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
+        if self.is_round {
+            (self.is_round, self.guide, self.good_steps) = (false, NOWHERE, 0);
+        } else {
+            self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
+            if self.try_close() && self.steps[self.guide as usize].ask == ask {
+                let step = self.steps[self.guide as usize];
+                (self.last, self.guide) = (self.guide, step.next);
+                return Some(step.spot);
+            }
+            self.is_round = false;
+        }
+        let print = self.print();
+        let followed = self.steps.get(self.guide as usize).filter(|step| step.ask == ask);
+        let known = followed.is_some().then_some(self.guide).or_else(|| self.find(ask, print));
+        let step = known.map(|at| self.steps[at as usize]);
+        self.guide = step.map_or(NOWHERE, |step| step.next);
+        self.is_good = step.is_some();
+        let spot = step.map(|step| step.spot);
+        self.add(ask, spot.unwrap_or(Spot::NONE), print);
+        spot
+    }
+
+    /// Closes a round if the guide is as far behind as the requests went where they were told; or takes up
+    /// one that was closed before.
+    fn try_close(&mut self) -> bool {
+        let Some(guide) = self.steps.get(self.guide as usize) else { return false };
+        if guide.is_round {
+            self.is_round = self.good_steps >= TRUST;
+            return self.is_round;
+        }
+        let behind = self.steps.len() as u32 - self.guide;
+        if self.good_steps < behind {
+            return false;
+        }
+        for step in &mut self.steps[self.guide as usize..] {
+            step.is_round = true;
+        }
+        if let Some(last) = self.steps.last_mut() {
+            last.next = self.guide;
+        }
+        self.is_round = true;
+        true
+    }
+
+    /// The last step at which the last requests were the same.
+    fn find(&self, ask: Ask, print: u64) -> Option<u32> {
+        let at = *self.seen.get(print as usize & self.seen.len().wrapping_sub(1))?;
+        let step = self.steps.get(at as usize)?;
+        (step.print == print && step.ask == ask).then_some(at)
+    }
+
+    fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
+        if self.steps.len() == STEPS_MAX {
+            self.steps.clear();
+            self.seen.fill(NOWHERE);
+            self.guide = NOWHERE;
+        }
+        if 2 * self.steps.len() >= self.seen.len() {
+            self.seen = vec![NOWHERE; (4 * self.steps.len()).next_power_of_two().max(1 << 10)];
+            for (at, step) in self.steps.iter().enumerate() {
+                let slot = step.print as usize & (self.seen.len() - 1);
+                self.seen[slot] = at as u32;
+            }
+        }
+        let at = self.steps.len() as u32;
+        self.steps.push(Step { ask, spot, print, next: at + 1, is_round: false });
+        let slot = print as usize & (self.seen.len() - 1);
+        (self.seen[slot], self.last) = (at, at);
+    }
+
+    /// What the last requests amount to.
+    fn print(&self) -> u64 {
+        (0..WINDOW).fold(0, |print: u64, back| {
+            let mixed = self.recent[self.at.wrapping_add(back) % WINDOW];
+            (print ^ mixed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
+        })
+    }
+
+    /// Where the last request was told to go, if this is what it asked for.
+    pub(crate) fn told(&self, ask: Ask) -> Option<Spot> {
+        let step = self.steps.get(self.last as usize).filter(|step| step.ask == ask)?;
+        Some(step.spot).filter(|&spot| spot != Spot::NONE)
+    }
+
+    /// Where the last request was put, if this is what it asked for and it is not where it was told to go.
+    #[inline]
+    pub(crate) fn note(&mut self, ask: Ask, spot: Spot) {
+        if let Some(step) = self.steps.get_mut(self.last as usize)
+            && step.ask == ask
+        {
+            self.is_good &= step.spot.addr == spot.addr;
+            step.spot = spot;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(trail: &mut Trail, sizes: &[u64], at: &mut u64) -> usize {
+        let mut known = 0;
+        for &size_bytes in sizes {
+            let ask = Ask { size_bytes, lane: LaneId(0) };
+            let spot = trail.walk(ask);
+            known += usize::from(spot.is_some());
+            *at += 512;
+            let spot =
+                spot.unwrap_or(Spot { segment: SegmentId::NONE, addr: Addr(*at), from: Addr(*at) });
+            trail.note(ask, spot);
+        }
+        known
+    }
+
+    #[test]
+    fn a_program_that_repeats_itself_is_recognised_and_then_never_lost() {
+        let round: Vec<u64> = (0..40).map(|at| 512 * (1 + at * at % 17)).collect();
+        let (mut trail, mut at) = (Trail::default(), 0);
+        assert_eq!(walk(&mut trail, &round, &mut at), 0);
+        assert_eq!(walk(&mut trail, &round, &mut at), 40 - (WINDOW - 1));
+        let steps = trail.steps.len();
+        for _ in 0..5 {
+            assert_eq!(walk(&mut trail, &round, &mut at), 40);
+        }
+        assert_eq!(trail.steps.len(), steps, "what is known is not noted again");
+    }
+
+    /// Training with an evaluation now and then: both are known after they came once each way.
+    #[test]
+    fn a_detour_that_was_taken_before_is_known_from_its_first_step() {
+        let round: Vec<u64> = (0..40).map(|at| 512 * (1 + at * at % 17)).collect();
+        let detour: Vec<u64> = (0..30).map(|at| 4096 * (3 + at * at % 13)).collect();
+        let (mut trail, mut at) = (Trail::default(), 0);
+        for _ in 0..2 {
+            walk(&mut trail, &round, &mut at);
+            walk(&mut trail, &round, &mut at);
+            walk(&mut trail, &detour, &mut at);
+        }
+        assert_eq!(walk(&mut trail, &round, &mut at), 40);
+        assert_eq!(walk(&mut trail, &round, &mut at), 40);
+        assert_eq!(walk(&mut trail, &detour, &mut at), 30);
+        assert_eq!(walk(&mut trail, &round, &mut at), 40);
+    }
+
+    #[test]
+    fn a_trail_that_grew_too_long_begins_anew() {
+        let (mut trail, mut at) = (Trail::default(), 0);
+        for round in 0..STEPS_MAX as u64 / 1000 + 2 {
+            let sizes: Vec<u64> = (0..1000).map(|size| 512 * (round * 1000 + size + 1)).collect();
+            assert_eq!(walk(&mut trail, &sizes, &mut at), 0);
+        }
+        assert!(trail.steps.len() < STEPS_MAX);
+    }
+}

@@ -1,0 +1,212 @@
+//! Views: ranges of addresses in which pages are shown a second time. A view has no memory of its own.
+
+use std::collections::BTreeSet;
+
+use crate::heap::Heap;
+use crate::heap::Want;
+use crate::heap::block::State;
+use crate::heap::growth::PagesBehind;
+use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::segment::{Backing, Part, Segment};
+use crate::heap::tight::SHOWN_MAX;
+use crate::heap::tight::stitch::Seam;
+use crate::heap::tight::survey::{Survey, blocks_under};
+use crate::types::{PageHandle, Span, StreamId};
+
+/// A view to be made: pages that are to be mapped side by side.
+#[derive(Clone, Debug)]
+pub(crate) struct ViewPlan {
+    pub(crate) seam: Seam,
+    /// Each page with its size, in order.
+    pub(crate) pages: Vec<(PageHandle, u64)>,
+    /// How many addresses it takes.
+    pub(crate) size_bytes: u64,
+}
+
+/// Pages of a view to be unmapped from it.
+#[derive(Clone, Debug)]
+pub(crate) struct UnviewPlan {
+    pub(crate) view: SegmentId,
+    /// The stream whose work may still use them; none if it is gone, and its work was waited for.
+    pub(crate) stream: Option<StreamId>,
+    /// Which parts, and where they are mapped.
+    pub(crate) parts: Vec<(usize, Span)>,
+    /// Whether nothing is left of it then, so that its addresses can go back.
+    pub(crate) is_whole: bool,
+}
+
+impl Heap {
+    pub(super) fn plan_view(&self, seam: Seam) -> ViewPlan {
+        let handle = |page: PageAt| {
+            self.segments[page.segment].page(page.index).expect("a free block is backed")
+        };
+        let pages: Vec<_> = seam.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
+        let size_bytes = seam.pages.iter().map(|&(_, page_bytes)| page_bytes).sum();
+        ViewPlan { seam, pages, size_bytes }
+    }
+
+    /// The pages of a plan were mapped at these addresses.
+    pub(crate) fn commit_view(&mut self, want: &Want, plan: &ViewPlan, span: Span) -> SegmentId {
+        let mut offset_bytes = 0;
+        let parts = plan.seam.pages.iter().map(|&(page, size_bytes)| {
+            let part = Part { page: Some(page), offset_bytes, size_bytes };
+            offset_bytes += size_bytes;
+            part
+        });
+        let parts: Vec<Part> = parts.collect();
+        for part in &parts {
+            *self.tight.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
+        }
+        let id = self.add_segment(want, span, Backing::View { parts }, State::Hollow);
+        let view = self.blocks[id].segment;
+        self.segments.cover(view, span);
+        self.tight.views.push(view);
+        view
+    }
+
+    /// The views of these lanes.
+    pub(crate) fn views_of(&self, is_theirs: impl Fn(LaneId) -> bool) -> Vec<SegmentId> {
+        let views = self.tight.views.iter().copied();
+        views.filter(|&view| is_theirs(self.segments[view].lane)).collect()
+    }
+
+    /// What of a view can be unmapped: the pages that are free from end to end at home, and those that no
+    /// tenant has any more where it has none.
+    pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
+        let segment = &self.segments[view];
+        let is_empty = self.is_vacant(view);
+        let lanes = self.pools.lanes_of(self.pools.lane(segment.lane).pool);
+        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
+        let survey: Survey =
+            free.map(|id| (self.blocks[id].addr, (self.blocks[id].size_bytes, id))).collect();
+        let is_idle = |page: PageAt| blocks_under(&survey, self.page_span(page)).is_some();
+        let idle = segment
+            .parts()
+            .iter()
+            .enumerate()
+            .filter(|(_, part)| part.page.is_some_and(|page| is_empty || is_idle(page)));
+        let parts: Vec<(usize, Span)> =
+            idle.map(|(at, part)| (at, segment.place_of(part))).collect();
+        let stream = self.pools.lane(segment.lane).living_stream();
+        UnviewPlan { view, stream, parts, is_whole: is_empty }
+    }
+
+    /// The streams of lanes that lie side by side in one segment.
+    pub(crate) fn mixed_streams(&self) -> Vec<StreamId> {
+        let mut streams = BTreeSet::new();
+        for (id, segment) in self.segments.iter() {
+            let lanes = self.chain(id).map(|block| self.blocks[block].lane);
+            for lane in lanes.filter(|&lane| lane != segment.lane) {
+                let both = [lane, segment.lane].map(|lane| self.pools.lane(lane).living_stream());
+                streams.extend(both.into_iter().flatten());
+            }
+        }
+        streams.into_iter().collect()
+    }
+
+    /// All work of these streams is done, and that of those that are gone: what is free of theirs goes to
+    /// the lanes that it is at home with, and merges.
+    pub(crate) fn unite(&mut self, quiet: &[StreamId]) {
+        let is_quiet = |heap: &Heap, lane: LaneId| {
+            heap.pools.lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
+        };
+        let segments: Vec<_> =
+            self.segments.iter().map(|(id, segment)| (id, segment.lane)).collect();
+        for (segment, home) in segments {
+            let astray: Vec<BlockId> = self
+                .chain(segment)
+                .filter(|&id| {
+                    let block = &self.blocks[id];
+                    block.state == State::Free && block.lane != home && is_quiet(self, block.lane)
+                })
+                .collect();
+            for id in astray.into_iter().filter(|_| is_quiet(self, home)).collect::<Vec<_>>() {
+                self.unshelve(id);
+                self.blocks[id].lane = home;
+                let whole = self.merge_and_shelve::<false>(id).id;
+                self.note_free(whole);
+            }
+        }
+    }
+
+    /// Whether nobody lives in a view.
+    pub(crate) fn is_vacant(&self, view: SegmentId) -> bool {
+        let first = &self.blocks[self.segments[view].first];
+        first.state == State::Hollow && !first.is_split()
+    }
+
+    /// The first `count` parts of a plan were unmapped.
+    pub(crate) fn commit_unview(&mut self, plan: &UnviewPlan, count: usize) {
+        for &(at, _) in &plan.parts[..count] {
+            let part = &mut self.segments[plan.view].parts_mut()[at];
+            let Some(page) = part.page.take() else { continue };
+            if let Some(times) = self.tight.shown.get_mut(&page) {
+                *times -= 1;
+                if *times == 0 {
+                    self.tight.shown.remove(&page);
+                }
+            }
+        }
+    }
+
+    /// The addresses of a view that shows nothing went back to the device.
+    pub(crate) fn commit_unreserve_view(&mut self, view: SegmentId) {
+        debug_assert!(self.is_vacant(view));
+        let (first, span) = (self.segments[view].first, self.segments[view].span);
+        self.segments.uncover(view, span);
+        self.blocks.remove(first);
+        self.segments.remove(view);
+        self.tight.views.retain(|&other| other != view);
+    }
+
+    /// The pages that a view shows under a span, if they have one size.
+    pub(in crate::heap) fn pages_shown_behind(
+        &self,
+        span: Span,
+        view: &Segment,
+    ) -> Option<PagesBehind> {
+        let places = view.parts().iter().map(|part| (part, view.place_of(part)));
+        let under: Vec<_> = places.filter(|(_, place)| place.overlaps(span)).collect();
+        let (first, begin) = under.first()?;
+        let page_bytes = first.size_bytes;
+        let handle = |part: &Part| {
+            let page = part.page.filter(|_| part.size_bytes == page_bytes)?;
+            self.segments[page.segment].page(page.index)
+        };
+        let pages: Option<Vec<_>> = under.iter().map(|(part, _)| handle(part)).collect();
+        let span = Span::new(begin.addr, page_bytes * under.len() as u64);
+        Some(PagesBehind { span, page_bytes, pages: pages? })
+    }
+
+    /// Every place at which a view shows a page.
+    pub(in crate::heap) fn shown_pages(&self) -> Vec<Span> {
+        let views = self.tight.views.iter().map(|&view| &self.segments[view]);
+        let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
+        let shown = parts.filter(|(_, part)| part.page.is_some());
+        shown.map(|(view, part)| view.place_of(part)).collect()
+    }
+
+    /// Views to do without, because too much is shown: those that nobody has, the longest unused first.
+    pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
+        let held_pages: u64 = self.segments.iter().map(|(_, segment)| segment.page_count()).sum();
+        let shown: u64 = self.tight.shown.values().map(|&times| u64::from(times)).sum();
+        let mut surplus = shown.saturating_sub(SHOWN_MAX * held_pages);
+        let vacant = self.tight.views.iter().copied().filter(|&view| self.is_vacant(view));
+        let thinned = vacant.take_while(|&view| {
+            let is_needed = surplus > 0;
+            surplus = surplus.saturating_sub(self.segments[view].parts().len() as u64);
+            is_needed
+        });
+        thinned.collect()
+    }
+
+    /// Where a page is at home.
+    pub(super) fn page_span(&self, page: PageAt) -> Span {
+        self.segments[page.segment].span_of(page.index..page.index + 1)
+    }
+
+    /// Whether a page of a home is shown in some view.
+    pub(crate) fn is_shown(&self, segment: SegmentId, index: usize) -> bool {
+        self.tight.shown.contains_key(&PageAt { segment, index })
+    }
+}
