@@ -32,7 +32,7 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
 /// The policy that a text names: whatever the policy was before, it is this one after the text.
 pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     let after = |policy| Settings { policy, ..Settings::default() }.overlay(text).ok();
-    let [first, second] = Policy::all().map(after);
+    let [first, second, _] = Policy::all().map(after);
     let (first, second) = (first?, second?);
     (first.policy == second.policy).then_some(first.policy)
 }

@@ -32,6 +32,14 @@ pub(crate) fn device(value: &Bound<'_, PyAny>) -> PyResult<u32> {
     whole("device", value, u32::MAX)
 }
 
+/// How many times over a program is run.
+pub(crate) fn passes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match whole("passes", value, u64::MAX)? {
+        0 => Err(UsageError::new_err("passes is a whole number from 1, not 0")),
+        passes => Ok(passes),
+    }
+}
+
 /// How many entries are remembered; without a word, all.
 pub(crate) fn max_entries(value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     if value.is_none() { Ok(None) } else { whole("max_entries", value, usize::MAX).map(Some) }

@@ -6,9 +6,11 @@ use larder_sim::Calls;
 use larder_study::compare;
 use larder_study::file::Contents;
 use larder_study::fit;
+use larder_study::passes::Pass;
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::summary;
+use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::watch::Unwatched;
 use larder_study::workload::Addresses;
 use pyo3::prelude::*;
@@ -82,7 +84,17 @@ impl Workload {
         self.0.ops.iter().map(ToString::to_string).collect()
     }
 
-    /// Runs it once.
+    /// The same with every size so many times as large, and up to so many per cent off, both as texts.
+    fn resized(&self, scale: &str, jitter: Option<&str>) -> PyResult<Workload> {
+        let scale = parse_scale(scale).map_err(UsageError::new_err)?;
+        let jitter = jitter.map(str::parse).transpose().map_err(UsageError::new_err)?;
+        let mut workload = self.0.clone();
+        workload.resize(Sizes { scale, jitter });
+        Ok(Workload(workload))
+    }
+
+    /// Runs it so many times over.
+    #[allow(clippy::too_many_arguments)] // They are those of the function in Python.
     fn replay(
         &self,
         py: Python<'_>,
@@ -91,9 +103,11 @@ impl Workload {
         settings: &str,
         memory: Option<u64>,
         addresses: &str,
+        #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Outcome> {
         let setup = set_up(&self.0, policy, settings, memory, addresses)?;
-        let ran = py.detach(|| Replay::new(&self.0, &setup).run(&self.0.ops, &mut ()));
+        let run = || Replay::new(&self.0, &setup).run_passes(&self.0.ops, passes, &mut ());
+        let ran = py.detach(run);
         let outcome = ran.map_err(|error| stopped(name, &error))?;
         let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
         Ok(Outcome {
@@ -161,7 +175,7 @@ impl Workload {
         let setup = set_up(&self.0, policy, settings, Some(limit), addresses)?;
         let found = py.detach(|| fit::fit(&self.0, &setup, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
-        let summary = summary::fit(name, &setup, settings, &fit);
+        let summary = summary::fit(name, &self.0, &setup, settings, &fit);
         Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }
@@ -212,6 +226,17 @@ impl Outcome {
     #[getter]
     fn driver(&self) -> [(u64, u64); 2] {
         [self.run.driver, self.run.driver_last_third].map(|spent| (spent.ns, spent.calls))
+    }
+
+    /// Of each pass: what was active and what was reserved at the peak so far, how many allocations of it
+    /// failed, what its calls for memory would have cost, and how many there were.
+    #[getter]
+    fn passes(&self) -> Vec<(u64, u64, u64, u64, u64)> {
+        let pass = |pass: &Pass| {
+            let Pass { peak_active_bytes, peak_reserved_bytes, ooms, driver } = *pass;
+            (peak_active_bytes, peak_reserved_bytes, ooms, driver.ns, driver.calls)
+        };
+        self.run.passes.iter().map(pass).collect()
     }
 
     /// Bytes of the device in use at the end.

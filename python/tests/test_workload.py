@@ -53,6 +53,48 @@ def test_a_replay_tells_what_the_calls_cost(varlen: Path, tmp_path: Path) -> Non
     assert row.driver_seconds == run.driver_seconds and ">0.2 ms</td>" in larder.compare(script, "")._repr_html_()
 
 
+def test_a_program_that_runs_again_finds_what_is_cached(tmp_path: Path) -> None:
+    script = tmp_path / "again.ops"
+    script.write_text("alloc 1 1000 0\nalloc 2 3000000 0\nrecord 2 5\n")
+    run = larder.replay(script, passes=3)
+    assert [one.driver_calls for one in run.passes] == [2, 0, 0] and run.passes[2].driver_seconds == 0
+    assert {one.peak_reserved_bytes for one in run.passes} == {run.peak_reserved_bytes}
+    assert run.passes[0].overhead == run.overhead and run.passes[0].ooms == 0
+    assert "3 times over" in str(run)
+    assert len(larder.replay(script).passes) == 1 and "times over" not in str(larder.replay(script))
+    with pytest.raises(larder.UsageError, match="passes is a whole number from 1, not 0"):
+        larder.replay(script, passes=0)
+    with pytest.raises(larder.UsageError, match="passes is a whole number"):
+        larder.replay(script, passes=-1)
+
+
+def test_a_program_may_have_other_sizes(workloads: Path, tmp_path: Path) -> None:
+    script = tmp_path / "larger.ops"
+    script.write_text("alloc 1 60000000000 0\n")
+    run = larder.replay(script, scale=4)
+    assert (run.ooms, run.device_bytes) == (0, 320 << 30)
+    assert run.memory_stats["requested_bytes.all.peak"] == 240_000_000_000
+    path = workloads / "prefetch_streams.pickle.gz"
+    first, same, other = (larder.replay(path, jitter=jitter) for jitter in (3, "3:1", "3:2"))
+    assert first.memory_stats == same.memory_stats != other.memory_stats
+    assert "sizes: each up to 3 % off (seed 2)" in str(other)
+    assert "(seed 2)" in str(larder.fit(path, jitter="3:2")) and "(seed 2)" in str(larder.compare(path, "", jitter="3:2"))
+    for call in (larder.replay, larder.compare, larder.fit):
+        with pytest.raises(larder.UsageError, match="a scale is a whole number from 1 to 1024, not '1.5'"):
+            call(script, scale=1.5)  # type: ignore[arg-type]
+        with pytest.raises(larder.UsageError, match="a jitter is a percentage from 0 to below 100"):
+            call(script, jitter=100)
+
+
+def test_tight_is_a_policy_and_not_pytorchs(workloads: Path) -> None:
+    path = workloads / "prefetch_streams.pickle.gz"
+    run = larder.replay(path, policy="tight")
+    assert run.policy == "tight" and run.overhead < larder.replay(path).overhead
+    found = larder.fit(path, policy="tight")
+    for text in (str(run), str(found)):
+        assert "policy tight" in text and "stock PyTorch" not in text
+
+
 def test_scripts_run_too(workloads: Path, tmp_path: Path) -> None:
     run = larder.replay(workloads / "hot_block.ops")
     assert run.operation_count > 0 and run.ooms == 0

@@ -47,12 +47,18 @@ fn main() -> ExitCode {
 
 fn perform(task: Task) -> ExitCode {
     let runner = Runner::new(repository_root());
+    // The test runner's summary is the end of a whole run, so nothing is said after it.
+    let says_last_time = task != Task::Test;
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
         Task::Bench(options) => return measure(&runner, options),
         Task::Threads(options) => {
             let cargo = Path::new(&runner.program);
             return done(bench::threads::run(&runner.root, cargo, options));
+        }
+        Task::Tight(traces) => {
+            let cargo = Path::new(&runner.program);
+            return done(bench::tight::run(&runner.root, cargo, traces.as_deref()));
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),
@@ -69,8 +75,7 @@ fn perform(task: Task) -> ExitCode {
         Task::Lint => Step::lints(&runner.root),
         Task::Tidy => vec![Step::tidy()],
     };
-    // The test runner's summary is the end of a whole run, so nothing is said after it.
-    let result = runner.run(&steps, task != Task::Test);
+    let result = runner.run(&steps, says_last_time);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

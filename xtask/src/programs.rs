@@ -81,8 +81,13 @@ pub(crate) fn target_folder(root: &Path) -> PathBuf {
 
 /// The recorded programs that come with the repository, and those beside it where there are some.
 pub(crate) fn recordings(root: &Path) -> Vec<PathBuf> {
+    recordings_in(&[root.join("workloads"), root.join("../shared/traces")])
+}
+
+/// The recorded programs and scripts in folders.
+pub(crate) fn recordings_in(folders: &[PathBuf]) -> Vec<PathBuf> {
     let mut files = Vec::new();
-    for folder in [root.join("workloads"), root.join("../shared/traces")] {
+    for folder in folders {
         let entries = fs::read_dir(folder).into_iter().flatten().flatten();
         files.extend(entries.map(|entry| entry.path()).filter(|path| {
             let name = path.to_string_lossy();

@@ -1,5 +1,7 @@
 //! What the command line asks for.
 
+use std::path::PathBuf;
+
 use crate::bench::{Options, threads};
 use crate::parity::Seeds;
 use crate::world::World;
@@ -16,6 +18,7 @@ Commands:
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
+  tight    what the policy tight makes of recorded programs, beside the others; writes the docs
   model    the lock, checked by loom over the ways in which threads can interleave
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
@@ -71,7 +74,7 @@ target/judge.
 ";
 
 const BENCH_HELP: &str = "\
-Measures PyTorch 2.11's own allocator and ours, both policies, on the same simulated GPU with the
+Measures PyTorch 2.11's own allocator and ours, torch-2.11 and larder, on the same simulated GPU with the
 same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
 
 Usage: cargo xtask bench [--rounds N] [--quick]
@@ -97,6 +100,20 @@ Options:
   --laid-out   take the programs that lie beside this one, as in target/gpu/threads, and write nothing
 
 What it needs is what parity needs, and taskset.
+";
+
+const TIGHT_HELP: &str = "\
+Runs recorded programs on the simulated GPU under PyTorch 2.11's decisions, with and without expandable
+segments, under larder and under tight, and writes a section of docs/benchmarks.md.
+
+Usage: cargo xtask tight [--traces DIR]
+
+Options:
+  --traces DIR   the folder with the recordings; without it those that bench measures
+
+For tight it also says whether 1.01 times what is in use at the peak is memory enough, what each of six
+passes calls the driver for, and what becomes of the program with sizes 8 and 32 times as large, and with
+sizes up to 3 % off, ten times. It is a measurement: whatever comes out, it ends well.
 ";
 
 const MODEL_HELP: &str = "\
@@ -190,7 +207,7 @@ pub(crate) enum Gpu {
 }
 
 /// Something that can be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Test,
     Lint,
@@ -198,6 +215,8 @@ pub(crate) enum Task {
     Parity(Seeds),
     Bench(Options),
     Threads(threads::Options),
+    /// The folder with the recordings, where it is named.
+    Tight(Option<PathBuf>),
     Model,
     Headers,
     Python,
@@ -216,6 +235,7 @@ impl Task {
             "parity" => Some(Self::Parity(Seeds { from: 1, count: 50, through_interface: false })),
             "bench" => Some(Self::Bench(Options::default())),
             "threads" => Some(Self::Threads(threads::Options::default())),
+            "tight" => Some(Self::Tight(None)),
             "model" => Some(Self::Model),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
@@ -227,7 +247,7 @@ impl Task {
         }
     }
 
-    fn help(self) -> &'static str {
+    fn help(&self) -> &'static str {
         match self {
             Self::Test => TEST_HELP,
             Self::Lint => LINT_HELP,
@@ -235,6 +255,7 @@ impl Task {
             Self::Parity(_) => PARITY_HELP,
             Self::Bench(_) => BENCH_HELP,
             Self::Threads(_) => THREADS_HELP,
+            Self::Tight(_) => TIGHT_HELP,
             Self::Model => MODEL_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
@@ -259,6 +280,7 @@ impl Task {
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,
+            (Self::Tight(traces), "--traces") => *traces = Some(folder(option, rest)?),
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
@@ -273,6 +295,15 @@ impl Task {
 fn rounds<'a>(rest: &mut impl Iterator<Item = &'a String>) -> Result<u64, String> {
     let rounds = number("--rounds", rest)?;
     if rounds > 0 { Ok(rounds) } else { Err("`--rounds` is at least 1".to_owned()) }
+}
+
+/// The folder behind an option.
+fn folder<'a>(
+    option: &str,
+    rest: &mut impl Iterator<Item = &'a String>,
+) -> Result<PathBuf, String> {
+    let value = rest.next().ok_or_else(|| format!("`{option}` takes a folder"))?;
+    Ok(PathBuf::from(value))
 }
 
 /// The number behind an option.
@@ -381,6 +412,18 @@ mod tests {
         assert!(parse("threads --rounds 0").unwrap_err().contains("at least 1"));
         assert_eq!(parse("model"), Ok(Request::Run(Task::Model)));
         assert!(parse("model --rounds 3").unwrap_err().contains("`--rounds`"));
+    }
+
+    #[test]
+    fn tight_takes_a_folder() {
+        let tight = |folder: Option<&str>| {
+            Ok(Request::Run(Task::Tight(folder.map(std::path::PathBuf::from))))
+        };
+        assert_eq!(parse("tight"), tight(None));
+        assert_eq!(parse("tight --traces some/folder"), tight(Some("some/folder")));
+        assert!(parse("tight --traces").unwrap_err().contains("`--traces` takes a folder"));
+        assert!(parse("bench --traces x").unwrap_err().contains("`--traces`"));
+        assert_eq!(parse("tight --help"), Ok(Request::Help(TIGHT_HELP)));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
 use larder_sim::parse_capacity;
 use larder_study::convert::Format;
+use larder_study::sizes::{Jitter, Sizes, parse_scale};
 use larder_study::workload::Addresses;
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
@@ -26,16 +27,25 @@ pub(crate) enum Command {
         common: Common,
         #[command(flatten)]
         conf: Conf,
+        #[command(flatten)]
+        change: Change,
+        /// Run it so many times over in one process; at the end of each time everything is freed, but for
+        /// what the allocator has cached.
+        #[arg(long, default_value_t = 1, value_name = "N",
+              value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+        passes: u64,
         /// Write a line `ID ADDRESS` for each allocation, 0 for out of memory.
         #[arg(long, value_name = "OUT")]
         placements: Option<PathBuf>,
         #[command(flatten)]
         history: History,
     },
-    /// Run it under several settings, side by side; without --policy, under both policies.
+    /// Run it under several settings, side by side; without --policy, under all three policies.
     Compare {
         #[command(flatten)]
         common: Common,
+        #[command(flatten)]
+        change: Change,
         /// Settings to compare, as in PYTORCH_CUDA_ALLOC_CONF; give it several times. Without it,
         /// the settings that people try first.
         #[arg(long = "conf", value_name = "KEY:VALUE,…")]
@@ -47,6 +57,8 @@ pub(crate) enum Command {
         common: Common,
         #[command(flatten)]
         conf: Conf,
+        #[command(flatten)]
+        change: Change,
     },
     /// Measure what its allocations and frees cost.
     Bench {
@@ -99,6 +111,9 @@ pub(crate) enum Command {
         /// Go on with new seeds for so many seconds instead.
         #[arg(long, conflicts_with = "scripts", value_parser = clap::value_parser!(u64).range(1..))]
         seconds: Option<u64>,
+        /// Who decides: larder, tight or torch-2.11. Without it, seeds take larder and torch-2.11 in turns.
+        #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+        policy: Option<Policy>,
     },
 }
 
@@ -108,11 +123,12 @@ pub(crate) struct Common {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
     /// or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Who decides: larder, which is the default, or torch-2.11 exactly as PyTorch 2.11 does.
+    /// Who decides: larder, which is the default; tight, which holds hardly more than what is in use; or
+    /// torch-2.11 exactly as PyTorch 2.11 does.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
-    /// it ran out of memory or nearly did; else 80GiB. For fit: how far it searches, by default up to four
+    /// it ran out of memory or nearly did; else 80GiB; with --scale so many times as much. For fit: how far it searches, by default up to four
     /// times what the program had or holds, and at least up to 80GiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
@@ -132,7 +148,7 @@ pub(crate) struct Common {
 /// How a script is run for its snapshot.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Who decides when a script is run for it: larder, which is the default, or torch-2.11.
+    /// Who decides when a script is run for it: larder, which is the default, tight, or torch-2.11.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// Settings of that run, as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.
@@ -162,6 +178,26 @@ pub(crate) struct History {
     #[arg(long, requires = "history", value_name = "ACTION,…", value_delimiter = ',',
           value_parser = |name: &str| name.parse::<Action>())]
     pub(crate) skip: Vec<Action>,
+}
+
+/// How the sizes of a program are changed before it runs.
+#[derive(Args, Debug)]
+pub(crate) struct Change {
+    /// Make every size so many times as large, a whole number.
+    #[arg(long, default_value_t = 1, value_name = "K", value_parser = parse_scale,
+          allow_hyphen_values = true)]
+    scale: u64,
+    /// Change every size by up to so many per cent, the same size always to the same. SEED is a whole
+    /// number, without it 1.
+    #[arg(long, value_name = "PERCENT[:SEED]", value_parser = |text: &str| text.parse::<Jitter>(),
+          allow_hyphen_values = true)]
+    jitter: Option<Jitter>,
+}
+
+impl Change {
+    pub(crate) fn sizes(&self) -> Sizes {
+        Sizes { scale: self.scale, jitter: self.jitter }
+    }
 }
 
 /// The settings of one run.

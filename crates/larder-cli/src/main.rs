@@ -18,13 +18,14 @@ use larder_core::config::{Backend, Config};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
-use larder_study::compare::{self, USUAL_SETTINGS, both_policies};
+use larder_study::compare::{self, USUAL_SETTINGS, all_policies};
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
-use larder_study::workload::Workload;
+use larder_study::sizes::Sizes;
+use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};
 use listing::{Notes, Wishes};
 use progress::{Bars, Progress};
@@ -55,19 +56,21 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> Result<(), Refusal> {
     match command {
-        Command::Replay { common, conf, placements, history } => {
-            replay(&common, &conf.conf, placements.as_deref(), &history)
+        Command::Replay { common, conf, change, passes, placements, history } => {
+            let course = (change.sizes(), passes);
+            replay(&common, &conf.conf, course, placements.as_deref(), &history)
         }
-        Command::Compare { common, confs } => compare(&common, &confs),
-        Command::Fit { common, conf } => fit_command(&common, &conf.conf),
+        Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
+        Command::Fit { common, conf, change } => fit_command(&common, &conf.conf, change.sizes()),
         Command::Bench { common, conf, repeat, threads, history } => {
             bench_command(&common, &conf.conf, (repeat, threads), history)
         }
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
         }
-        Command::Soak { seed, threads, steps, scripts, seconds } => {
-            soak_command(seed, threads as usize, steps as usize, (scripts, seconds))
+        Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
+            let (threads, steps) = (threads as usize, steps as usize);
+            soak_command(seed, threads, steps, (scripts, seconds), policy.as_ref())
         }
     }
 }
@@ -79,9 +82,17 @@ struct Task {
 }
 
 /// Settings are read before the file: they are quicker to mend.
-fn set_up(common: &Common, conf: &str) -> Result<Task, Refusal> {
+fn set_up(common: &Common, conf: &str, sizes: Sizes) -> Result<Task, Refusal> {
     let config = read_conf(conf)?;
-    let workload = load(common)?;
+    if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
+        return Err(Refusal::Usage(
+            "--addresses recorded: segments have those addresses where they have the recorded sizes, and \
+             --scale and --jitter change the sizes"
+                .to_owned(),
+        ));
+    }
+    let mut workload = load(common)?;
+    workload.resize(sizes);
     let setup = Setup {
         policy: common.policy.clone().unwrap_or_default(),
         config,
@@ -144,12 +155,13 @@ fn name(common: &Common) -> String {
 fn replay(
     common: &Common,
     conf: &str,
+    (sizes, passes): (Sizes, u64),
     placements: Option<&Path>,
     history: &History,
 ) -> Result<(), Refusal> {
     not_standard("--placements", placements)?;
     not_standard("--history", history.out.as_deref())?;
-    let Task { workload, setup } = set_up(common, conf)?;
+    let Task { workload, setup } = set_up(common, conf, sizes)?;
     let replay = Replay::new(&workload, &setup);
     let mut notes = Notes::default();
     notes.placements = placements.map(|_| Vec::new());
@@ -159,7 +171,7 @@ fn replay(
         notes.list(replay.allocator(), &Wishes { level, max_entries, skip })?;
     }
     let outcome = replay
-        .run(&workload.ops, &mut notes)
+        .run_passes(&workload.ops, passes, &mut notes)
         .map_err(|error| stopped(common, &workload, &error))?;
     if let (Some(path), Some(placed)) = (placements, &notes.placements) {
         write_placements(path, placed)
@@ -170,7 +182,7 @@ fn replay(
             .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
     }
     if common.json {
-        print(&json::outcome(&outcome))
+        print(&json::outcome(&workload, &outcome))
     } else {
         let text = summary::outcome(&name(common), &workload, &setup, conf, &outcome);
         print_text(&(text + &unlike(common, &workload)?))
@@ -202,55 +214,61 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
             .and_then(|script| Script::line_of(BufReader::new(script), error.index)),
         _ => None,
     };
+    let sizes = &workload.sizes;
+    let sizes = if sizes.is_same() { String::new() } else { format!("; sizes: {sizes}") };
     Refusal::Input(match line {
-        Some(line) => format!("{file}: line {line}: {}: {}", error.op, error.error),
-        None => format!("{file}: {error}"),
+        Some(line) => format!("{file}: line {line}: {}: {}{sizes}", error.op, error.error),
+        None => format!("{file}: {error}{sizes}"),
     })
 }
 
-/// A person who names no policy sees both: most run stock PyTorch. A program gets the one that is the
-/// default everywhere.
-fn compare(common: &Common, confs: &[String]) -> Result<(), Refusal> {
-    let usual = USUAL_SETTINGS.map(str::to_owned);
+/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that is
+/// the default everywhere.
+fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
+    let (usual, is_usual) = (USUAL_SETTINGS.map(str::to_owned), confs.is_empty());
     let confs = if confs.is_empty() { &usual } else { confs };
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
     let confs = confs.iter().enumerate().filter(is_first);
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
-    let Task { workload, setup } = set_up(common, "")?;
+    let Task { workload, setup } = set_up(common, "", sizes)?;
     let run = |policy: Policy| {
+        // What people try first is meant to save what the tight policy does not waste.
+        let count =
+            if is_usual && policy.tight && common.policy.is_none() { 1 } else { settings.len() };
+        let settings = settings[..count].to_vec();
         let setup = Setup { policy, ..setup.clone() };
-        let rows = compare::compare(&workload, &setup, settings.clone(), &Bars::default())
+        let rows = compare::compare(&workload, &setup, settings, &Bars::default())
             .map_err(|error| stopped(common, &workload, &error))?;
         Ok::<_, Refusal>((setup, rows))
     };
     if common.json {
         let (setup, rows) = run(setup.policy.clone())?;
-        print(&json::rows(&setup, &rows))
+        print(&json::rows(&workload, &setup, &rows))
     } else if common.policy.is_some() {
         let (setup, rows) = run(setup.policy.clone())?;
         let text = summary::rows(&name(common), &workload, &setup, &rows);
         print_text(&(text + &unlike(common, &workload)?))
     } else {
-        let compared = both_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
+        let compared = all_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
         let text = summary::policies(&name(common), &workload, &compared);
         print_text(&(text + &unlike(common, &workload)?))
     }
 }
 
-fn fit_command(common: &Common, conf: &str) -> Result<(), Refusal> {
-    let Task { workload, setup } = set_up(common, conf)?;
+fn fit_command(common: &Common, conf: &str, sizes: Sizes) -> Result<(), Refusal> {
+    let Task { workload, setup } = set_up(common, conf, sizes)?;
     // What the recorded program had is what it may have been too little of.
     let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
     let setup = Setup { memory_bytes: limit_bytes, fraction: None, ..setup };
     let fit = fit::fit(&workload, &setup, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
-    let text = summary::fit(&name(common), &setup, conf, &fit);
+    let text = summary::fit(&name(common), &workload, &setup, conf, &fit);
     if fit.memory_bytes.is_none() {
         return Err(Refusal::Input(format!("{}; --memory gives it more", text.trim_end())));
     }
-    if common.json { print(&json::fit(&setup, &fit)) } else { print_text(&text) }
+    if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
 }
 
 /// A person at a terminal gets a sentence, a program the object that it was promised.
@@ -260,7 +278,7 @@ fn bench_command(
     (repeat, threads): (u64, u64),
     history: Option<usize>,
 ) -> Result<(), Refusal> {
-    let Task { workload, setup } = set_up(common, conf)?;
+    let Task { workload, setup } = set_up(common, conf, Sizes::default())?;
     let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))
@@ -342,6 +360,7 @@ fn soak_command(
     threads: usize,
     steps: usize,
     (scripts, seconds): (u64, Option<u64>),
+    policy: Option<&Policy>,
 ) -> Result<(), Refusal> {
     let start = Instant::now();
     let given = seconds.map(Duration::from_secs);
@@ -353,11 +372,14 @@ fn soak_command(
     while given.map_or(done < scripts, |given| start.elapsed() < given) {
         let seed = seed.wrapping_add(done);
         runs += if threads > 1 {
-            soak::concurrent::run(seed, threads, steps)
-                .map_err(|failure| Refusal::Input(failure.to_string()))?;
+            let run = match policy {
+                Some(policy) => soak::concurrent::run_under(policy.clone(), seed, threads, steps),
+                None => soak::concurrent::run(seed, threads, steps),
+            };
+            run.map_err(|failure| Refusal::Input(failure.to_string()))?;
             1
         } else {
-            soak_alone(seed, steps)?
+            soak_alone(seed, steps, policy)?
         };
         done += 1;
         match given {
@@ -378,8 +400,14 @@ fn soak_command(
 }
 
 /// Runs the script of a seed; how many that came to.
-fn soak_alone(seed: u64, steps: usize) -> Result<u64, Refusal> {
-    let soak = |seed| soak::run(seed, steps).map_err(|failure| Refusal::Input(failure.to_string()));
+fn soak_alone(seed: u64, steps: usize, policy: Option<&Policy>) -> Result<u64, Refusal> {
+    let soak = |seed| {
+        let run = match policy {
+            Some(policy) => soak::run_under(policy.clone(), seed, steps),
+            None => soak::run(seed, steps),
+        };
+        run.map_err(|failure| Refusal::Input(failure.to_string()))
+    };
     soak(seed)?;
     // A seed without faults is run against the naive model alone; its sibling meets them.
     if seed & soak::FAULTS_BIT != 0 {

@@ -147,7 +147,7 @@ fn compare_has_the_driver_time_beside_each_row() {
     let heading = text.lines().find(|line| line.starts_with("settings")).expect("a table");
     assert!(heading.ends_with("driver time"), "{text}");
     let times: Vec<_> = text.lines().filter(|line| line.ends_with(" ms")).collect();
-    assert_eq!(times.len(), 4, "two settings under two policies:\n{text}");
+    assert_eq!(times.len(), 6, "two settings under three policies:\n{text}");
     assert!(times[0].ends_with("   0.2 ms") && times[1].ends_with("   1.5 ms"), "{text}");
     assert_eq!(text.matches("as measured on NVIDIA H200").count(), 1, "{text}");
 }
@@ -160,16 +160,17 @@ fn compare_without_settings_tries_the_usual_ones() {
     assert!(text.contains("least memory: expandable_segments:True"), "{text}");
 }
 
-/// A person who names no policy sees what stock PyTorch does, and what Larder does.
+/// A person who names no policy sees what stock PyTorch does, and what Larder does in either way.
 #[test]
-fn compare_shows_both_policies_and_says_which_is_which() {
+fn compare_shows_all_policies_and_says_which_is_which() {
     let file = workload("gpt2_varlen.pickle.gz");
     let text = stdout(&larder(&["compare", "--conf", ""], Some(&file)));
     let parts: Vec<&str> = text.split("\npolicy ").collect();
-    assert_eq!(parts.len(), 3, "{text}");
+    assert_eq!(parts.len(), 4, "{text}");
     assert!(parts[0].contains("a simulated GPU with 80.00 GiB"), "{text}");
     assert!(parts[1].starts_with("torch-2.11: what stock PyTorch does"), "{text}");
     assert!(parts[2].starts_with("larder: Larder's own"), "{text}");
+    assert!(parts[3].starts_with("tight: what Larder does for least memory"), "{text}");
     // Peak active is what the overhead is made of. PyTorch's peak is the recorded GPU's.
     assert!(parts[1].contains("peak active") && parts[1].contains("(default) [as recorded]"));
     let named = stdout(&larder(&["compare", "--conf", "", "--policy", "torch-2.11"], Some(&file)));
@@ -309,6 +310,17 @@ fn bench_prints_one_line() {
 fn soak_runs_from_a_seed() {
     let text = stdout(&larder(&["soak", "--seed", "4", "--steps", "300", "--scripts", "3"], None));
     assert!(text.contains("every check held"), "{text}");
+}
+
+#[test]
+fn soak_runs_under_a_policy() {
+    for more in [&["--scripts", "2"][..], &["--threads", "2"]] {
+        let soak = ["soak", "--seed", "4", "--steps", "200", "--policy", "tight"];
+        let text = stdout(&larder(&[&soak[..], more].concat(), None));
+        assert!(text.contains("every check held"), "{text}");
+    }
+    let wrong = larder(&["soak", "--policy", "loose"], None);
+    assert_eq!(wrong.status.code(), Some(2));
 }
 
 #[test]

@@ -103,7 +103,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     })
 }
 
-/// Both policies, stock PyTorch's first, for those who named none.
-pub fn both_policies() -> [Policy; 2] {
-    [Policy::torch_2_11(), Policy::default()]
+/// All policies, stock PyTorch's first, for those who named none.
+pub fn all_policies() -> [Policy; 3] {
+    [Policy::torch_2_11(), Policy::default(), Policy::tight()]
 }

@@ -37,11 +37,10 @@ impl Unlike {
 
 /// Replays a recording that ran short of memory, with its own settings, its own memory and stock
 /// PyTorch's policy, and says where that goes another way. A recording that Larder's policy replays
-/// as it was is one of Larder, and no other way either.
+/// as it was is one of Larder, and no other way either. With other sizes there is nothing to compare.
 pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>, ReplayError> {
-    let Some(facts) = workload.recording.as_ref().filter(|facts| facts.memory.is_some()) else {
-        return Ok(None);
-    };
+    let is_told = |facts: &&RecordingFacts| facts.memory.is_some() && workload.sizes.is_same();
+    let Some(facts) = workload.recording.as_ref().filter(is_told) else { return Ok(None) };
     let conf = facts.conf.as_deref().unwrap_or_default();
     let Ok(config) = Config::parse(conf) else { return Ok(None) };
     if config.backend != Backend::Native {

@@ -39,6 +39,7 @@ fn resolution_mb(memory_mb: u64) -> u64 {
 /// memory on a device that was larger than usual, or holds more than that has room for.
 pub fn search_limit_bytes(workload: &Workload) -> u64 {
     let recorded_bytes = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
+    let recorded_bytes = workload.sizes.scaled(recorded_bytes);
     let needed_bytes = recorded_bytes.max(peak_requested_bytes(&workload.ops));
     needed_bytes.saturating_mul(4).clamp(DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES)
 }

@@ -14,6 +14,7 @@ use larder_core::{Allocator, Error, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
+use crate::passes::{self, Pass, Remains};
 use crate::workload::{Addresses, Workload};
 
 /// How much memory a simulated GPU has where nobody says it.
@@ -51,17 +52,18 @@ impl Default for Setup {
 
 impl Setup {
     /// The same with the memory that was given, or else what the recorded program had, or else what
-    /// it is by default.
+    /// it is by default; more of it for a program that was made larger.
     #[must_use]
     pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
-        match (given_bytes, workload.recorded_memory()) {
-            (Some(memory_bytes), _) => Setup { memory_bytes, fraction: None, ..self },
-            (None, Some(memory)) => {
-                let memory_bytes = memory.device_bytes.clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES);
-                Setup { memory_bytes, fraction: memory.fraction, ..self }
-            }
-            (None, None) => Setup { memory_bytes: DEFAULT_MEMORY_BYTES, fraction: None, ..self },
-        }
+        let usual = |memory_bytes| {
+            workload.sizes.scaled(memory_bytes).clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)
+        };
+        let (memory_bytes, fraction) = match (given_bytes, workload.recorded_memory()) {
+            (Some(memory_bytes), _) => (memory_bytes, None),
+            (None, Some(memory)) => (usual(memory.device_bytes), memory.fraction),
+            (None, None) => (usual(DEFAULT_MEMORY_BYTES), None),
+        };
+        Setup { memory_bytes, fraction, ..self }
     }
 
     /// What part of the memory the program may have: by its settings, or else as it was recorded.
@@ -110,9 +112,11 @@ pub struct Outcome {
     pub ooms: u64,
     /// What the first of them said.
     pub first_oom: Option<String>,
-    /// Which operation that was, from 0.
+    /// Which operation of the program that was, from 0.
     pub first_oom_index: Option<usize>,
-    /// How many operations were run.
+    /// The passes, one after the other.
+    pub passes: Vec<Pass>,
+    /// How many operations were run, in all passes together.
     pub operations: u64,
     /// How long the operations took.
     pub elapsed: Duration,
@@ -121,16 +125,21 @@ pub struct Outcome {
 impl Outcome {
     /// Peak reserved over peak active bytes: 1 is no waste.
     pub fn overhead(&self) -> f64 {
-        let active = self.stats.active_bytes.all.peak;
-        if active == 0 { 1.0 } else { self.stats.reserved_bytes.all.peak as f64 / active as f64 }
+        let [reserved, active] = peaks(&self.stats);
+        passes::overhead(reserved, active)
     }
+}
+
+/// Peak reserved and peak active bytes.
+fn peaks(stats: &Stats) -> [u64; 2] {
+    [&stats.reserved_bytes, &stats.active_bytes].map(|bytes| bytes.all.peak.max(0) as u64)
 }
 
 /// Why a replay could not go on: an error that is not out of memory.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ReplayError {
-    /// Which operation, from 0.
+    /// Which operation of the program, from 0. What ends a pass comes behind the program's own.
     pub index: usize,
     /// The operation.
     pub op: Op,
@@ -148,7 +157,7 @@ impl std::error::Error for ReplayError {}
 
 /// Who hears of a replay as it goes.
 pub trait Audience {
-    /// The operation of this number, counted from 0, comes next.
+    /// The operation of this number, counted from 0 through all passes, comes next.
     fn before(&mut self, allocator: &Allocator, index: usize) {
         let _ = (allocator, index);
     }
@@ -192,22 +201,46 @@ impl Replay {
     }
 
     /// Runs all operations.
-    pub fn run<A: Audience>(
+    pub fn run<A: Audience>(self, ops: &[Op], audience: &mut A) -> Result<Outcome, ReplayError> {
+        self.run_passes(ops, 1, audience)
+    }
+
+    /// Runs all operations so many times over. After each time, unless there is but one, what is live is
+    /// freed, all streams get done, and the private pools go.
+    pub fn run_passes<A: Audience>(
         mut self,
         ops: &[Op],
+        count: u64,
         audience: &mut A,
     ) -> Result<Outcome, ReplayError> {
         let start = Instant::now();
+        let operations = ops.len().saturating_mul(count as usize);
+        let remains = Remains::of(ops);
         let (mut first_oom_index, mut settled) = (None, Spent::default());
-        for (index, &op) in ops.iter().enumerate() {
-            if index == last_third(ops.len()) {
-                settled = self.device.spent();
+        let (mut number, mut passes) = (0, Vec::new());
+        for _ in 0..count {
+            let (spent, ooms) = (self.device.spent(), self.ooms);
+            for (index, &op) in ops.iter().enumerate() {
+                if number == last_third(operations) {
+                    settled = self.device.spent();
+                }
+                audience.before(&self.allocator, number);
+                self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
+                if self.ooms > 0 && first_oom_index.is_none() {
+                    first_oom_index = Some(index);
+                }
+                number += 1;
             }
-            audience.before(&self.allocator, index);
-            self.step(op, audience).map_err(|error| ReplayError { index, op, error })?;
-            if self.ooms > 0 && first_oom_index.is_none() {
-                first_oom_index = Some(index);
+            if count > 1 {
+                self.close(&remains, ops.len())?;
             }
+            let [peak_reserved_bytes, peak_active_bytes] = peaks(&self.allocator.stats());
+            passes.push(Pass {
+                peak_reserved_bytes,
+                peak_active_bytes,
+                ooms: self.ooms - ooms,
+                driver: self.device.spent().since(spent),
+            });
         }
         let elapsed = start.elapsed();
         audience.after(&self.allocator);
@@ -221,9 +254,24 @@ impl Replay {
             ooms: self.ooms,
             first_oom: self.first_oom,
             first_oom_index,
-            operations: ops.len() as u64,
+            passes,
+            operations: operations as u64,
             elapsed,
         })
+    }
+
+    /// Ends a pass: nothing of it is left but what the allocator has cached. `behind` is how many
+    /// operations the program has.
+    fn close(&mut self, remains: &Remains, behind: usize) -> Result<(), ReplayError> {
+        let mut live: Vec<u64> = self.live.keys().copied().collect();
+        live.sort_unstable();
+        let uses = |pool| self.allocator.pool_uses(pool_id(pool)).unwrap_or(0);
+        for (offset, op) in remains.closing(&live, uses).into_iter().enumerate() {
+            let index = behind + offset;
+            self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
+        }
+        self.checkpoints.clear();
+        Ok(())
     }
 
     /// Runs all operations and gives the allocator, with all that it remembers.

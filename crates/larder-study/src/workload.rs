@@ -8,6 +8,7 @@ use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError};
 use crate::recording::{RecordedMemory, Recording};
+use crate::sizes::Sizes;
 use crate::watch::Watch;
 
 /// Which addresses the simulated GPU gives to plain allocations.
@@ -41,6 +42,8 @@ pub struct Workload {
     pub segment_addresses: Vec<Span>,
     /// What there is to say about a recording besides its operations.
     pub recording: Option<RecordingFacts>,
+    /// How the sizes were changed since it was read.
+    pub sizes: Sizes,
 }
 
 /// What a summary says about a recording.
@@ -79,6 +82,17 @@ impl Workload {
         self.recording.as_ref().and_then(|facts| facts.conf.as_deref())
     }
 
+    /// Changes every size. The segments of the recorded GPU had other sizes, so that their addresses serve
+    /// no more.
+    pub fn resize(&mut self, sizes: Sizes) {
+        if sizes.is_same() {
+            return;
+        }
+        sizes.change(&mut self.ops);
+        self.segment_addresses.clear();
+        self.sizes = sizes;
+    }
+
     /// Reads a file: a snapshot if it looks like one, else an op script. Of a snapshot the trace of
     /// `device` is taken.
     pub fn load(path: &Path, device: u32, watch: &dyn Watch) -> Result<Workload, LoadError> {
@@ -108,6 +122,28 @@ impl From<Recording> for Workload {
             }),
             ops: recording.ops,
             segment_addresses: recording.segment_addresses,
+            sizes: Sizes::default(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_core::Addr;
+    use larder_core::types::MIB;
+
+    use super::*;
+
+    #[test]
+    fn other_sizes_leave_no_recorded_address() {
+        let ops = vec![Op::Alloc { id: 1, size_bytes: 512, stream: 0 }, Op::Free { id: 1 }];
+        let segment_addresses = vec![Span::new(Addr(MIB), MIB)];
+        let mut workload = Workload { ops, segment_addresses, ..Workload::default() };
+        workload.resize(Sizes::default());
+        assert_eq!((workload.segment_addresses.len(), workload.sizes.is_same()), (1, true));
+        let sizes = Sizes { scale: 8, jitter: None };
+        workload.resize(sizes);
+        assert_eq!(workload.ops[0], Op::Alloc { id: 1, size_bytes: 4096, stream: 0 });
+        assert_eq!((workload.segment_addresses.len(), workload.sizes), (0, sizes));
     }
 }

@@ -36,7 +36,7 @@ from larder.errors import (
     SettingsError,
     UsageError,
 )
-from larder.workload import Comparison, Fit, Replay, compare, fit, replay
+from larder.workload import Comparison, Fit, Pass, Replay, compare, fit, replay
 from larder.snapshot import Snapshot
 from larder.table import Table
 
@@ -64,6 +64,7 @@ __all__ = [
     "Fit",
     "InstallError",
     "OutOfMemoryError",
+    "Pass",
     "Pool",
     "PoolError",
     "Replay",

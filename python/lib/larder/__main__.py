@@ -17,6 +17,12 @@ from typing import NoReturn
 from larder import _native, children, environment, torch
 from larder.errors import Error, InstallError, UsageError
 
+
+def _listed(last: str) -> str:
+    """The policies, as a sentence names them."""
+    return f"{', '.join(_native.POLICIES[:-1])} {last} {_native.POLICIES[-1]}"
+
+
 HELP = f"""\
 usage: python -m larder [options] script.py [arguments]
        python -m larder [options] -m module [arguments]
@@ -27,7 +33,7 @@ that it starts. The program itself needs no change.
 
 options:
   --conf KEY:VALUE,...  Larder's own settings ({', '.join(_native.OWN_KEYS)}), in place of those in LARDER_CONF
-  --policy NAME         who decides: {' or '.join(_native.POLICIES)}; whatever LARDER_CONF says of it
+  --policy NAME         who decides: {_listed('or')}; whatever LARDER_CONF says of it
   --compile             compile the C++ part for the installed PyTorch, print its path, and end
   --env                 print the environment that does it, for a shell to read:
                         larder=$(python -m larder --env) && eval "$larder" && torchrun train.py
@@ -127,7 +133,7 @@ class Request:
             environment.check_own(name, conf)
             return conf
         if self.policy not in _native.POLICIES:
-            raise UsageError(f"--policy: there is no policy '{self.policy}'; there are {' and '.join(_native.POLICIES)}")
+            raise UsageError(f"--policy: there is no policy '{self.policy}'; there are {_listed('and')}")
         if self.conf is not None:
             environment.check_own(name, conf)
             named = [value for key, value in _entries(conf) if key == "policy"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Union, overload
+from typing import NamedTuple, Union, overload
 
 from larder import _native
 from larder.errors import UsageError
@@ -12,10 +12,30 @@ from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
 from larder.table import Table
 
-__all__ = ["Comparison", "Fit", "Replay", "compare", "fit", "replay"]
+__all__ = ["Comparison", "Fit", "Pass", "Replay", "compare", "fit", "replay"]
 
 Source = Union[str, "os.PathLike[str]", Snapshot]
 """An op script or a snapshot: its file, or a `Snapshot`."""
+
+
+class Pass(NamedTuple):
+    """One of the times for which a program was run."""
+
+    peak_active_bytes: int
+    """The most bytes that were live, or still awaited by a stream, at once, from the first pass on."""
+    peak_reserved_bytes: int
+    """The most bytes that were held of the device at once, from the first pass on."""
+    ooms: int
+    """How many allocations of this pass failed."""
+    driver_seconds: float
+    """What the calls of this pass for memory would have cost, those at its end included."""
+    driver_calls: int
+    """How many such calls there were."""
+
+    @property
+    def overhead(self) -> float:
+        """Peak reserved over peak active bytes: 1 is no waste."""
+        return self.peak_reserved_bytes / self.peak_active_bytes if self.peak_active_bytes else 1.0
 
 
 class Replay:
@@ -117,6 +137,13 @@ class Replay:
     def driver_calls_last_third(self) -> int:
         """How many of them came in the last third of the operations."""
         return self._native.driver[1][1]
+
+    @property
+    def passes(self) -> list[Pass]:
+        """The times for which it was run, one after the other."""
+        return [
+            Pass(active, reserved, ooms, ns / 1e9, calls) for active, reserved, ooms, ns, calls in self._native.passes
+        ]
 
     @property
     def elapsed_seconds(self) -> float:
@@ -260,6 +287,12 @@ def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
     return _native.Workload.load(source, device), os.path.basename(os.fspath(source))
 
 
+def _resized(workload: _native.Workload, scale: int, jitter: float | str | None) -> _native.Workload:
+    if scale == 1 and jitter is None:
+        return workload
+    return workload.resized(str(scale), None if jitter is None else str(jitter))
+
+
 def _memory(memory: int | str | None) -> int | None:
     return None if memory is None else memory_bytes(memory)
 
@@ -272,26 +305,39 @@ def replay(
     settings: Settings = "",
     device: int = 0,
     addresses: str = "recorded",
+    passes: int = 1,
+    scale: int = 1,
+    jitter: float | str | None = None,
 ) -> Replay:
     """Runs a script or a recorded program on a simulated GPU, and says what it needed.
 
     source
         An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a `Snapshot`.
     policy
-        Who decides: `larder`, which is the default, or `torch-2.11` exactly as stock PyTorch 2.11 does.
+        Who decides: `larder`, which is the default; `tight`, which holds hardly more than what is in use; or
+        `torch-2.11` exactly as stock PyTorch 2.11 does.
     memory
         How much memory the GPU has. Without it, what the recorded program had, if it ran out of memory or nearly did;
-        else 80 GiB.
+        else 80 GiB; with `scale` so many times as much.
     settings
         As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary.
     device
         Which device's trace to take from a snapshot.
     addresses
-        Which addresses a snapshot's segments get: those of the `recorded` GPU, or the `lowest`.
+        Which addresses a snapshot's segments get: those of the `recorded` GPU, or the `lowest`. With other sizes they
+        are the lowest.
+    passes
+        How many times over it is run in one process. After each time, unless there is but one, everything is freed
+        but what the allocator has cached.
+    scale
+        How many times as large every size is made, a whole number.
+    jitter
+        By up to how many per cent every size is changed, the same size always to the same: 3, or `"3:7"` with a seed.
     """
     workload, name = _load(source, device)
+    workload = _resized(workload, scale, jitter)
     text = settings_text(settings)
-    outcome = workload.replay(name, policy, text, _memory(memory), addresses)
+    outcome = workload.replay(name, policy, text, _memory(memory), addresses, passes)
     return Replay(outcome, name, len(workload))
 
 
@@ -303,6 +349,8 @@ def compare(
     memory: int | str | None = None,
     device: int = 0,
     addresses: str = "recorded",
+    scale: int = 1,
+    jitter: float | str | None = None,
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
@@ -311,7 +359,7 @@ def compare(
     settings
         A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.
 
-    The other arguments are those of `replay`.
+    The other arguments are those of `replay`, without `passes`.
     """
     if settings is None:
         confs = list(_native.USUAL_SETTINGS)
@@ -322,6 +370,7 @@ def compare(
     else:
         raise TypeError(f"settings are a list of texts or dictionaries, not {type(settings).__name__}")
     workload, name = _load(source, device)
+    workload = _resized(workload, scale, jitter)
     outcomes, summary = workload.compare(name, policy, confs, _memory(memory), addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
@@ -335,13 +384,16 @@ def fit(
     settings: Settings = "",
     device: int = 0,
     addresses: str = "recorded",
+    scale: int = 1,
+    jitter: float | str | None = None,
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what the recorded program
+    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the recorded program
     had, if that is more.
     """
     workload, name = _load(source, device)
+    workload = _resized(workload, scale, jitter)
     text = settings_text(settings)
     found = workload.fit(name, policy, text, _memory(memory), addresses)
     return Fit(*found)

@@ -106,7 +106,7 @@ impl Measured {
 }
 
 /// The number behind a key.
-fn field<'a>(printed: &'a str, key: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(printed: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = printed.split_once(&format!("\"{key}\":"))?;
     rest.split([',', '}']).next().map(str::trim)
 }

@@ -12,6 +12,7 @@ mod page;
 mod reading;
 mod table;
 pub(crate) mod threads;
+pub(crate) mod tight;
 mod timing;
 mod workload;
 
@@ -96,7 +97,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
 
 /// The part of the page that is not measured here: it has a command of its own, or needs a card.
 fn kept(page: &str) -> &str {
-    let sections = ["\n## Many threads\n", "\n## On a card\n"];
+    let sections = ["\n## Tight\n", "\n## Many threads\n", "\n## On a card\n"];
     let begin = sections.iter().filter_map(|section| page.find(section)).min();
     begin.map_or("", |at| &page[at..])
 }
@@ -155,6 +156,8 @@ mod tests {
         assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{card}")), card);
         let threads = format!("\n## Many threads\n\n| hot |\n{card}");
         assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{threads}")), threads);
+        let tight = format!("\n## Tight\n\n| gpt2 |\n{threads}");
+        assert_eq!(kept(&format!("# Benchmarks\n\n## Time\n{tight}")), tight);
         assert_eq!(kept("# Benchmarks\n"), "");
     }
 

@@ -73,7 +73,13 @@ impl Table {
     pub(super) fn plain(&self) -> String {
         let lines = || std::iter::once(&self.headings).chain(&self.rows);
         let widths: Vec<usize> = (0..self.headings.len())
-            .map(|at| lines().filter_map(|row| row.get(at)).map(String::len).max().unwrap_or(0))
+            .map(|at| {
+                lines()
+                    .filter_map(|row| row.get(at))
+                    .map(|cell| cell.chars().count())
+                    .max()
+                    .unwrap_or(0)
+            })
             .collect();
         let mut text = String::new();
         for row in lines() {

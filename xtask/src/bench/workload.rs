@@ -72,7 +72,7 @@ pub(super) fn collect(
 }
 
 /// A file's name without its endings.
-fn stem(file: &Path) -> String {
+pub(super) fn stem(file: &Path) -> String {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     name.split('.').next().unwrap_or("").to_owned()
 }

@@ -5,13 +5,16 @@ use serde_json::{Map, Value, json};
 use crate::bench::Measured;
 use crate::compare::Row;
 use crate::fit::Fit;
+use crate::passes::Pass;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
+use crate::sizes::Sizes;
+use crate::workload::Workload;
 
 /// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and what
-/// they cost, and what a reader would have to work out otherwise.
-pub fn outcome(outcome: &Outcome) -> Value {
-    let mut object = Map::new();
+/// they cost, and what a reader would have to work out otherwise. Of several passes there is a list.
+pub fn outcome(workload: &Workload, outcome: &Outcome) -> Value {
+    let mut object = changes(&workload.sizes);
     for (key, value) in outcome.stats.entries() {
         object.insert(key, value.into());
     }
@@ -34,14 +37,49 @@ pub fn outcome(outcome: &Outcome) -> Value {
     // Counted from 1, as people count.
     let first_oom = outcome.first_oom_index.map(|index| index as u64 + 1);
     object.insert("first_oom.operation".into(), first_oom.into());
+    if outcome.passes.len() > 1 {
+        object.insert("passes".into(), outcome.passes.iter().map(pass).collect());
+    }
     Value::Object(object)
+}
+
+fn pass(pass: &Pass) -> Value {
+    json!({
+        "peak_active_bytes": pass.peak_active_bytes,
+        "peak_reserved_bytes": pass.peak_reserved_bytes,
+        "overhead": pass.overhead(),
+        "ooms": pass.ooms,
+        "driver_ns": pass.driver.ns,
+        "driver_calls": pass.driver.calls,
+    })
+}
+
+/// How the sizes of the program were changed; nothing where they were not.
+fn changes(sizes: &Sizes) -> Map<String, Value> {
+    let mut object = Map::new();
+    if sizes.scale != 1 {
+        object.insert("scale".into(), sizes.scale.into());
+    }
+    if let Some(jitter) = sizes.jitter {
+        object.insert("jitter_percent".into(), jitter.percent.into());
+        object.insert("jitter_seed".into(), jitter.seed.into());
+    }
+    object
+}
+
+/// An object with how the sizes were changed in it.
+fn with_changes(workload: &Workload, mut value: Value) -> Value {
+    if let Value::Object(object) = &mut value {
+        object.extend(changes(&workload.sizes));
+    }
+    value
 }
 
 /// One object for each of the settings. Those that the program was recorded with come last, if they
 /// are none of the others.
-pub fn rows(setup: &Setup, rows: &[Row]) -> Value {
+pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
     let row = |row: &Row| {
-        json!({
+        let row = json!({
             "policy": setup.policy.name,
             "conf": row.conf,
             "recorded": row.is_recorded,
@@ -57,21 +95,23 @@ pub fn rows(setup: &Setup, rows: &[Row]) -> Value {
             "driver_calls": row.outcome.driver.calls,
             "driver_last_third_ns": row.outcome.driver_last_third.ns,
             "driver_last_third_calls": row.outcome.driver_last_third.calls,
-        })
+        });
+        with_changes(workload, row)
     };
     Value::Array(rows.iter().map(row).collect())
 }
 
 /// The smallest memory and what it is measured against.
-pub fn fit(setup: &Setup, fit: &Fit) -> Value {
-    json!({
+pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
+    let found = json!({
         "policy": setup.policy.name,
         "fit_bytes": fit.memory_bytes,
         "retries": fit.retries,
         "fit_without_retries_bytes": fit.calm_bytes,
         "peak_active_bytes": fit.peak_active_bytes,
         "ratio": fit.ratio(),
-    })
+    });
+    with_changes(workload, found)
 }
 
 /// The line that `larder bench` prints.

@@ -8,6 +8,7 @@ use crate::bench::Measured;
 use crate::compare::Row;
 use crate::fidelity::Unlike;
 use crate::fit::Fit;
+use crate::passes::Pass;
 use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
@@ -25,18 +26,23 @@ pub fn outcome(
 ) -> String {
     let conf = conf.trim_matches([',', ' ']);
     let conf = if conf.is_empty() { "default settings" } else { conf };
+    let times = match run.passes.len() {
+        0 | 1 => String::new(),
+        passes => format!(", {passes} times over,"),
+    };
     let mut text = format!(
-        "{name}: {} in {:.1} ms ({:.0} ns each)\n\
-         {}, {conf}, on {}\n",
+        "{name}: {}{times} in {:.1} ms ({:.0} ns each)\n\
+         {}, {conf}, on {}\n{}",
         count(workload.ops.len() as u64, "operation"),
         run.elapsed.as_secs_f64() * 1e3,
-        if workload.ops.is_empty() {
+        if run.operations == 0 {
             0.0
         } else {
-            run.elapsed.as_nanos() as f64 / workload.ops.len() as f64
+            run.elapsed.as_nanos() as f64 / run.operations as f64
         },
         policy(&setup.policy),
         gpu(workload, setup),
+        changed(workload),
     );
     if let Some(facts) = &workload.recording {
         text.push_str(&recording(facts));
@@ -71,21 +77,75 @@ pub fn outcome(
         spent(run.driver_last_third),
         driver::measured_on()
     ));
+    text.push_str(&passes(&run.passes));
     if let (Some(first), Some(index)) = (&run.first_oom, run.first_oom_index) {
         let number = index + 1;
+        let pass =
+            run.passes.iter().position(|pass| pass.ooms > 0).filter(|_| run.passes.len() > 1);
+        let pass = pass.map(|pass| format!(" of pass {}", pass + 1)).unwrap_or_default();
         text.push_str(&format!(
-            "\nThe first allocation that failed, operation {number}: {first}\n"
+            "\nThe first allocation that failed, operation {number}{pass}: {first}\n"
         ));
     }
     text
 }
 
+/// The passes one below the other, where there are several.
+fn passes(passes: &[Pass]) -> String {
+    if passes.len() < 2 {
+        return String::new();
+    }
+    let mut table = Table::new([
+        "pass",
+        "peak active so far",
+        "peak reserved so far",
+        "overhead",
+        "out of memory",
+        "driver calls",
+        "driver time",
+    ]);
+    for (index, pass) in passes.iter().enumerate() {
+        table.push([
+            (index + 1).to_string(),
+            Bytes(pass.peak_active_bytes).to_string(),
+            Bytes(pass.peak_reserved_bytes).to_string(),
+            format!("{:.3}", pass.overhead()),
+            pass.ooms.to_string(),
+            pass.driver.calls.to_string(),
+            driver::time(pass.driver),
+        ]);
+    }
+    format!("\n{table}")
+}
+
+/// How the program's sizes were changed, in a line, where they were.
+fn changed(workload: &Workload) -> String {
+    let sizes = &workload.sizes;
+    if sizes.is_same() { String::new() } else { format!("sizes: {sizes}\n") }
+}
+
 /// Who decides, and for whom that answers.
 fn policy(policy: &Policy) -> String {
-    if *policy == Policy::default() {
-        format!("policy {} (torch-2.11 is stock PyTorch's)", policy.name)
-    } else {
-        format!("policy {} (stock PyTorch)", policy.name)
+    let name = policy.name;
+    match whose(policy) {
+        Whose::Torch => format!("policy {name} (stock PyTorch)"),
+        Whose::Larder => format!("policy {name} (torch-2.11 is stock PyTorch's)"),
+        Whose::Tight => format!("policy {name} (Larder's for least memory)"),
+    }
+}
+
+/// Whose decisions a policy makes.
+enum Whose {
+    Torch,
+    Larder,
+    Tight,
+}
+
+fn whose(policy: &Policy) -> Whose {
+    match policy {
+        policy if *policy == Policy::torch_2_11() => Whose::Torch,
+        policy if policy.tight => Whose::Tight,
+        _ => Whose::Larder,
     }
 }
 
@@ -182,18 +242,19 @@ fn memory(run: &Outcome) -> Table {
 pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> String {
     let heading = format!("{name}: {}, {}", policy(&setup.policy), gpu(workload, setup));
     let (table, remark) = (comparison(rows), driver::remark());
-    format!("{heading}\n\n{table}{remark}\n{}", guess(workload, setup, rows))
+    let changed = changed(workload);
+    format!("{heading}\n{changed}\n{table}{remark}\n{}", guess(workload, setup, rows))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
 pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)]) -> String {
     let Some((setup, _)) = compared.first() else { return String::new() };
-    let mut text = format!("{name}: {}\n", gpu(workload, setup));
+    let mut text = format!("{name}: {}\n{}", gpu(workload, setup), changed(workload));
     for (setup, rows) in compared {
-        let whose = if setup.policy == Policy::default() {
-            "Larder's own decisions"
-        } else {
-            "what stock PyTorch does"
+        let whose = match whose(&setup.policy) {
+            Whose::Torch => "what stock PyTorch does",
+            Whose::Larder => "Larder's own decisions",
+            Whose::Tight => "what Larder does for least memory, at the price of driver calls",
         };
         text.push_str(&format!("\npolicy {}: {whose}\n\n", setup.policy.name));
         text.push_str(&comparison(rows));
@@ -323,9 +384,11 @@ fn conf_name(conf: &str) -> &str {
 }
 
 /// What `larder fit` prints.
-pub fn fit(name: &str, setup: &Setup, conf: &str, fit: &Fit) -> String {
+pub fn fit(name: &str, workload: &Workload, setup: &Setup, conf: &str, fit: &Fit) -> String {
     let Some(memory_bytes) = fit.memory_bytes else {
-        return format!("{name}: does not run in {}\n", Bytes(setup.memory_bytes));
+        let sizes = &workload.sizes;
+        let sizes = if sizes.is_same() { String::new() } else { format!(" with sizes {sizes}") };
+        return format!("{name}: does not run in {}{sizes}\n", Bytes(setup.memory_bytes));
     };
     let retries = match (fit.retries, fit.calm_bytes) {
         (0, _) => "it never has to give its cache back there and try again".to_owned(),
@@ -345,12 +408,13 @@ pub fn fit(name: &str, setup: &Setup, conf: &str, fit: &Fit) -> String {
         "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
          {retries}\n\
          the CUDA context, other libraries and other processes come on top\n\
-         {}, {}\n",
+         {}, {}\n{}",
         Bytes(memory_bytes),
         fit.ratio().unwrap_or(1.0),
         Bytes(fit.peak_active_bytes),
         policy(&setup.policy),
-        conf_name(conf)
+        conf_name(conf),
+        changed(workload)
     )
 }
 

@@ -1,0 +1,271 @@
+//! Tight: what the policy of that name makes of recorded programs, beside the others.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::contestant::field;
+use super::machine::Machine;
+use super::table::Table;
+use super::workload::{stem, write};
+use crate::programs::{self, recordings, recordings_in};
+
+/// The section of the page.
+const HEADING: &str = "## Tight";
+/// How much memory the program is given, over what is in use at the peak.
+const ROOM: f64 = 1.01;
+const PASSES: u64 = 6;
+const SCALES: [u64; 2] = [8, 32];
+const JITTER_PERCENT: u64 = 3;
+const JITTER_SEEDS: u64 = 10;
+/// So much that nothing fails for want of it but where that is what is asked.
+const MEMORY: &str = "16TiB";
+
+/// What is asked of one program.
+const HEADINGS: [&str; 13] = [
+    "program",
+    "torch-2.11",
+    "expandable",
+    "larder",
+    "tight",
+    "ms/GiB",
+    "runs in 1.01",
+    "calls of 6 passes",
+    "×8",
+    "×8 ms/GiB",
+    "×32",
+    "×32 ms/GiB",
+    "3 % off",
+];
+
+/// What `larder replay` says of a run.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Run {
+    active_bytes: f64,
+    reserved_bytes: f64,
+    ooms: u64,
+    driver_ns: f64,
+}
+
+impl Run {
+    /// Reads the object that it prints.
+    fn read(printed: &str) -> Option<Self> {
+        let number = |key| field(printed, key)?.parse().ok();
+        Some(Self {
+            active_bytes: number("active_bytes.all.peak")?,
+            reserved_bytes: number("reserved_bytes.all.peak")?,
+            ooms: field(printed, "ooms")?.parse().ok()?,
+            driver_ns: number("driver.ns")?,
+        })
+    }
+
+    fn ratio(self) -> f64 {
+        self.reserved_bytes / self.active_bytes
+    }
+
+    /// The ratio as it stands in the table, with what else there is to know.
+    fn cell(self) -> String {
+        match self.ooms {
+            0 => format!("{:.4}", self.ratio()),
+            ooms => format!("{:.4} ({ooms} out of memory)", self.ratio()),
+        }
+    }
+
+    /// The driver's milliseconds for each GiB held at the peak.
+    fn ms_per_gib(self) -> String {
+        let gib = self.reserved_bytes / (1_u64 << 30) as f64;
+        format!("{:.1}", self.driver_ns / 1e6 / gib)
+    }
+}
+
+/// The calls of each pass, out of what `larder replay --passes` prints.
+fn calls(printed: &str) -> Vec<&str> {
+    let behind = printed.split("\"driver_calls\":").skip(1);
+    behind.filter_map(|rest| rest.split([',', '}']).next().map(str::trim)).collect()
+}
+
+/// The program `larder`, and a recording for it.
+struct Subject<'a> {
+    larder: &'a Path,
+    file: &'a Path,
+}
+
+impl Subject<'_> {
+    fn output(&self, words: &[&str]) -> Result<String, String> {
+        let mut command = Command::new(self.larder);
+        let output = command.arg(words[0]).arg(self.file).args(&words[1..]).output();
+        let output = output.map_err(|error| format!("{}: {error}", self.larder.display()))?;
+        if output.status.success() {
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+        }
+        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    }
+
+    fn replay(&self, policy: &str, memory: &str, more: &[&str]) -> Result<String, String> {
+        let words = ["replay", "--json", "--policy", policy, "--memory", memory];
+        self.output(&[&words[..], more].concat())
+    }
+
+    fn run(&self, policy: &str, memory: &str, more: &[&str]) -> Result<Run, String> {
+        let printed = self.replay(policy, memory, more)?;
+        Run::read(&printed).ok_or_else(|| format!("larder replay gives no figures: {printed}"))
+    }
+
+    fn tight(&self, more: &[&str]) -> Result<Run, String> {
+        self.run("tight", MEMORY, more)
+    }
+
+    /// The whole row.
+    fn measure(&self, name: &str) -> Result<Vec<String>, String> {
+        let stock = self.run("torch-2.11", MEMORY, &[])?;
+        let expandable = self.run("torch-2.11", MEMORY, &["--conf", "expandable_segments:True"])?;
+        let larder = self.run("larder", MEMORY, &[])?;
+        let tight = self.tight(&[])?;
+        let room = format!("{}B", (tight.active_bytes * ROOM) as u64);
+        let does_fit = self.run("tight", &room, &[])?.ooms == 0;
+        let passes = self.replay("tight", MEMORY, &["--passes", &PASSES.to_string()])?;
+        let mut cells = vec![name.to_owned()];
+        cells.extend([stock, expandable, larder, tight].map(Run::cell));
+        cells.push(tight.ms_per_gib());
+        cells.push(if does_fit { "yes" } else { "no" }.to_owned());
+        cells.push(calls(&passes).join(" "));
+        for scale in SCALES {
+            let large = self.tight(&["--scale", &scale.to_string()])?;
+            cells.extend([large.cell(), large.ms_per_gib()]);
+        }
+        let mut ratios = Vec::new();
+        for seed in 1..=JITTER_SEEDS {
+            let jitter = format!("{JITTER_PERCENT}:{seed}");
+            ratios.push(self.tight(&["--jitter", &jitter])?.ratio());
+        }
+        cells.push(spread(&ratios));
+        Ok(cells)
+    }
+}
+
+/// From the least to the most.
+fn spread(ratios: &[f64]) -> String {
+    let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = ratios.iter().copied().fold(0.0, f64::max);
+    format!("{least:.4} to {most:.4}")
+}
+
+/// Builds the program, measures, writes the section of the page and prints the table.
+pub(crate) fn run(root: &Path, cargo: &Path, traces: Option<&Path>) -> Result<(), String> {
+    let target = programs::target_folder(root);
+    eprintln!("==> building larder");
+    programs::build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
+    let larder = target.join("release/larder");
+    let subjects = distinct(&larder, &found(root, traces))?;
+    if subjects.is_empty() {
+        return Err("there is no recording; `--traces` names a folder with some".to_owned());
+    }
+    let mut table = Table::new(&HEADINGS);
+    for (index, file) in subjects.iter().enumerate() {
+        let name = stem(file);
+        eprintln!("==> {name}, {} of {}", index + 1, subjects.len());
+        table.push(Subject { larder: &larder, file }.measure(&name)?);
+    }
+    let page = root.join("docs/benchmarks.md");
+    let old = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
+    let command =
+        if traces.is_some() { "cargo xtask tight --traces DIR" } else { "cargo xtask tight" };
+    let section = section(&Machine::read(), command, &table);
+    write(&page, &with_section(&old, &section))?;
+    print!("{}", table.plain());
+    Ok(())
+}
+
+/// The recordings, of a folder or those that the bench measures.
+fn found(root: &Path, traces: Option<&Path>) -> Vec<PathBuf> {
+    let mut files =
+        traces.map_or_else(|| recordings(root), |folder| recordings_in(&[folder.to_owned()]));
+    files.retain(|file| file.extension().is_none_or(|extension| extension != "ops"));
+    files.sort_by_key(|file| stem(file));
+    files
+}
+
+/// The same program recorded or stored twice is taken once.
+fn distinct(larder: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
+    let mut kept: Vec<(PathBuf, String)> = Vec::new();
+    for file in files {
+        let script = Subject { larder, file }.output(&["snapshot", "-o", "-", "--to", "ops"])?;
+        if !kept.iter().any(|(_, other)| *other == script) {
+            kept.push((file.clone(), script));
+        }
+    }
+    Ok(kept.into_iter().map(|(file, _)| file).collect())
+}
+
+fn section(machine: &Machine, command: &str, table: &Table) -> String {
+    let Machine { date, cpu, cores, compiler } = machine;
+    format!(
+        "{HEADING}\n\n{date}, {cpu}, {cores} cores, {compiler}. What recorded programs hold of a simulated GPU: \
+         peak reserved over\npeak active, under PyTorch 2.11's decisions without and with expandable segments, \
+         under `larder` and under `tight`.\nThe other columns are of `tight`: what the driver's calls for memory \
+         would have cost for each GiB held at the peak, at the\nprices of `crates/larder-sim/src/costs.rs`; \
+         whether a GPU with {ROOM} times the peak active bytes is enough; how many\nsuch calls each of {PASSES} \
+         passes makes, one after the other in one process; the ratio and the cost with all sizes 8 and\n32 times \
+         as large; and from where to where the ratio goes with every size up to {JITTER_PERCENT} % off, with \
+         {JITTER_SEEDS} seeds. None of these are\ntimes of this machine. Measured by `{command}`.\n\n{}",
+        table.markdown()
+    )
+}
+
+/// The page with its section about this replaced, or put before those that have commands of their own.
+fn with_section(page: &str, section: &str) -> String {
+    let own = page.find(&format!("\n{HEADING}\n"));
+    let others = ["\n## Many threads\n", "\n## On a card\n"];
+    let first_other = others.iter().filter_map(|other| page.find(other)).min();
+    let begin = own.or(first_other).unwrap_or(page.len());
+    let behind = match own {
+        Some(_) => page[begin + 1..].find("\n## ").map_or("", |at| &page[begin + 1 + at..]),
+        None => &page[begin..],
+    };
+    format!("{}\n{section}{behind}", &page[..begin])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_replay_prints_is_read() {
+        let printed = "{\"active_bytes.all.peak\":1073741824,\"driver.ns\":5000000,\"num_ooms\":7,\
+                       \"ooms\":0,\"reserved_bytes.all.peak\":2147483648}";
+        let run = Run::read(printed).expect("all figures are there");
+        assert_eq!((run.cell().as_str(), run.ms_per_gib().as_str()), ("2.0000", "2.5"));
+        let failed = Run { ooms: 2, ..run };
+        assert_eq!(failed.cell(), "2.0000 (2 out of memory)");
+        assert_eq!(Run::read("{\"ooms\":0}"), None);
+    }
+
+    #[test]
+    fn the_calls_of_passes_are_read_in_order() {
+        let printed = "{\"driver.calls\":12,\"passes\":[{\"driver_calls\":9,\"ooms\":0},{\"driver_calls\":3}]}";
+        assert_eq!(calls(printed), ["9", "3"]);
+        assert!(calls("{}").is_empty());
+    }
+
+    #[test]
+    fn a_spread_goes_from_the_least_to_the_most() {
+        assert_eq!(spread(&[1.01, 1.002, 1.0155]), "1.0020 to 1.0155");
+    }
+
+    #[test]
+    fn the_section_is_replaced_and_the_rest_stays() {
+        let page = "# Benchmarks\n\n## Time\n\n## Many threads\n\n| hot |\n\n## On a card\n";
+        let once = with_section(page, "## Tight\n\nold\n");
+        let expected = page.replace("\n## Many", "\n## Tight\n\nold\n\n## Many");
+        assert_eq!(once, expected);
+        assert_eq!(with_section(&once, "## Tight\n\nnew\n"), once.replace("old", "new"));
+        let alone = with_section("# Benchmarks\n", "## Tight\n\nold\n");
+        assert_eq!(with_section(&alone, "## Tight\n\nnew\n"), "# Benchmarks\n\n## Tight\n\nnew\n");
+    }
+
+    #[test]
+    fn every_heading_has_its_cell() {
+        // A name, four ratios, a cost, an answer, the calls, two cells for each scale, a spread.
+        assert_eq!(HEADINGS.len(), 1 + 4 + 1 + 1 + 1 + 2 * SCALES.len() + 1);
+    }
+}
