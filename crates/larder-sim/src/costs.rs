@@ -67,7 +67,8 @@ fn nearest(kind: CallKind) -> CallKind {
         | CallKind::DestroyEvent
         | CallKind::CaptureOf
         | CallKind::CaptureEnds
-        | CallKind::NodeDependencies => CallKind::Record,
+        | CallKind::NodeDependencies
+        | CallKind::Follow => CallKind::Record,
         CallKind::MemoryInfo
         | CallKind::WaitEvent
         | CallKind::WaitStream

@@ -48,7 +48,7 @@ fn tell_of(
         story(&top);
         top.oom(asked_bytes).to_string()
     };
-    Policy::all().map(tell).to_vec()
+    [Policy::larder(), Policy::torch_2_11()].map(tell).to_vec()
 }
 
 /// The same story under each policy, of a request that is served with some settings.
@@ -356,7 +356,7 @@ impl Program {
 /// further when they did as they were told.
 fn count_told(settings: &str, words: &str, told: &str) -> (u32, u32) {
     let (mut told_count, mut helped_count) = (0, 0);
-    for policy in Policy::all() {
+    for policy in [Policy::larder(), Policy::torch_2_11()] {
         for program in (0..500).map(Program::new) {
             let Some((at, text)) = program.run(settings, &policy) else { continue };
             if text.contains(words) {

@@ -390,6 +390,18 @@ fn the_blocks_of_a_pool_that_is_not_split_stay_whole() {
     }
 }
 
+/// There are no settings left that would help: what is free in pieces was used.
+#[test]
+fn who_runs_out_of_memory_is_given_no_advice_that_does_not_help() {
+    let top = tight(100 * MIB);
+    in_pieces(&top, 10, 10 * MIB);
+    let text = top.oom(60 * MIB).to_string();
+    println!("{text}");
+    for useless in ["expandable_segments", "page_size_mb", "max_split_size_mb"] {
+        assert!(!text.contains(useless), "{text}");
+    }
+}
+
 // Others.
 
 #[test]

@@ -135,7 +135,8 @@ impl Run<'_> {
                 layout.push(Placed {
                     addr: block.span.addr,
                     size_bytes: block.span.size_bytes,
-                    stream: segment.stream,
+                    // Its own may be gone.
+                    stream: self.witness.stream_of(block.span.addr).unwrap_or(segment.stream),
                     kind: segment.kind,
                     live: block.state == State::Live,
                 });

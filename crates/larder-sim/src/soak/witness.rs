@@ -195,6 +195,11 @@ impl Witness {
         }
     }
 
+    /// The stream that a live block was handed out on.
+    pub(super) fn stream_of(&self, addr: Addr) -> Option<StreamId> {
+        self.live.get(&addr).map(|held| held.stream)
+    }
+
     /// The live blocks.
     pub(super) fn live_spans(&self) -> impl Iterator<Item = Span> {
         self.live.iter().map(|(&addr, held)| Span::new(addr, held.size_bytes))
