@@ -66,6 +66,11 @@ impl Order {
         self.users.remove(&addr);
     }
 
+    /// A block is live whose stream is gone: nobody uses it so far.
+    pub(super) fn adopt(&mut self, block: Span) {
+        self.users.insert(block.addr, (block, Vec::new()));
+    }
+
     /// A block was handed out to a stream. Fails if some of its bytes may still be used.
     pub(super) fn taken(
         &mut self,

@@ -181,11 +181,13 @@ impl Run<'_> {
         }
         let saved = &self.saved[&name];
         if let Some(order) = &mut self.order {
-            // A stream that is gone uses nothing any more.
-            let live = saved.layout.iter().filter(|placed| placed.live);
-            for placed in live.filter(|placed| placed.stream != NOBODY) {
+            for placed in saved.layout.iter().filter(|placed| placed.live) {
                 let block = Span::new(placed.addr, placed.size_bytes);
-                order.taken(&self.device, block, placed.stream)?;
+                if placed.stream == NOBODY {
+                    order.adopt(block);
+                } else {
+                    order.taken(&self.device, block, placed.stream)?;
+                }
             }
         }
         let pool = saved.checkpoint.pool();
