@@ -238,17 +238,19 @@ fn pools_come_and_go_under_requests_that_wait() {
                     }
                 });
             }
-            for round in 0..400 {
+            // On a busy machine the others may come late.
+            let mut round = 0;
+            while round < 400 || served.load(Ordering::Relaxed) == 0 {
                 let pool = PoolId(0, 1 + round % 7);
                 if top.allocator.begin_pool(pool, Filter::Any).is_ok() {
                     thread::yield_now();
                     abandon(&top, pool);
                 }
+                round += 1;
             }
         });
         top.allocator.empty_cache().unwrap();
         top.allocator.check().unwrap();
-        assert!(served.into_inner() > 0);
         assert_eq!(top.device.used_bytes(), 0, "no byte is lost");
         assert!((1..=7).all(|number| top.allocator.pool_uses(PoolId(0, number)).is_none()));
     }
