@@ -32,9 +32,8 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
 /// The policy that a text names: whatever the policy was before, it is this one after the text.
 pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     let after = |policy| Settings { policy, ..Settings::default() }.overlay(text).ok();
-    let [first, second, _] = Policy::all().map(after);
-    let (first, second) = (first?, second?);
-    (first.policy == second.policy).then_some(first.policy)
+    let [first, others @ ..] = Policy::all().map(after).map(|settings| settings.map(|s| s.policy));
+    first.filter(|policy| others.iter().all(|other| other.as_ref() == Some(policy)))
 }
 
 /// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the text is from.

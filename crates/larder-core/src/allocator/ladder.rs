@@ -2,6 +2,7 @@
 
 use larder_lock::TurnGuard;
 
+use crate::allocator::pages::reserve;
 use crate::allocator::pools::{Hold, panicked};
 use crate::allocator::{Allocator, Shelf};
 use crate::device::{DeviceError, MemoryInfo};
@@ -195,13 +196,9 @@ impl Allocator {
                     return Ok(Grown::Served(shelf.heap.take_block(want, block)));
                 }
                 Expansion::NoRoom => return Ok(Grown::NoRoom),
-                Expansion::Reserve { size_bytes } => match device.reserve(size_bytes) {
-                    Ok(addr) => {
-                        let span = Span::new(addr, size_bytes);
-                        from = Some(shelf.heap.commit_reserve(want, span));
-                    }
-                    Err(DeviceError::OutOfMemory) => return Ok(Grown::NoRoom),
-                    Err(error) => return Err(Error::Device { call: "reserve addresses", error }),
+                Expansion::Reserve { size_bytes } => match reserve(device, size_bytes)? {
+                    Some(span) => from = Some(shelf.heap.commit_reserve(want, span)),
+                    None => return Ok(Grown::NoRoom),
                 },
                 Expansion::Map(plan) => {
                     let counted = shelf.heap.policy().cap_counts_pages;

@@ -18,6 +18,15 @@ pub(super) struct Orphan {
     mapped: Option<Span>,
 }
 
+/// Reserves addresses; none if there are none.
+pub(super) fn reserve(device: &dyn Device, size_bytes: u64) -> Result<Option<Span>, Error> {
+    match device.reserve(size_bytes) {
+        Ok(addr) => Ok(Some(Span::new(addr, size_bytes))),
+        Err(DeviceError::OutOfMemory) => Ok(None),
+        Err(error) => Err(Error::Device { call: "reserve addresses", error }),
+    }
+}
+
 impl Shelf {
     /// Creates and maps the pages of a plan. None if the device has no memory for them; then, and
     /// on an error, nothing of it remains.

@@ -3,6 +3,7 @@
 
 use crate::allocator::capture::capture_of;
 use crate::allocator::ladder::Grown;
+use crate::allocator::pages::reserve;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
@@ -56,15 +57,6 @@ impl Allocator {
                 }
             }
         }
-    }
-}
-
-/// Reserves addresses; none if there are none.
-fn reserve(device: &dyn Device, size_bytes: u64) -> Result<Option<Span>, Error> {
-    match device.reserve(size_bytes) {
-        Ok(addr) => Ok(Some(Span::new(addr, size_bytes))),
-        Err(DeviceError::OutOfMemory) => Ok(None),
-        Err(error) => Err(Error::Device { call: "reserve addresses", error }),
     }
 }
 

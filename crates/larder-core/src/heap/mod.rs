@@ -189,7 +189,6 @@ impl Heap {
         self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.plain = rounds_plainly && !self.was_unusual;
-        self.tight.set_tightness(&self.config);
         let growing = self.config.expandable_segments;
         let by_segment = self.policy.split_by_segment_kind;
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {

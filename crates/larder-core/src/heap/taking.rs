@@ -66,20 +66,22 @@ impl Heap {
     /// Hands out a free block, or none if no free block will do. A request is taken once; who tries again
     /// later for the same request says so by `take_again`.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
-        if self.collecting {
-            self.pools.pool_mut(want.pool).searches += 1;
-        }
-        let lane = self.lane_of(want);
-        self.take_where::<false>(&Want { lane, ..*want })
+        let want = self.begin_search(want);
+        self.take_where::<false>(&want)
     }
 
     /// The same for a request that found none before.
     pub(crate) fn take_again(&mut self, want: &Want) -> Option<Addr> {
+        let want = self.begin_search(want);
+        self.take_fitting::<false>(&want)
+    }
+
+    /// Counts a search, and finds the request's lane.
+    fn begin_search(&mut self, want: &Want) -> Want {
         if self.collecting {
             self.pools.pool_mut(want.pool).searches += 1;
         }
-        let lane = self.lane_of(want);
-        self.take_fitting::<false>(&Want { lane, ..*want })
+        Want { lane: self.lane_of(want), ..*want }
     }
 
     #[inline(always)]

@@ -39,23 +39,6 @@ const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
 /// first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
-/// How tight: settings.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Tightness {
-    /// New pages are made freely while no more is held than this times the most that was in use.
-    pub(crate) soft: f64,
-    /// New pages are made freely up to here.
-    pub(crate) floor_bytes: u64,
-    /// The size of all pages, if it is set.
-    pub(crate) page_bytes: Option<u64>,
-}
-
-impl Default for Tightness {
-    fn default() -> Tightness {
-        Tightness { soft: 1.0, floor_bytes: 0, page_bytes: None }
-    }
-}
-
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tight {
@@ -64,9 +47,8 @@ pub(crate) struct Tight {
     tenants: HashMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
-    /// All views, in the order in which they were made.
+    /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    tightness: Tightness,
     /// The request that missed on the usual path last, if nothing was asked for since.
     missed: Option<Ask>,
     /// The most that was in use, as far as it was looked at.
@@ -74,25 +56,6 @@ pub(crate) struct Tight {
 }
 
 impl Tight {
-    /// Takes over what the settings say.
-    pub(super) fn set_tightness(&mut self, config: &Config) {
-        self.tightness = Tightness {
-            soft: config.tight_soft,
-            floor_bytes: config.tight_floor_bytes,
-            page_bytes: config.page_bytes,
-        };
-    }
-
-    /// The largest page that may be made for so much, when so much is held.
-    fn page_limit_bytes(&self, reserved_bytes: u64, more_bytes: u64) -> u64 {
-        self.tightness.page_bytes.unwrap_or_else(|| page_limit_bytes(reserved_bytes, more_bytes))
-    }
-
-    /// The smallest page that may be made.
-    fn page_min_bytes(&self) -> u64 {
-        self.tightness.page_bytes.unwrap_or(PAGE_MIN_BYTES)
-    }
-
     /// A view serves a request: it is the last of those that go when there are too many.
     fn note_use(&mut self, view: SegmentId) {
         if let Some(at) = self.views.iter().position(|&other| other == view) {
@@ -101,8 +64,18 @@ impl Tight {
     }
 }
 
-/// The largest page that may be made for so much, when so much is held.
-fn page_limit_bytes(reserved_bytes: u64, more_bytes: u64) -> u64 {
+/// The largest page that may be made for so much, when so much is held; the settings may give all pages
+/// one size.
+fn page_limit_bytes(config: &Config, reserved_bytes: u64, more_bytes: u64) -> u64 {
+    config.page_bytes.unwrap_or_else(|| fitting_page_bytes(reserved_bytes, more_bytes))
+}
+
+/// The smallest page that may be made.
+fn page_min_bytes(config: &Config) -> u64 {
+    config.page_bytes.unwrap_or(PAGE_MIN_BYTES)
+}
+
+fn fitting_page_bytes(reserved_bytes: u64, more_bytes: u64) -> u64 {
     let early_bytes = (more_bytes / GROWTH_PAGES_MIN).min(EARLY_PAGE_MAX_BYTES);
     let limit_bytes = (reserved_bytes / PAGES_MIN).max(early_bytes);
     1 << limit_bytes.clamp(PAGE_MIN_BYTES, PAGE_MAX_BYTES).ilog2()
@@ -114,10 +87,10 @@ mod tests {
 
     #[test]
     fn pages_grow_with_what_is_held() {
-        assert_eq!(page_limit_bytes(0, 0), 2 * MIB);
-        assert_eq!(page_limit_bytes(4096 * MIB, 0), 4 * MIB);
-        assert_eq!(page_limit_bytes(40_000 * MIB, 0), 32 * MIB);
-        assert_eq!(page_limit_bytes(1 << 40, 0), 64 * MIB);
-        assert_eq!(page_limit_bytes(0, 1 << 40), 4 * MIB, "at first");
+        assert_eq!(fitting_page_bytes(0, 0), 2 * MIB);
+        assert_eq!(fitting_page_bytes(4096 * MIB, 0), 4 * MIB);
+        assert_eq!(fitting_page_bytes(40_000 * MIB, 0), 32 * MIB);
+        assert_eq!(fitting_page_bytes(1 << 40, 0), 64 * MIB);
+        assert_eq!(fitting_page_bytes(0, 1 << 40), 4 * MIB, "at first");
     }
 }

@@ -6,11 +6,10 @@ use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::pool::Lane;
-use crate::heap::tight::PAGE_MIN_BYTES;
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
 use crate::heap::tight::survey::Survey;
-use crate::heap::tight::trail::Ask;
 use crate::heap::tight::views::ViewPlan;
+use crate::heap::tight::{PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 
@@ -87,7 +86,7 @@ impl Heap {
 
     /// What the request was told to have by the trail, if it is free.
     fn plan_told(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        let spot = self.tight.trail.told(Ask { size_bytes: want.size_bytes, lane: want.lane })?;
+        let spot = self.tight.trail.told(want.ask())?;
         let homes = self.place_told(want, spot, survey)?;
         let waits = self.waits_under(want, survey, homes.into_iter());
         Some(if self.segments[spot.segment].is_view() {
@@ -143,11 +142,10 @@ impl Heap {
         let active = self.herald.active_bytes();
         self.tight.high_bytes = self.tight.high_bytes.max(active.peak as u64);
         let high_bytes = self.tight.high_bytes.max(active.current as u64 + want.size_bytes);
-        let tightness = self.tight.tightness;
-        let soft_bytes = (tightness.soft * high_bytes as f64) as u64;
-        let limit_bytes = soft_bytes.max(tightness.floor_bytes);
-        let mut page_bytes = self.tight.page_limit_bytes(self.reserved_bytes, want.size_bytes);
-        let page_min_bytes = self.tight.page_min_bytes();
+        let soft_bytes = (self.config.tight_soft * high_bytes as f64) as u64;
+        let limit_bytes = soft_bytes.max(self.config.tight_floor_bytes);
+        let mut page_bytes = page_limit_bytes(&self.config, self.reserved_bytes, want.size_bytes);
+        let page_min_bytes = page_min_bytes(&self.config);
         loop {
             let (growth, more_bytes) =
                 self.plan_pages(want, want.size_bytes, Some(survey), page_bytes);
@@ -166,9 +164,8 @@ impl Heap {
     /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is what it
     /// may begin in.
     fn grow_hard(&self, want: &Want, size_bytes: u64, whole: Option<&Survey>) -> Move {
-        let limit_bytes = self.tight.page_limit_bytes(self.reserved_bytes, size_bytes);
-        let page_min_bytes = self.tight.page_min_bytes();
-        let mut page_bytes = limit_bytes;
+        let page_min_bytes = page_min_bytes(&self.config);
+        let mut page_bytes = page_limit_bytes(&self.config, self.reserved_bytes, size_bytes);
         while page_bytes > page_min_bytes.max(size_bytes) {
             page_bytes /= 2;
         }

@@ -20,11 +20,19 @@ pub(crate) enum Followed {
     Lost,
 }
 
+impl Want {
+    /// The request as the trail knows it.
+    #[inline]
+    pub(super) fn ask(&self) -> Ask {
+        Ask { size_bytes: self.size_bytes, lane: self.lane }
+    }
+}
+
 impl Heap {
     /// The request goes where it was put the last time, if that is free.
     #[inline]
     pub(in crate::heap) fn follow_trail<const PLAIN: bool>(&mut self, want: &Want) -> Followed {
-        let ask = Ask { size_bytes: want.size_bytes, lane: want.lane };
+        let ask = want.ask();
         // A request that missed on the usual path comes once more, and is one step all the same.
         let is_again = !PLAIN && self.tight.missed.take() == Some(ask);
         let spot = if is_again { self.tight.trail.told(ask) } else { self.tight.trail.walk(ask) };
@@ -45,7 +53,7 @@ impl Heap {
     /// A request finds nothing on the usual path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.tight.missed = Some(Ask { size_bytes: want.size_bytes, lane: want.lane });
+        self.tight.missed = Some(want.ask());
     }
 
     /// Whether what a request was told to have is free, though not its own lane's.
@@ -82,8 +90,7 @@ impl Heap {
     #[inline]
     pub(in crate::heap) fn note_step(&mut self, want: &Want, id: BlockId) {
         let Block { segment, addr, .. } = self.blocks[id];
-        let ask = Ask { size_bytes: want.size_bytes, lane: want.lane };
-        self.tight.trail.note(ask, Spot { segment, addr, from: addr });
+        self.tight.trail.note(want.ask(), Spot { segment, addr, from: addr });
     }
 
     /// Puts a request at a place of a view, if all bytes under it are its own lane's and free.
@@ -155,8 +162,7 @@ impl Heap {
         let from = self.blocks[first].addr;
         let id = self.claim(want, &mut survey, span)?;
         let addr = self.hand_out(id, want);
-        let ask = Ask { size_bytes: want.size_bytes, lane: want.lane };
-        self.tight.trail.note(ask, Spot { segment: self.blocks[id].segment, addr, from });
+        self.tight.trail.note(want.ask(), Spot { segment: self.blocks[id].segment, addr, from });
         Some(addr)
     }
 
