@@ -31,8 +31,10 @@ ALLOCATORS = {
     "larder": (["-m", "larder"], {}),
     "native, expandable": ([], EXPANDABLE),
     "larder, expandable": (["-m", "larder"], EXPANDABLE),
+    "larder, tight": (["-m", "larder", "--policy", "tight"], {}),
     "cudaMallocAsync": ([], ASYNC),
 }
+OURS = [allocator for allocator in ALLOCATORS if allocator.startswith("larder")]
 
 # How many steps a program makes at a time: about an eighth of a second's.
 STEPS_A_TURN = {
@@ -197,13 +199,13 @@ def show_workloads(results):
 def run_deeds(_):
     started = {
         (deed, allocator): start(allocator, "deeds.py", deed)
-        for allocator in ("native", "larder", "larder, expandable")
+        for allocator in ("native", *OURS)
         for deed in DEEDS
         if deed != "nccl_pool"
     }
     results = {key: outcome(process, " on ".join(key)) for key, process in started.items()}
     # Two at once would use the same port.
-    for allocator in ("native", "larder", "larder, expandable"):
+    for allocator in ("native", *OURS):
         key = ("nccl_pool", allocator)
         results[key] = outcome(start(allocator, "deeds.py", "nccl_pool"), " on ".join(key))
     return results
@@ -219,7 +221,7 @@ def show_deeds(results):
 def run_tests(options):
     """The tests on all allocators at the same time; they do not measure."""
     started = {}
-    for allocator in ("native", "larder", "larder, expandable"):
+    for allocator in ("native", *OURS):
         before, changes = ALLOCATORS[allocator]
         folder = str(HERE.parent / "tests")
         command = [sys.executable, *before, "-m", "unittest", "discover", "-v", "-s", folder, "-t", folder]
@@ -265,7 +267,7 @@ def run_race(options):
     """One after the other: each has threads enough to fill the machine."""
     seconds = 5 if options.short else options.seconds
     results = {}
-    for allocator in ("native", "larder", "native, expandable", "larder, expandable"):
+    for allocator in ("native", "native, expandable", *OURS):
         process = start(allocator, "race.py", "--seconds", str(seconds))
         results["race", allocator] = outcome(process, f"race on {allocator}", limit_s=seconds + 120)
     return results

@@ -21,7 +21,8 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts;
 # `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator;
-# `run.sh threads` measures malloc and free with many threads.
+# `run.sh threads` measures malloc and free with many threads; `run.sh parity --seeds N` compares ours
+# with PyTorch's allocator on random scripts.
 set -u
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
@@ -35,10 +36,9 @@ for folder in "${folders[@]}"; do
 done
 export LD_LIBRARY_PATH
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
-if [ "${1:-}" = threads ]; then
-    # What a malloc and a free cost with as many threads as there are cores; it needs no GPU.
-    shift
-    exec "$here/threads/threads" threads --laid-out "$@"
+if [ "${1:-}" = threads ] || [ "${1:-}" = parity ]; then
+    # These need no GPU, and are here for the many cores.
+    exec "$here/threads/threads" "$@" --laid-out
 fi
 if [ "${1:-}" = torch ]; then
     # Larder under PyTorch: the wheel goes into the Python that has torch.
@@ -51,9 +51,10 @@ exec "$here/larder-proof" "$@"
 "#;
 
 /// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
-const STAND_IN_PARTS: [&str; 9] = [
+const STAND_IN_PARTS: [&str; 10] = [
     "conformance",
     "patterns",
+    "views",
     "late-reader",
     "reuse",
     "buffers",

@@ -7,6 +7,9 @@ use std::process::Command;
 use crate::command;
 use crate::peer::Peer;
 
+/// The program that writes scripts.
+const WRITE_OPS: &str = "write_ops";
+
 /// The programs that take part.
 pub(crate) struct Programs {
     pub(crate) judge: PathBuf,
@@ -28,6 +31,23 @@ impl Programs {
             larder: release.join("larder"),
             write_ops: release.join("examples/write_ops"),
         })
+    }
+
+    /// The programs beside this one, where they were laid out to be taken elsewhere.
+    pub(crate) fn beside() -> Result<Self, String> {
+        let folder = beside()?;
+        let program = |name| folder.join(name);
+        Ok(Self {
+            judge: program("judge"),
+            larder: program("larder"),
+            write_ops: program(WRITE_OPS),
+        })
+    }
+
+    /// Copies ours into a folder that is taken elsewhere.
+    pub(crate) fn lay_out(&self, folder: &Path) -> Result<(), String> {
+        copy(&self.larder, &folder.join("larder"))?;
+        copy(&self.write_ops, &folder.join(WRITE_OPS))
     }
 
     /// Writes the script that belongs to a seed; the most bytes that are live in it.
@@ -54,6 +74,18 @@ fn peak_bytes(write: &mut Command) -> Result<u64, String> {
     let output = write.output().map_err(|error| format!("write_ops: {error}"))?;
     let printed = String::from_utf8_lossy(&output.stdout);
     printed.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+}
+
+/// The folder of this very program.
+pub(crate) fn beside() -> Result<PathBuf, String> {
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(program.parent().unwrap_or(Path::new(".")).to_owned())
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    // A program that is running cannot be written to, but it can be replaced.
+    let _ = fs::remove_file(to);
+    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
 /// Builds something of the workspace, optimised.

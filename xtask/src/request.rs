@@ -59,12 +59,13 @@ const PARITY_HELP: &str = "\
 Runs PyTorch 2.11's own allocator and ours, policy torch-2.11, on the same simulated GPU with the
 same scripts, and compares every statistic, every count of device calls and every placement.
 
-Usage: cargo xtask parity [--seeds N] [--from SEED] [--through-interface]
+Usage: cargo xtask parity [--seeds N] [--from SEED] [--through-interface | --laid-out]
 
 Options:
   --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
   --from SEED           the first seed; 1 without it
   --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
+  --laid-out            take the programs that lie beside this one, as in target/gpu/threads, and compare no recordings
 
 The recorded programs are compared too. A difference is printed with its seed, its settings and the
 shortest beginning of the script that shows it. Scripts on which the peer gives up or does not agree
@@ -232,7 +233,7 @@ impl Task {
             "test" => Some(Self::Test),
             "lint" => Some(Self::Lint),
             "tidy" => Some(Self::Tidy),
-            "parity" => Some(Self::Parity(Seeds { from: 1, count: 50, through_interface: false })),
+            "parity" => Some(Self::Parity(Seeds::default())),
             "bench" => Some(Self::Bench(Options::default())),
             "threads" => Some(Self::Threads(threads::Options::default())),
             "tight" => Some(Self::Tight(None)),
@@ -276,6 +277,7 @@ impl Task {
         match (self, option) {
             (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
             (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
+            (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
@@ -373,11 +375,14 @@ mod tests {
 
     #[test]
     fn parity_takes_its_seeds() {
-        let seeds = |from, count| Seeds { from, count, through_interface: false };
+        let seeds = |from, count| Seeds { from, count, ..Seeds::default() };
         let parity = |from, count| Ok(Request::Run(Task::Parity(seeds(from, count))));
         let through = Seeds { through_interface: true, ..seeds(1, 9) };
         let parsed = parse("parity --through-interface --seeds 9");
         assert_eq!(parsed, Ok(Request::Run(Task::Parity(through))));
+        let laid_out = Seeds { is_laid_out: true, ..seeds(1, 2000) };
+        let parsed = parse("parity --laid-out --seeds 2000");
+        assert_eq!(parsed, Ok(Request::Run(Task::Parity(laid_out))));
         assert_eq!(parse("parity"), parity(1, 50));
         assert_eq!(parse("parity --from 7"), parity(7, 50));
         assert_eq!(parse("parity --seeds 2000 --from 3"), parity(3, 2000));

@@ -42,6 +42,36 @@ extern "C" __global__ void verify(const u32 *words, u64 count, u32 seed, u64 *wr
     }
 }
 
+// A block with its pattern, and as many as go into one launch; a row of the grid for each.
+struct Span {
+    u32 *words;
+    u32 count;
+    u32 seed;
+};
+struct Spans {
+    Span spans[64];
+};
+
+extern "C" __global__ void fill_many(const __grid_constant__ Spans all) {
+    const Span &span = all.spans[blockIdx.y];
+    for (u64 i = first(); i < span.count; i += stride()) {
+        span.words[i] = word(span.seed, i);
+    }
+}
+
+extern "C" __global__ void verify_many(const __grid_constant__ Spans all, u64 *wrong) {
+    const Span &span = all.spans[blockIdx.y];
+    u64 found = 0;
+    for (u64 i = first(); i < span.count; i += stride()) {
+        if (span.words[i] != word(span.seed, i)) {
+            found += 1;
+        }
+    }
+    if (found != 0) {
+        atomicAdd(wrong, found);
+    }
+}
+
 // Keeps its stream busy for about that long.
 extern "C" __global__ void delay(u64 duration_ns) {
     u64 begin, now;

@@ -14,7 +14,7 @@ const ROUNDS: usize = 2;
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     let mut figures = Vec::new();
-    for settings in ["", "expandable_segments:True"] {
+    for settings in ["", "expandable_segments:True", "policy:tight"] {
         // In short, blocks are as large as makes the card full soon.
         let total_bytes = rig.device.properties().total_bytes;
         let block_bytes = if short { total_bytes / 32 / (2 * MIB) * (2 * MIB) } else { GIB };
@@ -22,8 +22,10 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         figures.push(Bytes(held).to_string());
     }
     let processes = rig.device.processes().len();
-    let (plain, expandable) = (&figures[0], &figures[1]);
-    Ok(format!("full at {plain} plain and {expandable} expandable; {processes} processes known"))
+    let [plain, expandable, tight] = [&figures[0], &figures[1], &figures[2]];
+    Ok(format!(
+        "full at {plain} plain, {expandable} expandable, {tight} tight; {processes} processes known"
+    ))
 }
 
 fn fill_and_recover(rig: &Rig, settings: &str, block_bytes: u64) -> Result<u64, String> {

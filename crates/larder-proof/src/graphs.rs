@@ -15,11 +15,13 @@ use larder_sim::random::Random;
 
 use crate::rig::{Explain, Rig, id_of};
 
-const SETTINGS: [&str; 4] = [
+const SETTINGS: [&str; 6] = [
     "",
     "expandable_segments:True",
     "graph_capture_record_stream_reuse:True",
     "expandable_segments:True,graph_capture_record_stream_reuse:True",
+    "policy:tight",
+    "policy:tight,graph_capture_record_stream_reuse:True",
 ];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
@@ -135,7 +137,7 @@ fn come_and_go(
 }
 
 /// Captures a graph whose memory comes from a private pool, and replays it.
-fn capture_and_replay(
+pub(crate) fn capture_and_replay(
     rig: &Rig,
     allocator: &Arc<Allocator>,
     [main, side]: [&Arc<CudaStream>; 2],

@@ -17,6 +17,7 @@ mod rig;
 mod sharing;
 mod supervisor;
 mod training;
+mod views;
 
 use std::env;
 use std::process::ExitCode;

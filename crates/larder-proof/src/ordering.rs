@@ -16,7 +16,9 @@ pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
     let (owner, reader) = (rig.stream()?, rig.stream()?);
     let mut gate = Gate::new(rig)?;
     let mut reads = 0;
-    for settings in ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2"] {
+    for settings in
+        ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2", "policy:tight"]
+    {
         let allocator = rig.allocator(settings)?;
         for _ in 0..rounds {
             let addr = take(&allocator, &owner)?;

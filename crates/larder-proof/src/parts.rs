@@ -5,7 +5,9 @@ use std::process::Command;
 use larder_core::types::MIB;
 
 use crate::rig::{Explain, Rig};
-use crate::{conformance, driver_pool, full, graphs, ordering, pairs, patterns, sharing, training};
+use crate::{
+    conformance, driver_pool, full, graphs, ordering, pairs, patterns, sharing, training, views,
+};
 
 /// By how much the free memory may differ before it counts as a leak: one unit of the driver's.
 const LEAK_BYTES: u64 = 2 * MIB;
@@ -41,6 +43,12 @@ pub(crate) const PARTS: &[Part] = &[
         limit_s: 120,
         about: "random scripts, every block with a pattern of its own",
         work: Work::Card(patterns::run),
+    },
+    Part {
+        name: "views",
+        limit_s: 300,
+        about: "millions of blocks under tight, beside graphs that replay",
+        work: Work::Card(views::run),
     },
     Part {
         name: "late-reader",
@@ -150,15 +158,22 @@ impl Part {
     }
 }
 
-/// A short run of the patterns under the memory checker.
+/// Short runs of the patterns, plain and through views, under the memory checker.
 fn sanitizer(_short: bool) -> Result<String, String> {
+    for part in ["patterns", "views"] {
+        sanitize(part).or_say(part)?;
+    }
+    Ok(String::from("patterns and views: 0 errors"))
+}
+
+fn sanitize(part: &str) -> Result<(), String> {
     let program = std::env::current_exe().or_say("this program")?;
     let output = Command::new("compute-sanitizer")
         // A driver call that is refused is answered by the program, not an error of its memory.
         .args(["--tool", "memcheck", "--report-api-errors", "no"])
         .args(["--error-exitcode", "97", "--print-limit", "20"])
         .arg(program)
-        .args(["part", "patterns", "--short", "--uncounted"])
+        .args(["part", part, "--short", "--uncounted"])
         .output()
         .or_say("compute-sanitizer")?;
     let said = String::from_utf8_lossy(&output.stdout);
@@ -166,7 +181,7 @@ fn sanitizer(_short: bool) -> Result<String, String> {
     let summary = said.lines().rev().find(|line| line.contains("ERROR SUMMARY"));
     let summary = summary.map_or("no summary", |line| line.trim_start_matches('=').trim());
     if output.status.success() && summary == "ERROR SUMMARY: 0 errors" {
-        Ok(summary.to_owned())
+        Ok(())
     } else {
         Err(format!("{}: {summary}", output.status))
     }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use cudarc::driver::CudaStream;
+use larder_core::Allocator;
 use larder_core::error::Error;
 use larder_core::heap::Filter;
 use larder_core::types::{Addr, GIB, MIB, PoolId};
-use larder_core::{Allocator, Config, Policy};
 use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::{Op, Route};
 
@@ -58,6 +58,9 @@ const ROUNDS: &[Round] = &[
         cap_bytes: Some(4 * GIB),
         pools: false,
     },
+    Round { settings: "policy:tight", threads: 1, cap_bytes: None, pools: true },
+    Round { settings: "policy:tight", threads: 8, cap_bytes: None, pools: false },
+    Round { settings: "policy:tight", threads: 4, cap_bytes: Some(3 * GIB), pools: false },
 ];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
@@ -86,8 +89,7 @@ fn play(rig: &Rig, round: &Round, seed: u64, scale: Scale) -> Result<(u64, u64),
     // The streams outlive the allocator, which may wait for them until it is gone.
     let streams: Vec<_> =
         (0..round.threads).map(|_| rig.streams(STREAMS as usize)).collect::<Result<_, _>>()?;
-    let config = Config::parse(round.settings).or_say("settings")?;
-    let allocator = Allocator::new(Arc::clone(&rig.device) as _, config, Policy::default());
+    let allocator = rig.allocator(round.settings)?;
     if let Some(cap_bytes) = round.cap_bytes {
         let cap_bytes = cap_bytes / scale.part;
         let total_bytes = allocator.memory_info().or_say("memory")?.total_bytes;

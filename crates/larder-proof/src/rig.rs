@@ -4,12 +4,14 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cudarc::driver::{CudaContext, CudaFunction, CudaStream, LaunchConfig, PushKernelArg, result};
+use cudarc::driver::{
+    CudaContext, CudaFunction, CudaStream, DeviceRepr, LaunchConfig, PushKernelArg, result,
+};
 use cudarc::nvrtc::Ptx;
 use larder::{Buffer, CudaDevice, CudaOptions};
+use larder_core::Allocator;
 use larder_core::device::Device;
 use larder_core::types::{Addr, StreamId};
-use larder_core::{Allocator, Config, Policy};
 
 /// The kernels, compiled ahead.
 pub(crate) const KERNELS: &str = include_str!("../kernels/kernels.ptx");
@@ -17,6 +19,8 @@ pub(crate) const KERNELS: &str = include_str!("../kernels/kernels.ptx");
 const THREADS: u32 = 256;
 /// More blocks than this do not make a kernel faster, and small blocks need few.
 const BLOCKS_MAX: u64 = 2048;
+/// The same for each of many.
+const COLUMNS_MAX: u32 = 256;
 
 /// Puts words before a reason.
 pub(crate) trait Explain<T> {
@@ -41,6 +45,8 @@ pub(crate) struct Rig {
     spin: CudaFunction,
     increment: CudaFunction,
     expect: CudaFunction,
+    fill_many: CudaFunction,
+    verify_many: CudaFunction,
     /// Where kernels count the words that are wrong.
     wrong: u64,
     seed_next: AtomicU32,
@@ -71,6 +77,8 @@ impl Rig {
             spin: kernel("spin")?,
             increment: kernel("increment")?,
             expect: kernel("expect")?,
+            fill_many: kernel("fill_many")?,
+            verify_many: kernel("verify_many")?,
             device: Arc::new(device),
             context,
             wrong,
@@ -117,11 +125,11 @@ impl Rig {
         }
     }
 
-    /// An allocator over this GPU.
+    /// An allocator over this GPU; the settings may name a policy.
     pub(crate) fn allocator(&self, settings: &str) -> Result<Allocator, String> {
-        let config = Config::parse(settings).or_say(settings)?;
+        let settings = larder_setup::settings::parse(settings).or_say(settings)?;
         let device = Arc::clone(&self.device);
-        Ok(Allocator::new(device, config, Policy::default()))
+        Ok(Allocator::new(device, settings.config, settings.policy))
     }
 
     /// A pattern that no other block has.
@@ -163,6 +171,22 @@ impl Rig {
         launch.arg(&addr.0).arg(&words).arg(&seed).arg(&self.wrong);
         // SAFETY: the caller has that many bytes there, and the rig has the count.
         unsafe { launch.launch(grid(words)) }.map(drop).or_say("launching verify")
+    }
+
+    /// As [`Rig::fill`], for many blocks with one launch.
+    pub(crate) fn fill_many(&self, stream: &CudaStream, spans: &Spans) -> Result<(), String> {
+        let mut launch = stream.launch_builder(&self.fill_many);
+        launch.arg(spans);
+        // SAFETY: the caller has those bytes.
+        unsafe { launch.launch(spans.grid()) }.map(drop).or_say("launching fill_many")
+    }
+
+    /// As [`Rig::verify`], for many blocks with one launch.
+    pub(crate) fn verify_many(&self, stream: &CudaStream, spans: &Spans) -> Result<(), String> {
+        let mut launch = stream.launch_builder(&self.verify_many);
+        launch.arg(spans).arg(&self.wrong);
+        // SAFETY: the caller has those bytes, and the rig has the count.
+        unsafe { launch.launch(spans.grid()) }.map(drop).or_say("launching verify_many")
     }
 
     /// As [`Rig::fill`], for a buffer of any stream.
@@ -285,6 +309,48 @@ fn grid(words: u64) -> LaunchConfig {
         grid_dim: (blocks as u32, 1, 1),
         block_dim: (THREADS, 1, 1),
         shared_mem_bytes: 0,
+    }
+}
+
+/// So many blocks are filled or compared by one launch.
+pub(crate) const SPANS: usize = 64;
+
+/// A block with its pattern, as the kernels know it.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+struct Span {
+    addr: u64,
+    words: u32,
+    seed: u32,
+}
+
+/// Blocks that are filled or compared together; those that are not there have no words.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Spans([Span; SPANS]);
+
+// SAFETY: it has the layout of the kernels' own struct, and no pointer that the host would follow.
+unsafe impl DeviceRepr for Spans {}
+
+impl Spans {
+    pub(crate) fn new(blocks: impl Iterator<Item = (Addr, u64, u32)>) -> Spans {
+        let mut spans = Spans([Span::default(); SPANS]);
+        for (span, (addr, size_bytes, seed)) in spans.0.iter_mut().zip(blocks) {
+            *span = Span { addr: addr.0, words: (size_bytes / 4) as u32, seed };
+        }
+        spans
+    }
+
+    /// A row of blocks of threads for each span.
+    fn grid(&self) -> LaunchConfig {
+        let longest = self.0.iter().map(|span| span.words).max().unwrap_or(0);
+        let rows = self.0.iter().take_while(|span| span.words > 0).count() as u32;
+        let columns = longest.div_ceil(THREADS).clamp(1, COLUMNS_MAX);
+        LaunchConfig {
+            grid_dim: (columns, rows.max(1), 1),
+            block_dim: (THREADS, 1, 1),
+            shared_mem_bytes: 0,
+        }
     }
 }
 

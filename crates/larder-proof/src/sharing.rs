@@ -15,8 +15,8 @@ use crate::rig::{Explain, Rig, id_of};
 const BLOCK_BYTES: u64 = 48 * MIB;
 /// The word on the command line that makes this program the other process.
 pub(crate) const PARTNER: &str = "share-partner";
-const SETTINGS: [&str; 3] =
-    ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2"];
+const SETTINGS: [&str; 4] =
+    ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2", "policy:tight"];
 
 /// The first process: it leads.
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
@@ -151,7 +151,9 @@ struct Desk<'a> {
 
 impl<'a> Desk<'a> {
     fn new(rig: &'a Rig, stream: &'a Arc<CudaStream>, settings: &str) -> Result<Desk<'a>, String> {
-        let (allocator, expandable) = (rig.allocator(settings)?, settings.contains("expandable"));
+        // Tight has pages always.
+        let expandable = settings.contains("expandable") || settings.contains("tight");
+        let allocator = rig.allocator(settings)?;
         let (given, taken, neighbour, at) = (None, None, None, Addr(0));
         Ok(Desk { rig, stream, allocator, expandable, given, taken, at, neighbour })
     }

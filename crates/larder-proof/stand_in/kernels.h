@@ -61,6 +61,36 @@ Work make_verify(void **a) {
     };
 }
 
+struct Span {
+    u32 *words;
+    u32 count;
+    u32 seed;
+};
+struct Spans {
+    Span spans[64];
+};
+
+Work make_fill_many(void **a) {
+    auto all = std::make_shared<Spans>(argument<Spans>(a, 0));
+    return [=] {
+        for (const Span &span : all->spans) {
+            for (u64 i = 0; i < span.count; ++i) span.words[i] = word(span.seed, i);
+        }
+        return true;
+    };
+}
+
+Work make_verify_many(void **a) {
+    auto all = std::make_shared<Spans>(argument<Spans>(a, 0));
+    auto *wrong = argument<u64 *>(a, 1);
+    return [=] {
+        for (const Span &span : all->spans) {
+            count(span.words, span.count, wrong, [&](u32 found, u64 i) { return found == word(span.seed, i); });
+        }
+        return true;
+    };
+}
+
 Work make_delay(void **a) {
     auto duration = std::chrono::nanoseconds(argument<u64>(a, 0));
     auto end = std::make_shared<Clock::time_point>();
@@ -98,6 +128,8 @@ Work make_expect(void **a) {
 
 const std::map<std::string, Maker> kernels{{"fill", make_fill},
                                            {"verify", make_verify},
+                                           {"fill_many", make_fill_many},
+                                           {"verify_many", make_verify_many},
                                            {"delay", make_delay},
                                            {"spin", make_spin},
                                            {"increment", make_increment},

@@ -11,7 +11,7 @@ use super::table::{Table, digits};
 use super::timing::median;
 use super::workload::{self, HOT_BLOCK, VARLEN};
 use crate::command;
-use crate::programs::{self, Programs};
+use crate::programs::{self, Programs, copy};
 
 /// How much to measure, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,9 +108,7 @@ impl Contestants {
 /// Builds everything, measures, writes the section of the page and prints it.
 pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
     if options.is_laid_out {
-        let program = std::env::current_exe().map_err(|error| error.to_string())?;
-        let folder = program.parent().unwrap_or(Path::new("."));
-        print!("{}", measure(folder, options.rounds)?);
+        print!("{}", measure(&programs::beside()?, options.rounds)?);
         return Ok(());
     }
     let folder = programs::target_folder(root).join("threads");
@@ -133,11 +131,11 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
     mutex.env("CARGO_TARGET_DIR", target.join("mutex"));
     command::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
-    copy(&built.larder, &folder.join("larder"))?;
+    built.lay_out(folder)?;
     copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     copy(&this, &folder.join("threads"))?;
-    for name in ["larder", "larder-mutex", "threads"] {
+    for name in ["larder", "larder-mutex", "threads", "write_ops"] {
         command::run(Command::new("strip").arg(folder.join(name)))?;
     }
     let judge = built.judge.parent().unwrap_or(Path::new("."));
@@ -157,12 +155,6 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
         }
     }
     Ok(())
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    // A program that is running cannot be written to, but it can be replaced.
-    let _ = fs::remove_file(to);
-    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
 /// One measurement.

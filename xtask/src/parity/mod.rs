@@ -30,6 +30,8 @@ pub(crate) struct Seeds {
     pub(crate) count: u64,
     /// Whether ours runs behind PyTorch's own interface, as it does in a PyTorch program.
     pub(crate) through_interface: bool,
+    /// The programs are those beside this one, and only random scripts are compared.
+    pub(crate) is_laid_out: bool,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -50,23 +52,47 @@ struct Totals {
     different: u64,
 }
 
+impl Totals {
+    /// Prints the sums; true if nothing differs.
+    fn say(&self) -> bool {
+        let Totals { compared, gave_up, unsteady, different } = self;
+        println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
+        let set_aside = gave_up + unsteady;
+        println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
+        *different == 0
+    }
+}
+
+impl Default for Seeds {
+    fn default() -> Self {
+        Self { from: 1, count: 50, through_interface: false, is_laid_out: false }
+    }
+}
+
+impl Seeds {
+    fn jobs(self) -> impl Iterator<Item = Job> {
+        (0..self.count).map(move |at| Job::Seed(self.from.wrapping_add(at)))
+    }
+}
+
 /// Builds both sides, runs all scripts and prints the result; true if nothing differs.
 pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
+    if seeds.is_laid_out {
+        let jobs: Vec<Job> = seeds.jobs().collect();
+        let folder = std::env::temp_dir().join("larder-parity");
+        return Ok(compare_all(&jobs, &Programs::beside()?, None, &folder)?.say());
+    }
     let target = target_folder(root);
     let programs = Programs::build(root, cargo, &target)?;
     let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
-    jobs.extend((0..seeds.count).map(|at| Job::Seed(seeds.from.wrapping_add(at))));
+    jobs.extend(seeds.jobs());
     let peer = Peer::new(&target);
     let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
     let totals = compare_all(&jobs, &programs, backend.as_deref(), &target.join("judge"))?;
-    let Totals { compared, gave_up, unsteady, different } = totals;
     if backend.is_none() {
         println!("{}", viewer::check(&programs, &peer, root)?);
     }
-    println!("set aside: {gave_up} where the peer gives up, {unsteady} where it is unsteady");
-    let set_aside = gave_up + unsteady;
-    println!("{compared} scripts compared, {set_aside} set aside, {different} differences");
-    Ok(different == 0)
+    Ok(totals.say())
 }
 
 fn compare_all(
