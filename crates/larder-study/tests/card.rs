@@ -1,0 +1,86 @@
+//! Recordings that PyTorch 2.11 made on an H200 under memory pressure, with `torch/card/pressure.py`: a
+//! replay with the recorded settings tries again, fails and reserves as the card did, to the byte.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use larder_core::{Config, Policy};
+use larder_sim::script::Op;
+use larder_study::replay::{Outcome, Replay, Setup};
+use larder_study::watch::Unwatched;
+use larder_study::workload::Workload;
+use serde_json::Value;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/card")
+}
+
+/// What the card did, by the program's name.
+fn programs() -> BTreeMap<String, Value> {
+    let entries = fs::read_dir(folder()).expect("the recordings");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let told = paths.filter(|path| path.extension().is_some_and(|ending| ending == "json"));
+    told.map(|path| {
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).expect("what the card did");
+        (name, serde_json::from_str(&text).expect("JSON"))
+    })
+    .collect()
+}
+
+fn workload(name: &str) -> Workload {
+    let file = folder().join(format!("{name}.pickle.gz"));
+    Workload::load(&file, 0, &Unwatched).expect("a recording")
+}
+
+/// A replay as stock PyTorch, on the memory that the recording itself tells of.
+fn replay(workload: &Workload, settings: &str) -> Outcome {
+    let config = Config::parse(settings).expect("the recorded settings");
+    let setup = Setup { policy: Policy::torch_2_11(), config, ..Setup::default() };
+    let setup = setup.with_memory(None, workload);
+    Replay::new(workload, &setup).run(&workload.ops, &mut ()).expect("the recording runs")
+}
+
+/// Retries, failures, the peak of what was reserved, and of what was active.
+fn facts(outcome: &Outcome) -> [u64; 4] {
+    let stats = &outcome.stats;
+    let peaks = [stats.reserved_bytes.all.peak, stats.active_bytes.all.peak];
+    let [reserved, active] = peaks.map(|peak| u64::try_from(peak).expect("a peak"));
+    [stats.num_alloc_retries, stats.num_ooms, reserved, active]
+}
+
+#[test]
+fn a_replay_does_what_the_card_did() {
+    let programs = programs();
+    assert!(programs.len() >= 11, "{:?}", programs.keys());
+    for (name, told) in programs {
+        let settings = told["settings"].as_str().expect("the settings");
+        let keys =
+            ["num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak"];
+        let wanted = keys.map(|key| told[key].as_u64().expect("a count"));
+        assert_eq!(facts(&replay(&workload(&name), settings)), wanted, "{name}, '{settings}'");
+    }
+}
+
+#[test]
+fn other_settings_than_the_recorded_ones_do_something_else() {
+    // So the test above compares something.
+    for name in ["expandable", "split_limit", "collected", "training_expandable"] {
+        let workload = workload(name);
+        let told = programs().remove(name).expect("what the card did");
+        let settings = told["settings"].as_str().expect("the settings").to_owned();
+        let recorded = facts(&replay(&workload, &settings));
+        assert_ne!(facts(&replay(&workload, "")), recorded, "{name}");
+    }
+}
+
+#[test]
+fn with_stacks_the_programs_own_empties_are_told_from_the_allocators() {
+    let workload = workload("emptied");
+    let empties = workload.ops.iter().filter(|op| matches!(op, Op::Empty)).count();
+    assert_eq!(empties, 6, "the program empties its cache six times");
+    let facts = workload.recording.as_ref().expect("a recording");
+    assert_eq!(facts.doubtful_flushes, 0);
+    assert!(facts.own_flushes > 0, "the allocator gave memory back by itself too");
+}
