@@ -3,7 +3,7 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, deeds, tests, race, pressure. Without any, all of them. --seconds says how long each race goes on.
+Parts: workloads, large, deeds, tests, race, pressure. Without any, all of them. --seconds says how long each race goes on.
 pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
 """
 
@@ -54,6 +54,7 @@ WORKLOADS = list(STEPS_A_TURN)
 TURNS = 24
 # So many workloads are prepared at once, each with every allocator.
 PREPARED_AT_ONCE = 4
+LARGE = ["mixture_of_experts", "language_model", "serving"]
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
 
 
@@ -196,6 +197,47 @@ def show_workloads(results):
         )
 
 
+def run_large(options):
+    """Programs of more than 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
+    than they use."""
+    steps = ("--steps", "4") if options.short else ()
+    results = {}
+    for program in LARGE:
+        for allocator in ("native", "native, expandable", "larder, tight", "native again"):
+            process = start(allocator, "large.py", program, *steps)
+            results[program, allocator] = outcome(process, f"{program} on {allocator}")
+        tight = results[program, "larder, tight"]
+        if tight is None:
+            continue
+        cap_bytes = int(1.05 * tight["active_peak"])
+        for allocator in ("native", "larder, tight"):
+            process = start(allocator, "large.py", program, *steps, "--cap", str(cap_bytes))
+            what = f"{allocator}, in 1.05 of peak active"
+            results[program, what] = outcome(process, f"{program} on {what}")
+    return results
+
+
+def show_large(results):
+    print(
+        "\n| program | allocator | ms a step | to native | worst step | first ten steps s | device calls a step "
+        "| retries | peak reserved MiB | peak active MiB | ratio |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for (program, allocator), result in results.items():
+        if result is None:
+            print(f"| {program} | {allocator} | failed | | | | | | | | |")
+            continue
+        native = results.get((program, "native"))
+        median = statistics.median(result["times_ms"])
+        ratio = f"{median / statistics.median(native['times_ms']):.3f}" if native else ""
+        reserved, active = result["reserved_peak"] / 2**20, result["active_peak"] / 2**20
+        print(
+            f"| {program} | {allocator} | {median:.1f} | {ratio} | {max(result['times_ms']):.1f} "
+            f"| {result['first_ms'] / 1e3:.2f} | {result['calls_a_step']:.1f} | {result['retries']} "
+            f"| {reserved:.0f} | {active:.0f} | {reserved / active:.4f} |"
+        )
+
+
 def run_deeds(_):
     started = {
         (deed, allocator): start(allocator, "deeds.py", deed)
@@ -299,6 +341,7 @@ def show_pressure(results):
 
 PARTS = {
     "workloads": (run_workloads, show_workloads),
+    "large": (run_large, show_large),
     "deeds": (run_deeds, show_deeds),
     "tests": (run_tests, show_tests),
     "race": (run_race, show_deeds),

@@ -142,6 +142,9 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
         copy(&judge.join(name), &folder.join(name))?;
     }
+    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where NVML does
+    // not know the GPU, as it does not know ours. An empty file is none.
+    workload::write(&folder.join("libnvidia-ml.so.1"), "")?;
     command::run(
         Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
     )?;
