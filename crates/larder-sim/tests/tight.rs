@@ -257,6 +257,25 @@ fn a_stream_takes_what_another_has_done_with_and_follows_it() {
     assert!(top.device.is_busy(MAIN), "the host waited for nobody");
 }
 
+/// Whoever waited for a stream has waited for all that is free there, until more is freed.
+#[test]
+fn a_stream_that_was_followed_is_followed_again_only_when_it_freed_more() {
+    let top = tight(4 * GIB);
+    let blocks: Vec<Addr> = (0..6).map(|_| top.malloc(20 * MIB)).collect();
+    top.free_all(&[blocks[0], blocks[2]]);
+    let follows = || top.device.calls().follow_event;
+    assert_eq!(top.malloc_on(20 * MIB, SIDE), blocks[0]);
+    assert_eq!(follows(), 1);
+    assert_eq!(top.malloc_on(20 * MIB, SIDE), blocks[2]);
+    assert_eq!(follows(), 1, "what was free then was waited for");
+    top.device.issue(MAIN);
+    let last_use = top.device.moment(MAIN);
+    top.free(blocks[4]);
+    assert_eq!(top.malloc_on(20 * MIB, SIDE), blocks[4]);
+    assert_eq!(follows(), 2);
+    assert!(top.device.comes_after(SIDE, last_use));
+}
+
 #[test]
 fn a_view_of_two_streams_memory_follows_the_other() {
     let top = tight(4 * GIB);

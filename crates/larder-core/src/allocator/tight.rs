@@ -25,14 +25,9 @@ impl Allocator {
                     let addr = shelf.heap.take_again(want);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
-                Move::Claim { span, waits } => {
-                    shelf.follow(device, want.stream, &waits)?;
-                    let addr = shelf.heap.take_claim(want, span, &open);
-                    return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
-                }
-                Move::Window { view, addr, waits } => {
-                    shelf.follow(device, want.stream, &waits)?;
-                    let addr = shelf.heap.take_window_from::<false>(want, view, addr, &open);
+                Move::Place { segment, addr, waits } => {
+                    shelf.follow(device, want, &waits)?;
+                    let addr = shelf.heap.take_place(want, segment, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
                 Move::Capped => return Ok(Grown::NoRoom),
@@ -48,11 +43,11 @@ impl Allocator {
                 }
                 Move::View { plan, waits } => {
                     shelf.thin(device, want.stream)?;
-                    shelf.follow(device, want.stream, &waits)?;
+                    shelf.follow(device, want, &waits)?;
                     let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
                     let view = shelf.heap.commit_view(want, &plan, span);
                     let addr = span.addr.offset(plan.seam.skip_bytes);
-                    let addr = shelf.heap.take_window_from::<false>(want, view, addr, &open);
+                    let addr = shelf.heap.take_place(want, view, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
             }
@@ -84,18 +79,19 @@ impl Shelf {
         refused.map(|()| open)
     }
 
-    /// Makes a stream wait for what others have been given to do so far.
+    /// Makes a request's stream wait for what others have been given to do so far.
     fn follow(
         &mut self,
         device: &dyn Device,
-        stream: StreamId,
+        want: &Want,
         others: &[StreamId],
     ) -> Result<(), Error> {
         for &other in others {
             let event = self.record_event(device, other)?;
-            let followed = device.follow_event(stream, event);
+            let followed = device.follow_event(want.stream, event);
             self.events.give(event);
             followed.map_err(Error::device("wait for an event"))?;
+            self.heap.note_followed(want, &[other]);
         }
         Ok(())
     }

@@ -118,7 +118,7 @@ impl Heap {
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
         self.record_of(id, Record::SegmentAlloc { place, oversize });
-        self.hand_out(id, want)
+        self.hand_out::<false>(id, want)
     }
 
     /// Adds a segment that is one block, in no index yet.
@@ -253,7 +253,7 @@ impl Heap {
     /// Serves the request from a free block that was made for it.
     pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
         self.unshelve(id);
-        self.hand_out(id, want)
+        self.hand_out::<false>(id, want)
     }
 }
 

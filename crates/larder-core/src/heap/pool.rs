@@ -26,6 +26,11 @@ pub(crate) struct Lane {
     free: Option<Box<FreeIndex>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
+    /// How often something became free in it.
+    pub(crate) frees: u64,
+    /// Lanes for whose work its stream was made to wait, and how often something had become free there by
+    /// then. As long as that did not change, what is free there may be had with no further wait.
+    followed: Vec<(LaneId, u64)>,
 }
 
 impl Lane {
@@ -157,8 +162,9 @@ impl Pools {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
                 let (free, unmapped) = (None, BTreeMap::new());
-                let (pool_kind, gone) = (pool.kind, false);
-                let lane = Lane { pool: pool_id, kind: pool_kind, stream, gone, free, unmapped };
+                let (kind, gone, frees, followed) = (pool.kind, false, 0, Vec::new());
+                let lane =
+                    Lane { pool: pool_id, kind, stream, gone, free, unmapped, frees, followed };
                 let id = if let Some(id) = self.spare_lanes.pop_first() {
                     self.lanes[id.0 as usize] = lane;
                     id
@@ -223,6 +229,8 @@ impl Pools {
             self.spare_lanes.remove(&LaneId(self.lanes.len() as u32));
         }
         self.lanes.shrink_to_fit();
+        // The name of a lane that is gone may be used again.
+        self.lanes.iter_mut().for_each(|lane| lane.followed = Vec::new());
         for pool in &mut self.list {
             pool.lanes.shrink_to_fit();
             pool.retired.shrink_to_fit();
@@ -277,6 +285,17 @@ impl Pools {
                 return Err(format!("{id:?} is spare and in use"));
             }
         }
+        for (lane, followed) in
+            self.lanes.iter().flat_map(|lane| lane.followed.iter().map(move |at| (lane, at)))
+        {
+            let other = self.lanes.get(followed.0.0 as usize);
+            if !other.is_some_and(|other| other.pool == lane.pool && followed.1 <= other.frees) {
+                return Err(format!(
+                    "{:?} was waited for in another pool, or ahead of time",
+                    followed.0
+                ));
+            }
+        }
         for (kind, (stream, lane)) in
             [PoolKind::Small, PoolKind::Large].into_iter().zip(self.recent)
         {
@@ -285,6 +304,21 @@ impl Pools {
             }
         }
         Ok(())
+    }
+
+    /// The stream of a lane waits for what that of another one has been given to do so far.
+    pub(crate) fn note_followed(&mut self, id: LaneId, other: LaneId) {
+        let frees = self.lane(other).frees;
+        let followed = &mut self.lane_mut(id).followed;
+        match followed.iter_mut().find(|(lane, _)| *lane == other) {
+            Some(known) => known.1 = frees,
+            None => followed.push((other, frees)),
+        }
+    }
+
+    /// Whether the stream of a lane waited for all that is free in another one.
+    pub(crate) fn has_followed(&self, id: LaneId, other: LaneId) -> bool {
+        self.lane(id).followed.contains(&(other, self.lane(other).frees))
     }
 
     /// Whether the lane is that of a pool on a stream.

@@ -352,6 +352,23 @@ impl Segments {
         [self.block_in(id, addr), self.fine_in(id, addr)]
     }
 
+    /// The blocks that were last noted to start at `addr`, or in a window before it, the nearest first, each with
+    /// where the search for it began. The caller checks that they are there.
+    pub(crate) fn noted_before(
+        &self,
+        id: SegmentId,
+        addr: Addr,
+    ) -> impl Iterator<Item = (Addr, BlockId)> + '_ {
+        let segment = &self[id];
+        let at = self.fine_in(id, addr).map(|block| (addr, block));
+        let windows = (0..segment.starts.len().min(segment.window(addr) + 1)).rev();
+        let before = windows.filter_map(|window| {
+            let from = segment.span.addr.offset((window as u64) << segment.window_shift);
+            BlockId::from_index(segment.starts[window]).map(|block| (from, block))
+        });
+        at.into_iter().chain(before)
+    }
+
     #[inline]
     fn fine_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];

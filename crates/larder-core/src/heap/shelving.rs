@@ -70,6 +70,7 @@ impl Heap {
         let (prev, next, lane_id) = (block.prev, block.next, block.lane);
         let lane = self.pools.lane_mut(lane_id);
         let freed = Place { kind, stream: lane.stream, addr, size_bytes };
+        lane.frees += 1;
         let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
         // Nobody is not free, so that it needs no branch of its own whether there is a neighbour. What lanes

@@ -123,9 +123,7 @@ impl Heap {
             is_there & is_free & has_room & is_right
         };
         let [large, small] = self.segments.noted_at(spot.segment, spot.from);
-        let Some(id) = large.filter(is_it).or_else(|| small.filter(is_it)) else {
-            return self.take_window::<PLAIN>(want, spot.segment, spot.addr);
-        };
+        let id = large.filter(is_it).or_else(|| small.filter(is_it))?;
         let (slots, spare) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         free.remove(slots, id);
@@ -239,7 +237,7 @@ impl Heap {
     }
 
     /// Makes a block that is in no index live, split to size where that is right.
-    pub(super) fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
+    pub(super) fn hand_out<const PLAIN: bool>(&mut self, id: BlockId, want: &Want) -> Addr {
         let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
         let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
         if cut.splits {
@@ -247,8 +245,8 @@ impl Heap {
             self.shelve(rest);
         }
         let (slots, _) = self.blocks.parts();
-        let taken = make_live::<false>(slots, id, want, cut.size_bytes >= limit_bytes);
-        self.tell_taken::<false>(want, &cut, &taken);
+        let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
+        self.tell_taken::<PLAIN>(want, &cut, &taken);
         if self.is_tight {
             self.note_step(want, taken.id);
         }

@@ -10,6 +10,7 @@
 //! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
 //! that only where all that is free does not suffice.
 
+mod ground;
 pub(crate) mod seek;
 pub(crate) mod stitch;
 mod survey;

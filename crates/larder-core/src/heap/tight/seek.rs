@@ -8,6 +8,7 @@ use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::pool::Lane;
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
 use crate::heap::tight::survey::Survey;
+use crate::heap::tight::trail::Spot;
 use crate::heap::tight::views::ViewPlan;
 use crate::heap::tight::{PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
@@ -19,10 +20,9 @@ use crate::types::{Addr, Span, StreamId};
 pub(crate) enum Move {
     /// A free block will do.
     Fits,
-    /// Free blocks side by side will do, of which some are other streams'.
-    Claim { span: Span, waits: Vec<StreamId> },
-    /// A view that is there will do: the request goes to this address.
-    Window { view: SegmentId, addr: Addr, waits: Vec<StreamId> },
+    /// The request goes to this address: of a view that is there, or at home, where free blocks lie side by
+    /// side of which some are other streams'.
+    Place { segment: SegmentId, addr: Addr, waits: Vec<StreamId> },
     /// Reserve addresses for a home whose pages have this size.
     Reserve { page_bytes: u64, size_bytes: u64 },
     /// Make pages.
@@ -53,10 +53,10 @@ impl Heap {
     /// are the streams that its own can wait for.
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId]) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
-        let survey = self.survey(want, open);
-        if let Some(told) = self.plan_told(want, &survey) {
+        if let Some(told) = self.plan_told(want, open) {
             return told;
         }
+        let survey = self.survey(want, open);
         if self.fits(want) {
             return Move::Fits;
         }
@@ -85,18 +85,14 @@ impl Heap {
     }
 
     /// What the request was told to have by the trail, if it is free.
-    fn plan_told(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        let spot = self.tight.trail.told(want.ask())?;
-        let homes = self.place_told(want, spot, survey)?;
-        let waits = self.waits_under(want, survey, homes.into_iter());
-        Some(if self.segments[spot.segment].is_view() {
-            Move::Window { view: spot.segment, addr: spot.addr, waits }
-        } else {
-            Move::Claim { span: Span::new(spot.addr, want.size_bytes), waits }
-        })
+    fn plan_told(&self, want: &Want, open: &[StreamId]) -> Option<Move> {
+        let Spot { segment, addr, .. } = self.tight.trail.told(want.ask())?;
+        let waits = self.ground(want, segment, addr)?.waits;
+        let is_open = waits.iter().all(|stream| open.contains(stream));
+        is_open.then_some(Move::Place { segment, addr, waits })
     }
 
-    /// The streams whose free blocks lie under these spans, other than the request's own.
+    /// The streams whose free blocks lie under these spans, and that the request's own has yet to wait for.
     fn waits_under(
         &self,
         want: &Want,
@@ -110,8 +106,7 @@ impl Heap {
             let under =
                 under.filter(|(addr, (size_bytes, _))| addr.offset(*size_bytes) > span.addr);
             let lanes = under.map(|(_, &(_, id))| self.blocks[id].lane);
-            let foreign = lanes.filter(|&lane| lane != want.lane);
-            waits.extend(foreign.filter_map(|lane| self.pools.lane(lane).living_stream()));
+            waits.extend(lanes.filter_map(|lane| self.wait_for(want.lane, lane)));
         }
         waits.into_iter().collect()
     }
@@ -127,7 +122,8 @@ impl Heap {
         let run = fitting.min_by_key(|run| (run.size_bytes, run.addr))?;
         let span = Span::new(run.addr, want.size_bytes);
         let waits = self.waits_under(want, survey, std::iter::once(span));
-        Some(Move::Claim { span, waits })
+        let segment = self.blocks[survey.get(&run.addr)?.1].segment;
+        Some(Move::Place { segment, addr: run.addr, waits })
     }
 
     /// Whether the request may become a tenant. What is smaller than a page is not worth a view. Private
@@ -252,8 +248,8 @@ impl Heap {
         });
         let (_, view, addr) = runs.min_by_key(|&(size_bytes, ..)| size_bytes)?;
         let homes = self.homes_under(view, Span::new(addr, want.size_bytes))?;
-        let waits = self.waits_under(want, survey, homes.into_iter());
-        Some(Move::Window { view, addr, waits })
+        let waits = self.waits_under(want, survey, homes.into_iter().map(|home| home.span));
+        Some(Move::Place { segment: view, addr, waits })
     }
 
     /// The runs of a view under which everything is free at home.

@@ -10,21 +10,6 @@ use crate::types::{Addr, Span, StreamId};
 /// Free blocks by address, with their lanes: all that a request may have.
 pub(super) type Survey = BTreeMap<Addr, (u64, BlockId)>;
 
-/// The free blocks under a span, in order; none if not all of it is free.
-pub(super) fn blocks_under(survey: &Survey, span: Span) -> Option<Vec<BlockId>> {
-    let (mut addr, mut blocks) = (span.addr, Vec::new());
-    while addr < span.end() {
-        let (&begin, &(size_bytes, id)) = survey.range(..=addr).next_back()?;
-        let end = begin.offset(size_bytes);
-        if end <= addr {
-            return None;
-        }
-        blocks.push(id);
-        addr = end;
-    }
-    Some(blocks)
-}
-
 impl Heap {
     /// Free blocks side by side in one segment, whosoever they are. Where one segment ends another may
     /// begin, and no block reaches from one into the other.

@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, SegmentId};
-use crate::heap::tight::survey::{Survey, blocks_under};
+use crate::heap::segment::Segment;
+use crate::heap::tight::ground::{Ground, Home};
 use crate::heap::tight::trail::{Ask, Spot};
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
-use crate::types::{Addr, Span, StreamId};
+use crate::types::{Addr, Span};
 
 /// What came of following the trail.
 pub(crate) enum Followed {
@@ -39,14 +40,7 @@ impl Heap {
         let Some(spot) = spot else { return Followed::Lost };
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),
-            None if self.pools.has_many_lanes(want.pool) => {
-                let followed = self.look_elsewhere(want, spot);
-                if PLAIN && matches!(followed, Followed::Elsewhere) {
-                    self.note_miss(want);
-                }
-                followed
-            }
-            None => Followed::Lost,
+            None => self.take_told_place::<PLAIN>(want, spot),
         }
     }
 
@@ -56,34 +50,23 @@ impl Heap {
         self.tight.missed = Some(want.ask());
     }
 
-    /// Whether what a request was told to have is free, though not its own lane's.
-    #[cold]
+    /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
     #[inline(never)]
-    fn look_elsewhere(&self, want: &Want, spot: Spot) -> Followed {
-        let neighbours = self.neighbours(want);
-        let is_free = self.place_told(want, spot, &self.survey(want, &neighbours)).is_some();
-        if is_free { Followed::Elsewhere } else { Followed::Lost }
-    }
-
-    /// Where the bytes are at home that a request was told to have, if all of them are in a survey.
-    pub(super) fn place_told(&self, want: &Want, spot: Spot, survey: &Survey) -> Option<Vec<Span>> {
-        // Where blocks are not split, the smallest that will do may be another one by now.
-        if !want.splits {
-            return None;
+    fn take_told_place<const PLAIN: bool>(&mut self, want: &Want, spot: Spot) -> Followed {
+        let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
+        if !is_view && !self.pools.has_many_lanes(want.pool) {
+            return Followed::Lost;
         }
-        let span = Span::new(spot.addr, want.size_bytes);
-        let segment =
-            self.segments.get(spot.segment).filter(|segment| segment.span.covers(span))?;
-        let homes = if segment.is_view() {
-            let door = self.chain(spot.segment).find(|&id| self.blocks[id].span().covers(span))?;
-            if segment.lane != want.lane || self.blocks[door].state != State::Hollow {
-                return None;
-            }
-            self.homes_under(spot.segment, span)?
-        } else {
-            vec![span]
+        let Some(ground) = self.ground(want, spot.segment, spot.addr) else {
+            return Followed::Lost;
         };
-        homes.iter().all(|&home| blocks_under(survey, home).is_some()).then_some(homes)
+        if ground.waits.is_empty() {
+            return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
+        }
+        if PLAIN {
+            self.note_miss(want);
+        }
+        Followed::Elsewhere
     }
 
     /// Notes where the last request was put: at an address, cut out of the free block that began there.
@@ -93,42 +76,43 @@ impl Heap {
         self.tight.trail.note(want.ask(), Spot { segment, addr, from: addr });
     }
 
-    /// Puts a request at a place of a view, if all bytes under it are its own lane's and free.
-    #[inline(never)]
-    pub(crate) fn take_window<const PLAIN: bool>(
+    /// Puts a request at a place, in a view or at home, if all bytes under it are free and its stream waits for
+    /// whoever had them.
+    pub(crate) fn take_place(
         &mut self,
         want: &Want,
-        view: SegmentId,
+        segment: SegmentId,
         addr: Addr,
     ) -> Option<Addr> {
-        self.take_window_from::<PLAIN>(want, view, addr, &[])
+        let want = &Want { lane: self.lane_of(want), ..*want };
+        let ground = self.ground(want, segment, addr).filter(|ground| ground.waits.is_empty())?;
+        self.settle_on::<false>(want, &ground)
     }
 
-    /// The same, if all bytes under it are its own lane's or of streams that its own waits for.
-    pub(crate) fn take_window_from<const PLAIN: bool>(
+    fn settle_on<const PLAIN: bool>(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
+        if let Some(door) = ground.door {
+            return self.lodge::<PLAIN>(want, ground, door);
+        }
+        let &Ground { segment, ref homes, .. } = ground;
+        let home = *homes.first()?;
+        let from = self.blocks[self.blocks_under(home).next()?].addr;
+        let id = self.claim(want, home)?;
+        let addr = self.hand_out::<PLAIN>(id, want);
+        self.tight.trail.note(want.ask(), Spot { segment, addr, from });
+        Some(addr)
+    }
+
+    /// A request becomes a tenant.
+    fn lodge<const PLAIN: bool>(
         &mut self,
         want: &Want,
-        view: SegmentId,
-        addr: Addr,
-        open: &[StreamId],
+        ground: &Ground,
+        door: BlockId,
     ) -> Option<Addr> {
-        let span = Span::new(addr, want.size_bytes);
-        self.segments.get(view).filter(|segment| segment.is_view())?;
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        if self.segments[view].lane != want.lane || !self.segments[view].span.covers(span) {
-            return None;
-        }
-        let door = self.chain(view).find(|&id| self.blocks[id].span().covers(span))?;
-        let homes = self.homes_under(view, span)?;
-        let mut survey = self.survey(want, open);
-        if self.blocks[door].state != State::Hollow
-            || !homes.iter().all(|&home| blocks_under(&survey, home).is_some())
-        {
-            return None;
-        }
+        let &Ground { segment: view, span, ref homes, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
-        for home in homes {
-            let id = self.claim(want, &mut survey, home)?;
+        for &home in homes {
+            let id = self.claim(want, home)?;
             self.blocks[id].state = State::Lent;
             lent.push(id);
         }
@@ -140,63 +124,53 @@ impl Heap {
         block.oversize = oversize;
         self.tight.tenants.insert(door, lent);
         self.tight.note_use(view);
-        self.segments.note_start(view, addr, want.size_bytes, door);
-        let place =
-            Place { kind: want.kind, stream: want.stream, addr, size_bytes: want.size_bytes };
+        let Span { addr, size_bytes } = span;
+        self.segments.note_start(view, addr, size_bytes, door);
+        let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
         self.record_where::<PLAIN>(door, Record::Alloc { place, requested_bytes, oversize });
         self.note_step(want, door);
         Some(addr)
     }
 
-    /// Puts a request into free blocks side by side, of its own lane and of streams that its own waits for.
-    pub(crate) fn take_claim(
-        &mut self,
-        want: &Want,
-        span: Span,
-        open: &[StreamId],
-    ) -> Option<Addr> {
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        let mut survey = self.survey(want, open);
-        let first = *blocks_under(&survey, span)?.first()?;
-        let from = self.blocks[first].addr;
-        let id = self.claim(want, &mut survey, span)?;
-        let addr = self.hand_out(id, want);
-        self.tight.trail.note(want.ask(), Spot { segment: self.blocks[id].segment, addr, from });
-        Some(addr)
-    }
-
     /// Where the bytes of a view are at home, in order; none if the view does not show them all.
-    pub(super) fn homes_under(&self, view: SegmentId, span: Span) -> Option<Vec<Span>> {
+    pub(super) fn homes_under(&self, view: SegmentId, span: Span) -> Option<Vec<Home>> {
         let segment = &self.segments[view];
-        let mut homes: Vec<Span> = Vec::new();
-        for part in segment.parts() {
+        let begin_bytes = span.addr.0 - segment.span.addr.0;
+        let parts = segment.parts();
+        let first =
+            parts.partition_point(|part| part.offset_bytes + part.size_bytes <= begin_bytes);
+        let mut homes: Vec<Home> = Vec::new();
+        for part in &parts[first..] {
             let shown = segment.place_of(part);
             let (begin, end) = (shown.addr.max(span.addr), shown.end().min(span.end()));
             if begin >= end {
-                continue;
+                break;
             }
             let page = part.page?;
             let home = self.page_span(page);
             let addr = home.addr.offset(begin.0 - shown.addr.0);
-            // Where one segment ends another may begin.
             match homes.last_mut() {
-                Some(last) if last.end() == addr && page.index > 0 => {
-                    last.size_bytes += end.0 - begin.0;
+                // Where one segment ends another may begin.
+                Some(last) if last.span.end() == addr && last.segment == page.segment => {
+                    last.span.size_bytes += end.0 - begin.0;
                 }
-                _ => homes.push(Span::new(addr, end.0 - begin.0)),
+                _ => homes
+                    .push(Home { segment: page.segment, span: Span::new(addr, end.0 - begin.0) }),
             }
         }
         Some(homes)
     }
 
-    /// Takes a span out of the free blocks that it lies in, as one block of the request's lane, in no index.
-    fn claim(&mut self, want: &Want, survey: &mut Survey, span: Span) -> Option<BlockId> {
+    /// Takes bytes out of the free blocks that they lie in, as one block of the request's lane, in no index.
+    fn claim(&mut self, want: &Want, home: Home) -> Option<BlockId> {
+        let span = home.span;
         let mut claimed: Option<BlockId> = None;
-        for whole in blocks_under(survey, span)? {
+        let mut at = self.blocks_under(home).next();
+        while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
             let whole_span = self.blocks[whole].span();
+            at = self.blocks[whole].next;
             self.unshelve(whole);
-            survey.remove(&whole_span.addr);
             let begin = whole_span.addr.max(span.addr);
             let end = whole_span.end().min(span.end());
             let id = self.cut_out(whole, Span::new(begin, end.0 - begin.0));
@@ -204,7 +178,6 @@ impl Heap {
             let behind = self.blocks[id].next.filter(|_| whole_span.end() > end);
             for rest in [before, behind].into_iter().flatten() {
                 self.shelve(rest);
-                survey.insert(self.blocks[rest].addr, (self.blocks[rest].size_bytes, rest));
             }
             self.blocks[id].lane = want.lane;
             match claimed {
@@ -272,9 +245,15 @@ impl Heap {
             if !self.is_tenant(id) || !matches!(block.state, State::Live | State::Waiting) {
                 return Err(format!("{id:?} is listed as a tenant and is none"));
             }
-            let spans: Vec<Span> = homes.iter().map(|&home| self.blocks[home].span()).collect();
-            if self.homes_under(block.segment, block.span()).as_ref() != Some(&spans) {
-                return Err(format!("{id:?} was lent {spans:?}, which is not what lies under it"));
+            let home = |&home: &BlockId| {
+                let Block { segment, addr, size_bytes, .. } = self.blocks[home];
+                Home { segment, span: Span::new(addr, size_bytes) }
+            };
+            let lent_homes: Vec<Home> = homes.iter().map(home).collect();
+            if self.homes_under(block.segment, block.span()).as_ref() != Some(&lent_homes) {
+                return Err(format!(
+                    "{id:?} was lent {lent_homes:?}, which is not what lies under it"
+                ));
             }
             for &home in homes {
                 if self.blocks[home].state != State::Lent || !lent.insert(home) {

@@ -9,8 +9,8 @@ use crate::heap::growth::PagesBehind;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::segment::{Backing, Part, Segment};
 use crate::heap::tight::SHOWN_MAX;
+use crate::heap::tight::ground::Home;
 use crate::heap::tight::stitch::Seam;
-use crate::heap::tight::survey::{Survey, blocks_under};
 use crate::types::{PageHandle, Span, StreamId};
 
 /// A view to be made: pages that are to be mapped side by side.
@@ -75,11 +75,10 @@ impl Heap {
     pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
         let segment = &self.segments[view];
         let is_empty = self.is_vacant(view);
-        let lanes = self.pools.lanes_of(self.pools.lane(segment.lane).pool);
-        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
-        let survey: Survey =
-            free.map(|id| (self.blocks[id].addr, (self.blocks[id].size_bytes, id))).collect();
-        let is_idle = |page: PageAt| blocks_under(&survey, self.page_span(page)).is_some();
+        let is_idle = |page: PageAt| {
+            let home = Home { segment: page.segment, span: self.page_span(page) };
+            self.blocks_under(home).all(|id| self.blocks[id].state == State::Free)
+        };
         let idle = segment
             .parts()
             .iter()
