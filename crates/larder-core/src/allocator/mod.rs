@@ -191,7 +191,10 @@ impl Allocator {
         };
         match shelf.heap.take(&want) {
             Some(addr) => Ok(addr),
-            None => self.climb(shelf, &want),
+            None => match shelf.take_from_others(&*self.device, &want)? {
+                Some(addr) => Ok(addr),
+                None => self.climb(shelf, &want),
+            },
         }
     }
 

@@ -56,6 +56,29 @@ impl Allocator {
 }
 
 impl Shelf {
+    /// Puts a request where it was told to go, though others had that place: its stream waits for theirs. None
+    /// if it was told nothing that is free, or may not wait for them.
+    pub(super) fn take_from_others(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+    ) -> Result<Option<Addr>, Error> {
+        if !self.heap.policy().tight {
+            return Ok(None);
+        }
+        let Some(ground) = self.heap.plan_told(want) else { return Ok(None) };
+        if capture_of(device, want.stream)?.is_some() {
+            return Ok(None);
+        }
+        for &stream in &ground.waits {
+            if !self.may_wait_for(device, stream, Some(want.stream))? {
+                return Ok(None);
+            }
+        }
+        self.follow(device, want, &ground.waits)?;
+        Ok(self.heap.take_told_ground(want, &ground))
+    }
+
     /// The other streams whose free memory the request may have: those that its own can be made to wait
     /// for, which a captured one cannot.
     fn open_neighbours(

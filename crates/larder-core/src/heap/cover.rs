@@ -14,6 +14,8 @@ const GRANULE_SHIFT: u32 = 21;
 /// A table covers 2^14 granules: 32 GiB.
 const TABLE_SHIFT: u32 = 14;
 const GRANULES: usize = 1 << TABLE_SHIFT;
+/// For so many numbers of tables it is kept where they are, as long as there are fewer than 256.
+const HINTS: usize = 64;
 
 /// The segments that cover the first bytes of a run of granules.
 #[derive(Clone, Debug)]
@@ -26,12 +28,20 @@ struct Table {
 }
 
 /// Which segments lie where.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct CoverMap {
     tables: Vec<Table>,
+    /// For the lowest bits of a table's number, where a table of such a number was put last.
+    hints: [u8; HINTS],
     /// Segments that start inside a granule, behind its first byte. Devices hardly ever give such
     /// addresses.
     inside: HashMap<u64, SegmentId>,
+}
+
+impl Default for CoverMap {
+    fn default() -> CoverMap {
+        CoverMap { tables: Vec::new(), hints: [0; HINTS], inside: HashMap::new() }
+    }
 }
 
 fn granules(span: Span) -> impl Iterator<Item = u64> {
@@ -68,6 +78,7 @@ impl CoverMap {
             }
         }
         self.tables.retain(|table| table.len > 0);
+        self.note_tables();
     }
 
     /// The segment that the address lies in if it starts inside the address's granule, and not behind
@@ -99,9 +110,23 @@ impl CoverMap {
         table.segments[granule as usize % GRANULES]
     }
 
-    #[inline(never)]
+    #[inline]
     fn later_table(&self, number: u64) -> Option<&Table> {
+        let hinted = self.tables.get(usize::from(self.hints[number as usize % HINTS]));
+        hinted.filter(|table| table.number == number).or_else(|| self.search_table(number))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn search_table(&self, number: u64) -> Option<&Table> {
         self.tables.iter().find(|table| table.number == number)
+    }
+
+    /// Notes where each table is.
+    fn note_tables(&mut self) {
+        for (at, table) in self.tables.iter().enumerate().take(1 << u8::BITS) {
+            self.hints[table.number as usize % HINTS] = at as u8;
+        }
     }
 
     fn table_mut(&mut self, granule: u64) -> &mut Table {
@@ -111,6 +136,7 @@ impl CoverMap {
             let segments = vec![SegmentId::NONE; GRANULES].into_boxed_slice();
             let segments = segments.try_into().expect("so many granules");
             self.tables.push(Table { number, segments, len: 0 });
+            self.note_tables();
             self.tables.len() - 1
         });
         &mut self.tables[at]

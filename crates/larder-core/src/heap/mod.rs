@@ -345,9 +345,10 @@ impl Heap {
             let is_live = (block.state == State::Live) & (block.addr == addr);
             is_live & self.plain & !block.used_elsewhere
         };
-        let found = self.segments.block_near(addr).filter(is_it);
+        let segment = self.segments.near(addr);
+        let found = self.segments.block_in(segment, addr).filter(is_it);
         if self.is_tight && found.is_none() {
-            return self.segments.fine_near(addr).filter(is_it);
+            return self.segments.fine_in(segment, addr).filter(is_it);
         }
         found
     }

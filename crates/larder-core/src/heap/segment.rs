@@ -151,6 +151,12 @@ impl Segment {
         }
     }
 
+    /// Where so many units of a block into it are.
+    #[inline]
+    pub(crate) fn at_unit(&self, unit: u32) -> Addr {
+        self.span.addr.offset(u64::from(unit) * BLOCK_UNIT_BYTES)
+    }
+
     #[inline]
     fn window(&self, addr: Addr) -> usize {
         ((addr.0 - self.span.addr.0) >> self.window_shift) as usize
@@ -159,7 +165,8 @@ impl Segment {
     /// Makes room so that a block may start anywhere below `end`.
     fn cover(&mut self, end: Addr, is_fine: bool) {
         let units = (end.0 - self.span.addr.0).div_ceil(BLOCK_UNIT_BYTES) as usize;
-        if is_fine && units > self.fine_starts.len() {
+        // What is small is not put into views.
+        if is_fine && !self.is_view() && units > self.fine_starts.len() {
             let grown =
                 if self.is_expandable() { units.max(2 * self.fine_starts.len()) } else { units };
             self.fine_starts = grow_sparsely(&self.fine_starts, grown);
@@ -175,9 +182,10 @@ impl Segment {
 /// which blocks start, and hardly for others.
 fn grow_sparsely(starts: &[u32], len: usize) -> Vec<u32> {
     const CHUNK: usize = 1024;
+    const NONE: [u32; CHUNK] = [0; CHUNK];
     let mut grown = vec![0; len];
     for (new, old) in grown.chunks_mut(CHUNK).zip(starts.chunks(CHUNK)) {
-        if old.iter().any(|&start| start != 0) {
+        if *old != NONE[..old.len()] {
             new[..old.len()].copy_from_slice(old);
         }
     }
@@ -211,7 +219,7 @@ impl Segments {
             serial: 0,
             oversize: false,
             starts: Vec::new(),
-            window_shift: 0,
+            window_shift: BLOCK_UNIT_BYTES.trailing_zeros(),
             fine_starts: Vec::new(),
         };
         let (spare, cover) = (Vec::new(), CoverMap::default());
@@ -312,13 +320,20 @@ impl Segments {
     /// another one.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(crate) fn block_near(&self, addr: Addr) -> Option<BlockId> {
-        self.block_in(self.cover.segment_near(addr), addr)
+    fn block_near(&self, addr: Addr) -> Option<BlockId> {
+        self.block_in(self.near(addr), addr)
+    }
+
+    /// The segment that the address lies in, unless that starts inside a granule.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn near(&self, addr: Addr) -> SegmentId {
+        self.cover.segment_near(addr)
     }
 
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn block_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
+    pub(crate) fn block_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];
         // Of an address before the segment or behind it this makes a window that there is not, or one
         // whose block starts elsewhere.
@@ -336,20 +351,20 @@ impl Segments {
     #[inline(never)]
     pub(crate) fn fine_at(&self, addr: Addr) -> Option<BlockId> {
         let inside = self.cover.segment_inside(addr, |id| self[id].span.addr);
-        inside.map_or_else(|| self.fine_near(addr), |id| self.fine_in(id, addr))
+        self.fine_in(inside.unwrap_or_else(|| self.near(addr)), addr)
     }
 
-    /// The same, but not for segments that start inside a granule.
+    /// The block that was last noted to start so many units into a segment: among the small ones or among the
+    /// others. The caller checks that it does.
     #[inline]
-    pub(crate) fn fine_near(&self, addr: Addr) -> Option<BlockId> {
-        self.fine_in(self.cover.segment_near(addr), addr)
-    }
-
-    /// The blocks that were last noted to start at `addr`: one that was large, one that was small. The
-    /// caller checks that they do.
-    #[inline]
-    pub(crate) fn noted_at(&self, id: SegmentId, addr: Addr) -> [Option<BlockId>; 2] {
-        [self.block_in(id, addr), self.fine_in(id, addr)]
+    pub(crate) fn noted_at(&self, id: SegmentId, unit: u32, is_small: bool) -> Option<BlockId> {
+        let segment = &self[id];
+        let (starts, shift) = if is_small {
+            (&segment.fine_starts, 0)
+        } else {
+            (&segment.starts, segment.window_shift - BLOCK_UNIT_BYTES.trailing_zeros())
+        };
+        BlockId::from_index(*starts.get((unit >> shift) as usize)?)
     }
 
     /// The blocks that were last noted to start at `addr`, or in a window before it, the nearest first, each with
@@ -370,7 +385,7 @@ impl Segments {
     }
 
     #[inline]
-    fn fine_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
+    pub(crate) fn fine_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];
         let unit = addr.0.wrapping_sub(segment.span.addr.0) / BLOCK_UNIT_BYTES;
         BlockId::from_index(*segment.fine_starts.get(unit as usize)?)

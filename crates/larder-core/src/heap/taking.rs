@@ -73,7 +73,11 @@ impl Heap {
     /// The same for a request that found none before.
     pub(crate) fn take_again(&mut self, want: &Want) -> Option<Addr> {
         let want = self.begin_search(want);
-        self.take_fitting::<false>(&want)
+        if self.is_tight {
+            self.take_fitting::<false, true>(&want)
+        } else {
+            self.take_fitting::<false, false>(&want)
+        }
     }
 
     /// Counts a search, and finds the request's lane.
@@ -93,13 +97,19 @@ impl Heap {
                 Followed::Elsewhere => return None,
                 Followed::Lost => {}
             }
-            let addr = self.take_fitting::<PLAIN>(want);
-            if PLAIN && addr.is_none() {
-                self.note_miss(want);
-            }
-            return addr;
+            return self.take_anywhere::<PLAIN>(want);
         }
-        self.take_fitting::<PLAIN>(want)
+        self.take_fitting::<PLAIN, false>(want)
+    }
+
+    /// Hands out a free block to a request that the trail has no place for.
+    #[inline(never)]
+    fn take_anywhere<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+        let addr = self.take_fitting::<PLAIN, true>(want);
+        if PLAIN && addr.is_none() {
+            self.note_miss(want);
+        }
+        addr
     }
 
     /// Hands out the bytes where a request was put before, if they are free and lie in the free block that
@@ -111,19 +121,26 @@ impl Heap {
         spot: trail::Spot,
     ) -> Option<Addr> {
         self.blocks.reserve();
-        let before_bytes = spot.addr.0 - spot.from.0;
+        let before_bytes = u64::from(spot.at - spot.from) * size::BLOCK_UNIT_BYTES;
+        let from = self.segments[spot.segment].at_unit(spot.from);
         #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
         let is_it = |id: &BlockId| {
             let block = &self.blocks[*id];
-            let is_there = (block.addr == spot.from) & (block.segment == spot.segment);
+            let is_there = (block.addr == from) & (block.segment == spot.segment);
             let is_free = (block.state == State::Free) & (block.lane == want.lane);
             let has_room = block.size_bytes >= before_bytes + want.size_bytes;
             // Where blocks are not split, the smallest that will do may be another one by now.
             let is_right = want.splits | (block.size_bytes == want.size_bytes);
             is_there & is_free & has_room & is_right
         };
-        let [large, small] = self.segments.noted_at(spot.segment, spot.from);
-        let id = large.filter(is_it).or_else(|| small.filter(is_it))?;
+        let noted = |is_small| self.segments.noted_at(spot.segment, spot.from, is_small);
+        let id = if let Some(id) = noted(spot.is_small).filter(is_it) {
+            id
+        } else {
+            let id = noted(!spot.is_small).filter(is_it)?;
+            self.note_kind(!spot.is_small);
+            id
+        };
         let (slots, spare) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         free.remove(slots, id);
@@ -164,12 +181,12 @@ impl Heap {
         taken.addr
     }
 
-    /// Hands out a free block. `PLAIN` is `self.plain`, where it is known.
+    /// Hands out a free block. `PLAIN` is `self.plain`, where it is known, and `TIGHT` is `self.is_tight`.
     // What is asked of the blocks is asked of one slice of them: what is written to a block might, for
     // all that the compiler knows, change where the blocks are.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
-    fn take_fitting<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+    fn take_fitting<const PLAIN: bool, const TIGHT: bool>(&mut self, want: &Want) -> Option<Addr> {
         self.blocks.reserve();
         let found = if PLAIN { None } else { Some(self.take_off_with_care(want)?) };
         let (slots, spare) = self.blocks.parts();
@@ -193,10 +210,12 @@ impl Heap {
         let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
         if let Some(rest) = rest {
             self.start_age::<PLAIN>(rest);
-            self.note_free(rest);
+            if TIGHT {
+                self.note_free(rest);
+            }
         }
         self.tell_taken::<PLAIN>(want, &cut, &taken);
-        if self.is_tight {
+        if TIGHT {
             self.note_step(want, taken.id);
         }
         Some(taken.addr)

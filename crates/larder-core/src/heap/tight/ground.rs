@@ -5,27 +5,28 @@ use std::iter::successors;
 
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::tight::trail::Spot;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
 /// Bytes at home, and the segment that they are at home in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Home {
+pub(crate) struct Home {
     pub(super) segment: SegmentId,
     pub(super) span: Span,
 }
 
 /// A place that is free for a request.
 #[derive(Clone, Debug)]
-pub(super) struct Ground {
+pub(crate) struct Ground {
     pub(super) segment: SegmentId,
     pub(super) span: Span,
     /// The hollow block of a view that the place lies in; none if it is at home.
     pub(super) door: Option<BlockId>,
-    /// Where its bytes are at home, in order.
+    /// Where its bytes are at home, in order; nothing if the place is at home itself.
     pub(super) homes: Vec<Home>,
     /// Streams whose work so far may still use it.
-    pub(super) waits: Vec<StreamId>,
+    pub(crate) waits: Vec<StreamId>,
 }
 
 impl Heap {
@@ -37,17 +38,23 @@ impl Heap {
         }
         let span = Span::new(addr, want.size_bytes);
         let owner = self.segments.get(segment).filter(|owner| owner.span.covers(span))?;
-        let (door, homes) = if owner.is_view() {
-            let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
-            if owner.lane != want.lane || self.blocks[door].state != State::Hollow {
-                return None;
-            }
-            (Some(door), self.homes_under(segment, span)?)
-        } else {
-            (None, vec![Home { segment, span }])
-        };
+        if !owner.is_view() {
+            let waits = self.waits_for(want, &[Home { segment, span }])?;
+            return Some(Ground { segment, span, door: None, homes: Vec::new(), waits });
+        }
+        let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
+        if owner.lane != want.lane || self.blocks[door].state != State::Hollow {
+            return None;
+        }
+        let homes = self.homes_under(segment, span)?;
         let waits = self.waits_for(want, &homes)?;
-        Some(Ground { segment, span, door, homes, waits })
+        Some(Ground { segment, span, door: Some(door), homes, waits })
+    }
+
+    /// What lies under the place that a request was told by the trail.
+    pub(super) fn ground_told(&self, want: &Want, spot: Spot) -> Option<Ground> {
+        let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
+        self.ground(want, spot.segment, addr)
     }
 
     /// The streams that a request has to wait for if it is to have these bytes; none if they are not all
@@ -57,9 +64,13 @@ impl Heap {
         let mut waits = Vec::new();
         for id in homes.iter().flat_map(|&home| self.blocks_under(home)) {
             let block = &self.blocks[id];
-            let is_foreign = block.lane != want.lane;
-            let is_closed = is_private || self.pools.lane(block.lane).pool != want.pool;
-            if block.state != State::Free || !block.expandable || (is_foreign && is_closed) {
+            if block.state != State::Free || !block.expandable {
+                return None;
+            }
+            if block.lane == want.lane {
+                continue;
+            }
+            if is_private || self.pools.lane(block.lane).pool != want.pool {
                 return None;
             }
             waits.extend(

@@ -10,7 +10,7 @@
 //! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
 //! that only where all that is free does not suffice.
 
-mod ground;
+pub(crate) mod ground;
 pub(crate) mod seek;
 pub(crate) mod stitch;
 mod survey;
@@ -51,9 +51,17 @@ pub(crate) struct Tight {
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
     /// The request that missed on the usual path last, if nothing was asked for since.
-    missed: Option<Ask>,
+    missed: Option<Miss>,
     /// The most that was in use, as far as it was looked at.
     high_bytes: u64,
+}
+
+/// A request that missed on the usual path.
+#[derive(Clone, Copy, Debug)]
+struct Miss {
+    ask: Ask,
+    /// What it was told to have is free, but another lane's.
+    is_elsewhere: bool,
 }
 
 impl Tight {

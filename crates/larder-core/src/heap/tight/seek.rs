@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::block::State;
+use crate::heap::block::{Block, State};
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::pool::Lane;
+use crate::heap::tight::ground::Ground;
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
-use crate::heap::tight::survey::Survey;
-use crate::heap::tight::trail::Spot;
+use crate::heap::tight::survey::{Found, Survey};
 use crate::heap::tight::views::ViewPlan;
 use crate::heap::tight::{PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
@@ -53,8 +53,10 @@ impl Heap {
     /// are the streams that its own can wait for.
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId]) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
-        if let Some(told) = self.plan_told(want, open) {
-            return told;
+        if let Some(Ground { segment, span, waits, .. }) = self.plan_told(want)
+            && waits.iter().all(|stream| open.contains(stream))
+        {
+            return Move::Place { segment, addr: span.addr, waits };
         }
         let survey = self.survey(want, open);
         if self.fits(want) {
@@ -84,14 +86,6 @@ impl Heap {
         }
     }
 
-    /// What the request was told to have by the trail, if it is free.
-    fn plan_told(&self, want: &Want, open: &[StreamId]) -> Option<Move> {
-        let Spot { segment, addr, .. } = self.tight.trail.told(want.ask())?;
-        let waits = self.ground(want, segment, addr)?.waits;
-        let is_open = waits.iter().all(|stream| open.contains(stream));
-        is_open.then_some(Move::Place { segment, addr, waits })
-    }
-
     /// The streams whose free blocks lie under these spans, and that the request's own has yet to wait for.
     fn waits_under(
         &self,
@@ -101,11 +95,7 @@ impl Heap {
     ) -> Vec<StreamId> {
         let mut waits = BTreeSet::new();
         for span in spans {
-            let before = survey.range(..span.addr).next_back();
-            let under = before.into_iter().chain(survey.range(span.addr..span.end()));
-            let under =
-                under.filter(|(addr, (size_bytes, _))| addr.offset(*size_bytes) > span.addr);
-            let lanes = under.map(|(_, &(_, id))| self.blocks[id].lane);
+            let lanes = survey.under(span).map(|found| self.blocks[found.id].lane);
             waits.extend(lanes.filter_map(|lane| self.wait_for(want.lane, lane)));
         }
         waits.into_iter().collect()
@@ -113,17 +103,16 @@ impl Heap {
 
     /// The shortest run of free blocks side by side that is long enough, where some are other lanes'.
     fn find_claim(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        let is_own = |(_, &(_, id)): (&Addr, &(u64, BlockId))| self.blocks[id].lane == want.lane;
-        if survey.iter().all(is_own) {
+        if survey.iter().all(|found| self.blocks[found.id].lane == want.lane) {
             return None;
         }
-        let fitting =
-            self.spans_in(survey).into_iter().filter(|run| run.size_bytes >= want.size_bytes);
-        let run = fitting.min_by_key(|run| (run.size_bytes, run.addr))?;
-        let span = Span::new(run.addr, want.size_bytes);
+        let runs = self.runs_in(survey).into_iter();
+        let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
+        let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
+        let (segment, addr) = (self.blocks[run.id].segment, run.span.addr);
+        let span = Span::new(addr, want.size_bytes);
         let waits = self.waits_under(want, survey, std::iter::once(span));
-        let segment = self.blocks[survey.get(&run.addr)?.1].segment;
-        Some(Move::Place { segment, addr: run.addr, waits })
+        Some(Move::Place { segment, addr, waits })
     }
 
     /// Whether the request may become a tenant. What is smaller than a page is not worth a view. Private
@@ -210,8 +199,8 @@ impl Heap {
             if self.segments[block.segment].page_bytes() != page_bytes {
                 return None;
             }
-            let before = block.prev.and_then(|prev| whole?.get(&self.blocks[prev].addr));
-            let before_bytes = before.map_or(0, |&(size_bytes, _)| size_bytes);
+            let before = block.prev.and_then(|prev| whole?.at(self.blocks[prev].addr));
+            let before_bytes = before.map_or(0, |found| found.span.size_bytes);
             let more_bytes = size_bytes.saturating_sub(before_bytes);
             (more_bytes <= block.size_bytes).then_some(Room { hole, more_bytes })
         });
@@ -220,31 +209,26 @@ impl Heap {
 
     /// What a survey has, as pages see it.
     fn gaps(&self, survey: &Survey) -> Vec<Gap> {
-        let gap = |span: Span| {
-            let (_, id) = survey[&span.addr];
-            let segment = &self.segments[self.blocks[id].segment];
-            let (_, &(_, last)) =
-                survey.range(..span.end()).next_back().expect("the run has blocks");
-            let next = self.blocks[last].next.map(|next| self.blocks[next].state);
-            Gap {
-                span,
-                segment: self.blocks[id].segment,
-                origin: segment.span.addr,
-                page_bytes: segment.page_bytes(),
-                is_end: matches!(next, None | Some(State::Unmapped)),
-            }
+        let gap = |Found { span, id }: Found| {
+            let Block { segment, next, .. } = self.blocks[id];
+            let owner = &self.segments[segment];
+            let next = next.map(|next| self.blocks[next].state);
+            let is_end = matches!(next, None | Some(State::Unmapped));
+            let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
+            Gap { span, segment, origin, page_bytes, is_end }
         };
-        self.spans_in(survey).into_iter().map(gap).collect()
+        self.runs_in(survey).into_iter().map(gap).collect()
     }
 
     /// The shortest run in a view of the lane's under which everything is free, and that is long enough.
     fn find_window(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        let views = self.tight.views.iter().copied();
-        let views = views.filter(|&view| self.segments[view].lane == want.lane);
+        let views = self.tight.views.iter().copied().filter(|&view| {
+            let segment = &self.segments[view];
+            segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
+        });
         let runs = views.filter_map(|view| {
-            let run = self.free_runs(view, survey).into_iter();
-            let fitting = run.filter(|run| run.size_bytes >= want.size_bytes);
-            fitting.min_by_key(|run| run.size_bytes).map(|run| (run.size_bytes, view, run.addr))
+            let run = self.shortest_run(view, survey, want.size_bytes)?;
+            Some((run.size_bytes, view, run.addr))
         });
         let (_, view, addr) = runs.min_by_key(|&(size_bytes, ..)| size_bytes)?;
         let homes = self.homes_under(view, Span::new(addr, want.size_bytes))?;
@@ -252,30 +236,33 @@ impl Heap {
         Some(Move::Place { segment: view, addr, waits })
     }
 
-    /// The runs of a view under which everything is free at home.
-    fn free_runs(&self, view: SegmentId, survey: &Survey) -> Vec<Span> {
+    /// The shortest run of a view under which everything is free at home, and that is long enough.
+    fn shortest_run(&self, view: SegmentId, survey: &Survey, size_bytes: u64) -> Option<Span> {
         let segment = &self.segments[view];
-        let (mut runs, mut run) = (Vec::new(), None::<Span>);
-        let mut add = |piece: Span| match &mut run {
-            Some(run) if run.end() == piece.addr => run.size_bytes += piece.size_bytes,
-            _ => runs.extend(run.replace(piece)),
+        let (mut best, mut run) = (None::<Span>, Span::new(segment.span.addr, 0));
+        let mut keep = |run: Span| {
+            if run.size_bytes >= size_bytes
+                && best.is_none_or(|best| run.size_bytes < best.size_bytes)
+            {
+                best = Some(run);
+            }
         };
         for part in segment.parts() {
             let Some(page) = part.page else { continue };
             let home = self.page_span(page);
-            let shown =
-                |addr: u64| segment.span.addr.offset(part.offset_bytes + addr - home.addr.0);
-            let first = survey.range(..=home.addr).next_back();
-            let blocks = first.into_iter().chain(survey.range(home.addr.offset(1)..home.end()));
-            for (&addr, &(size_bytes, _)) in blocks {
-                let begin = addr.max(home.addr);
-                let end = addr.offset(size_bytes).min(home.end());
-                if begin < end {
-                    add(Span::new(shown(begin.0), end.0 - begin.0));
+            let shown = segment.place_of(part).addr;
+            for found in survey.under(home) {
+                let begin = found.span.addr.max(home.addr);
+                let end = found.span.end().min(home.end());
+                let piece = Span::new(shown.offset(begin.0 - home.addr.0), end.0 - begin.0);
+                if run.end() == piece.addr {
+                    run.size_bytes += piece.size_bytes;
+                } else {
+                    keep(std::mem::replace(&mut run, piece));
                 }
             }
         }
-        runs.extend(run);
-        runs
+        keep(run);
+        best
     }
 }

@@ -1,25 +1,54 @@
 //! The survey: what is free and may be had, by address, whosoever it is.
 
-use std::collections::BTreeMap;
-
 use crate::heap::ids::BlockId;
 use crate::heap::pool::Lane;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
-/// Free blocks by address, with their lanes: all that a request may have.
-pub(super) type Survey = BTreeMap<Addr, (u64, BlockId)>;
+/// Free blocks by address: all that a request may have.
+#[derive(Debug)]
+pub(super) struct Survey {
+    blocks: Vec<Found>,
+}
+
+/// A free block of a survey.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub(super) span: Span,
+    pub(super) id: BlockId,
+}
+
+impl Survey {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Found> + '_ {
+        self.blocks.iter()
+    }
+
+    /// The block that starts at an address.
+    pub(super) fn at(&self, addr: Addr) -> Option<&Found> {
+        let at = self.blocks.binary_search_by_key(&addr, |block| block.span.addr).ok()?;
+        Some(&self.blocks[at])
+    }
+
+    /// The blocks that have a byte of a span.
+    pub(super) fn under(&self, span: Span) -> impl Iterator<Item = &Found> + '_ {
+        let first = self.blocks.partition_point(|block| block.span.end() <= span.addr);
+        self.blocks[first..].iter().take_while(move |block| block.span.addr < span.end())
+    }
+}
 
 impl Heap {
-    /// Free blocks side by side in one segment, whosoever they are. Where one segment ends another may
-    /// begin, and no block reaches from one into the other.
-    pub(super) fn spans_in(&self, survey: &Survey) -> Vec<Span> {
-        let mut runs: Vec<Span> = Vec::new();
-        for (&addr, &(size_bytes, id)) in survey {
-            let is_first = self.segments[self.blocks[id].segment].span.addr == addr;
+    /// Free blocks side by side in one segment, whosoever they are, with the last block of each such run.
+    /// Where one segment ends another may begin, and no block reaches from one into the other.
+    pub(super) fn runs_in(&self, survey: &Survey) -> Vec<Found> {
+        let mut runs: Vec<Found> = Vec::new();
+        for &Found { span, id } in survey.iter() {
+            let is_first = self.segments[self.blocks[id].segment].span.addr == span.addr;
             match runs.last_mut() {
-                Some(run) if run.end() == addr && !is_first => run.size_bytes += size_bytes,
-                _ => runs.push(Span::new(addr, size_bytes)),
+                Some(run) if run.span.end() == span.addr && !is_first => {
+                    run.span.size_bytes += span.size_bytes;
+                    run.id = id;
+                }
+                _ => runs.push(Found { span, id }),
             }
         }
         runs
@@ -36,6 +65,9 @@ impl Heap {
         let lanes = self.pools.lanes_of(want.pool).filter(|lane| is_open(lane));
         let blocks = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
         let blocks = blocks.filter(|&id| self.blocks[id].expandable);
-        blocks.map(|id| (self.blocks[id].addr, (self.blocks[id].size_bytes, id))).collect()
+        let mut blocks: Vec<Found> =
+            blocks.map(|id| Found { span: self.blocks[id].span(), id }).collect();
+        blocks.sort_unstable_by_key(|block| block.span.addr);
+        Survey { blocks }
     }
 }

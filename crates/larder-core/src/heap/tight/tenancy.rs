@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::segment::Segment;
+use crate::heap::tight::Miss;
 use crate::heap::tight::ground::{Ground, Home};
 use crate::heap::tight::trail::{Ask, Spot};
 use crate::heap::{Heap, Want};
@@ -25,7 +26,7 @@ impl Want {
     /// The request as the trail knows it.
     #[inline]
     pub(super) fn ask(&self) -> Ask {
-        Ask { size_bytes: self.size_bytes, lane: self.lane }
+        Ask::new(self.size_bytes, self.lane)
     }
 }
 
@@ -35,9 +36,14 @@ impl Heap {
     pub(in crate::heap) fn follow_trail<const PLAIN: bool>(&mut self, want: &Want) -> Followed {
         let ask = want.ask();
         // A request that missed on the usual path comes once more, and is one step all the same.
-        let is_again = !PLAIN && self.tight.missed.take() == Some(ask);
-        let spot = if is_again { self.tight.trail.told(ask) } else { self.tight.trail.walk(ask) };
-        let Some(spot) = spot else { return Followed::Lost };
+        let again = if PLAIN { None } else { self.tight.missed.take() };
+        let again = again.filter(|miss| miss.ask == ask);
+        if again.is_some_and(|miss| miss.is_elsewhere) {
+            return Followed::Elsewhere;
+        }
+        let told =
+            if again.is_some() { self.tight.trail.told(ask) } else { self.tight.trail.walk(ask) };
+        let Some(spot) = told else { return Followed::Lost };
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),
             None => self.take_told_place::<PLAIN>(want, spot),
@@ -47,7 +53,7 @@ impl Heap {
     /// A request finds nothing on the usual path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.tight.missed = Some(want.ask());
+        self.tight.missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
     }
 
     /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
@@ -57,23 +63,49 @@ impl Heap {
         if !is_view && !self.pools.has_many_lanes(want.pool) {
             return Followed::Lost;
         }
-        let Some(ground) = self.ground(want, spot.segment, spot.addr) else {
-            return Followed::Lost;
-        };
+        let Some(ground) = self.ground_told(want, spot) else { return Followed::Lost };
         if ground.waits.is_empty() {
             return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
         }
         if PLAIN {
-            self.note_miss(want);
+            self.tight.missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
         }
         Followed::Elsewhere
+    }
+
+    /// The free block that the last request is cut out of is noted among the small ones, or among the others.
+    #[cold]
+    #[inline(never)]
+    pub(in crate::heap) fn note_kind(&mut self, is_small: bool) {
+        self.tight.trail.note_kind(is_small);
     }
 
     /// Notes where the last request was put: at an address, cut out of the free block that began there.
     #[inline]
     pub(in crate::heap) fn note_step(&mut self, want: &Want, id: BlockId) {
         let Block { segment, addr, .. } = self.blocks[id];
-        self.tight.trail.note(want.ask(), Spot { segment, addr, from: addr });
+        self.note_place(want, segment, addr, addr);
+    }
+
+    /// Notes where the last request was put: at an address, cut out of the free block that began at another.
+    #[inline]
+    fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
+        let begin = self.segments[segment].span.addr.0;
+        let spot = Spot::new(segment, addr.0 - begin, from.0 - begin);
+        self.tight.trail.note(want.ask(), spot);
+    }
+
+    /// Where a request was told to go, if that is free.
+    pub(crate) fn plan_told(&mut self, want: &Want) -> Option<Ground> {
+        let spot = self.tight.trail.told(want.ask())?;
+        let want = &Want { lane: self.lane_of(want), ..*want };
+        self.ground_told(want, spot)
+    }
+
+    /// The request's stream waits for those that had the place that it was told.
+    pub(crate) fn take_told_ground(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
+        let want = &Want { lane: self.lane_of(want), ..*want };
+        self.settle_on::<false>(want, ground)
     }
 
     /// Puts a request at a place, in a view or at home, if all bytes under it are free and its stream waits for
@@ -93,12 +125,12 @@ impl Heap {
         if let Some(door) = ground.door {
             return self.lodge::<PLAIN>(want, ground, door);
         }
-        let &Ground { segment, ref homes, .. } = ground;
-        let home = *homes.first()?;
+        let &Ground { segment, span, .. } = ground;
+        let home = Home { segment, span };
         let from = self.blocks[self.blocks_under(home).next()?].addr;
         let id = self.claim(want, home)?;
         let addr = self.hand_out::<PLAIN>(id, want);
-        self.tight.trail.note(want.ask(), Spot { segment, addr, from });
+        self.note_place(want, segment, addr, from);
         Some(addr)
     }
 

@@ -9,7 +9,7 @@
 //! steps. That costs one comparison a request.
 
 use crate::heap::ids::{LaneId, SegmentId};
-use crate::types::Addr;
+use crate::heap::size::BLOCK_UNIT_BYTES;
 
 /// How many requests in a row have to be the same for the guide to be set down.
 const WINDOW: usize = 16;
@@ -21,38 +21,59 @@ const TRUST: u32 = 64;
 /// Names no step.
 const NOWHERE: u32 = u32::MAX;
 
-/// What is asked for: how much, and in which lane.
+/// What is asked for: how much, in units of a block, and in which lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
-    pub(crate) size_bytes: u64,
-    pub(crate) lane: LaneId,
+    size: u32,
+    lane: LaneId,
 }
 
 impl Ask {
+    #[inline]
+    pub(crate) fn new(size_bytes: u64, lane: LaneId) -> Ask {
+        Ask { size: units(size_bytes), lane }
+    }
+
+    #[inline]
     fn mixed(self) -> u64 {
-        (self.size_bytes ^ u64::from(self.lane.0) << 48).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        (u64::from(self.size) | u64::from(self.lane.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
     }
 }
 
-/// Where a block was put.
+/// Where a block was put: how far into a segment, in units of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
     pub(crate) segment: SegmentId,
-    pub(crate) addr: Addr,
+    pub(crate) at: u32,
     /// Where the free block began that it was cut out of.
-    pub(crate) from: Addr,
+    pub(crate) from: u32,
+    /// That block was noted among the small ones when it was found last.
+    pub(crate) is_small: bool,
 }
 
 impl Spot {
-    const NONE: Spot = Spot { segment: SegmentId::NONE, addr: Addr(0), from: Addr(0) };
+    const NONE: Spot = Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false };
+
+    /// The place so many bytes into a segment, in a free block that began so many bytes into it.
+    #[inline]
+    pub(crate) fn new(segment: SegmentId, at_bytes: u64, from_bytes: u64) -> Spot {
+        Spot { segment, at: units(at_bytes), from: units(from_bytes), is_small: false }
+    }
 }
 
+/// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
+/// a place is looked at before a block is put there.
+#[inline]
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes / BLOCK_UNIT_BYTES).unwrap_or(u32::MAX)
+}
+
+/// A request and where it went. A program that goes round reads one for each request, so that they are kept
+/// short; what else is to be known of steps is kept apart.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     ask: Ask,
     spot: Spot,
-    /// What the last requests amounted to, with this one.
-    print: u64,
     /// The step behind it.
     next: u32,
     /// It is part of a round that was closed.
@@ -63,6 +84,8 @@ struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Trail {
     steps: Vec<Step>,
+    /// For each step, what the last requests amounted to, with that one.
+    prints: Vec<u64>,
     /// The step of the last request.
     last: u32,
     /// The step that the next request should be: ahead in the round, or where the guide is.
@@ -84,6 +107,7 @@ impl Default for Trail {
     fn default() -> Trail {
         Trail {
             steps: Vec::new(),
+            prints: Vec::new(),
             last: NOWHERE,
             guide: NOWHERE,
             is_round: false,
@@ -165,24 +189,26 @@ impl Trail {
     fn find(&self, ask: Ask, print: u64) -> Option<u32> {
         let at = *self.seen.get(print as usize & self.seen.len().wrapping_sub(1))?;
         let step = self.steps.get(at as usize)?;
-        (step.print == print && step.ask == ask).then_some(at)
+        (self.prints[at as usize] == print && step.ask == ask).then_some(at)
     }
 
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
         if self.steps.len() == STEPS_MAX {
             self.steps.clear();
+            self.prints.clear();
             self.seen.fill(NOWHERE);
             self.guide = NOWHERE;
         }
         if 2 * self.steps.len() >= self.seen.len() {
             self.seen = vec![NOWHERE; (4 * self.steps.len()).next_power_of_two().max(1 << 10)];
-            for (at, step) in self.steps.iter().enumerate() {
-                let slot = step.print as usize & (self.seen.len() - 1);
+            for (at, &print) in self.prints.iter().enumerate() {
+                let slot = print as usize & (self.seen.len() - 1);
                 self.seen[slot] = at as u32;
             }
         }
         let at = self.steps.len() as u32;
-        self.steps.push(Step { ask, spot, print, next: at + 1, is_round: false });
+        self.steps.push(Step { ask, spot, next: at + 1, is_round: false });
+        self.prints.push(print);
         let slot = print as usize & (self.seen.len() - 1);
         (self.seen[slot], self.last) = (at, at);
     }
@@ -207,8 +233,15 @@ impl Trail {
         if let Some(step) = self.steps.get_mut(self.last as usize)
             && step.ask == ask
         {
-            self.is_good &= step.spot.addr == spot.addr;
+            self.is_good &= (step.spot.segment, step.spot.at) == (spot.segment, spot.at);
             step.spot = spot;
+        }
+    }
+
+    /// The free block that the last request is cut out of is noted among the small ones, or among the others.
+    pub(crate) fn note_kind(&mut self, is_small: bool) {
+        if let Some(step) = self.steps.get_mut(self.last as usize) {
+            step.spot.is_small = is_small;
         }
     }
 }
@@ -220,12 +253,11 @@ mod tests {
     fn walk(trail: &mut Trail, sizes: &[u64], at: &mut u64) -> usize {
         let mut known = 0;
         for &size_bytes in sizes {
-            let ask = Ask { size_bytes, lane: LaneId(0) };
+            let ask = Ask::new(size_bytes, LaneId(0));
             let spot = trail.walk(ask);
             known += usize::from(spot.is_some());
             *at += 512;
-            let spot =
-                spot.unwrap_or(Spot { segment: SegmentId::NONE, addr: Addr(*at), from: Addr(*at) });
+            let spot = spot.unwrap_or(Spot::new(SegmentId::NONE, *at, *at));
             trail.note(ask, spot);
         }
         known
