@@ -70,6 +70,15 @@ impl Lane {
         self.free.iter().flat_map(|free| free.iter(blocks))
     }
 
+    /// Those of at least so many bytes, the smallest first.
+    pub(crate) fn free_blocks_from<'a>(
+        &'a self,
+        blocks: &'a Blocks,
+        size_bytes: u64,
+    ) -> impl Iterator<Item = BlockId> + 'a {
+        self.free.iter().flat_map(move |free| free.iter_from(blocks, size_bytes))
+    }
+
     /// Whether it has neither a free block nor an unmapped one.
     pub(crate) fn has_no_block(&self) -> bool {
         self.free.as_ref().is_none_or(|free| free.is_empty()) && self.unmapped.is_empty()

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::block::{Block, State};
+use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
-use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::pool::Lane;
-use crate::heap::tight::ground::Ground;
+use crate::heap::tight::ground::{Ground, Home};
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
-use crate::heap::tight::survey::{Found, Survey};
+use crate::heap::tight::survey::{Reach, Run};
 use crate::heap::tight::views::ViewPlan;
 use crate::heap::tight::{PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
@@ -33,6 +33,13 @@ pub(crate) enum Move {
     Capped,
 }
 
+/// Pieces that are smaller are looked at only when the others do not suffice.
+const PIECE_BYTES: u64 = PAGE_MIN_BYTES / 4;
+/// Of runs of blocks side by side, those are found in which one block has this part of what is wanted.
+const RUN_BLOCKS: u64 = 4;
+/// So many views are looked at for a place.
+const WINDOWS_TRIED: usize = 16;
+
 /// Where memory can grow for a request: the hole to put pages into, and how much has to be made.
 struct Room {
     hole: BlockId,
@@ -53,65 +60,80 @@ impl Heap {
     /// are the streams that its own can wait for.
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId]) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
+        let peak_bytes = self.herald.active_bytes().peak as u64;
+        self.tight.high_bytes = self.tight.high_bytes.max(peak_bytes);
         if let Some(Ground { segment, span, waits, .. }) = self.plan_told(want)
             && waits.iter().all(|stream| open.contains(stream))
         {
             return Move::Place { segment, addr: span.addr, waits };
         }
-        let survey = self.survey(want, open);
         if self.fits(want) {
             return Move::Fits;
         }
+        let reach = self.reach(want, open);
         let can_lodge = self.can_lodge(want);
-        let claim = self.find_claim(want, &survey);
-        if let Some(claim) = claim.clone().filter(|_| want.size_bytes < PAGE_MIN_BYTES) {
-            return claim;
-        }
-        if can_lodge && let Some(window) = self.find_window(want, &survey) {
+        if can_lodge && let Some(window) = self.find_window(reach) {
             return window;
         }
-        if let Some(growth) = claim.or_else(|| self.grow_softly(want, &survey)) {
+        if let Some(growth) = self.find_claim(reach).or_else(|| self.grow_softly(reach)) {
             return growth;
         }
-        if !can_lodge {
-            return self.grow_hard(want, want.size_bytes, Some(&survey));
-        }
-        match stitch(&self.gaps(&survey), want.size_bytes) {
-            Stitch::Seam(seam) => {
-                let homes = seam.pages.iter().map(|&(page, _)| self.page_span(page));
-                let waits = self.waits_under(want, &survey, homes);
-                Move::View { plan: self.plan_view(seam), waits }
-            }
-            Stitch::Short { missing_bytes } => self.grow_hard(want, missing_bytes, None),
+        if can_lodge {
+            self.stitch_or_grow(reach)
+        } else {
+            self.grow_hard(want, want.size_bytes, Some(reach))
         }
     }
 
-    /// The streams whose free blocks lie under these spans, and that the request's own has yet to wait for.
-    fn waits_under(
-        &self,
-        want: &Want,
-        survey: &Survey,
-        spans: impl Iterator<Item = Span>,
-    ) -> Vec<StreamId> {
+    /// Free pages side by side, or so many more that they suffice. Most of what is free lies in a few large
+    /// pieces; before memory grows for want of little ones, these are looked at too.
+    fn stitch_or_grow(&self, reach: Reach<'_>) -> Move {
+        let mut missing = 0;
+        for least_bytes in [PIECE_BYTES, 0] {
+            match stitch(&self.gaps(&self.survey(reach, least_bytes)), reach.want.size_bytes) {
+                Stitch::Seam(seam) => {
+                    let pages = seam.pages.iter().map(|&(page, _)| page);
+                    let waits = self.waits_under(reach, pages);
+                    return Move::View { plan: self.plan_view(seam), waits };
+                }
+                Stitch::Short { missing_bytes } => missing = missing_bytes,
+            }
+        }
+        self.grow_hard(reach.want, missing, None)
+    }
+
+    /// The streams whose free blocks lie under these pages, and that the request's own has yet to wait for.
+    fn waits_under(&self, reach: Reach<'_>, pages: impl Iterator<Item = PageAt>) -> Vec<StreamId> {
         let mut waits = BTreeSet::new();
-        for span in spans {
-            let lanes = survey.under(span).map(|found| self.blocks[found.id].lane);
-            waits.extend(lanes.filter_map(|lane| self.wait_for(want.lane, lane)));
+        for page in pages {
+            let home = Home { segment: page.segment, span: self.page_span(page) };
+            let blocks = self.blocks_under(home).filter(|&id| self.may_have(reach, id));
+            let lanes = blocks.map(|id| self.blocks[id].lane);
+            waits.extend(lanes.filter_map(|lane| self.wait_for(reach.want.lane, lane)));
         }
         waits.into_iter().collect()
     }
 
-    /// The shortest run of free blocks side by side that is long enough, where some are other lanes'.
-    fn find_claim(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        if survey.iter().all(|found| self.blocks[found.id].lane == want.lane) {
-            return None;
-        }
-        let runs = self.runs_in(survey).into_iter();
-        let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
-        let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
-        let (segment, addr) = (self.blocks[run.id].segment, run.span.addr);
-        let span = Span::new(addr, want.size_bytes);
-        let waits = self.waits_under(want, survey, std::iter::once(span));
+    /// The smallest free block of another lane that is large enough; or else the shortest run of several
+    /// lanes' blocks, side by side, that is long enough.
+    fn find_claim(&self, reach: Reach<'_>) -> Option<Move> {
+        let want = reach.want;
+        let mut lanes = self.lanes_beside(reach).filter(|lane| !lane.has_no_block()).peekable();
+        lanes.peek()?;
+        let whole = lanes.filter_map(|lane| {
+            let mut fitting = lane.free_blocks_from(&self.blocks, want.size_bytes);
+            fitting.find(|&id| self.blocks[id].expandable)
+        });
+        let key = |id: &BlockId| (self.blocks[*id].size_bytes, self.blocks[*id].addr);
+        let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
+            (self.blocks[id].segment, self.blocks[id].addr)
+        } else {
+            let runs = self.survey(reach, want.size_bytes / RUN_BLOCKS).into_iter();
+            let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
+            let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
+            (run.segment, run.span.addr)
+        };
+        let waits = self.ground(want, segment, addr)?.waits;
         Some(Move::Place { segment, addr, waits })
     }
 
@@ -123,9 +145,9 @@ impl Heap {
     }
 
     /// Growth within what the policy allows itself, in the largest pages that are right.
-    fn grow_softly(&mut self, want: &Want, survey: &Survey) -> Option<Move> {
+    fn grow_softly(&self, reach: Reach<'_>) -> Option<Move> {
+        let want = reach.want;
         let active = self.herald.active_bytes();
-        self.tight.high_bytes = self.tight.high_bytes.max(active.peak as u64);
         let high_bytes = self.tight.high_bytes.max(active.current as u64 + want.size_bytes);
         let soft_bytes = (self.config.tight_soft * high_bytes as f64) as u64;
         let limit_bytes = soft_bytes.max(self.config.tight_floor_bytes);
@@ -133,7 +155,7 @@ impl Heap {
         let page_min_bytes = page_min_bytes(&self.config);
         loop {
             let (growth, more_bytes) =
-                self.plan_pages(want, want.size_bytes, Some(survey), page_bytes);
+                self.plan_pages(want, want.size_bytes, Some(reach), page_bytes);
             let is_right = page_bytes == page_min_bytes || page_bytes <= more_bytes;
             let held_bytes = self.reserved_bytes + self.asked_bytes + more_bytes;
             if is_right && held_bytes <= limit_bytes && !self.exceeds_cap(more_bytes) {
@@ -148,7 +170,7 @@ impl Heap {
 
     /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is what it
     /// may begin in.
-    fn grow_hard(&self, want: &Want, size_bytes: u64, whole: Option<&Survey>) -> Move {
+    fn grow_hard(&self, want: &Want, size_bytes: u64, whole: Option<Reach<'_>>) -> Move {
         let page_min_bytes = page_min_bytes(&self.config);
         let mut page_bytes = page_limit_bytes(&self.config, self.reserved_bytes, size_bytes);
         while page_bytes > page_min_bytes.max(size_bytes) {
@@ -172,7 +194,7 @@ impl Heap {
         &self,
         want: &Want,
         size_bytes: u64,
-        whole: Option<&Survey>,
+        whole: Option<Reach<'_>>,
         page_bytes: u64,
     ) -> (Move, u64) {
         if let Some(room) = self.find_room_of(want.lane, size_bytes, whole, page_bytes) {
@@ -190,7 +212,7 @@ impl Heap {
         &self,
         lane: LaneId,
         size_bytes: u64,
-        whole: Option<&Survey>,
+        whole: Option<Reach<'_>>,
         page_bytes: u64,
     ) -> Option<Room> {
         let holes = self.pools.lane(lane).unmapped.values();
@@ -199,8 +221,9 @@ impl Heap {
             if self.segments[block.segment].page_bytes() != page_bytes {
                 return None;
             }
-            let before = block.prev.and_then(|prev| whole?.at(self.blocks[prev].addr));
-            let before_bytes = before.map_or(0, |found| found.span.size_bytes);
+            let before =
+                block.prev.filter(|&prev| whole.is_some_and(|reach| self.may_have(reach, prev)));
+            let before_bytes = before.map_or(0, |before| self.blocks[before].size_bytes);
             let more_bytes = size_bytes.saturating_sub(before_bytes);
             (more_bytes <= block.size_bytes).then_some(Room { hole, more_bytes })
         });
@@ -208,40 +231,41 @@ impl Heap {
     }
 
     /// What a survey has, as pages see it.
-    fn gaps(&self, survey: &Survey) -> Vec<Gap> {
-        let gap = |Found { span, id }: Found| {
-            let Block { segment, next, .. } = self.blocks[id];
+    fn gaps(&self, survey: &[Run]) -> Vec<Gap> {
+        let gap = |&Run { span, segment, last }: &Run| {
             let owner = &self.segments[segment];
-            let next = next.map(|next| self.blocks[next].state);
+            let next = self.blocks[last].next.map(|next| self.blocks[next].state);
             let is_end = matches!(next, None | Some(State::Unmapped));
             let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
             Gap { span, segment, origin, page_bytes, is_end }
         };
-        self.runs_in(survey).into_iter().map(gap).collect()
+        survey.iter().map(gap).collect()
     }
 
-    /// The shortest run in a view of the lane's under which everything is free, and that is long enough.
-    fn find_window(&self, want: &Want, survey: &Survey) -> Option<Move> {
-        let views = self.tight.views.iter().copied().filter(|&view| {
+    /// The shortest run in a view of the lane's under which everything is free, and that is long enough. Of
+    /// the views those are looked at that were used last: a program that repeats itself finds its own by
+    /// the trail.
+    fn find_window(&self, reach: Reach<'_>) -> Option<Move> {
+        let want = reach.want;
+        let views = self.tight.views.iter().rev().copied().filter(|&view| {
             let segment = &self.segments[view];
             segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
         });
-        let runs = views.filter_map(|view| {
-            let run = self.shortest_run(view, survey, want.size_bytes)?;
+        let runs = views.take(WINDOWS_TRIED).filter_map(|view| {
+            let run = self.shortest_run(reach, view)?;
             Some((run.size_bytes, view, run.addr))
         });
-        let (_, view, addr) = runs.min_by_key(|&(size_bytes, ..)| size_bytes)?;
-        let homes = self.homes_under(view, Span::new(addr, want.size_bytes))?;
-        let waits = self.waits_under(want, survey, homes.into_iter().map(|home| home.span));
-        Some(Move::Place { segment: view, addr, waits })
+        let (_, segment, addr) = runs.min_by_key(|&(size_bytes, ..)| size_bytes)?;
+        let waits = self.ground(want, segment, addr)?.waits;
+        Some(Move::Place { segment, addr, waits })
     }
 
     /// The shortest run of a view under which everything is free at home, and that is long enough.
-    fn shortest_run(&self, view: SegmentId, survey: &Survey, size_bytes: u64) -> Option<Span> {
+    fn shortest_run(&self, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
         let segment = &self.segments[view];
         let (mut best, mut run) = (None::<Span>, Span::new(segment.span.addr, 0));
         let mut keep = |run: Span| {
-            if run.size_bytes >= size_bytes
+            if run.size_bytes >= reach.want.size_bytes
                 && best.is_none_or(|best| run.size_bytes < best.size_bytes)
             {
                 best = Some(run);
@@ -249,12 +273,13 @@ impl Heap {
         };
         for part in segment.parts() {
             let Some(page) = part.page else { continue };
-            let home = self.page_span(page);
+            let home = Home { segment: page.segment, span: self.page_span(page) };
             let shown = segment.place_of(part).addr;
-            for found in survey.under(home) {
-                let begin = found.span.addr.max(home.addr);
-                let end = found.span.end().min(home.end());
-                let piece = Span::new(shown.offset(begin.0 - home.addr.0), end.0 - begin.0);
+            for id in self.blocks_under(home).filter(|&id| self.may_have(reach, id)) {
+                let free = self.blocks[id].span();
+                let begin = free.addr.max(home.span.addr);
+                let end = free.end().min(home.span.end());
+                let piece = Span::new(shown.offset(begin.0 - home.span.addr.0), end.0 - begin.0);
                 if run.end() == piece.addr {
                     run.size_bytes += piece.size_bytes;
                 } else {

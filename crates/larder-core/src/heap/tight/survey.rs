@@ -1,73 +1,85 @@
-//! The survey: what is free and may be had, by address, whosoever it is.
+//! The survey: what is free and may be had, whosoever it is.
 
-use crate::heap::ids::BlockId;
+use std::iter::successors;
+
+use crate::heap::block::State;
+use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::pool::Lane;
 use crate::heap::{Heap, Want};
-use crate::types::{Addr, Span, StreamId};
+use crate::types::{Span, StreamId};
 
-/// Free blocks by address: all that a request may have.
-#[derive(Debug)]
-pub(super) struct Survey {
-    blocks: Vec<Found>,
+/// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone or can be
+/// waited for.
+#[derive(Clone, Copy)]
+pub(super) struct Reach<'a> {
+    pub(super) want: &'a Want,
+    open: &'a [StreamId],
+    is_private: bool,
 }
 
-/// A free block of a survey.
+impl Reach<'_> {
+    fn covers(&self, lane: &Lane) -> bool {
+        match lane.living_stream() {
+            Some(stream) => stream == self.want.stream || self.open.contains(&stream),
+            None => !self.is_private,
+        }
+    }
+}
+
+/// Free blocks side by side in one segment, whosoever they are.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Found {
+pub(super) struct Run {
     pub(super) span: Span,
-    pub(super) id: BlockId,
-}
-
-impl Survey {
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Found> + '_ {
-        self.blocks.iter()
-    }
-
-    /// The block that starts at an address.
-    pub(super) fn at(&self, addr: Addr) -> Option<&Found> {
-        let at = self.blocks.binary_search_by_key(&addr, |block| block.span.addr).ok()?;
-        Some(&self.blocks[at])
-    }
-
-    /// The blocks that have a byte of a span.
-    pub(super) fn under(&self, span: Span) -> impl Iterator<Item = &Found> + '_ {
-        let first = self.blocks.partition_point(|block| block.span.end() <= span.addr);
-        self.blocks[first..].iter().take_while(move |block| block.span.addr < span.end())
-    }
+    pub(super) segment: SegmentId,
+    /// The last of them.
+    pub(super) last: BlockId,
 }
 
 impl Heap {
-    /// Free blocks side by side in one segment, whosoever they are, with the last block of each such run.
-    /// Where one segment ends another may begin, and no block reaches from one into the other.
-    pub(super) fn runs_in(&self, survey: &Survey) -> Vec<Found> {
-        let mut runs: Vec<Found> = Vec::new();
-        for &Found { span, id } in survey.iter() {
-            let is_first = self.segments[self.blocks[id].segment].span.addr == span.addr;
-            match runs.last_mut() {
-                Some(run) if run.span.end() == span.addr && !is_first => {
-                    run.span.size_bytes += span.size_bytes;
-                    run.id = id;
-                }
-                _ => runs.push(Found { span, id }),
-            }
+    /// What a request may have, if its stream can wait for those that are open.
+    pub(super) fn reach<'a>(&self, want: &'a Want, open: &'a [StreamId]) -> Reach<'a> {
+        Reach { want, open, is_private: self.pools.pool(want.pool).owner.is_some() }
+    }
+
+    /// Whether a block is free, and the request may have it.
+    pub(super) fn may_have(&self, reach: Reach<'_>, id: BlockId) -> bool {
+        let block = &self.blocks[id];
+        if block.state != State::Free || !block.expandable {
+            return false;
         }
+        let lane = self.pools.lane(block.lane);
+        block.lane == reach.want.lane || (lane.pool == reach.want.pool && reach.covers(lane))
+    }
+
+    /// The lanes of others that the request may have blocks of.
+    pub(super) fn lanes_beside<'a>(
+        &'a self,
+        reach: Reach<'a>,
+    ) -> impl Iterator<Item = &'a Lane> + 'a {
+        let lanes = self.pools.lanes_of(reach.want.pool);
+        let is_own = move |lane: &&Lane| lane.living_stream() == Some(reach.want.stream);
+        lanes.filter(move |lane| !is_own(lane) && reach.covers(lane))
+    }
+
+    /// All runs in which some block has at least so many bytes, by address.
+    pub(super) fn survey(&self, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
+        let own = self.pools.lane(reach.want.lane);
+        let lanes = self.lanes_beside(reach).chain(std::iter::once(own));
+        let blocks = lanes.flat_map(|lane| lane.free_blocks_from(&self.blocks, least_bytes));
+        let blocks = blocks.filter(|&id| self.blocks[id].expandable);
+        let mut runs: Vec<Run> = blocks.map(|id| self.run_around(reach, id)).collect();
+        runs.sort_unstable_by_key(|run| run.span.addr);
+        runs.dedup_by_key(|run| run.span.addr);
         runs
     }
 
-    /// The free blocks that a request may have: its own lane's, those of lanes whose streams are gone or
-    /// can be waited for.
-    pub(super) fn survey(&self, want: &Want, open: &[StreamId]) -> Survey {
-        let is_private = self.pools.pool(want.pool).owner.is_some();
-        let is_open = |lane: &Lane| match lane.living_stream() {
-            Some(stream) => stream == want.stream || open.contains(&stream),
-            None => !is_private,
-        };
-        let lanes = self.pools.lanes_of(want.pool).filter(|lane| is_open(lane));
-        let blocks = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
-        let blocks = blocks.filter(|&id| self.blocks[id].expandable);
-        let mut blocks: Vec<Found> =
-            blocks.map(|id| Found { span: self.blocks[id].span(), id }).collect();
-        blocks.sort_unstable_by_key(|block| block.span.addr);
-        Survey { blocks }
+    /// The run that a block is part of.
+    fn run_around(&self, reach: Reach<'_>, id: BlockId) -> Run {
+        let may_have = |id: &BlockId| self.may_have(reach, *id);
+        let before = successors(Some(id), |&id| self.blocks[id].prev.filter(may_have));
+        let behind = successors(Some(id), |&id| self.blocks[id].next.filter(may_have));
+        let [first, last] = [before.last(), behind.last()].map(|end| end.unwrap_or(id));
+        let (addr, end) = (self.blocks[first].addr, self.blocks[last].span().end());
+        Run { span: Span::new(addr, end.0 - addr.0), segment: self.blocks[id].segment, last }
     }
 }
