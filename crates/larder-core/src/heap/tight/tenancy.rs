@@ -126,9 +126,9 @@ impl Heap {
             return self.lodge::<PLAIN>(want, ground, door);
         }
         let &Ground { segment, span, .. } = ground;
-        let home = Home { segment, span };
-        let from = self.blocks[self.blocks_under(home).next()?].addr;
-        let id = self.claim(want, home)?;
+        let first = self.blocks_under(Home { segment, span }).next()?;
+        let from = self.blocks[first].addr;
+        let id = self.claim(want, first, span)?;
         let addr = self.hand_out::<PLAIN>(id, want);
         self.note_place(want, segment, addr, from);
         Some(addr)
@@ -144,7 +144,8 @@ impl Heap {
         let &Ground { segment: view, span, ref homes, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
         for &home in homes {
-            let id = self.claim(want, home)?;
+            let first = self.blocks_under(home).next()?;
+            let id = self.claim(want, first, home.span)?;
             self.blocks[id].state = State::Lent;
             lent.push(id);
         }
@@ -194,11 +195,11 @@ impl Heap {
         Some(homes)
     }
 
-    /// Takes bytes out of the free blocks that they lie in, as one block of the request's lane, in no index.
-    fn claim(&mut self, want: &Want, home: Home) -> Option<BlockId> {
-        let span = home.span;
+    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one block of the
+    /// request's lane, in no index.
+    fn claim(&mut self, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
         let mut claimed: Option<BlockId> = None;
-        let mut at = self.blocks_under(home).next();
+        let mut at = Some(first);
         while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
             let whole_span = self.blocks[whole].span();
             at = self.blocks[whole].next;

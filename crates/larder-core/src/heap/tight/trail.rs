@@ -18,6 +18,9 @@ const WINDOW: usize = 16;
 const STEPS_MAX: usize = 1 << 20;
 /// A round that was closed once is trusted again after so many steps.
 const TRUST: u32 = 64;
+/// What requests are multiplied with to tell them apart, and the same for one that is a window behind.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+const MIX_WINDOW: u64 = MIX.wrapping_pow(WINDOW as u32);
 /// Names no step.
 const NOWHERE: u32 = u32::MAX;
 
@@ -36,7 +39,7 @@ impl Ask {
 
     #[inline]
     fn mixed(self) -> u64 {
-        (u64::from(self.size) | u64::from(self.lane.0) << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        (u64::from(self.size) | u64::from(self.lane.0) << 32).wrapping_mul(MIX)
     }
 }
 
@@ -96,9 +99,12 @@ pub(crate) struct Trail {
     is_good: bool,
     /// So many requests in a row went where they were told.
     good_steps: u32,
-    /// The last requests, as a ring.
-    recent: [u64; WINDOW],
+    /// The last requests, as a ring. Those before the last `WINDOW` are kept for a while, to be taken off what
+    /// the last ones amount to.
+    recent: [u64; 2 * WINDOW],
     at: usize,
+    /// What the last requests amount to; none if some of them were not counted, as in a round.
+    print: Option<u64>,
     /// For what the last requests amount to, the last step at which they did; found by its lowest bits.
     seen: Vec<u32>,
 }
@@ -113,8 +119,9 @@ impl Default for Trail {
             is_round: false,
             is_good: false,
             good_steps: 0,
-            recent: [0; WINDOW],
+            recent: [0; 2 * WINDOW],
             at: 0,
+            print: None,
             seen: Vec::new(),
         }
     }
@@ -124,7 +131,7 @@ impl Trail {
     /// A request comes. Says where it was put the last time, if it is one that the program came by before.
     #[inline]
     pub(crate) fn walk(&mut self, ask: Ask) -> Option<Spot> {
-        self.recent[self.at % WINDOW] = ask.mixed();
+        self.recent[self.at % (2 * WINDOW)] = ask.mixed();
         self.at = self.at.wrapping_add(1);
         if self.is_round
             && let Some(step) = self.steps.get(self.guide as usize)
@@ -143,6 +150,7 @@ impl Trail {
     fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
         if self.is_round {
             (self.is_round, self.guide, self.good_steps) = (false, NOWHERE, 0);
+            self.print = None;
         } else {
             self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
             if self.try_close() && self.steps[self.guide as usize].ask == ask {
@@ -152,7 +160,7 @@ impl Trail {
             }
             self.is_round = false;
         }
-        let print = self.print();
+        let print = self.print_on();
         let followed = self.steps.get(self.guide as usize).filter(|step| step.ask == ask);
         let known = followed.is_some().then_some(self.guide).or_else(|| self.find(ask, print));
         let step = known.map(|at| self.steps[at as usize]);
@@ -187,7 +195,7 @@ impl Trail {
 
     /// The last step at which the last requests were the same.
     fn find(&self, ask: Ask, print: u64) -> Option<u32> {
-        let at = *self.seen.get(print as usize & self.seen.len().wrapping_sub(1))?;
+        let at = *self.seen.get(self.slot(print))?;
         let step = self.steps.get(at as usize)?;
         (self.prints[at as usize] == print && step.ask == ask).then_some(at)
     }
@@ -201,24 +209,40 @@ impl Trail {
         }
         if 2 * self.steps.len() >= self.seen.len() {
             self.seen = vec![NOWHERE; (4 * self.steps.len()).next_power_of_two().max(1 << 10)];
-            for (at, &print) in self.prints.iter().enumerate() {
-                let slot = print as usize & (self.seen.len() - 1);
+            for at in 0..self.prints.len() {
+                let print = self.prints[at];
+                let slot = self.slot(print);
                 self.seen[slot] = at as u32;
             }
         }
         let at = self.steps.len() as u32;
         self.steps.push(Step { ask, spot, next: at + 1, is_round: false });
         self.prints.push(print);
-        let slot = print as usize & (self.seen.len() - 1);
+        let slot = self.slot(print);
         (self.seen[slot], self.last) = (at, at);
     }
 
-    /// What the last requests amount to.
-    fn print(&self) -> u64 {
-        (0..WINDOW).fold(0, |print: u64, back| {
-            let mixed = self.recent[self.at.wrapping_add(back) % WINDOW];
-            (print ^ mixed).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23)
-        })
+    /// What the last requests amount to, after one that is not part of a round.
+    fn print_on(&mut self) -> u64 {
+        let back = |back: usize| self.recent[self.at.wrapping_sub(back) % (2 * WINDOW)];
+        let print = match self.print {
+            // The newest comes in, and the one that is a window behind it goes.
+            Some(print) => {
+                let gone = back(WINDOW + 1).wrapping_mul(MIX_WINDOW);
+                print.wrapping_mul(MIX).wrapping_add(back(1)).wrapping_sub(gone)
+            }
+            None => (1..=WINDOW)
+                .rev()
+                .fold(0, |print: u64, at| print.wrapping_mul(MIX).wrapping_add(back(at))),
+        };
+        self.print = Some(print);
+        print
+    }
+
+    /// Where it is kept which step the last requests led to, if they amount to this. The higher bits depend on
+    /// all of what was asked for.
+    fn slot(&self, print: u64) -> usize {
+        (print >> 32) as usize & self.seen.len().wrapping_sub(1)
     }
 
     /// Where the last request was told to go, if this is what it asked for.
@@ -294,6 +318,17 @@ mod tests {
         assert_eq!(walk(&mut trail, &round, &mut at), 40);
         assert_eq!(walk(&mut trail, &detour, &mut at), 30);
         assert_eq!(walk(&mut trail, &round, &mut at), 40);
+    }
+
+    #[test]
+    fn what_requests_amount_to_depends_on_the_last_of_them_alone() {
+        let (mut trail, mut other, mut at) = (Trail::default(), Trail::default(), 0);
+        let sizes: Vec<u64> = (1..=50).map(|at| 512 * (at * at % 23 + 1)).collect();
+        walk(&mut trail, &sizes, &mut at);
+        walk(&mut other, &sizes[50 - WINDOW..], &mut at);
+        assert_eq!(trail.print, other.print);
+        walk(&mut other, &sizes[..1], &mut at);
+        assert_ne!(trail.print, other.print);
     }
 
     #[test]
