@@ -31,9 +31,9 @@ struct Round {
 }
 
 const ROUNDS: &[Round] = &[
-    Round { threads: 1, cap_bytes: None, blocks: 8_000_000 },
-    Round { threads: 4, cap_bytes: None, blocks: 1_500_000 },
-    Round { threads: 2, cap_bytes: Some(4 * GIB), blocks: 700_000 },
+    Round { threads: 1, cap_bytes: None, blocks: 7_000_000 },
+    Round { threads: 4, cap_bytes: None, blocks: 2_500_000 },
+    Round { threads: 2, cap_bytes: Some(4 * GIB), blocks: 600_000 },
 ];
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
@@ -176,7 +176,7 @@ impl Player<'_> {
     /// One step: what it does is the same each time but for a few of its sizes, now and then.
     fn step(&mut self, kind: u64) -> Result<(), String> {
         let mut script = Random::new(kind);
-        let changed = self.chance.chance(0.2);
+        let changed = self.chance.chance(0.1);
         let mut live = Vec::new();
         for _ in 0..120 {
             if live.len() < BATCHES_MAX && script.chance(0.6) {
@@ -248,10 +248,10 @@ impl Player<'_> {
 
 /// Mostly little, some large.
 fn size_bytes(script: &mut Random) -> u64 {
-    match script.below(200) {
+    match script.below(1000) {
         0 => script.between(48 * MIB, 400 * MIB),
-        1..10 => script.between(4 * MIB, 48 * MIB),
-        10..60 => script.between(64 * KIB, 4 * MIB),
+        1..12 => script.between(4 * MIB, 48 * MIB),
+        12..200 => script.between(64 * KIB, 4 * MIB),
         _ => script.between(512, 64 * KIB),
     }
 }

@@ -118,6 +118,8 @@ impl Heap {
             Record::WentRound { .. }
             | Record::InactiveSplit { .. }
             | Record::FewerPieces { .. }
+            | Record::Shown
+            | Record::Hidden
             | Record::Retry
             | Record::SyncAllStreams
             | Record::OutOfMemory

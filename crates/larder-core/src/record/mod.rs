@@ -119,6 +119,10 @@ pub enum Record {
         /// The unmapped span.
         place: Place,
     },
+    /// Pages were mapped a second time, in a view.
+    Shown,
+    /// Pages were unmapped from a view.
+    Hidden,
     /// Everything cached was given back and the device is asked once more.
     Retry,
     /// All events were waited for.

@@ -38,9 +38,9 @@ pub struct Stats {
     pub num_oom_rejections: u64,
     /// How often all events were waited for.
     pub num_sync_all_streams: u64,
-    /// Calls that took memory from the device.
+    /// Calls that took memory from the device, or mapped pages into views.
     pub num_device_alloc: u64,
-    /// Calls that gave memory back.
+    /// Calls that gave memory back, or unmapped pages from views.
     pub num_device_free: u64,
 }
 
@@ -190,6 +190,8 @@ impl Counts {
                 self.reserved_bytes.decrease(place.kind, place.size_bytes);
                 self.device_frees += 1;
             }
+            Record::Shown => self.device_allocs += 1,
+            Record::Hidden => self.device_frees += 1,
             Record::Retry => self.alloc_retries += 1,
             Record::SyncAllStreams => self.sync_all_streams += 1,
             Record::OutOfMemory => self.ooms += 1,

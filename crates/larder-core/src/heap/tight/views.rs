@@ -11,6 +11,7 @@ use crate::heap::segment::{Backing, Part, Segment};
 use crate::heap::tight::SHOWN_MAX;
 use crate::heap::tight::ground::Home;
 use crate::heap::tight::stitch::Seam;
+use crate::record::Record;
 use crate::types::{PageHandle, Span, StreamId};
 
 /// A view to be made: pages that are to be mapped side by side.
@@ -61,6 +62,7 @@ impl Heap {
         let view = self.blocks[id].segment;
         self.segments.cover(view, span);
         self.tight.views.push(view);
+        self.herald.record(Record::Shown);
         view
     }
 
@@ -136,6 +138,9 @@ impl Heap {
 
     /// The first `count` parts of a plan were unmapped.
     pub(crate) fn commit_unview(&mut self, plan: &UnviewPlan, count: usize) {
+        if count > 0 {
+            self.herald.record(Record::Hidden);
+        }
         for &(at, _) in &plan.parts[..count] {
             let part = &mut self.segments[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
