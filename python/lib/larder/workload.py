@@ -302,7 +302,7 @@ def replay(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
-    settings: Settings = "",
+    settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
     passes: int = 1,
@@ -320,7 +320,8 @@ def replay(
         How much memory the GPU has. Without it, what the recorded program had, if it ran out of memory or nearly did;
         else 80 GiB; with `scale` so many times as much.
     settings
-        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary.
+        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program was recorded with;
+        `""` is none.
     device
         Which device's trace to take from a snapshot.
     addresses
@@ -336,7 +337,7 @@ def replay(
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text = settings_text(settings)
+    text = None if settings is None else settings_text(settings)
     outcome = workload.replay(name, policy, text, _memory(memory), addresses, passes)
     return Replay(outcome, name, len(workload))
 
@@ -381,7 +382,7 @@ def fit(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
-    settings: Settings = "",
+    settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
     scale: int = 1,
@@ -389,11 +390,11 @@ def fit(
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the recorded program
-    had, if that is more.
+    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the
+    recorded program had, if that is more; and that a recorded memory fraction is left out of the recorded settings.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text = settings_text(settings)
+    text = None if settings is None else settings_text(settings)
     found = workload.fit(name, policy, text, _memory(memory), addresses)
     return Fit(*found)

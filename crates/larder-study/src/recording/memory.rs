@@ -70,7 +70,7 @@ impl fmt::Display for RecordedMemory {
             (Some(fraction), bounds) => {
                 let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
                 match bounds {
-                    None => write!(f, ", of which the program was allowed {allowed}"),
+                    None => write!(f, ", of which the program was allowed about {allowed}"),
                     Some(bounds) => write!(
                         f,
                         ", of which the program was allowed {bounds}; here it is {allowed}"
