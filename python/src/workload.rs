@@ -9,6 +9,7 @@ use larder_study::fit;
 use larder_study::passes::Pass;
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary;
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
@@ -152,7 +153,10 @@ impl Workload {
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
         let ran = py.detach(|| compare::compare(&self.0, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
-        let table = summary::rows(name, &self.0, &setup, &rows);
+        let compared = [(setup, rows)];
+        let answer = answer(&Commands::of(name), &compared);
+        let [(setup, rows)] = compared;
+        let table = summary::rows(name, &self.0, &setup, &rows) + &answer;
         let outcomes = rows.into_iter().map(|row| {
             let setup = Setup { config: row.config.clone(), ..setup.clone() };
             let settings = Chosen::given(&row.conf, row.config);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use args::{Cli, Command, Common, History, Run};
 use clap::Parser;
 use larder_core::config::{Backend, Config};
+use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
@@ -22,6 +23,7 @@ use larder_study::compare::{self, USUAL_SETTINGS, all_policies};
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
@@ -256,11 +258,43 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     } else if common.policy.is_some() {
         let (setup, rows) = run(setup.policy.clone())?;
         let text = summary::rows(&name(common), &workload, &setup, &rows);
-        print_text(&(text + &unlike(common, &workload)?))
+        let answer = answer(&commands(common, sizes), &[(setup, rows)]);
+        print_text(&(text + &answer + &unlike(common, &workload)?))
     } else {
         let compared = all_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
         let text = summary::policies(&name(common), &workload, &compared);
-        print_text(&(text + &unlike(common, &workload)?))
+        let answer = answer(&commands(common, sizes), &compared);
+        print_text(&(text + &answer + &unlike(common, &workload)?))
+    }
+}
+
+/// How the same program is asked about with other commands: with all that was said of it here.
+fn commands(common: &Common, sizes: Sizes) -> Commands {
+    let mut commands = Commands::of(&common.file.to_string_lossy());
+    let jitter = sizes.jitter.map(|jitter| format!(" --jitter {}:{}", jitter.percent, jitter.seed));
+    let words = [
+        common.device.map(|device| format!(" --device {device}")),
+        (common.addresses == Some(Addresses::Lowest)).then(|| " --addresses lowest".to_owned()),
+        (sizes.scale != 1).then(|| format!(" --scale {}", sizes.scale)),
+        jitter,
+    ];
+    let words: String = words.into_iter().flatten().collect();
+    commands.fit.push_str(&words);
+    commands.replay.push_str(&words);
+    // A search goes as far as it has to.
+    if let Some(memory_bytes) = common.memory {
+        commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
+    }
+    commands
+}
+
+/// A number of bytes as `--memory` takes it.
+fn capacity(memory_bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB")];
+    let whole = units.into_iter().find(|(unit, _)| memory_bytes.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => format!("{}{name}", memory_bytes / unit),
+        None => format!("{memory_bytes}B"),
     }
 }
 

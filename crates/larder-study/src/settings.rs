@@ -132,8 +132,12 @@ pub(crate) fn without_fraction(conf: &str) -> String {
 
 /// The keys of a settings text that are Larder's own, which stock PyTorch does not have.
 pub(crate) fn own_keys(conf: &str) -> Vec<&str> {
-    let is_own = |key: &&str| OWN_KEYS.contains(key);
-    entries(conf).into_iter().map(key_of).filter(is_own).collect()
+    split_own(conf).0.into_iter().map(key_of).collect()
+}
+
+/// The parts of a settings text that are Larder's own, and those that are PyTorch's.
+pub(crate) fn split_own(conf: &str) -> (Vec<&str>, Vec<&str>) {
+    entries(conf).into_iter().partition(|entry| OWN_KEYS.contains(&key_of(entry)))
 }
 
 /// The settings that PyTorch does not have.

@@ -395,7 +395,7 @@ fn verdict(rows: &[Row]) -> String {
         return String::new();
     };
     if small.outcome.ooms > 0 {
-        return "none of them ran without running out of memory".to_owned();
+        return none_ran(rows, small);
     }
     if smallest.len() == rows.len() && rows.len() > 1 {
         return "they all need the same".to_owned();
@@ -409,6 +409,17 @@ fn verdict(rows: &[Row]) -> String {
         number => format!("with no more retries than {number}"),
     };
     format!("{least}; least memory {seldom}: {}", names(&calmest))
+}
+
+/// What came nearest where nothing ran.
+fn none_ran(rows: &[Row], nearest: &Row) -> String {
+    let fewest = nearest.outcome.ooms;
+    let failures = count(fewest, "failure");
+    let none = "none of them ran without running out of memory";
+    if rows.iter().all(|row| row.outcome.ooms == fewest) {
+        return format!("{none}: each had {failures}");
+    }
+    format!("{none}; nearest came {}, with {failures}", conf_name(&nearest.conf))
 }
 
 /// The rows of which this is least.
@@ -428,7 +439,7 @@ fn row_name(row: &Row) -> String {
     if row.is_recorded { format!("{conf} [as recorded]") } else { conf.to_owned() }
 }
 
-fn conf_name(conf: &str) -> &str {
+pub(super) fn conf_name(conf: &str) -> &str {
     if conf.is_empty() { "(default)" } else { conf }
 }
 
