@@ -309,7 +309,11 @@ fn fit_command(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<(), 
         .map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
     if fit.memory_bytes.is_none() {
-        return Err(Refusal::Input(format!("{}; --memory gives it more", text.trim_end())));
+        let next = match common.memory {
+            Some(_) => "leave --memory out to find out how much it needs, or give more",
+            None => "give --memory with more",
+        };
+        return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
     }
     if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
 }
@@ -346,7 +350,7 @@ fn snapshot_command(
     };
     let Some(format) = to.or_else(|| Format::of_path(output)) else {
         return Err(Refusal::Usage(format!(
-            "{}: the name does not say the format; --to does",
+            "{}: the name does not say the format; name it by --to",
             output.display()
         )));
     };

@@ -82,6 +82,37 @@ fn each_variable_is_named_apart() {
     run_commands(&larders);
 }
 
+/// What a program would have needed that died is not known, nor is what a fraction hides.
+#[test]
+fn a_fit_says_what_it_does_not_know() {
+    let fit = |words: &[&str], name: &str| larder(&[&["fit"], words].concat(), Some(&card(name)));
+    let ends =
+        "the recording ends where the program ran out of memory: what it would have needed later";
+    let text = stdout(&fit(&[], "dies"));
+    assert!(text.contains(ends), "{text}");
+    let text = stdout(&fit(&[], "streams"));
+    let conf = ["--conf", "per_process_memory_fraction:0.012"];
+    let held = stdout(&fit(&conf, "training"));
+    assert!(!text.contains("that part of the device") && !text.contains(ends), "{text}");
+    assert!(held.contains("per_process_memory_fraction:0.012 lets it have that part of"), "{held}");
+    let small = fit(&["--memory", "1GiB"], "dies");
+    let sentence = String::from_utf8_lossy(&small.stderr).into_owned();
+    assert!(sentence.contains("; leave --memory out to find out how much it needs"), "{sentence}");
+}
+
+/// An operation of a recording has a number that leads somewhere.
+#[test]
+fn the_operation_that_failed_can_be_seen() {
+    let file = card("dies");
+    let text = stdout(&larder(&["replay", "--policy", "torch-2.11"], Some(&file)));
+    let see = "`larder snapshot dies.pickle.gz -o operations.ops`, line 13\n";
+    assert!(text.contains("operation 13: ") && text.contains(see), "{text}");
+    let ops = stdout(&larder(&["snapshot", "-o", "-", "--to", "ops"], Some(&file)));
+    let line = ops.lines().nth(12).expect("a line");
+    assert!(line.starts_with("alloc "), "{line}");
+    assert!(text.contains("so give --memory with the card's size if you know it"), "{text}");
+}
+
 /// A name with a space, other sizes and another memory: what is said can be pasted.
 #[test]
 fn commands_have_all_that_was_said() {

@@ -134,7 +134,7 @@ fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     if fraction >= 1.0 && !policy.collect_without_cap {
         return Some(format!(
             "garbage_collection_threshold does nothing in PyTorch without a memory fraction below 1: \
-             per_process_memory_fraction sets one (policy {})",
+             set one by per_process_memory_fraction (policy {})",
             policy.name
         ));
     }

@@ -175,11 +175,12 @@ class Comparison(Sequence[Replay]):
         self._summary = summary
 
     @property
-    def best(self) -> Replay:
-        """The run that ran out of memory least often, and of those the one that reserved least."""
+    def best(self) -> Replay | None:
+        """The run that reserved least of those that did not run out of memory; None if all of them did."""
         if not self._runs:
             raise UsageError("no run is the best of none")
-        return min(self._runs, key=lambda run: (run.ooms, run.peak_reserved_bytes))
+        ran = [run for run in self._runs if run.ooms == 0]
+        return min(ran, key=lambda run: run.peak_reserved_bytes, default=None)
 
     @overload
     def __getitem__(self, index: int) -> Replay: ...
@@ -225,8 +226,9 @@ class Comparison(Sequence[Replay]):
         return self._summary.rstrip("\n")
 
     def __repr__(self) -> str:
-        best = f", best: {self.best.settings or '(default)'}" if self._runs else ""
-        return f"<larder.Comparison of {len(self)} settings{best}>"
+        best = self.best if self._runs else None
+        said = f", best: {best.settings or '(default)'}" if best else ", none of which ran" if self._runs else ""
+        return f"<larder.Comparison of {len(self)} settings{said}>"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
@@ -355,7 +357,11 @@ def compare(
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
-    A recording is run under the settings that it was recorded with too, if they are none of the others.
+    A recording is run under the settings that it was recorded with too, if they are none of the others; and, if it
+    was held to a memory fraction, without that.
+
+    policy
+        Who decides, in all runs: `larder` without it. Stock PyTorch is `torch-2.11`.
 
     settings
         A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.

@@ -88,6 +88,11 @@ pub fn outcome(
         text.push_str(&format!(
             "\nThe first allocation that failed, operation {number}{pass}: {first}\n"
         ));
+        if workload.recording.is_some() {
+            text.push_str(&format!(
+                "To see it among the others: `larder snapshot {name} -o operations.ops`, line {number}\n"
+            ));
+        }
     }
     text
 }
@@ -243,7 +248,7 @@ fn recording(facts: &RecordingFacts) -> String {
             (1, _) => "1 of them may have been an empty_cache call".to_owned(),
             (doubtful, _) => format!("{doubtful} of them may have been empty_cache calls"),
         };
-        text.push_str(&format!(" ({which}: the recording has no call stacks that would tell)"));
+        text.push_str(&format!(" ({which}: the recording has no call stacks of these that tell)"));
     }
     if facts.unknown_entries > 0 {
         let entries = facts.unknown_entries;
@@ -468,14 +473,39 @@ pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fi
         "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
          {retries}\n\
          the CUDA context, other libraries and other processes come on top\n\
-         {}, {}\n{}{}",
+         {}{}, {}\n{}{}{}",
         Bytes(memory_bytes),
         fit.ratio().unwrap_or(1.0),
         Bytes(fit.peak_active_bytes),
+        unknown_rest(workload),
         policy(&setup.policy),
         settings.in_words(),
         settings.remark(),
+        fraction_of_the_fit(setup),
         changed(workload)
+    )
+}
+
+/// Says of a program that died of want of memory that what it needed is known up to there.
+fn unknown_rest(workload: &Workload) -> &'static str {
+    let ends = workload.recording.as_ref().is_some_and(|facts| facts.ends_at_failure);
+    if ends {
+        "the recording ends where the program ran out of memory: what it would have needed later is not \
+         known\n"
+    } else {
+        ""
+    }
+}
+
+/// Says so where a fraction makes the device larger than the program needs it.
+fn fraction_of_the_fit(setup: &Setup) -> String {
+    let fraction = setup.effective_fraction();
+    if fraction >= 1.0 {
+        return String::new();
+    }
+    format!(
+        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device must be as \
+         much larger: leave it out to see what the program needs\n"
     )
 }
 
