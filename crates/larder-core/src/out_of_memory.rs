@@ -10,6 +10,7 @@ pub(crate) const FINE_PAGE_BYTES: u64 = 2 * MIB;
 
 /// Everything there is to know about a request that could not be met.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own; any mixture can be.
 #[non_exhaustive]
 pub struct OutOfMemory {
     /// The device that had no room.
