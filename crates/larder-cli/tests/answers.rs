@@ -79,6 +79,8 @@ fn each_variable_is_named_apart() {
     let torchs = compare(&["--policy", "torch-2.11", "--conf", conf], &script);
     let foreign = "page_size_mb is Larder's own, for LARDER_CONF: stock PyTorch does not have it";
     assert!(torchs.contains(foreign), "{torchs}");
+    let stock = compare(&["--policy", "torch-2.11", "--conf", "", "--conf", conf], &script);
+    assert!(stock.contains("so the default settings need least"), "{stock}");
     run_commands(&larders);
 }
 

@@ -5,7 +5,7 @@ use larder_core::Policy;
 use crate::compare::Row;
 use crate::replay::Setup;
 use crate::report::summary::{conf_name, count};
-use crate::settings::{split_own, without_fraction};
+use crate::settings::{own_keys, split_own, without_fraction};
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
 /// but for the policy and the settings.
@@ -40,6 +40,11 @@ impl Run<'_> {
         self.row.fraction < 1.0
     }
 
+    /// Whether it has settings of Larder's own, but stock PyTorch's policy, under which nobody has them.
+    fn is_foreign(&self) -> bool {
+        *self.policy == Policy::torch_2_11() && !own_keys(&self.row.conf).is_empty()
+    }
+
     fn reserved_bytes(&self) -> i64 {
         self.row.outcome.stats.reserved_bytes.all.peak
     }
@@ -63,10 +68,10 @@ impl Run<'_> {
     }
 
     /// What is to be set for it, each variable by its name.
-    fn to_set(&self) -> Option<String> {
+    fn variables(&self) -> Option<String> {
         let (ours, torchs) = split_own(&self.row.conf);
-        let is_stock = *self.policy == Policy::torch_2_11();
-        let policy = (!is_stock).then(|| format!("policy:{}", self.policy.name));
+        let is_larders = *self.policy != Policy::torch_2_11() || !ours.is_empty();
+        let policy = is_larders.then(|| format!("policy:{}", self.policy.name));
         let ours: Vec<String> =
             policy.into_iter().chain(ours.into_iter().map(str::to_owned)).collect();
         let variables =
@@ -107,7 +112,7 @@ fn nearest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 
 fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
     let retries = |run: &Run<'_>| run.row.outcome.stats.num_alloc_retries;
-    runs.iter().copied().min_by_key(|run| (run.reserved_bytes(), retries(run)))
+    runs.iter().copied().min_by_key(|run| (run.is_foreign(), run.reserved_bytes(), retries(run)))
 }
 
 fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> String {
@@ -151,7 +156,7 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
 }
 
 fn some_ran(best: Run<'_>, commands: &Commands) -> String {
-    let whole = match (best.row.is_recorded, best.to_set()) {
+    let whole = match (best.row.is_recorded, best.variables()) {
         (true, _) if *best.policy == Policy::torch_2_11() => {
             "so the settings that it was recorded with need least".to_owned()
         }
