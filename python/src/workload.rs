@@ -9,7 +9,9 @@ use larder_study::fit;
 use larder_study::passes::Pass;
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary;
+use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::watch::Unwatched;
 use larder_study::workload::Addresses;
@@ -30,19 +32,24 @@ impl From<larder_study::workload::Workload> for Workload {
     }
 }
 
-/// What a workload runs on. Without a size, the device has what the recorded program had, if that is
-/// known, or else what it is by default.
+/// What a workload runs on, and with which settings. Without any, they are those of the recording. Without
+/// a size, the device has what the recorded program had, if that is known, or else what it is by default.
 fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
-    settings: &str,
+    settings: Option<&str>,
     memory: Option<u64>,
     addresses: &str,
-) -> PyResult<Setup> {
-    let read = conf::read(Some(settings), policy)?;
+) -> PyResult<(Setup, Chosen)> {
+    let read = conf::read(Some(settings.unwrap_or_default()), policy)?;
+    let chosen = match settings {
+        Some(text) => Chosen::given(text, read.config),
+        None => Chosen::recorded(workload),
+    };
     let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
-    let setup = Setup { policy: read.policy, config: read.config, addresses, ..Setup::default() };
-    Ok(setup.with_memory(memory, workload))
+    let config = chosen.config.clone();
+    let setup = Setup { policy: read.policy, config, addresses, ..Setup::default() };
+    Ok((setup.with_memory(memory, workload), chosen))
 }
 
 /// What a search for the smallest memory came to: that memory, the retries there, the smallest memory
@@ -100,20 +107,20 @@ impl Workload {
         py: Python<'_>,
         name: &str,
         policy: Option<&str>,
-        settings: &str,
+        settings: Option<&str>,
         memory: Option<u64>,
         addresses: &str,
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Outcome> {
-        let setup = set_up(&self.0, policy, settings, memory, addresses)?;
+        let (setup, settings) = set_up(&self.0, policy, settings, memory, addresses)?;
         let run = || Replay::new(&self.0, &setup).run_passes(&self.0.ops, passes, &mut ());
         let ran = py.detach(run);
         let outcome = ran.map_err(|error| stopped(name, &error))?;
-        let summary = summary::outcome(name, &self.0, &setup, settings, &outcome);
+        let summary = summary::outcome(name, &self.0, &setup, &settings, &outcome);
         Ok(Outcome {
             run: outcome,
             summary,
-            settings: settings.to_owned(),
+            settings: settings.conf,
             policy: setup.policy.name,
             is_recorded: false,
             remark: None,
@@ -132,7 +139,7 @@ impl Workload {
         memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<(Vec<Outcome>, String)> {
-        let setup = set_up(&self.0, policy, "", memory, addresses)?;
+        let (setup, _) = set_up(&self.0, policy, Some(""), memory, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
             let read = conf::read(Some(&text), None)?;
@@ -146,15 +153,22 @@ impl Workload {
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
         let ran = py.detach(|| compare::compare(&self.0, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
-        let table = summary::rows(name, &self.0, &setup, &rows);
-        let outcomes = rows.into_iter().map(|row| Outcome {
-            summary: summary::outcome(name, &self.0, &setup, &row.conf, &row.outcome),
-            run: row.outcome,
-            settings: row.conf,
-            policy: setup.policy.name,
-            is_recorded: row.is_recorded,
-            remark: row.remark,
-            device_memory: setup.memory_bytes,
+        let compared = [(setup, rows)];
+        let answer = answer(&Commands::of(name), &compared);
+        let [(setup, rows)] = compared;
+        let table = summary::rows(name, &self.0, &setup, &rows) + &answer;
+        let outcomes = rows.into_iter().map(|row| {
+            let setup = Setup { config: row.config.clone(), ..setup.clone() };
+            let settings = Chosen::given(&row.conf, row.config);
+            Outcome {
+                summary: summary::outcome(name, &self.0, &setup, &settings, &row.outcome),
+                run: row.outcome,
+                settings: row.conf,
+                policy: setup.policy.name,
+                is_recorded: row.is_recorded,
+                remark: row.remark,
+                device_memory: setup.memory_bytes,
+            }
         });
         Ok((outcomes.collect(), table))
     }
@@ -166,16 +180,18 @@ impl Workload {
         py: Python<'_>,
         name: &str,
         policy: Option<&str>,
-        settings: &str,
+        settings: Option<&str>,
         memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<Found> {
         // What the recorded program had is what it may have been too little of.
         let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.0));
-        let setup = set_up(&self.0, policy, settings, Some(limit), addresses)?;
+        let (setup, settings) = set_up(&self.0, policy, settings, Some(limit), addresses)?;
+        let settings = settings.without_recorded_fraction();
+        let setup = Setup { config: settings.config.clone(), ..setup };
         let found = py.detach(|| fit::fit(&self.0, &setup, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
-        let summary = summary::fit(name, &self.0, &setup, settings, &fit);
+        let summary = summary::fit(name, &self.0, &setup, &settings, &fit);
         Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }

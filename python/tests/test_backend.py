@@ -206,7 +206,7 @@ def test_a_cache_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LARDER_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(InstallError, match=r"cannot be kept in .*file/cache .*LARDER_CACHE names another"):
+    with pytest.raises(InstallError, match=r"cannot be kept in .*file/cache .*set LARDER_CACHE to another"):
         backend.build(facts)
 
 

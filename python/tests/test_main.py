@@ -186,6 +186,7 @@ def test_the_cpp_part_can_be_compiled_beforehand(run_python: Run, fake_torch: Fa
         ((), "there is no program to run"),
         (("--fast", "script.py"), "there is no option '--fast'"),
         (("-x",), "there is no option '-x'"),
+        (("compare", "x.pickle"), "the command is `larder compare`, and in Python it is larder.compare(file)"),
         (("-m",), "-m wants a module"),
         (("-c",), "-c wants code"),
         (("--conf",), "--conf wants a value"),

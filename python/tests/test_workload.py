@@ -111,7 +111,7 @@ def test_scripts_run_too(workloads: Path, tmp_path: Path) -> None:
 def test_a_comparison_names_the_best(varlen: Path) -> None:
     comparison = larder.compare(varlen, ["", {"expandable_segments": True}])
     assert [run.settings for run in comparison] == ["", "expandable_segments:True"]
-    assert comparison.best.settings == "expandable_segments:True"
+    assert comparison.best is not None and comparison.best.settings == "expandable_segments:True"
     assert comparison.best.peak_reserved_bytes == min(run.peak_reserved_bytes for run in comparison)
     assert "least memory: expandable_segments:True" in str(comparison)
     assert len(comparison[:1]) == 1
@@ -131,6 +131,28 @@ def test_a_comparison_may_be_of_one_or_of_none(workloads: Path) -> None:
     assert none._repr_html_().count("<tr>") == 1
     with pytest.raises(larder.UsageError, match="best of none"):
         none.best  # noqa: B018
+
+
+def test_nothing_is_the_best_where_nothing_ran(workloads: Path) -> None:
+    card = workloads.parent / "crates/larder-study/tests/card/dies.pickle.gz"
+    held = ["", "expandable_segments:True", "per_process_memory_fraction:0.012"]
+    comparison = larder.compare(card, [*held, "per_process_memory_fraction:0.999"], policy="torch-2.11")
+    assert comparison.best is not None and comparison.best.settings == "per_process_memory_fraction:0.999"
+    assert comparison[-1].settings == "per_process_memory_fraction:1" and comparison[-1].ooms == 0
+    small = larder.compare(card, "", memory="1GiB")
+    assert small.best is None and repr(small) == "<larder.Comparison of 2 settings, none of which ran>"
+    assert "nothing here ran" in str(small)
+
+
+def test_a_recording_brings_its_settings(workloads: Path) -> None:
+    card = workloads.parent / "crates/larder-study/tests/card/collected.pickle.gz"
+    recorded = "per_process_memory_fraction:0.012,garbage_collection_threshold:0.6"
+    run = larder.replay(card, policy="torch-2.11")
+    assert (run.settings, run.ooms) == (recorded, 1) and f"settings as recorded: {recorded}" in str(run)
+    none = larder.replay(card, policy="torch-2.11", settings="")
+    assert (none.settings, none.ooms) == ("", 0)
+    whole = "settings as recorded, without the memory fraction: garbage_collection_threshold:0.6"
+    assert whole in str(larder.fit(card, policy="torch-2.11"))
 
 
 def test_a_comparison_has_usual_settings(workloads: Path) -> None:

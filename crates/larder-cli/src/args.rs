@@ -203,9 +203,10 @@ impl Change {
 /// The settings of one run.
 #[derive(Args, Debug)]
 pub(crate) struct Conf {
-    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.
-    #[arg(long, default_value = "", value_name = "KEY:VALUE,…")]
-    pub(crate) conf: String,
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the program was
+    /// recorded with, but for bench, and for fit without a memory fraction; --conf "" is none.
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    pub(crate) conf: Option<String>,
 }
 
 #[cfg(test)]

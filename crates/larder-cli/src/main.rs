@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use args::{Cli, Command, Common, History, Run};
 use clap::Parser;
 use larder_core::config::{Backend, Config};
+use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
@@ -22,8 +23,10 @@ use larder_study::compare::{self, USUAL_SETTINGS, all_policies};
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
+use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};
@@ -58,12 +61,14 @@ fn run(command: Command) -> Result<(), Refusal> {
     match command {
         Command::Replay { common, conf, change, passes, placements, history } => {
             let course = (change.sizes(), passes);
-            replay(&common, &conf.conf, course, placements.as_deref(), &history)
+            replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
-        Command::Fit { common, conf, change } => fit_command(&common, &conf.conf, change.sizes()),
+        Command::Fit { common, conf, change } => {
+            fit_command(&common, conf.conf.as_deref(), change.sizes())
+        }
         Command::Bench { common, conf, repeat, threads, history } => {
-            bench_command(&common, &conf.conf, (repeat, threads), history)
+            bench_command(&common, conf.conf.as_deref(), (repeat, threads), history)
         }
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
@@ -78,12 +83,15 @@ fn run(command: Command) -> Result<(), Refusal> {
 /// What a command is to run, and on what.
 struct Task {
     workload: Workload,
+    settings: Chosen,
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend.
-fn set_up(common: &Common, conf: &str, sizes: Sizes) -> Result<Task, Refusal> {
-    let config = read_conf(conf)?;
+/// Settings are read before the file: they are quicker to mend. Where none are given, they are those of
+/// the recording.
+fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
+    let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
+    let given = given.transpose()?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
             "--addresses recorded: segments have those addresses where they have the recorded sizes, and \
@@ -93,14 +101,15 @@ fn set_up(common: &Common, conf: &str, sizes: Sizes) -> Result<Task, Refusal> {
     }
     let mut workload = load(common)?;
     workload.resize(sizes);
+    let settings = given.unwrap_or_else(|| Chosen::recorded(&workload));
     let setup = Setup {
         policy: common.policy.clone().unwrap_or_default(),
-        config,
+        config: settings.config.clone(),
         addresses: common.addresses.unwrap_or_default(),
         ..Setup::default()
     };
     let setup = setup.with_memory(common.memory, &workload);
-    Ok(Task { workload, setup })
+    Ok(Task { workload, settings, setup })
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
@@ -154,14 +163,14 @@ fn name(common: &Common) -> String {
 
 fn replay(
     common: &Common,
-    conf: &str,
+    conf: Option<&str>,
     (sizes, passes): (Sizes, u64),
     placements: Option<&Path>,
     history: &History,
 ) -> Result<(), Refusal> {
     not_standard("--placements", placements)?;
     not_standard("--history", history.out.as_deref())?;
-    let Task { workload, setup } = set_up(common, conf, sizes)?;
+    let Task { workload, settings, setup } = set_up(common, conf, sizes)?;
     let replay = Replay::new(&workload, &setup);
     let mut notes = Notes::default();
     notes.placements = placements.map(|_| Vec::new());
@@ -184,7 +193,7 @@ fn replay(
     if common.json {
         print(&json::outcome(&workload, &outcome))
     } else {
-        let text = summary::outcome(&name(common), &workload, &setup, conf, &outcome);
+        let text = summary::outcome(&name(common), &workload, &setup, &settings, &outcome);
         print_text(&(text + &unlike(common, &workload)?))
     }
 }
@@ -232,7 +241,7 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     let confs = confs.iter().enumerate().filter(is_first);
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
-    let Task { workload, setup } = set_up(common, "", sizes)?;
+    let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
     let run = |policy: Policy| {
         // What people try first is meant to save what the tight policy does not waste.
         let count =
@@ -249,24 +258,62 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     } else if common.policy.is_some() {
         let (setup, rows) = run(setup.policy.clone())?;
         let text = summary::rows(&name(common), &workload, &setup, &rows);
-        print_text(&(text + &unlike(common, &workload)?))
+        let answer = answer(&commands(common, sizes), &[(setup, rows)]);
+        print_text(&(text + &answer + &unlike(common, &workload)?))
     } else {
         let compared = all_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
         let text = summary::policies(&name(common), &workload, &compared);
-        print_text(&(text + &unlike(common, &workload)?))
+        let answer = answer(&commands(common, sizes), &compared);
+        print_text(&(text + &answer + &unlike(common, &workload)?))
     }
 }
 
-fn fit_command(common: &Common, conf: &str, sizes: Sizes) -> Result<(), Refusal> {
-    let Task { workload, setup } = set_up(common, conf, sizes)?;
+/// How the same program is asked about with other commands: with all that was said of it here.
+fn commands(common: &Common, sizes: Sizes) -> Commands {
+    let mut commands = Commands::of(&common.file.to_string_lossy());
+    let jitter = sizes.jitter.map(|jitter| format!(" --jitter {}:{}", jitter.percent, jitter.seed));
+    let words = [
+        common.device.map(|device| format!(" --device {device}")),
+        (common.addresses == Some(Addresses::Lowest)).then(|| " --addresses lowest".to_owned()),
+        (sizes.scale != 1).then(|| format!(" --scale {}", sizes.scale)),
+        jitter,
+    ];
+    let words: String = words.into_iter().flatten().collect();
+    commands.fit.push_str(&words);
+    commands.replay.push_str(&words);
+    // A search goes as far as it has to.
+    if let Some(memory_bytes) = common.memory {
+        commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
+    }
+    commands
+}
+
+/// A number of bytes as `--memory` takes it.
+fn capacity(memory_bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB")];
+    let whole = units.into_iter().find(|(unit, _)| memory_bytes.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => format!("{}{name}", memory_bytes / unit),
+        None => format!("{memory_bytes}B"),
+    }
+}
+
+fn fit_command(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<(), Refusal> {
+    let Task { workload, settings, setup } = set_up(common, conf, sizes)?;
+    let settings = settings.without_recorded_fraction();
     // What the recorded program had is what it may have been too little of.
     let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
-    let setup = Setup { memory_bytes: limit_bytes, fraction: None, ..setup };
+    let config = settings.config.clone();
+    let setup = Setup { config, memory_bytes: limit_bytes, fraction: None, ..setup };
     let fit = fit::fit(&workload, &setup, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
-    let text = summary::fit(&name(common), &workload, &setup, conf, &fit);
+    let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
     if fit.memory_bytes.is_none() {
-        return Err(Refusal::Input(format!("{}; --memory gives it more", text.trim_end())));
+        let next = match common.memory {
+            Some(_) => "leave --memory out to find out how much it needs, or give more",
+            None => "give --memory with more",
+        };
+        return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
     }
     if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
 }
@@ -274,11 +321,12 @@ fn fit_command(common: &Common, conf: &str, sizes: Sizes) -> Result<(), Refusal>
 /// A person at a terminal gets a sentence, a program the object that it was promised.
 fn bench_command(
     common: &Common,
-    conf: &str,
+    conf: Option<&str>,
     (repeat, threads): (u64, u64),
     history: Option<usize>,
 ) -> Result<(), Refusal> {
-    let Task { workload, setup } = set_up(common, conf, Sizes::default())?;
+    let conf = conf.unwrap_or_default();
+    let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
     let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))
@@ -302,7 +350,7 @@ fn snapshot_command(
     };
     let Some(format) = to.or_else(|| Format::of_path(output)) else {
         return Err(Refusal::Usage(format!(
-            "{}: the name does not say the format; --to does",
+            "{}: the name does not say the format; name it by --to",
             output.display()
         )));
     };

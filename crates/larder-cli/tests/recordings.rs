@@ -49,14 +49,81 @@ fn a_recording_is_compared_as_it_was_recorded() {
     let words = ["snapshot", "--memory", "8GiB", "--conf", conf, "-o", out];
     stdout(&larder(&words, Some(&script)));
     let rows = json(&["compare", "--json", "--conf", ""], &recording);
-    assert_eq!(rows.as_array().map(Vec::len), Some(2));
-    for (row, conf, is_recorded) in [(&rows[0], "", false), (&rows[1], conf, true)] {
+    assert_eq!(rows.as_array().map(Vec::len), Some(3));
+    let all = "per_process_memory_fraction:1";
+    // Half of the card is not enough, and all of it is.
+    let expected = [("", false, 1), (all, false, 0), (conf, true, 1)];
+    for (row, (conf, is_recorded, ooms)) in rows.as_array().expect("rows").iter().zip(expected) {
         assert_eq!((&row["conf"], &row["recorded"]), (&conf.into(), &is_recorded.into()));
-        assert_eq!(row["ooms"], 1, "half of the card is not enough: {rows}");
+        assert_eq!(row["ooms"], ooms, "{rows}");
     }
     let text = stdout(&larder(&["replay"], Some(&recording)));
-    assert!(text.contains("of which the program was allowed 4.00 GiB"), "{text}");
+    assert!(text.contains("of which the program was allowed about 4.00 GiB"), "{text}");
     assert!(text.contains(", with per_process_memory_fraction:0.5"), "{text}");
+}
+
+/// Which rows are held to the recorded fraction is said in words, whatever the sizes.
+#[test]
+fn a_comparison_says_what_its_rows_are_held_to() {
+    let script = scratch("held.ops", "alloc 1 3000000000 0\nalloc 2 3000000000 0\n");
+    let conf = "expandable_segments:True,per_process_memory_fraction:0.5";
+    let recording = recorded("held.pickle", &script, &["--memory", "8GiB", "--conf", conf]);
+    let compare = |more: &[&str]| {
+        let words = [&["compare", "--policy", "torch-2.11", "--conf", ""], more].concat();
+        stdout(&larder(&words, Some(&recording)))
+    };
+    let held = "every row is held to the recorded memory fraction of 0.5, about ";
+    let but = ", but for those that name per_process_memory_fraction themselves";
+    for (more, allowed) in [(&[][..], "4.00 GiB"), (&["--scale", "2"], "8.00 GiB")] {
+        let text = compare(more);
+        assert!(text.contains(&format!("{held}{allowed}{but}")), "{text}");
+        let without = "\nper_process_memory_fraction:1,expandable_segments:True ";
+        assert_eq!(text.matches(without).count(), 1, "all else as recorded: {text}");
+    }
+    let text = compare(&["--memory", "8GiB"]);
+    assert!(text.contains("fraction of 0.5 holds for no row that does not name it"), "{text}");
+    let named = "per_process_memory_fraction:1,max_split_size_mb:64";
+    let text = compare(&["--conf", named]);
+    assert_eq!(text.matches("\nper_process_memory_fraction:1").count(), 1, "{text}");
+}
+
+/// Who gives no settings asks about the program as it was.
+#[test]
+fn a_replay_and_a_fit_have_the_settings_of_the_recording() {
+    let script = scratch("own_settings.ops", "alloc 1 3000000000 0\nalloc 2 3000000000 0\n");
+    let conf = "expandable_segments:True,per_process_memory_fraction:0.5";
+    let recording = recorded("own_settings.pickle", &script, &["--memory", "8GiB", "--conf", conf]);
+    let replay = |words: &[&str]| stdout(&larder(&[&["replay"], words].concat(), Some(&recording)));
+    let text = replay(&[]);
+    assert!(text.contains(&format!("settings as recorded: {conf}, on a")), "{text}");
+    assert!(text.contains(" 0 malloc, 0 free, ") && text.contains("out of memory  1 "), "{text}");
+    let text = replay(&["--conf", ""]);
+    assert!(text.contains("default settings, on a") && text.contains("1 malloc"), "{text}");
+    assert!(text.contains("held to the recorded memory fraction of 0.5, about 4.00 GiB"), "{text}");
+    let text = replay(&["--conf", "per_process_memory_fraction:1"]);
+    assert!(text.contains("out of memory  0 "), "{text}");
+    let words = "allowed 8.00 GiB of that by per_process_memory_fraction:1, whatever was recorded";
+    assert!(text.contains(words), "{text}");
+    let text = stdout(&larder(&["fit"], Some(&recording)));
+    let words = "settings as recorded, without the memory fraction: expandable_segments:True\n";
+    assert!(text.contains("runs in 5.6") && text.contains(words), "{text}");
+}
+
+/// A setting of a later PyTorch, say. The program can be asked about all the same.
+#[test]
+fn recorded_settings_that_cannot_be_read_are_said_to_be_left_out() {
+    let script = scratch("later_torch.ops", "alloc 1 3000000 0\n");
+    let recording = recorded("later_torch.json", &script, &["--conf", "max_split_size_mb:64"]);
+    let text = fs::read_to_string(&recording).expect("it was written");
+    assert!(text.contains("max_split_size_mb:64"), "{text}");
+    let later = text.replace("max_split_size_mb:64", "of_a_later_torch:64");
+    fs::write(&recording, later).expect("the folder can be written");
+    for command in ["replay", "fit"] {
+        let text = stdout(&larder(&[command], Some(&recording)));
+        let words =
+            "the recorded settings are not used, because there is no setting 'of_a_later_torch'";
+        assert!(text.contains(words) && text.contains("default settings"), "{text}");
+    }
 }
 
 /// The fraction was set by a call, which no recording tells. All that is known lies between what there
@@ -80,7 +147,8 @@ fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
     assert!(!text.contains("none of them ran"), "{text}");
     let rows = json(&["compare", "--policy", "torch-2.11", "--json"], &recording);
     let ooms: Vec<_> = rows.as_array().expect("rows").iter().map(|row| &row["ooms"]).collect();
-    assert_eq!(ooms, [1, 0, 0, 1, 1], "as recorded, and as the script itself has it");
+    let unheld = "and the last one without the fraction";
+    assert_eq!(ooms, [1, 0, 0, 1, 1, 0], "as recorded, and as the script itself has it, {unheld}");
     let told = json(&["compare", "--policy", "torch-2.11", "--json", "--memory", "1GiB"], &script);
     for (told, guessed) in told.as_array().expect("rows").iter().zip(ooms) {
         assert_eq!(&told["ooms"], guessed, "{told}");

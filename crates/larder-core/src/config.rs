@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::nearest::nearest;
 use crate::types::{Bytes, MIB};
 
 /// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
@@ -144,14 +145,25 @@ pub enum ConfigError {
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // The whole assignment of a variable, as in a shell.
+            ConfigError::UnknownKey { key } if key.contains('=') => write!(
+                f,
+                "there is no setting '{key}'; settings are written key:value,key:value, without the name of \
+                 a variable before them"
+            ),
             ConfigError::UnknownKey { key } => {
-                write!(f, "there is no setting '{key}'; the settings are {}", KEYS.join(", "))
+                write!(f, "there is no setting '{key}'; ")?;
+                if let Some(meant) = nearest(key, KEYS) {
+                    write!(f, "did you mean {meant}? ")?;
+                }
+                write!(f, "the settings are {}", KEYS.join(", "))
             }
             ConfigError::BadValue { key, value, expected } => {
                 write!(f, "the setting '{key}' takes {expected}, not '{value}'")
             }
             ConfigError::BadSyntax { found } => {
-                write!(f, "settings are written key:value,key:value; '{found}' is not")
+                write!(f, "settings are written key:value,key:value; '{found}' is not")?;
+                if found.contains('=') { write!(f, ": use `:` for `=`") } else { Ok(()) }
             }
             ConfigError::Repeated { key } => write!(f, "the setting '{key}' stands twice"),
         }
@@ -562,6 +574,11 @@ mod tests {
         assert!(refusal("per_process_memory_fraction:1.1").contains("from 0 to 1"));
         assert!(refusal("max_split_size_mb:-1").contains("20 or more"));
         assert!(refusal("expandable_segments").contains("key:value"));
+        assert!(refusal("expandable_segments=True").ends_with("use `:` for `=`"));
+        let near = refusal("expandable_segment:True");
+        assert!(near.contains("did you mean expandable_segments? the settings are"), "{near}");
+        let pasted = refusal("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+        assert!(pasted.ends_with("without the name of a variable before them"), "{pasted}");
         assert!(refusal("backend:native,backend:native").contains("twice"));
         assert!(refusal("page_size_mb:3").contains("even"));
         assert!(refusal("pinned_num_register_threads:256").contains("128"));

@@ -191,7 +191,7 @@ impl fmt::Display for Error {
             }
             Error::UnequalPages(addr) => write!(
                 f,
-                "{addr} lies on pages of different sizes and cannot be shared; page_size_mb gives all pages one size"
+                "{addr} lies on pages of different sizes and cannot be shared; set page_size_mb, so that all pages have one size"
             ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Config(error) => error.fmt(f),

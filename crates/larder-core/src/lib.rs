@@ -17,6 +17,7 @@ pub mod config;
 pub mod device;
 pub mod error;
 pub mod heap;
+pub mod nearest;
 pub mod out_of_memory;
 pub mod policy;
 pub mod record;

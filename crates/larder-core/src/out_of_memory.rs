@@ -10,6 +10,7 @@ pub(crate) const FINE_PAGE_BYTES: u64 = 2 * MIB;
 
 /// Everything there is to know about a request that could not be met.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own; any mixture can be.
 #[non_exhaustive]
 pub struct OutOfMemory {
     /// The device that had no room.
@@ -40,6 +41,9 @@ pub struct OutOfMemory {
     pub processes: Vec<ProcessMemory>,
     /// Whether expandable segments were on.
     pub expandable_segments: bool,
+    /// Whether settings of Larder's own may be advised: stock PyTorch, whose policy this may be, has none
+    /// of them.
+    pub own_settings: bool,
     /// The request was refused by a rule before the device was asked.
     pub rejected: bool,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
@@ -90,6 +94,7 @@ impl OutOfMemory {
             pieces: Pieces::default(),
             processes: Vec::new(),
             expandable_segments: false,
+            own_settings: false,
             rejected: false,
             captured: false,
         }
@@ -267,21 +272,23 @@ impl OutOfMemory {
         ))
     }
 
-    /// The same, if it is a matter of smaller pages.
+    /// The same, if it is a matter of smaller pages, which are a setting of Larder's own. Each variable is
+    /// named, because PyTorch refuses a setting in its own that it does not know.
     fn cure_by_fine_pages(&self, room_bytes: u64) -> Option<String> {
         let fine_bytes = self.pieces.fine_pages_bytes;
         let within_bytes = room_bytes.saturating_add(fine_bytes);
-        if !self.holds(within_bytes, FINE_PAGE_BYTES) {
+        if !self.own_settings || !self.holds(within_bytes, FINE_PAGE_BYTES) {
             return None;
         }
         // With smaller pages a block or two may come to lie elsewhere.
         let ample_bytes = within_bytes.saturating_sub(2 * FINE_PAGE_BYTES);
         let is_ample = self.holds(ample_bytes, FINE_PAGE_BYTES);
         let settings = match (self.expandable_segments, is_ample) {
-            (true, true) => "set page_size_mb:2 (a setting of Larder alone)",
-            (true, false) => "page_size_mb:2 (a setting of Larder alone) may help",
+            (true, true) => "set page_size_mb:2 in LARDER_CONF",
+            (true, false) => "page_size_mb:2 in LARDER_CONF may help",
             (false, _) => {
-                "expandable_segments:True,page_size_mb:2 (the second a setting of Larder alone) may help"
+                "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in LARDER_CONF may \
+                 help"
             }
         };
         let (fine, page) = (Bytes(fine_bytes), Bytes(FINE_PAGE_BYTES));
@@ -417,6 +424,7 @@ mod tests {
             },
             processes: Vec::new(),
             expandable_segments: false,
+            own_settings: true,
             rejected: false,
             captured: false,
         }
@@ -464,7 +472,10 @@ mod tests {
         let text = with(0, 7 * GIB, 8 * GIB).to_string();
         assert!(text.contains("expandable_segments:True may help"), "{text}");
         let text = with(0, 0, 8 * GIB).to_string();
-        assert!(text.contains("expandable_segments:True,page_size_mb:2 (the second"), "{text}");
+        let both = "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in LARDER_CONF";
+        assert!(text.contains(both), "{text}");
+        let stock = OutOfMemory { own_settings: false, ..with(0, 0, 8 * GIB) };
+        assert!(!stock.to_string().contains("page_size_mb"), "PyTorch has none: {stock}");
         let on = OutOfMemory { expandable_segments: true, ..with(0, 0, 8 * GIB) };
         assert!(on.to_string().contains("set page_size_mb:2"), "{on}");
         assert!(!on.to_string().contains("expandable_segments:True"), "it is on already");

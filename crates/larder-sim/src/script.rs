@@ -5,6 +5,9 @@ use std::fmt;
 use std::io::{BufRead, Read};
 use std::str::SplitWhitespace;
 
+use larder_core::nearest::nearest;
+use larder_core::types::{GIB, KIB, MIB};
+
 pub use crate::op::{Op, Route};
 
 /// Why a script cannot be read.
@@ -182,7 +185,7 @@ fn read_op(line: &str) -> Result<Op, String> {
     let op = match name {
         "alloc" => Op::Alloc {
             id: words.number("ID", u64::MAX)?,
-            size_bytes: words.number("BYTES", u64::MAX)?,
+            size_bytes: words.size("BYTES")?,
             stream: words.small_number("STREAM")?,
         },
         "free" => Op::Free { id: words.number("ID", u64::MAX)? },
@@ -215,13 +218,51 @@ fn read_op(line: &str) -> Result<Op, String> {
         "restore" => Op::Restore { checkpoint: words.small_number("CHECKPOINT")? },
         "reset-peak" => Op::ResetPeak,
         "reset-accumulated" => Op::ResetAccumulated,
-        _ => return Err(format!("there is no operation {}.", quote(name))),
+        _ => return Err(unknown(name)),
     };
     match words.rest.next() {
         None => Ok(op),
+        Some(word) if word.starts_with('#') => {
+            Err("a comment has a line of its own: put it above this one.".to_owned())
+        }
         Some(word) => Err(format!("{} is one word too many for '{name}'.", quote(word))),
     }
 }
+
+/// Says what there is in the place of an operation that there is not.
+fn unknown(name: &str) -> String {
+    let meant = nearest(name, &NAMES).map(|meant| format!("did you mean {meant}? "));
+    let (name, meant) = (quote(name), meant.unwrap_or_default());
+    format!("there is no operation {name}; {meant}the operations are {}.", NAMES.join(", "))
+}
+
+/// The operations, as they are written.
+const NAMES: [&str; 21] = [
+    "alloc",
+    "free",
+    "record",
+    "sync",
+    "empty",
+    "fraction",
+    "reset-peak",
+    "reset-accumulated",
+    "pool-new",
+    "pool-begin",
+    "pool-end",
+    "pool-release",
+    "pool-empty",
+    "pool-use-on-oom",
+    "pool-no-split",
+    "capture-begin",
+    "capture-end",
+    "launch",
+    "wait",
+    "checkpoint",
+    "restore",
+];
+
+/// The units that a size may have. They are exact, because a script is.
+const UNITS: [(&str, u64); 4] = [("KiB", KIB), ("MiB", MIB), ("GiB", GIB), ("TiB", 1024 * GIB)];
 
 /// The words behind an operation's name.
 struct Words<'a> {
@@ -241,6 +282,26 @@ impl<'a> Words<'a> {
         let number = word.parse().ok().filter(|&number| is_digits && number <= max);
         number.ok_or_else(|| {
             format!("{what} must be a whole number up to {max}, not {}.", quote(word))
+        })
+    }
+
+    /// A number of bytes, or of larger units, as in `5GiB`.
+    fn size(&mut self, what: &str) -> Result<u64, String> {
+        let word = self.rest.clone().next().unwrap_or_default();
+        let cut = |(unit, bytes): (&str, u64)| Some((word.strip_suffix(unit)?, bytes));
+        let Some((digits, unit_bytes)) = UNITS.into_iter().find_map(cut) else {
+            return self.number(what, u64::MAX).map_err(|error| {
+                let end =
+                    if word.is_empty() { "" } else { " It may have a unit: KiB, MiB, GiB or TiB." };
+                format!("{error}{end}")
+            });
+        };
+        self.rest.next();
+        let is_digits = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let number = digits.parse::<u64>().ok().filter(|_| is_digits);
+        let bytes = number.and_then(|number| number.checked_mul(unit_bytes));
+        bytes.ok_or_else(|| {
+            format!("{what} must be a whole number of bytes or of a unit, not {}.", quote(word))
         })
     }
 
@@ -299,7 +360,8 @@ mod tests {
     #[test]
     fn long_lines_and_long_words_are_cut_short() {
         let long = "x".repeat(3000);
-        assert!(error(&long).len() < 120, "{}", error(&long));
+        // The operations are listed behind it.
+        assert!(error(&long).len() < 120 + NAMES.join(", ").len(), "{}", error(&long));
         let endless = format!("alloc 1 2 3\n# {}", "x".repeat(10_000));
         let refused = Script::read(endless.as_bytes()).unwrap_err();
         assert_eq!(refused.to_string(), "line 2: the line is longer than 4096 bytes.");
@@ -353,13 +415,18 @@ reset-accumulated
 
     #[test]
     fn an_error_names_the_line_and_says_what_is_wrong() {
-        assert_eq!(error("\n# x\nmalloc 1"), "line 3: there is no operation 'malloc'.");
+        let unknown = error("\n# x\nmalloc 1");
+        assert!(
+            unknown.starts_with("line 3: there is no operation 'malloc'; did you"),
+            "{unknown}"
+        );
+        let near = error("aloc 1 5 0");
+        assert!(near.contains("'aloc'; did you mean alloc? the operations are alloc, "), "{near}");
         assert_eq!(error("alloc 1 512"), "line 1: 'alloc' lacks its STREAM.");
         assert_eq!(error("empty now"), "line 1: 'now' is one word too many for 'empty'.");
         assert_eq!(
             error("alloc 1 512 0 # why"),
-            "line 1: '#' is one word too many for 'alloc'.",
-            "a comment has a line of its own"
+            "line 1: a comment has a line of its own: put it above this one."
         );
         assert_eq!(
             error("pool-use-on-oom 3 maybe"),
@@ -373,11 +440,33 @@ reset-accumulated
     }
 
     #[test]
+    fn sizes_may_have_units() {
+        let op = |size_bytes| Ok(vec![Op::Alloc { id: 1, size_bytes, stream: 0 }]);
+        assert_eq!(Script::parse("alloc 1 5GiB 0"), op(5 * GIB));
+        assert_eq!(Script::parse("alloc 1 512KiB 0"), op(512 * KIB));
+        for bad in ["5GB", "1.5GiB", "GiB", "+5MiB", "99999999999TiB"] {
+            let text = error(&format!("alloc 1 {bad} 0"));
+            assert!(text.contains("BYTES must be a whole number"), "{text}");
+        }
+        assert!(error("alloc 1 5GB 0").ends_with("It may have a unit: KiB, MiB, GiB or TiB."));
+    }
+
+    /// What is listed for people is what is read.
+    #[test]
+    fn every_operation_is_listed() {
+        for name in NAMES {
+            let text = read_op(name).err().unwrap_or_default();
+            assert!(!text.contains("there is no operation"), "{text}");
+        }
+    }
+
+    #[test]
     fn numbers_are_whole_and_fit() {
         for word in ["-1", "+1", "1.5", "0x10", "18446744073709551616", "ten", "1_000"] {
             let text = error(&format!("alloc 1 {word} 0"));
             let range = "a whole number up to 18446744073709551615";
-            assert_eq!(text, format!("line 1: BYTES must be {range}, not {}.", quote(word)));
+            let unit = "It may have a unit: KiB, MiB, GiB or TiB.";
+            assert_eq!(text, format!("line 1: BYTES must be {range}, not {}. {unit}", quote(word)));
         }
         assert_eq!(
             error("sync 4294967296"),

@@ -1,10 +1,11 @@
 //! Compare: one workload under several settings, and under several policies.
 
 use larder_core::Policy;
-use larder_core::config::{Backend, Config};
+use larder_core::config::Config;
 use larder_core::types::Bytes;
 
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
+use crate::settings::{FRACTION_KEY, names_fraction, own_keys, recorded_config, without_fraction};
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
@@ -22,10 +23,14 @@ pub const USUAL_SETTINGS: [&str; 5] = [
 pub struct Row {
     /// The settings text as given; empty for the default.
     pub conf: String,
+    /// The settings.
+    pub config: Config,
     /// Whether these are the settings that the program was recorded with.
     pub is_recorded: bool,
     /// Why these settings could make no difference, in a sentence.
     pub remark: Option<String>,
+    /// What part of the device it was allowed, by its settings or else as it was recorded.
+    pub fraction: f64,
     /// What came of it.
     pub outcome: Outcome,
 }
@@ -36,33 +41,54 @@ pub fn recorded_settings(
     workload: &Workload,
     settings: &[(String, Config)],
 ) -> Option<(String, Config)> {
-    let conf = workload.recorded_conf()?;
-    let config = Config::parse(conf).ok()?;
+    let config = recorded_config(workload)?.ok()?;
     let is_among = settings.iter().any(|(_, other)| is_same(other, &config));
-    let is_native = config.backend == Backend::Native;
-    (!is_among && is_native).then(|| (conf.to_owned(), config))
+    (!is_among).then(|| (config.text.clone(), config))
 }
 
-/// Whether two settings say the same, in whatever words.
+/// The recorded settings without the memory fraction that all runs are held to otherwise, if there is
+/// one: whether it is the cause is what people want to know first.
+fn unheld_settings(
+    workload: &Workload,
+    setup: &Setup,
+    settings: &[(String, Config)],
+) -> Option<(String, Config)> {
+    setup.fraction?;
+    let is_unheld = |config: &Config| names_fraction(config) && config.memory_fraction >= 1.0;
+    if settings.iter().any(|(_, config)| is_unheld(config)) {
+        return None;
+    }
+    let recorded = recorded_config(workload).and_then(Result::ok).unwrap_or_default();
+    let rest = without_fraction(&recorded.text);
+    let conf = [format!("{FRACTION_KEY}:1"), rest].join(",");
+    let conf = conf.trim_end_matches(',').to_owned();
+    let config = Config::parse(&conf).ok()?;
+    Some((conf, config))
+}
+
+/// Whether two settings say the same, in whatever words. A fraction that is named is in force, and is
+/// not the same as none.
 fn is_same(one: &Config, other: &Config) -> bool {
     let bare = |config: &Config| {
         let mut config = config.clone();
         config.text.clear();
         config
     };
-    bare(one) == bare(other)
+    bare(one) == bare(other) && names_fraction(one) == names_fraction(other)
 }
 
-/// Runs the workload once for each of the settings, and under those that it was recorded with, if it
-/// was and they are others, at the end.
+/// Runs the workload once for each of the settings; without the memory fraction that all of them are held
+/// to, if there is one; and under those that it was recorded with, if it was and they are others, at the
+/// end.
 pub fn compare(
     workload: &Workload,
     setup: &Setup,
     mut settings: Vec<(String, Config)>,
     watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
+    settings.extend(unheld_settings(workload, setup, &settings));
     settings.extend(recorded_settings(workload, &settings));
-    let recorded = workload.recorded_conf().and_then(|conf| Config::parse(conf).ok());
+    let recorded = recorded_config(workload).and_then(Result::ok);
     let extent = Extent::Steps(settings.len() as u64);
     let mut comparing = Watched::begin(watch, "comparing", extent);
     let rows = settings.into_iter().map(|(conf, config)| {
@@ -71,13 +97,34 @@ pub fn compare(
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
         comparing.step();
         let remark = remark(&setup, &outcome);
-        Ok(Row { conf, is_recorded, remark, outcome })
+        let fraction = setup.effective_fraction();
+        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome })
     });
     rows.collect()
 }
 
-/// Says of settings that lie idle why they do.
+/// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
+/// are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
+    let remarks = [foreign_remark(setup), idle_remark(setup, outcome)];
+    let remarks: Vec<String> = remarks.into_iter().flatten().collect();
+    (!remarks.is_empty()).then(|| remarks.join("; "))
+}
+
+/// Says so where settings of Larder's own stand under what stock PyTorch would do.
+pub(crate) fn foreign_remark(setup: &Setup) -> Option<String> {
+    let keys = own_keys(&setup.config.text);
+    if keys.is_empty() || setup.policy != Policy::torch_2_11() {
+        return None;
+    }
+    let (keys, is) = (keys.join(" and "), if keys.len() == 1 { "is" } else { "are" });
+    Some(format!(
+        "{keys} {is} Larder's own, for LARDER_CONF: stock PyTorch does not have it, so that this is not \
+         what stock PyTorch does"
+    ))
+}
+
+fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     let Setup { config, policy, .. } = setup;
     let threshold = config.garbage_collection_threshold;
     if threshold <= 0.0 {
@@ -87,7 +134,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     if fraction >= 1.0 && !policy.collect_without_cap {
         return Some(format!(
             "garbage_collection_threshold does nothing in PyTorch without a memory fraction below 1: \
-             per_process_memory_fraction sets one (policy {})",
+             set one by per_process_memory_fraction (policy {})",
             policy.name
         ));
     }
@@ -96,7 +143,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     (peak_bytes <= limit_bytes).then(|| {
         format!(
             "garbage_collection_threshold:{threshold} had nothing to do: it sets in above {} reserved, \
-             and there were {} at most; less memory shows what it does",
+             and there were {} at most; give less --memory to see what it does",
             Bytes(limit_bytes),
             Bytes(peak_bytes)
         )

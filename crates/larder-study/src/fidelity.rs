@@ -2,9 +2,10 @@
 //! Where it does not, what it says of other settings is worth little.
 
 use larder_core::Policy;
-use larder_core::config::{Backend, Config};
+use larder_core::config::Config;
 
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
+use crate::settings::recorded_config;
 use crate::workload::{Addresses, RecordingFacts, Workload};
 
 /// How a replay differs from what was recorded.
@@ -41,11 +42,8 @@ impl Unlike {
 pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>, ReplayError> {
     let is_told = |facts: &&RecordingFacts| facts.memory.is_some() && workload.sizes.is_same();
     let Some(facts) = workload.recording.as_ref().filter(is_told) else { return Ok(None) };
-    let conf = facts.conf.as_deref().unwrap_or_default();
-    let Ok(config) = Config::parse(conf) else { return Ok(None) };
-    if config.backend != Backend::Native {
-        return Ok(None);
-    }
+    let config = recorded_config(workload).unwrap_or_else(|| Ok(Config::default()));
+    let Ok(config) = config else { return Ok(None) };
     let unlike = |policy: Policy| {
         let setup = Setup { policy, config: config.clone(), addresses, ..Setup::default() };
         let setup = setup.with_memory(None, workload);

@@ -12,6 +12,7 @@ pub mod passes;
 pub mod recording;
 pub mod replay;
 pub mod report;
+pub mod settings;
 pub mod sizes;
 pub mod watch;
 pub mod workload;

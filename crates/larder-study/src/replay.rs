@@ -15,6 +15,7 @@ use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
 use crate::passes::{self, Pass, Remains};
+use crate::settings::names_fraction;
 use crate::workload::{Addresses, Workload};
 
 /// How much memory a simulated GPU has where nobody says it.
@@ -32,7 +33,7 @@ pub struct Setup {
     pub config: Config,
     /// How much memory the simulated GPU has.
     pub memory_bytes: u64,
-    /// The part of it that the program is allowed, where the settings say nothing of that.
+    /// The part of it that the recorded program was allowed, which holds where the settings name none.
     pub fraction: Option<f64>,
     /// Which addresses it gives.
     pub addresses: Addresses,
@@ -69,7 +70,7 @@ impl Setup {
     /// What part of the memory the program may have: by its settings, or else as it was recorded.
     pub(crate) fn effective_fraction(&self) -> f64 {
         match self.fraction {
-            Some(fraction) if self.config.memory_fraction >= 1.0 => fraction.clamp(0.0, 1.0),
+            Some(fraction) if !names_fraction(&self.config) => fraction.clamp(0.0, 1.0),
             _ => self.config.memory_fraction,
         }
     }

@@ -55,6 +55,8 @@ pub struct RecordingFacts {
     pub preexisting_bytes: u64,
     /// Out-of-memory errors that the program saw while it was recorded.
     pub ooms: u64,
+    /// Whether the program asked for nothing after the last of them.
+    pub ends_at_failure: bool,
     /// Entries of the trace.
     pub entries: u64,
     /// Entries of a kind that is not known; they are not replayed.
@@ -112,6 +114,7 @@ impl From<Recording> for Workload {
                 preexisting_blocks: recording.preexisting_blocks,
                 preexisting_bytes: recording.preexisting_bytes,
                 ooms: recording.ooms,
+                ends_at_failure: recording.ends_at_failure,
                 entries: recording.entries,
                 unknown_entries: recording.unknown_entries,
                 own_flushes: recording.own_flushes,

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use larder_core::{Config, Policy};
 use larder_sim::script::Op;
 use larder_study::replay::{Outcome, Replay, Setup};
+use larder_study::settings::Chosen;
 use larder_study::watch::Unwatched;
 use larder_study::workload::Workload;
 use serde_json::Value;
@@ -36,7 +37,10 @@ fn workload(name: &str) -> Workload {
 
 /// A replay as stock PyTorch, on the memory that the recording itself tells of.
 fn replay(workload: &Workload, settings: &str) -> Outcome {
-    let config = Config::parse(settings).expect("the recorded settings");
+    replay_with(workload, Config::parse(settings).expect("the recorded settings"))
+}
+
+fn replay_with(workload: &Workload, config: Config) -> Outcome {
     let setup = Setup { policy: Policy::torch_2_11(), config, ..Setup::default() };
     let setup = setup.with_memory(None, workload);
     Replay::new(workload, &setup).run(&workload.ops, &mut ()).expect("the recording runs")
@@ -50,15 +54,20 @@ fn facts(outcome: &Outcome) -> [u64; 4] {
     [stats.num_alloc_retries, stats.num_ooms, reserved, active]
 }
 
+/// The same of the card.
+fn what_the_card_did(told: &Value) -> [u64; 4] {
+    let keys =
+        ["num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak"];
+    keys.map(|key| told[key].as_u64().expect("a count"))
+}
+
 #[test]
 fn a_replay_does_what_the_card_did() {
     let programs = programs();
     assert!(programs.len() >= 11, "{:?}", programs.keys());
     for (name, told) in programs {
         let settings = told["settings"].as_str().expect("the settings");
-        let keys =
-            ["num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak"];
-        let wanted = keys.map(|key| told[key].as_u64().expect("a count"));
+        let wanted = what_the_card_did(&told);
         assert_eq!(facts(&replay(&workload(&name), settings)), wanted, "{name}, '{settings}'");
     }
 }
@@ -83,4 +92,25 @@ fn with_stacks_the_programs_own_empties_are_told_from_the_allocators() {
     let facts = workload.recording.as_ref().expect("a recording");
     assert_eq!(facts.doubtful_flushes, 0);
     assert!(facts.own_flushes > 0, "the allocator gave memory back by itself too");
+}
+
+/// The question that a person asks first: `larder replay FILE --policy torch-2.11`, and nothing more.
+#[test]
+fn a_replay_without_settings_has_those_of_the_recording() {
+    for (name, told) in programs() {
+        let workload = workload(&name);
+        let chosen = Chosen::recorded(&workload);
+        assert_eq!(chosen.conf, told["settings"].as_str().expect("the settings"), "{name}");
+        let outcome = replay_with(&workload, chosen.config);
+        assert_eq!(facts(&outcome), what_the_card_did(&told), "{name}");
+    }
+}
+
+/// A fraction that settings name is in force, all of the card too.
+#[test]
+fn a_fraction_that_is_named_holds_whatever_was_recorded() {
+    let workload = workload("dies");
+    assert_eq!(replay(&workload, "").ooms, 1, "held to what was recorded");
+    assert_eq!(replay(&workload, "per_process_memory_fraction:1").ooms, 0);
+    assert!(replay(&workload, "per_process_memory_fraction:0.001").ooms > 1);
 }

@@ -50,6 +50,15 @@ environment:
 """
 
 
+COMMANDS = {
+    "replay": "larder.replay(file)",
+    "compare": "larder.compare(file)",
+    "fit": "larder.fit(file)",
+    "snapshot": "larder.Snapshot(file).save(path)",
+}
+"""What people may look for here: commands of the program `larder`, and what does the same in Python."""
+
+
 @dataclass
 class Request:
     """What the command line asks for."""
@@ -108,6 +117,11 @@ class Request:
         """A program is there to be run, and only then."""
         if self.does == "run" and not self.program:
             raise UsageError("there is no program to run; python -m larder --help says how to name one")
+        name = self.program[0] if self.program else ""
+        if name in COMMANDS and not os.path.exists(name):
+            raise UsageError(
+                f"'{name}' is no program to run: the command is `larder {name}`, and in Python it is {COMMANDS[name]}"
+            )
         if self.does in ("env", "compile") and self.program:
             raise UsageError(f"--{self.does} runs no program: leave out '{' '.join(self.program)}'")
 

@@ -76,7 +76,7 @@ def cache_folder() -> Path:
         return Path(base).expanduser().absolute() / "larder"
     except RuntimeError as error:
         raise InstallError(
-            "there is no home folder to keep the compiled C++ part in: LARDER_CACHE names another folder"
+            "there is no home folder to keep the compiled C++ part in: set LARDER_CACHE to a folder"
         ) from error
 
 
@@ -98,7 +98,7 @@ def build(torch: TorchFacts) -> Path:
     except OSError as error:
         raise InstallError(
             f"the compiled C++ part cannot be kept in {folder} ({error.strerror}): "
-            "LARDER_CACHE names another folder"
+            "set LARDER_CACHE to another folder"
         ) from error
     return library
 

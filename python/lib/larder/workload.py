@@ -175,11 +175,12 @@ class Comparison(Sequence[Replay]):
         self._summary = summary
 
     @property
-    def best(self) -> Replay:
-        """The run that ran out of memory least often, and of those the one that reserved least."""
+    def best(self) -> Replay | None:
+        """The run that reserved least of those that did not run out of memory; None if all of them did."""
         if not self._runs:
             raise UsageError("no run is the best of none")
-        return min(self._runs, key=lambda run: (run.ooms, run.peak_reserved_bytes))
+        ran = [run for run in self._runs if run.ooms == 0]
+        return min(ran, key=lambda run: run.peak_reserved_bytes, default=None)
 
     @overload
     def __getitem__(self, index: int) -> Replay: ...
@@ -225,8 +226,9 @@ class Comparison(Sequence[Replay]):
         return self._summary.rstrip("\n")
 
     def __repr__(self) -> str:
-        best = f", best: {self.best.settings or '(default)'}" if self._runs else ""
-        return f"<larder.Comparison of {len(self)} settings{best}>"
+        best = self.best if self._runs else None
+        said = f", best: {best.settings or '(default)'}" if best else ", none of which ran" if self._runs else ""
+        return f"<larder.Comparison of {len(self)} settings{said}>"
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
@@ -302,7 +304,7 @@ def replay(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
-    settings: Settings = "",
+    settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
     passes: int = 1,
@@ -320,7 +322,8 @@ def replay(
         How much memory the GPU has. Without it, what the recorded program had, if it ran out of memory or nearly did;
         else 80 GiB; with `scale` so many times as much.
     settings
-        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary.
+        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program was recorded with;
+        `""` is none.
     device
         Which device's trace to take from a snapshot.
     addresses
@@ -336,7 +339,7 @@ def replay(
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text = settings_text(settings)
+    text = None if settings is None else settings_text(settings)
     outcome = workload.replay(name, policy, text, _memory(memory), addresses, passes)
     return Replay(outcome, name, len(workload))
 
@@ -354,7 +357,11 @@ def compare(
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
-    A recording is run under the settings that it was recorded with too, if they are none of the others.
+    A recording is run under the settings that it was recorded with too, if they are none of the others; and, if it
+    was held to a memory fraction, without that.
+
+    policy
+        Who decides, in all runs: `larder` without it. Stock PyTorch is `torch-2.11`.
 
     settings
         A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.
@@ -381,7 +388,7 @@ def fit(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
-    settings: Settings = "",
+    settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
     scale: int = 1,
@@ -389,11 +396,11 @@ def fit(
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the recorded program
-    had, if that is more.
+    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the
+    recorded program had, if that is more; and that a recorded memory fraction is left out of the recorded settings.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text = settings_text(settings)
+    text = None if settings is None else settings_text(settings)
     found = workload.fit(name, policy, text, _memory(memory), addresses)
     return Fit(*found)

@@ -17,8 +17,9 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 10] = [
+const LAYERS: [Layer; 11] = [
     Layer { module: "types", group: 0, also: &[], never: &[] },
+    Layer { module: "nearest", group: 0, also: &[], never: &[] },
     Layer { module: "config", group: 1, also: &[], never: &[] },
     Layer { module: "policy", group: 1, also: &[], never: &[] },
     Layer { module: "device", group: 1, also: &[], never: &[] },
@@ -35,7 +36,7 @@ const LAYERS: [Layer; 10] = [
 ];
 
 const ORDER: &str =
-    "types; config, policy, device, source, out_of_memory, error; record; heap; allocator";
+    "types, nearest; config, policy, device, source, out_of_memory, error; record; heap; allocator";
 
 impl Layer {
     fn named(module: &str) -> Option<&'static Self> {

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
+use crate::policy::Policy;
 use crate::record::{Record, caught};
 use crate::types::{Addr, Span};
 
@@ -268,6 +269,7 @@ impl Allocator {
             pieces: Pieces::default(),
             processes: self.device.processes(),
             expandable_segments: shelf.heap.config().expandable_segments,
+            own_settings: *shelf.heap.policy() != Policy::torch_2_11(),
             rejected: false,
             captured: false,
         }

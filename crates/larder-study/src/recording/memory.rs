@@ -58,19 +58,30 @@ pub enum ToldBy {
 impl fmt::Display for RecordedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.told_by {
-            ToldBy::Failure { free_bytes, reserved_bytes } => write!(
-                f,
-                "the recorded one's: {} free and {} reserved when it ran out",
-                Bytes(free_bytes),
-                Bytes(reserved_bytes)
-            ),
+            ToldBy::Failure { free_bytes, reserved_bytes } => {
+                let (free, reserved) = (Bytes(free_bytes), Bytes(reserved_bytes));
+                write!(
+                    f,
+                    "the recorded one's: {free} free and {reserved} reserved when it ran out"
+                )?;
+                // What else was on the card counts into what a fraction is of.
+                let more_bytes = self.device_bytes.saturating_sub(free_bytes + reserved_bytes);
+                if self.fraction.is_some() && more_bytes > 0 {
+                    write!(
+                        f,
+                        ", and {} more, which its fraction must have been of",
+                        Bytes(more_bytes)
+                    )?;
+                }
+                Ok(())
+            }
             ToldBy::Retry => f.write_str("at least what the recorded one had when it was full"),
         }?;
         match (self.fraction, self.bounds) {
             (Some(fraction), bounds) => {
                 let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
                 match bounds {
-                    None => write!(f, ", of which the program was allowed {allowed}"),
+                    None => write!(f, ", of which the program was allowed about {allowed}"),
                     Some(bounds) => write!(
                         f,
                         ", of which the program was allowed {bounds}; here it is {allowed}"
@@ -80,7 +91,11 @@ impl fmt::Display for RecordedMemory {
             (None, Some(bounds)) => write!(f, ": {bounds}")?,
             (None, None) => {}
         }
-        f.write_str("; without what other processes and the CUDA context took")
+        f.write_str("; without what other processes and the CUDA context took")?;
+        if self.fraction.is_some() {
+            f.write_str(", so give --memory with the card's size if you know it")?;
+        }
+        Ok(())
     }
 }
 

@@ -51,6 +51,8 @@ pub struct Recording {
     /// How many allocations failed while it was recorded. They are requests like all others; where
     /// one is met after all, its block goes back at once if the program went on without it.
     pub ooms: u64,
+    /// Whether nothing was asked for after the last of them: the program went no further.
+    pub ends_at_failure: bool,
     /// How often the program emptied the cache.
     pub empties: u64,
     /// How often the recorded allocator gave memory back by itself: to try again, or because its
@@ -107,6 +109,13 @@ fn trace_of(snapshot: &Snapshot, device: u32) -> Result<&[TraceEntry], Recording
     }
 }
 
+/// Whether the last request of a trace failed.
+fn ends_at_failure(trace: &[TraceEntry]) -> bool {
+    let is_request =
+        |entry: &&TraceEntry| matches!(entry.action, Action::Alloc | Action::OutOfMemory);
+    trace.iter().rfind(is_request).is_some_and(|entry| entry.action == Action::OutOfMemory)
+}
+
 /// What stands at an address.
 #[derive(Clone, Copy)]
 enum Holding {
@@ -159,6 +168,7 @@ impl<'a> Writer<'a> {
                 .fold(0, |sum: u64, block| sum.saturating_add(block.size_bytes)),
             streams: streams.len() as u32,
             entries: trace.len() as u64,
+            ends_at_failure: ends_at_failure(trace),
             empties: flushes.empties.len() as u64,
             own_flushes: flushes.own,
             doubtful_flushes: flushes.doubtful,

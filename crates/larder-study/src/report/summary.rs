@@ -13,6 +13,7 @@ use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
 use crate::report::table::Table;
+use crate::settings::{Chosen, FRACTION_KEY, Origin, names_fraction};
 use crate::workload::{RecordingFacts, Workload};
 use larder_core::record::stats::Counter;
 
@@ -21,18 +22,16 @@ pub fn outcome(
     name: &str,
     workload: &Workload,
     setup: &Setup,
-    conf: &str,
+    settings: &Chosen,
     run: &Outcome,
 ) -> String {
-    let conf = conf.trim_matches([',', ' ']);
-    let conf = if conf.is_empty() { "default settings" } else { conf };
     let times = match run.passes.len() {
         0 | 1 => String::new(),
         passes => format!(", {passes} times over,"),
     };
     let mut text = format!(
         "{name}: {}{times} in {:.1} ms ({:.0} ns each)\n\
-         {}, {conf}, on {}\n{}",
+         {}, {}, on {}\n{}{}{}",
         count(workload.ops.len() as u64, "operation"),
         run.elapsed.as_secs_f64() * 1e3,
         if run.operations == 0 {
@@ -41,7 +40,10 @@ pub fn outcome(
             run.elapsed.as_nanos() as f64 / run.operations as f64
         },
         policy(&setup.policy),
+        settings.in_words(),
         gpu(workload, setup),
+        settings.remark(),
+        allowance(setup, settings),
         changed(workload),
     );
     if let Some(facts) = &workload.recording {
@@ -86,6 +88,11 @@ pub fn outcome(
         text.push_str(&format!(
             "\nThe first allocation that failed, operation {number}{pass}: {first}\n"
         ));
+        if workload.recording.is_some() {
+            text.push_str(&format!(
+                "To see it among the others: `larder snapshot {name} -o operations.ops`, line {number}\n"
+            ));
+        }
     }
     text
 }
@@ -158,6 +165,51 @@ fn gpu(workload: &Workload, setup: &Setup) -> String {
     }
 }
 
+/// What part of the device the program may have here, in a line, where that is not all of it or was not
+/// when it was recorded.
+fn allowance(setup: &Setup, settings: &Chosen) -> String {
+    let fraction = setup.effective_fraction();
+    let allowed = Bytes((fraction * setup.memory_bytes as f64) as u64);
+    match setup.fraction {
+        Some(recorded) if !names_fraction(&setup.config) => format!(
+            "held to the recorded memory fraction of {}, about {allowed}; --conf {FRACTION_KEY}:1 lifts it\n",
+            short(recorded)
+        ),
+        Some(recorded) if settings.origin == Origin::Given => format!(
+            "allowed {allowed} of that by {FRACTION_KEY}:{fraction}, whatever was recorded ({})\n",
+            short(recorded)
+        ),
+        _ if fraction < 1.0 => {
+            format!("allowed about {allowed} of that by {FRACTION_KEY}:{fraction}\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// What part of the device the rows of a comparison may have, in a line, where a fraction was recorded.
+fn allowances(workload: &Workload, setup: &Setup) -> String {
+    let recorded = workload.recorded_memory().and_then(|memory| memory.fraction);
+    let Some(recorded) = setup.fraction.or(recorded) else { return String::new() };
+    let value = short(recorded);
+    if setup.fraction.is_none() {
+        return format!(
+            "the recorded memory fraction of {value} holds for no row that does not name it, because the \
+             memory is given\n"
+        );
+    }
+    let allowed = Bytes((recorded * setup.memory_bytes as f64) as u64);
+    format!(
+        "every row is held to the recorded memory fraction of {value}, about {allowed}, but for those that \
+         name {FRACTION_KEY} themselves\n"
+    )
+}
+
+/// A fraction with as many digits as a person reads.
+fn short(fraction: f64) -> String {
+    let text = format!("{fraction:.4}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 /// The memory that the recording tells, where it is what the run has.
 fn recorded_memory(workload: &Workload, setup: &Setup) -> Option<RecordedMemory> {
     workload.recorded_memory().filter(|memory| {
@@ -196,7 +248,7 @@ fn recording(facts: &RecordingFacts) -> String {
             (1, _) => "1 of them may have been an empty_cache call".to_owned(),
             (doubtful, _) => format!("{doubtful} of them may have been empty_cache calls"),
         };
-        text.push_str(&format!(" ({which}: the recording has no call stacks that would tell)"));
+        text.push_str(&format!(" ({which}: the recording has no call stacks of these that tell)"));
     }
     if facts.unknown_entries > 0 {
         let entries = facts.unknown_entries;
@@ -243,13 +295,15 @@ pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> Str
     let heading = format!("{name}: {}, {}", policy(&setup.policy), gpu(workload, setup));
     let (table, remark) = (comparison(rows), driver::remark());
     let changed = changed(workload);
-    format!("{heading}\n{changed}\n{table}{remark}\n{}", guess(workload, setup, rows))
+    let allowed = allowances(workload, setup);
+    format!("{heading}\n{allowed}{changed}\n{table}{remark}\n{}", guess(workload, setup, rows))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
 pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)]) -> String {
     let Some((setup, _)) = compared.first() else { return String::new() };
-    let mut text = format!("{name}: {}\n{}", gpu(workload, setup), changed(workload));
+    let (allowed, changed) = (allowances(workload, setup), changed(workload));
+    let mut text = format!("{name}: {}\n{allowed}{changed}", gpu(workload, setup));
     for (setup, rows) in compared {
         let whose = match whose(&setup.policy) {
             Whose::Torch => "what stock PyTorch does",
@@ -346,7 +400,7 @@ fn verdict(rows: &[Row]) -> String {
         return String::new();
     };
     if small.outcome.ooms > 0 {
-        return "none of them ran without running out of memory".to_owned();
+        return none_ran(rows, small);
     }
     if smallest.len() == rows.len() && rows.len() > 1 {
         return "they all need the same".to_owned();
@@ -360,6 +414,17 @@ fn verdict(rows: &[Row]) -> String {
         number => format!("with no more retries than {number}"),
     };
     format!("{least}; least memory {seldom}: {}", names(&calmest))
+}
+
+/// What came nearest where nothing ran.
+fn none_ran(rows: &[Row], nearest: &Row) -> String {
+    let fewest = nearest.outcome.ooms;
+    let failures = count(fewest, "failure");
+    let none = "none of them ran without running out of memory";
+    if rows.iter().all(|row| row.outcome.ooms == fewest) {
+        return format!("{none}: each had {failures}");
+    }
+    format!("{none}; nearest came {}, with {failures}", conf_name(&nearest.conf))
 }
 
 /// The rows of which this is least.
@@ -379,12 +444,12 @@ fn row_name(row: &Row) -> String {
     if row.is_recorded { format!("{conf} [as recorded]") } else { conf.to_owned() }
 }
 
-fn conf_name(conf: &str) -> &str {
+pub(super) fn conf_name(conf: &str) -> &str {
     if conf.is_empty() { "(default)" } else { conf }
 }
 
 /// What `larder fit` prints.
-pub fn fit(name: &str, workload: &Workload, setup: &Setup, conf: &str, fit: &Fit) -> String {
+pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fit: &Fit) -> String {
     let Some(memory_bytes) = fit.memory_bytes else {
         let sizes = &workload.sizes;
         let sizes = if sizes.is_same() { String::new() } else { format!(" with sizes {sizes}") };
@@ -408,13 +473,39 @@ pub fn fit(name: &str, workload: &Workload, setup: &Setup, conf: &str, fit: &Fit
         "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
          {retries}\n\
          the CUDA context, other libraries and other processes come on top\n\
-         {}, {}\n{}",
+         {}{}, {}\n{}{}{}",
         Bytes(memory_bytes),
         fit.ratio().unwrap_or(1.0),
         Bytes(fit.peak_active_bytes),
+        unknown_rest(workload),
         policy(&setup.policy),
-        conf_name(conf),
+        settings.in_words(),
+        settings.remark(),
+        fraction_of_the_fit(setup),
         changed(workload)
+    )
+}
+
+/// Says of a program that died of want of memory that what it needed is known up to there.
+fn unknown_rest(workload: &Workload) -> &'static str {
+    let ends = workload.recording.as_ref().is_some_and(|facts| facts.ends_at_failure);
+    if ends {
+        "the recording ends where the program ran out of memory: what it would have needed later is not \
+         known\n"
+    } else {
+        ""
+    }
+}
+
+/// Says so where a fraction makes the device larger than the program needs it.
+fn fraction_of_the_fit(setup: &Setup) -> String {
+    let fraction = setup.effective_fraction();
+    if fraction >= 1.0 {
+        return String::new();
+    }
+    format!(
+        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device must be as \
+         much larger: leave it out to see what the program needs\n"
     )
 }
 

@@ -1,0 +1,139 @@
+//! What a comparison comes to: in every case there is an answer, and a command that tells more.
+
+mod program;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use program::{json, larder, recorded, scratch, stdout};
+
+/// A recording that PyTorch made on a card under memory pressure.
+fn card(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../larder-study/tests/card");
+    folder.join(format!("{name}.pickle.gz"))
+}
+
+fn compare(words: &[&str], file: &Path) -> String {
+    stdout(&larder(&[&["compare"], words].concat(), Some(file)))
+}
+
+/// The commands that a text names are run as a person would paste them.
+fn run_commands(text: &str) {
+    let program = env!("CARGO_BIN_EXE_larder");
+    let commands = text.split('`').filter(|part| part.starts_with("larder "));
+    for command in commands {
+        let line = command.replacen("larder", program, 1);
+        let output = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+        assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn where_a_fraction_is_the_cause_it_is_named() {
+    for words in [&[][..], &["--policy", "torch-2.11"]] {
+        let text = compare(words, &card("dies"));
+        let cause = "the memory fraction is the cause: held to it nothing here runs, and without it \
+                     per_process_memory_fraction:1 under policy ";
+        assert!(text.contains(cause), "{text}");
+        assert!(text.trim_end().ends_with(" says how much memory it needs"), "{text}");
+        run_commands(&text);
+    }
+}
+
+#[test]
+fn where_nothing_ran_it_is_said_what_came_nearest() {
+    let script = scratch(
+        "nearest.ops",
+        "alloc 1 60000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 50000000 0\nalloc 4 90000000 0\n",
+    );
+    let words = ["--policy", "torch-2.11", "--memory", "80MiB"];
+    let confs = ["--conf", "", "--conf", "expandable_segments:True"];
+    let text = compare(&[&words[..], &confs].concat(), &script);
+    let nearest = "; nearest came expandable_segments:True, with 1 failure\n";
+    assert!(text.contains(nearest), "{text}");
+    let why = "--memory 80MiB --policy torch-2.11 --conf expandable_segments:True` says what failed first";
+    assert!(text.contains(why), "{text}");
+    run_commands(&text);
+    let all = compare(&["--memory", "10MiB"], &script);
+    assert!(all.contains("nothing here ran: each had 4 failures\n"), "{all}");
+}
+
+#[test]
+fn which_policy_ran_it_is_said_where_another_did_not() {
+    let text = compare(&[], &card("full_card"));
+    let ran = "it runs under policy tight, and under torch-2.11 and larder with none of these\n";
+    assert!(text.contains(ran), "{text}");
+    assert!(text.contains("so set LARDER_CONF=policy:tight, which needs least of"), "{text}");
+    run_commands(&text);
+}
+
+/// PyTorch refuses settings of Larder's in its own variable, so each has its own.
+#[test]
+fn each_variable_is_named_apart() {
+    let script = scratch("variables.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
+    let conf = "expandable_segments:True,page_size_mb:2";
+    let larders = compare(&["--policy", "larder", "--conf", "", "--conf", conf], &script);
+    let apart = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True and \
+                 LARDER_CONF=policy:larder,page_size_mb:2, which";
+    assert!(larders.contains(apart), "{larders}");
+    let torchs = compare(&["--policy", "torch-2.11", "--conf", conf], &script);
+    let foreign = "page_size_mb is Larder's own, for LARDER_CONF: stock PyTorch does not have it";
+    assert!(torchs.contains(foreign), "{torchs}");
+    let stock = compare(&["--policy", "torch-2.11", "--conf", "", "--conf", conf], &script);
+    assert!(stock.contains("so the default settings need least"), "{stock}");
+    run_commands(&larders);
+}
+
+/// What a program would have needed that died is not known, nor is what a fraction hides.
+#[test]
+fn a_fit_says_what_it_does_not_know() {
+    let fit = |words: &[&str], name: &str| larder(&[&["fit"], words].concat(), Some(&card(name)));
+    let ends =
+        "the recording ends where the program ran out of memory: what it would have needed later";
+    let text = stdout(&fit(&[], "dies"));
+    assert!(text.contains(ends), "{text}");
+    let text = stdout(&fit(&[], "streams"));
+    let conf = ["--conf", "per_process_memory_fraction:0.012"];
+    let held = stdout(&fit(&conf, "training"));
+    assert!(!text.contains("that part of the device") && !text.contains(ends), "{text}");
+    assert!(held.contains("per_process_memory_fraction:0.012 lets it have that part of"), "{held}");
+    let small = fit(&["--memory", "1GiB"], "dies");
+    let sentence = String::from_utf8_lossy(&small.stderr).into_owned();
+    assert!(sentence.contains("; leave --memory out to find out how much it needs"), "{sentence}");
+}
+
+/// An operation of a recording has a number that leads somewhere.
+#[test]
+fn the_operation_that_failed_can_be_seen() {
+    let file = card("dies");
+    let text = stdout(&larder(&["replay", "--policy", "torch-2.11"], Some(&file)));
+    let see = "`larder snapshot dies.pickle.gz -o operations.ops`, line 13\n";
+    assert!(text.contains("operation 13: ") && text.contains(see), "{text}");
+    let ops = stdout(&larder(&["snapshot", "-o", "-", "--to", "ops"], Some(&file)));
+    let line = ops.lines().nth(12).expect("a line");
+    assert!(line.starts_with("alloc "), "{line}");
+    assert!(text.contains("so give --memory with the card's size if you know it"), "{text}");
+}
+
+/// A name with a space, other sizes and another memory: what is said can be pasted.
+#[test]
+fn commands_have_all_that_was_said() {
+    let script = scratch("a program.ops", "alloc 1 50000000 0\nalloc 2 60000000 0\n");
+    let words = ["--scale", "2", "--jitter", "3:7", "--memory", "100MiB", "--conf", ""];
+    let text = compare(&words, &script);
+    assert!(text.contains("--scale 2 --jitter 3:7 --memory 100MiB --policy "), "{text}");
+    assert!(text.contains("a program.ops' --scale 2 --jitter 3:7 --policy "), "{text}");
+    run_commands(&text);
+}
+
+/// What was recorded needs no `--conf`: a replay has it by itself.
+#[test]
+fn recorded_settings_are_not_said_again() {
+    let script = scratch("said.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
+    let recording = recorded("said.pickle", &script, &["--conf", "expandable_segments:True"]);
+    let text = compare(&["--policy", "torch-2.11", "--conf", ""], &recording);
+    let least = "so the settings that it was recorded with need least; `larder fit ";
+    assert!(text.contains(least) && text.contains("said.pickle --policy torch-2.11`"), "{text}");
+    let rows = json(&["compare", "--policy", "torch-2.11", "--conf", "", "--json"], &recording);
+    assert_eq!(rows[1]["recorded"], true);
+}

@@ -1,0 +1,224 @@
+//! Settings: those of a run, as a person gave them or as the program was recorded with them.
+
+use larder_core::config::{Backend, Config};
+
+use crate::workload::Workload;
+
+/// The setting that caps a program at a part of the device.
+pub(crate) const FRACTION_KEY: &str = "per_process_memory_fraction";
+
+/// The settings of a run, and where they come from.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The settings as a text; empty for the default.
+    pub conf: String,
+    /// The settings.
+    pub config: Config,
+    /// Where they come from.
+    pub origin: Origin,
+}
+
+/// Where settings come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// A person gave them.
+    Given,
+    /// Nobody gave any, and no recording has any.
+    Nowhere,
+    /// The program was recorded with them.
+    Recorded,
+    /// The program was recorded with them and a memory fraction, which is left out.
+    RecordedButFraction,
+    /// The program was recorded with others that no run here can have; why, in a clause.
+    Unreadable(String),
+}
+
+impl Chosen {
+    /// Settings that a person gave.
+    pub fn given(conf: &str, config: Config) -> Chosen {
+        Chosen { conf: conf.trim_matches([',', ' ']).to_owned(), config, origin: Origin::Given }
+    }
+
+    /// Those that the program was recorded with; the default where there are none, or none that a
+    /// simulated GPU can have.
+    pub fn recorded(workload: &Workload) -> Chosen {
+        let default = |origin| Chosen { conf: String::new(), config: Config::default(), origin };
+        match recorded_config(workload) {
+            None => default(Origin::Nowhere),
+            Some(Err(why)) => default(Origin::Unreadable(why)),
+            Some(Ok(config)) => {
+                let conf = config.text.clone();
+                Chosen { conf, config, origin: Origin::Recorded }
+            }
+        }
+    }
+
+    /// The same without a memory fraction that was recorded: for who asks how large a card must be, it
+    /// is in the way. What a person gave stays.
+    #[must_use]
+    pub fn without_recorded_fraction(self) -> Chosen {
+        if self.origin != Origin::Recorded || !names_fraction(&self.config) {
+            return self;
+        }
+        let conf = without_fraction(&self.conf);
+        match Config::parse(&conf) {
+            Ok(config) => Chosen { conf, config, origin: Origin::RecordedButFraction },
+            Err(_) => self,
+        }
+    }
+
+    /// What a heading says of them.
+    pub fn in_words(&self) -> String {
+        let what = match self.origin {
+            Origin::Recorded => "settings as recorded",
+            Origin::RecordedButFraction => "settings as recorded, without the memory fraction",
+            _ if self.conf.is_empty() => return "default settings".to_owned(),
+            _ => return self.conf.clone(),
+        };
+        match (self.conf.as_str(), &self.origin) {
+            ("", Origin::Recorded) => "default settings, as recorded".to_owned(),
+            ("", _) => what.to_owned(),
+            (conf, _) => format!("{what}: {conf}"),
+        }
+    }
+
+    /// Says of recorded settings that are not used why they are not, in a line.
+    pub fn remark(&self) -> String {
+        match &self.origin {
+            Origin::Unreadable(why) => format!(
+                "the recorded settings are not used, because {why}; these are the defaults, and --conf \
+                 gives others\n"
+            ),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The settings that the program was recorded with, if it was with any; or why no run here can have
+/// them.
+pub(crate) fn recorded_config(workload: &Workload) -> Option<Result<Config, String>> {
+    let conf = workload.recorded_conf()?;
+    Some(read_recorded(conf))
+}
+
+fn read_recorded(conf: &str) -> Result<Config, String> {
+    let parse = |conf: &str| Config::parse(conf).map_err(|error| error.to_string());
+    let config = parse(conf)?;
+    if config.backend != Backend::Native {
+        return Err(
+            "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
+                    not have"
+                .to_owned(),
+        );
+    }
+    // A cap that held all the same was set by a call, and is not lifted by settings that name none.
+    if config.memory_fraction >= 1.0 && names_fraction(&config) {
+        return parse(&without_fraction(conf));
+    }
+    Ok(config)
+}
+
+/// Whether settings say what part of the device the program may have, be it all of it.
+pub(crate) fn names_fraction(config: &Config) -> bool {
+    entries(&config.text).iter().any(|entry| key_of(entry) == FRACTION_KEY)
+}
+
+/// A settings text without the memory fraction.
+pub(crate) fn without_fraction(conf: &str) -> String {
+    let mut entries = entries(conf);
+    entries.retain(|entry| key_of(entry) != FRACTION_KEY);
+    entries.join(",")
+}
+
+/// The keys of a settings text that are Larder's own, which stock PyTorch does not have.
+pub(crate) fn own_keys(conf: &str) -> Vec<&str> {
+    split_own(conf).0.into_iter().map(key_of).collect()
+}
+
+/// The parts of a settings text that are Larder's own, and those that are PyTorch's.
+pub(crate) fn split_own(conf: &str) -> (Vec<&str>, Vec<&str>) {
+    entries(conf).into_iter().partition(|entry| OWN_KEYS.contains(&key_of(entry)))
+}
+
+/// The settings that PyTorch does not have.
+const OWN_KEYS: [&str; 3] = ["page_size_mb", "tight_soft", "tight_floor_mb"];
+
+/// The parts of a settings text. A comma in brackets parts nothing.
+fn entries(conf: &str) -> Vec<&str> {
+    let mut depth = 0_usize;
+    let parts = conf.split(move |letter| {
+        match letter {
+            '[' => depth += 1,
+            ']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        letter == ',' && depth == 0
+    });
+    parts.map(str::trim).filter(|part| !part.is_empty()).collect()
+}
+
+fn key_of(entry: &str) -> &str {
+    entry.split_once(':').map_or(entry, |(key, _)| key.trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::recording::Recording;
+
+    fn recorded(conf: Option<&str>) -> Workload {
+        Workload::from(Recording { conf: conf.map(str::to_owned), ..Recording::default() })
+    }
+
+    #[test]
+    fn a_recording_brings_its_settings() {
+        let words = |conf| Chosen::recorded(&recorded(conf)).in_words();
+        assert_eq!(words(None), "default settings");
+        assert_eq!(words(Some("")), "default settings, as recorded");
+        let conf = "expandable_segments:True";
+        assert_eq!(words(Some(conf)), format!("settings as recorded: {conf}"));
+        assert!(Chosen::recorded(&recorded(Some(conf))).config.expandable_segments);
+        assert_eq!(Chosen::recorded(&Workload::default()).origin, Origin::Nowhere);
+    }
+
+    #[test]
+    fn settings_that_no_run_here_can_have_are_the_defaults_and_a_sentence() {
+        for (conf, word) in [
+            ("of_a_later_torch:1", "there is no setting 'of_a_later_torch'"),
+            ("backend:cudaMallocAsync", "the driver's own allocator"),
+        ] {
+            let chosen = Chosen::recorded(&recorded(Some(conf)));
+            assert_eq!((&chosen.config, chosen.conf.as_str()), (&Config::default(), ""));
+            let remark = chosen.remark();
+            assert!(remark.contains(word) && remark.contains("these are the defaults"), "{remark}");
+            assert_eq!(chosen.in_words(), "default settings");
+        }
+    }
+
+    #[test]
+    fn a_recorded_fraction_can_be_left_out_and_a_given_one_stays() {
+        let conf = "roundup_power2_divisions:[256:1,>:4], per_process_memory_fraction:0.5";
+        let chosen = Chosen::recorded(&recorded(Some(conf))).without_recorded_fraction();
+        let rest = "roundup_power2_divisions:[256:1,>:4]";
+        assert_eq!(chosen.config, Config::parse(rest).expect("settings"));
+        let words = format!("settings as recorded, without the memory fraction: {rest}");
+        assert_eq!(chosen.in_words(), words);
+        let given = Chosen::given(conf, Config::parse(conf).expect("settings"));
+        assert!(names_fraction(&given.without_recorded_fraction().config));
+    }
+
+    #[test]
+    fn a_fraction_of_all_names_one_but_lifts_no_cap_that_a_call_set() {
+        let config = |conf| Config::parse(conf).expect("settings");
+        assert!(names_fraction(&config("per_process_memory_fraction:1")));
+        assert!(!names_fraction(&config("expandable_segments:True")));
+        let chosen = Chosen::recorded(&recorded(Some("per_process_memory_fraction:1.0")));
+        assert!(!names_fraction(&chosen.config));
+    }
+
+    #[test]
+    fn settings_of_our_own_are_told_apart() {
+        assert_eq!(own_keys("expandable_segments:True, page_size_mb:2"), ["page_size_mb"]);
+        assert!(own_keys("max_split_size_mb:40").is_empty());
+    }
+}
