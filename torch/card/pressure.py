@@ -148,7 +148,7 @@ def main():
     told = {key: stats[key] for key in keys}
     told.update(settings=conf, device_bytes=total_bytes, torch=torch.__version__, card=torch.cuda.get_device_name())
     with open(facts, "w") as out:
-        json.dump(told, out, indent=1)
+        out.write(json.dumps(told, indent=1) + "\n")
     print(json.dumps({"name": name, **told}))
 
 

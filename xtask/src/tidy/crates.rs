@@ -64,7 +64,7 @@ const GRAPH: [Edges; 17] = [
     },
     Edges {
         package: "larder-proof",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder"],
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup", "larder"],
         others: true,
     },
     Edges {
