@@ -59,6 +59,10 @@ pub struct Policy {
     /// A snapshot of one pool shows all of its memory. PyTorch shows an expandable segment only up
     /// to its first hole.
     pub pool_snapshot_is_whole: bool,
+    /// A private pool that nobody uses is forgotten when its memory is gone. PyTorch counts the requests
+    /// that expandable segments grew for against the ranges that it unmaps, and keeps the name of a pool
+    /// as long as they differ, which shows in the order in which it empties others.
+    pub released_pools_go: bool,
     /// Memory is held in pages that can be shown at several addresses, so that what is free in pieces
     /// serves a request that needs one. Blocks of all sizes share it, and a program that repeats itself
     /// gets its blocks where they lay the last time.
@@ -84,6 +88,7 @@ impl Policy {
             reclaim_at_scope_end: false,
             segment_context_stays: false,
             pool_snapshot_is_whole: false,
+            released_pools_go: false,
             tight: false,
         }
     }
@@ -106,6 +111,7 @@ impl Policy {
             reclaim_at_scope_end: true,
             segment_context_stays: true,
             pool_snapshot_is_whole: true,
+            released_pools_go: true,
             tight: false,
         }
     }

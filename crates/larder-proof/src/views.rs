@@ -55,7 +55,7 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
 }
 
 /// What was done.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct Sums {
     blocks: u64,
     refused: u64,

@@ -10,8 +10,8 @@ use larder_core::Policy;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::Filter;
 use larder_core::record::context::{Context, Stack};
-use larder_core::record::event::Level;
-use larder_core::types::{GIB, MIB, PoolId};
+use larder_core::record::event::{Action, Level};
+use larder_core::types::{Addr, GIB, MIB, PoolId};
 
 /// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
@@ -37,6 +37,7 @@ fn the_two_policies_differ_in_every_choice() {
             reclaim_at_scope_end,
             segment_context_stays,
             pool_snapshot_is_whole,
+            released_pools_go,
             tight,
         } = policy;
         assert!(!tight, "what that is has stories of its own");
@@ -55,11 +56,12 @@ fn the_two_policies_differ_in_every_choice() {
             reclaim_at_scope_end,
             segment_context_stays,
             pool_snapshot_is_whole,
+            released_pools_go,
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 14]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 14]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 15]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 15]));
 }
 
 #[test]
@@ -292,6 +294,47 @@ fn reclaim_at_scope_end_brings_back_what_a_capture_put_off() {
     };
     assert_eq!(story(TORCH), (1, 0), "it comes back with the next malloc");
     assert_eq!(story(Policy { reclaim_at_scope_end: true, ..TORCH }), (0, 0));
+}
+
+#[test]
+fn released_pools_go_when_their_memory_is_gone() {
+    let story = |policy| {
+        let top = BenchTop::new(GIB, "expandable_segments:True", policy);
+        top.allocator.record_history(HistoryOptions::default()).unwrap();
+        // Two growths each, which are unmapped as one.
+        for pool in [1, 2, 5, 4].map(|name| PoolId(0, name)) {
+            let both = in_pool(&top, pool, 2);
+            for addr in both {
+                top.free(addr);
+            }
+            top.allocator.drop_pool_use(pool).unwrap();
+            top.allocator.empty_pool(pool).unwrap();
+        }
+        let last = [3, 11].map(|name| PoolId(0, name));
+        let addrs = last.map(|pool| in_pool(&top, pool, 1)[0]);
+        for (pool, addr) in last.into_iter().zip(addrs) {
+            top.free(addr);
+            top.allocator.drop_pool_use(pool).unwrap();
+        }
+        top.empty();
+        let told = top.allocator.take_snapshot(SnapshotOptions::default());
+        let unmapped = told.trace.iter().filter(|entry| entry.action == Action::SegmentUnmap);
+        let order: Vec<_> = unmapped.map(|entry| Addr(entry.addr)).collect();
+        assert_eq!(order.len(), 6);
+        [order[4], order[5]] == addrs
+    };
+    assert!(!story(TORCH), "with four names that stayed the later pool comes first");
+    assert!(story(Policy { released_pools_go: true, ..TORCH }));
+}
+
+/// So many blocks of a private pool, which the story uses from here on.
+fn in_pool(top: &BenchTop, pool: PoolId, count: usize) -> Vec<Addr> {
+    top.allocator.add_pool_use(pool).unwrap();
+    top.allocator.begin_pool(pool, Filter::Stream(MAIN)).unwrap();
+    let addrs = (0..count).map(|_| top.malloc(20 * MIB)).collect();
+    top.allocator.end_pool(pool).unwrap();
+    top.allocator.drop_pool_use(pool).unwrap();
+    addrs
 }
 
 #[test]

@@ -252,6 +252,7 @@ impl Heap {
 
     /// Serves the request from a free block that was made for it.
     pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
+        self.count_growth(want.pool, 1);
         self.unshelve(id);
         self.hand_out::<false>(id, want)
     }

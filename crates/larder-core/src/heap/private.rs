@@ -55,6 +55,8 @@ pub(crate) struct Private {
     pub(crate) held: u32,
     /// Its segments come from a source of its own.
     pub(crate) own_source: bool,
+    /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
+    pub(crate) growths: i64,
 }
 
 impl Private {
@@ -81,7 +83,7 @@ pub(crate) struct Privates {
     pub(crate) lenders: NameTable,
     /// Those whose blocks are never split. As in PyTorch that goes by the name, too.
     pub(crate) unsplit: BTreeSet<PoolId>,
-    /// Those that nobody uses any more.
+    /// Those that nobody uses any more. A policy may keep their names when they are gone.
     pub(crate) released: NameTable,
     /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on
     /// when the pool is gone.
@@ -98,11 +100,16 @@ impl Privates {
     }
 
     pub(crate) fn insert(&mut self, id: PoolId, private: Private) {
+        // One that is gone may have left its name.
+        self.released.remove(id);
         self.pools.insert(id, private);
     }
 
-    pub(crate) fn remove(&mut self, id: PoolId) -> Option<Private> {
-        self.released.remove(id);
+    /// Forgets a pool; its name may stay among the released ones.
+    pub(crate) fn remove(&mut self, id: PoolId, keeps_name: bool) -> Option<Private> {
+        if !keeps_name {
+            self.released.remove(id);
+        }
         self.pools.remove(&id)
     }
 

@@ -269,7 +269,9 @@ impl Heap {
         let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
         self.reserved_bytes -= span.size_bytes;
-        self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
+        let pool = self.pools.lane(lane).pool;
+        self.count_reserved(pool, -(span.size_bytes as i64));
+        self.count_growth(pool, -1);
         let place = Place { size_bytes: span.size_bytes, ..place };
         self.record_of(id, Record::SegmentUnmap { place });
     }

@@ -79,7 +79,7 @@ impl Heap {
             half.never_expands = own_source;
             half.no_split = self.privates.unsplit.contains(&id);
         }
-        let private = Private { small, large, uses: 1, held: 0, own_source };
+        let private = Private { small, large, uses: 1, held: 0, own_source, growths: 0 };
         self.privates.insert(id, private);
     }
 
@@ -100,6 +100,14 @@ impl Heap {
     /// The private pool that a segment belongs to.
     pub(super) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
         self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
+    }
+
+    /// The expandable segments of a private pool grew for a request, or a range of them was unmapped.
+    pub(super) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
+        let owner = self.pools.pool(pool).owner;
+        if let Some(private) = owner.and_then(|owner| self.privates.get_mut(owner).ok()) {
+            private.growths += change;
+        }
     }
 
     /// The bytes held of the device for a private pool became more or fewer.
@@ -235,7 +243,9 @@ impl Heap {
 
     /// Forgets a released pool that has no segment left.
     pub(crate) fn retire_pool(&mut self, id: PoolId) {
-        if let Some(private) = self.privates.remove(id) {
+        let differs = self.privates.get(id).is_some_and(|private| private.growths != 0);
+        let keeps_name = differs && !self.policy.released_pools_go;
+        if let Some(private) = self.privates.remove(id, keeps_name) {
             self.pools.remove(private.small);
             self.pools.remove(private.large);
         }

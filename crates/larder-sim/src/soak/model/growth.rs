@@ -76,6 +76,9 @@ impl Model {
             let block = &self.segments[at].blocks[block_at];
             let free_bytes = if block.state == State::Free { block.size_bytes } else { 0 };
             if free_bytes >= want.size_bytes {
+                if let Some(private) = want.pool.and_then(|pool| self.privates.get_mut(&pool)) {
+                    private.growths += 1;
+                }
                 return Some(self.hand_out((at, block_at), want));
             }
             let hole = if free_bytes > 0 { block_at + 1 } else { block_at };

@@ -10,6 +10,8 @@ use crate::script::Route;
 pub(super) struct Private {
     pub(super) uses: u32,
     pub(super) no_split: bool,
+    /// Requests that its expandable segments grew for, less the ranges that were unmapped.
+    pub(super) growths: i64,
 }
 
 /// An open scope.
@@ -28,7 +30,9 @@ impl Model {
             None if pool == 0 => return None,
             None => {
                 let no_split = self.unsplit.contains(&pool);
-                self.privates.insert(pool, Private { uses: 1, no_split });
+                // One that is gone may have left its number.
+                self.released.remove(pool);
+                self.privates.insert(pool, Private { uses: 1, no_split, growths: 0 });
             }
         }
         Some(())

@@ -28,8 +28,10 @@ impl Model {
             for span in spans {
                 self.unreserve(span);
             }
-            self.privates.remove(&pool);
-            self.released.remove(pool);
+            let Some(private) = self.privates.remove(&pool) else { return };
+            if self.policy.released_pools_go || private.growths == 0 {
+                self.released.remove(pool);
+            }
             self.searches.retain(|&(owner, _), _| owner != Some(pool));
         }
     }
@@ -117,6 +119,9 @@ impl Model {
         segment.blocks[middle].state = State::Unmapped;
         segment.join(middle);
         let (kind, span, bare) = (segment.kind, segment.span, segment.is_bare());
+        if let Some(private) = segment.pool.and_then(|pool| self.privates.get_mut(&pool)) {
+            private.growths -= 1;
+        }
         change_pool(&mut self.stats.reserved_bytes, kind, -(whole.size_bytes as i64));
         self.stats.num_device_free += 1;
         if bare {
