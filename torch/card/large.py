@@ -1,4 +1,4 @@
-"""Programs that fill more than 50 GiB, to be run on a card with one allocator or another.
+"""Programs that fill about 50 GiB, to be run on a card with one allocator or another.
 
     python large.py NAME [--steps N] [--cap PART]
     python -m larder large.py NAME [--steps N] [--cap PART]

@@ -198,7 +198,7 @@ def show_workloads(results):
 
 
 def run_large(options):
-    """Programs of more than 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
+    """Programs of about 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
     than they use."""
     steps = ("--steps", "4") if options.short else ()
     results = {}

@@ -202,6 +202,9 @@ fn is_soft(value: f64) -> bool {
 
 const SOFT_EXPECTED: &str = "a number from 1 to 16";
 
+/// The settings that PyTorch does not have.
+pub const OWN_KEYS: [&str; 3] = ["page_size_mb", "tight_soft", "tight_floor_mb"];
+
 impl Config {
     /// Reads a settings text on top of the defaults.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {

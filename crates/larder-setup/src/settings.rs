@@ -4,7 +4,7 @@
 
 use std::env;
 
-use larder_core::config::{Backend, ConfigError};
+use larder_core::config::{self, Backend, ConfigError};
 use larder_core::{Config, Policy};
 
 /// The variables that PyTorch reads, the older name first; the first that is set counts alone.
@@ -14,7 +14,8 @@ pub const VARIABLE: &str = "LARDER_CONF";
 
 const POLICY_KEY: &str = "policy";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 4] = [POLICY_KEY, "page_size_mb", "tight_soft", "tight_floor_mb"];
+pub const OWN_KEYS: [&str; 4] =
+    [POLICY_KEY, config::OWN_KEYS[0], config::OWN_KEYS[1], config::OWN_KEYS[2]];
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, Default, PartialEq)]

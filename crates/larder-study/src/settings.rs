@@ -1,6 +1,6 @@
 //! Settings: those of a run, as a person gave them or as the program was recorded with them.
 
-use larder_core::config::{Backend, Config};
+use larder_core::config::{Backend, Config, OWN_KEYS};
 
 use crate::workload::Workload;
 
@@ -139,9 +139,6 @@ pub(crate) fn own_keys(conf: &str) -> Vec<&str> {
 pub(crate) fn split_own(conf: &str) -> (Vec<&str>, Vec<&str>) {
     entries(conf).into_iter().partition(|entry| OWN_KEYS.contains(&key_of(entry)))
 }
-
-/// The settings that PyTorch does not have.
-const OWN_KEYS: [&str; 3] = ["page_size_mb", "tight_soft", "tight_floor_mb"];
 
 /// The parts of a settings text. A comma in brackets parts nothing.
 fn entries(conf: &str) -> Vec<&str> {
