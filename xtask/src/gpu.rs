@@ -21,8 +21,8 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 const SCRIPT: &str = r#"#!/usr/bin/env bash
 # Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts;
 # `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator;
-# `run.sh threads` measures malloc and free with many threads; `run.sh parity --seeds N` compares ours
-# with PyTorch's allocator on random scripts.
+# `run.sh threads` measures malloc and free with many threads, `run.sh bench` with one and two;
+# `run.sh parity --seeds N` compares ours with PyTorch's allocator on random scripts.
 set -u
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 # cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
@@ -36,7 +36,7 @@ for folder in "${folders[@]}"; do
 done
 export LD_LIBRARY_PATH
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
-if [ "${1:-}" = threads ] || [ "${1:-}" = parity ]; then
+if [[ "${1:-}" =~ ^(threads|bench|parity)$ ]]; then
     # These need no GPU, and are here for the many cores.
     exec "$here/threads/threads" "$@" --laid-out
 fi

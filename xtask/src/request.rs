@@ -78,11 +78,13 @@ const BENCH_HELP: &str = "\
 Measures PyTorch 2.11's own allocator and ours, torch-2.11 and larder, on the same simulated GPU with the
 same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
 
-Usage: cargo xtask bench [--rounds N] [--quick]
+Usage: cargo xtask bench [--rounds N] [--quick] [--laid-out]
 
 Options:
   --rounds N   how often each measurement is made, of which the median is shown; 7 without it
   --quick      a look in a few minutes: 3 rounds, short measurements, no large snapshot
+  --laid-out   take the programs that lie beside this one, as in target/gpu/threads; time the scripts alone, and
+               write nothing
 
 It times the scripts and recordings in workloads/, counts instructions where valgrind is installed,
 runs the bench of free blocks, and reads a snapshot of 1 GB that it makes under target/ and removes
@@ -284,6 +286,7 @@ impl Task {
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,
             (Self::Tight(traces), "--traces") => *traces = Some(folder(option, rest)?),
             (Self::Bench(options), "--quick") => options.is_quick = true,
+            (Self::Bench(options), "--laid-out") => options.is_laid_out = true,
             (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
             (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
@@ -395,7 +398,10 @@ mod tests {
 
     #[test]
     fn bench_takes_its_rounds_and_a_flag() {
-        let bench = |rounds, is_quick| Ok(Request::Run(Task::Bench(Options { rounds, is_quick })));
+        let bench = |rounds, is_quick| {
+            let options = Options { rounds, is_quick, is_laid_out: false };
+            Ok(Request::Run(Task::Bench(options)))
+        };
         assert_eq!(parse("bench"), bench(None, false));
         assert_eq!(parse("bench --quick"), bench(None, true));
         assert_eq!(parse("bench --quick --rounds 9"), bench(Some(9), true));
@@ -404,6 +410,8 @@ mod tests {
         assert!(parse("bench --rounds 0").unwrap_err().contains("at least 1"));
         assert!(parse("bench --fast").unwrap_err().contains("`--fast`"));
         assert!(parse("parity --quick").unwrap_err().contains("`--quick`"));
+        let laid_out = Options { is_laid_out: true, ..Options::default() };
+        assert_eq!(parse("bench --laid-out"), Ok(Request::Run(Task::Bench(laid_out))));
         assert_eq!(parse("bench --help"), Ok(Request::Help(BENCH_HELP)));
     }
 

@@ -31,6 +31,8 @@ use workload::{HOT_BLOCK, PREFETCH, RANDOM_SIZES, VARLEN, Workload};
 pub(crate) struct Options {
     pub(crate) rounds: Option<u64>,
     pub(crate) is_quick: bool,
+    /// The programs and scripts are those beside this one; only the times are taken, and nothing is written.
+    pub(crate) is_laid_out: bool,
 }
 
 impl Options {
@@ -54,16 +56,22 @@ impl Options {
 
 /// Builds both sides, measures everything, writes the page and the chart and prints the times.
 pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
+    let timing = options.timing();
+    if options.is_laid_out {
+        let workloads = workload::laid_out(&programs::beside()?)?;
+        print_times(&time_all(&Programs::beside()?, &workloads, timing));
+        return Ok(());
+    }
     let target = programs::target_folder(root);
     eprintln!("==> building both sides");
     let programs = Programs::build(root, cargo, &target)?;
     let folder = target.join("bench");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let workloads = workload::collect(root, &programs, &folder)?;
-    let timing = options.timing();
     // Before the measurements: a build beside them would disturb them.
     let own_free_blocks = own_free_blocks(root, cargo, &target)?;
     let rounds = time_all(&programs, &workloads, timing);
+    print_times(&rounds);
     let results = Results {
         machine: Machine::read(),
         command: options.command(),
@@ -89,10 +97,17 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let old = fs::read_to_string(&page).unwrap_or_default();
     workload::write(&page, &format!("{}{}", results.page(), kept(&old)))?;
     workload::write(&root.join("docs/benchmarks.svg"), &chart::draw(&results.times))?;
-    print!("{}", Table::of_figures("ns per operation", &results.times).plain());
-    println!("\nthe least of the rounds:");
-    print!("{}", Table::of_figures("ns per operation", &results.least_times).plain());
     Ok(())
+}
+
+fn print_times(rounds: &[Rounds]) {
+    let print = |figures: fn(&Rounds) -> &Figures| {
+        let figures: Vec<_> = rounds.iter().map(|row| figures(row).clone()).collect();
+        print!("{}", Table::of_figures("ns per operation", &figures).plain());
+    };
+    print(|row| &row.medians);
+    println!("\nthe least of the rounds:");
+    print(|row| &row.least);
 }
 
 /// The part of the page that is not measured here: it has a command of its own, or needs a card.
@@ -165,7 +180,7 @@ mod tests {
     fn a_quick_look_is_short_and_says_so() {
         let usual = Options::default();
         assert_eq!((usual.timing().rounds, usual.command().as_str()), (7, "cargo xtask bench"));
-        let quick = Options { rounds: Some(2), is_quick: true };
+        let quick = Options { rounds: Some(2), is_quick: true, ..usual };
         assert_eq!(quick.timing().rounds, 2);
         assert!(quick.timing().target_ns < usual.timing().target_ns);
         assert_eq!(quick.command(), "cargo xtask bench --rounds 2 --quick");

@@ -150,7 +150,9 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     )?;
     let scripts = target.join("bench");
     fs::create_dir_all(&scripts).map_err(|error| format!("{}: {error}", scripts.display()))?;
-    for workload in workload::collect(root, &built, &scripts)? {
+    let workloads = workload::collect(root, &built, &scripts)?;
+    workload::lay_out(&workloads, folder)?;
+    for workload in workloads {
         if [HOT_BLOCK, VARLEN].contains(&workload.name.as_str()) {
             let text = fs::read_to_string(&workload.script).map_err(|error| error.to_string())?;
             let short: String = text.lines().take(LINES).flat_map(|line| [line, "\n"]).collect();

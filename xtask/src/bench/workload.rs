@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::programs::{Programs, recordings};
+use crate::programs::{Programs, copy, recordings};
 
 pub(super) const HOT_BLOCK: &str = "hot block";
 pub(super) const RANDOM_SIZES: &str = "random sizes";
@@ -69,6 +69,31 @@ pub(super) fn collect(
     recorded.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     scripts.extend(recorded.into_iter().map(|(workload, _)| workload));
     Ok(scripts)
+}
+
+/// The folder of the scripts that are taken elsewhere, beside the programs.
+const LAID_OUT: &str = "scripts";
+
+/// Copies the scripts into a folder that is taken elsewhere.
+pub(super) fn lay_out(workloads: &[Workload], folder: &Path) -> Result<(), String> {
+    let folder = folder.join(LAID_OUT);
+    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    for Workload { name, script, .. } in workloads {
+        copy(script, &folder.join(format!("{name}.ops")))?;
+    }
+    Ok(())
+}
+
+/// The scripts that were laid out, by name.
+pub(super) fn laid_out(folder: &Path) -> Result<Vec<Workload>, String> {
+    let folder = folder.join(LAID_OUT);
+    let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut workloads: Vec<_> = files
+        .filter_map(|file| Some(file.ok()?.path()))
+        .map(|script| Workload { name: stem(&script), file: script.clone(), script })
+        .collect();
+    workloads.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(workloads)
 }
 
 /// A file's name without its endings.

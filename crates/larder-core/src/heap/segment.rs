@@ -204,8 +204,10 @@ pub(crate) struct Segments {
     expandable_count: usize,
     /// How many segments there ever were.
     given: u64,
-    /// Blocks of all sizes share segments.
-    is_fine: bool,
+    /// Blocks smaller than this are found by the unit that they start in: none, or all small ones where
+    /// blocks of all sizes share segments. A bound and no flag, because a block's size is anybody's guess,
+    /// and so would be a branch on it.
+    fine_below_bytes: u64,
 }
 
 impl Segments {
@@ -224,7 +226,8 @@ impl Segments {
         };
         let (spare, cover) = (Vec::new(), CoverMap::default());
         let (slots, len) = (vec![nowhere], 0);
-        Segments { slots, spare, cover, len, expandable_count: 0, given: 0, is_fine }
+        let fine_below_bytes = if is_fine { SMALL_MAX_BYTES } else { 0 };
+        Segments { slots, spare, cover, len, expandable_count: 0, given: 0, fine_below_bytes }
     }
 
     /// Adds a segment whose first block will be `first`.
@@ -274,7 +277,7 @@ impl Segments {
 
     /// From here on, blocks of the segment may start anywhere in `span`.
     pub(crate) fn cover(&mut self, id: SegmentId, span: Span) {
-        let is_fine = self.is_fine;
+        let is_fine = self.fine_below_bytes > 0;
         self[id].cover(span.end(), is_fine);
         self.cover.add(id, self[id].span.addr, span);
     }
@@ -401,7 +404,7 @@ impl Segments {
         block: BlockId,
     ) {
         let segment = &mut self.slots[id.index()];
-        if self.is_fine && size_bytes < SMALL_MAX_BYTES {
+        if size_bytes < self.fine_below_bytes {
             let unit = (addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
             segment.fine_starts[unit as usize] = block.index();
             return;
