@@ -74,6 +74,7 @@ class Backend final : public CUDAAllocator {
         larder_device_count(opened) >= device_count,
         "Larder sees " + std::to_string(larder_device_count(opened)) + " devices where PyTorch sees " +
             std::to_string(device_count));
+    propose_settings(opened);
     apply_settings(opened);
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));

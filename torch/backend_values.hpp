@@ -79,6 +79,17 @@ inline void check_settings(const std::string& settings) {
   check(larder_check_own_settings("LARDER_CONF", settings.c_str()));
 }
 
+// Where nobody gave PyTorch any settings, those of Larder's policy count, and PyTorch is told: what it says of
+// its settings stays true. Whoever gives some means what they are in PyTorch.
+inline void propose_settings(larder* larder) {
+  using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
+  larder_settings settings;
+  check(larder_get_settings(larder, &settings));
+  if (settings.expandable_segments && Common::last_allocator_settings().empty()) {
+    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+  }
+}
+
 inline void apply_settings(larder* larder) {
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;

@@ -10,7 +10,7 @@ use crate::errors::{SettingsError, UsageError};
 
 /// What a caller asks for: a text, or else what the environment says; and perhaps a policy.
 pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Settings> {
-    let mut settings = match text {
+    let settings = match text {
         Some(text) => settings::parse(text).map_err(|error| format!("settings: {error}")),
         None => settings::from_environment(),
     }
@@ -25,13 +25,13 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
         )));
     }
     let parsed = name.parse::<Policy>();
-    settings.policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
-    Ok(settings)
+    let policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
+    Ok(settings.with_policy(policy))
 }
 
 /// The policy that a text names: whatever the policy was before, it is this one after the text.
 pub(crate) fn policy_in(text: &str) -> Option<Policy> {
-    let after = |policy| Settings { policy, ..Settings::default() }.overlay(text).ok();
+    let after = |policy| Settings::of(policy).overlay(text).ok();
     let [first, others @ ..] = Policy::all().map(after).map(|settings| settings.map(|s| s.policy));
     first.filter(|policy| others.iter().all(|other| other.as_ref() == Some(policy)))
 }

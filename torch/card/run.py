@@ -21,6 +21,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).parent
+PLAIN = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
 
@@ -29,8 +30,8 @@ ALLOCATORS = {
     "native": ([], {}),
     "native again": ([], {}),
     "larder": (["-m", "larder"], {}),
+    "larder, plain": (["-m", "larder"], PLAIN),
     "native, expandable": ([], EXPANDABLE),
-    "larder, expandable": (["-m", "larder"], EXPANDABLE),
     "larder, tight": (["-m", "larder", "--policy", "tight"], {}),
     "cudaMallocAsync": ([], ASYNC),
 }

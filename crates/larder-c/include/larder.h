@@ -91,7 +91,9 @@ typedef struct larder larder;
  *   The device numbers of all other calls are positions in this list's order, from 0.
  * settings: "key:value,key:value", PyTorch's keys and Larder's own, for which see docs/c.md; among them
  *   policy:larder (the default), policy:tight and policy:torch-2.11. NULL: what the environment says, that is the
- *   first one set of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none.
+ *   first one set of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none. Where none of
+ *   PyTorch's keys is named, segments are expandable if the device has virtual memory, but not with
+ *   policy:torch-2.11; where any is, all are as in PyTorch.
  */
 larder_status larder_open(const char *devices, const char *settings, larder **out);
 

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::config::Config;
+
 /// The choices in which policies differ. Everything else is the same for all of them.
 ///
 /// `torch_2_11` decides exactly as PyTorch 2.11.0 does, its oddities included. `larder` mends
@@ -63,6 +65,9 @@ pub struct Policy {
     /// that expandable segments grew for against the ranges that it unmaps, and keeps the name of a pool
     /// as long as they differ, which shows in the order in which it empties others.
     pub released_pools_go: bool,
+    /// Where nobody gives settings, segments are expandable: a program then holds little more than what it uses.
+    /// PyTorch's are not, unless it is told so.
+    pub expandable_by_default: bool,
     /// Memory is held in pages that can be shown at several addresses, so that what is free in pieces
     /// serves a request that needs one. Blocks of all sizes share it, and a program that repeats itself
     /// gets its blocks where they lay the last time.
@@ -89,6 +94,7 @@ impl Policy {
             segment_context_stays: false,
             pool_snapshot_is_whole: false,
             released_pools_go: false,
+            expandable_by_default: false,
             tight: false,
         }
     }
@@ -112,6 +118,7 @@ impl Policy {
             segment_context_stays: true,
             pool_snapshot_is_whole: true,
             released_pools_go: true,
+            expandable_by_default: true,
             tight: false,
         }
     }
@@ -119,6 +126,11 @@ impl Policy {
     /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual memory.
     pub const fn tight() -> Policy {
         Policy { name: "tight", tight: true, ..Policy::larder() }
+    }
+
+    /// The settings with which a program runs that names none.
+    pub fn default_config(&self) -> Config {
+        Config { expandable_segments: self.expandable_by_default, ..Config::default() }
     }
 
     /// All policies that have a name.

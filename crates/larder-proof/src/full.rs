@@ -14,7 +14,7 @@ const ROUNDS: usize = 2;
 
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     let mut figures = Vec::new();
-    for settings in ["", "expandable_segments:True", "policy:tight"] {
+    for settings in ["expandable_segments:False", "expandable_segments:True", "policy:tight"] {
         // In short, blocks are as large as makes the card full soon.
         let total_bytes = rig.device.properties().total_bytes;
         let block_bytes = if short { total_bytes / 32 / (2 * MIB) * (2 * MIB) } else { GIB };

@@ -16,7 +16,7 @@ use larder_sim::random::Random;
 use crate::rig::{Explain, Rig, id_of};
 
 const SETTINGS: [&str; 6] = [
-    "",
+    "expandable_segments:False",
     "expandable_segments:True",
     "graph_capture_record_stream_reuse:True",
     "expandable_segments:True,graph_capture_record_stream_reuse:True",

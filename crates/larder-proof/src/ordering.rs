@@ -16,9 +16,12 @@ pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
     let (owner, reader) = (rig.stream()?, rig.stream()?);
     let mut gate = Gate::new(rig)?;
     let mut reads = 0;
-    for settings in
-        ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2", "policy:tight"]
-    {
+    for settings in [
+        "expandable_segments:False",
+        "expandable_segments:True",
+        "expandable_segments:True,page_size_mb:2",
+        "policy:tight",
+    ] {
         let allocator = rig.allocator(settings)?;
         for _ in 0..rounds {
             let addr = take(&allocator, &owner)?;
@@ -62,7 +65,7 @@ pub(crate) fn reuse(rig: &Rig, short: bool) -> Result<String, String> {
     let rounds = if short { 2 } else { 50 };
     let (owner, other) = (rig.stream()?, rig.stream()?);
     let mut gate = Gate::new(rig)?;
-    for settings in ["", "expandable_segments:True"] {
+    for settings in ["expandable_segments:False", "expandable_segments:True"] {
         let allocator = rig.allocator(settings)?;
         for _ in 0..rounds {
             let addr = take(&allocator, &owner)?;

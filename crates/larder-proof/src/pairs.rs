@@ -29,7 +29,7 @@ enum Contestant {
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     let span = Duration::from_millis(if short { 5 } else { 60 });
     let streams = rig.streams(16)?;
-    let allocator = rig.allocator("")?;
+    let allocator = rig.allocator("expandable_segments:False")?;
     let mut figures = Figures::new(
         "pairs",
         &["size", "threads", "larder ns", "cudaMallocAsync ns", "cudaMalloc ns", "larder / async"],

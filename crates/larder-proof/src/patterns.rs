@@ -35,9 +35,14 @@ struct Round {
 }
 
 const ROUNDS: &[Round] = &[
-    Round { settings: "", threads: 1, cap_bytes: None, pools: true },
-    Round { settings: "", threads: 8, cap_bytes: None, pools: false },
-    Round { settings: "", threads: 4, cap_bytes: Some(3 * GIB), pools: false },
+    Round { settings: "expandable_segments:False", threads: 1, cap_bytes: None, pools: true },
+    Round { settings: "expandable_segments:False", threads: 8, cap_bytes: None, pools: false },
+    Round {
+        settings: "expandable_segments:False",
+        threads: 4,
+        cap_bytes: Some(3 * GIB),
+        pools: false,
+    },
     Round { settings: "expandable_segments:True", threads: 1, cap_bytes: None, pools: true },
     Round { settings: "expandable_segments:True", threads: 8, cap_bytes: None, pools: false },
     Round {

@@ -15,8 +15,12 @@ use crate::rig::{Explain, Rig, id_of};
 const BLOCK_BYTES: u64 = 48 * MIB;
 /// The word on the command line that makes this program the other process.
 pub(crate) const PARTNER: &str = "share-partner";
-const SETTINGS: [&str; 4] =
-    ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2", "policy:tight"];
+const SETTINGS: [&str; 4] = [
+    "expandable_segments:False",
+    "expandable_segments:True",
+    "expandable_segments:True,page_size_mb:2",
+    "policy:tight",
+];
 
 /// The first process: it leads.
 pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {

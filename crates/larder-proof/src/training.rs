@@ -139,7 +139,8 @@ fn compare(trainer: &Trainer<'_>) -> Result<Vec<Reading>, String> {
         readings[0].push(trainer.theirs(true)?);
         readings[1].push(trainer.theirs(false)?);
         for (at, name) in CONTESTANTS.iter().enumerate().skip(2) {
-            let settings = name.split_once(", ").map_or("", |(_, settings)| settings);
+            let settings =
+                name.split_once(", ").map_or("expandable_segments:False", |(_, settings)| settings);
             readings[at].push(trainer.ours(settings)?);
         }
     }

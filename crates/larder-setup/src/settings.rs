@@ -18,12 +18,21 @@ pub const OWN_KEYS: [&str; 4] =
     [POLICY_KEY, config::OWN_KEYS[0], config::OWN_KEYS[1], config::OWN_KEYS[2]];
 
 /// What an allocator shall be like.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// The settings.
     pub config: Config,
     /// The policy.
     pub policy: Policy,
+    /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they are in
+    /// PyTorch; until then they are the policy's defaults.
+    names_torch: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings::of(Policy::default())
+    }
 }
 
 /// Reads a settings text on top of the defaults.
@@ -110,16 +119,40 @@ fn is_known(key: &str) -> bool {
 }
 
 impl Settings {
+    /// What a policy has where nobody gives settings.
+    pub fn of(policy: Policy) -> Settings {
+        Settings { config: policy.default_config(), policy, names_torch: false }
+    }
+
+    /// The same settings under another policy.
+    #[must_use]
+    pub fn with_policy(mut self, policy: Policy) -> Settings {
+        if !self.names_torch {
+            self.config.expandable_segments = policy.expandable_by_default;
+        }
+        Settings { policy, ..self }
+    }
+
     /// Reads a settings text on top of these; what it does not name stays as it is.
     pub fn overlay(&self, text: &str) -> Result<Settings, String> {
         let (policy, rest) = split_policy(text)?;
-        let config = self.config.overlay(&rest).map_err(|error| error.to_string())?;
+        let mut keys = parts(&rest).filter_map(key_of);
+        let names_torch = self.names_torch || keys.any(|key| !OWN_KEYS.contains(&key));
+        let mut before = self.config.clone();
+        if names_torch && !self.names_torch {
+            before.expandable_segments = Config::default().expandable_segments;
+        }
+        let config = before.overlay(&rest).map_err(|error| error.to_string())?;
         if config.backend == Backend::CudaMallocAsync {
             return Err("backend:cudaMallocAsync is the driver's own pool, which has nothing of \
                         Larder in it; leave it out, or do not use Larder"
                 .to_owned());
         }
-        Ok(Settings { config, policy: policy.unwrap_or_else(|| self.policy.clone()) })
+        let settings = Settings { config, policy: self.policy.clone(), names_torch };
+        Ok(match policy {
+            Some(policy) => settings.with_policy(policy),
+            None => settings,
+        })
     }
 }
 
@@ -208,6 +241,31 @@ mod tests {
         assert!((on_top.config.garbage_collection_threshold - 0.8).abs() < 1e-9);
         assert_eq!(on_top.policy, Policy::torch_2_11());
         assert_eq!(from(&[]).unwrap(), Settings::default());
+    }
+
+    #[test]
+    fn segments_are_expandable_unless_somebody_gives_settings_of_pytorchs() {
+        let is_expandable = |text| parse(text).unwrap().config.expandable_segments;
+        for text in
+            ["", "policy:larder", "page_size_mb:4", "expandable_segments:True", "policy:tight"]
+        {
+            assert!(is_expandable(text), "{text}");
+        }
+        for text in [
+            "policy:torch-2.11",
+            "expandable_segments:False",
+            "max_split_size_mb:64",
+            "garbage_collection_threshold:0.8,policy:larder",
+        ] {
+            assert!(!is_expandable(text), "{text}");
+        }
+        let [torch, _] = TORCH_VARIABLES;
+        let given = [(torch, "garbage_collection_threshold:0.8"), (VARIABLE, "policy:larder")];
+        assert!(!from(&given).unwrap().config.expandable_segments);
+        let ours = from(&[(torch, ""), (VARIABLE, "page_size_mb:4")]).unwrap();
+        assert!(ours.config.expandable_segments, "an empty text names none");
+        let stock = ours.with_policy(Policy::torch_2_11());
+        assert!(!stock.config.expandable_segments);
     }
 
     #[test]

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use bench_top::Piece::{Free, Live, Unmapped};
 use bench_top::{BenchTop, MAIN, SIDE};
-use larder_core::Policy;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::Filter;
 use larder_core::record::context::{Context, Stack};
 use larder_core::record::event::{Action, Level};
 use larder_core::types::{Addr, GIB, MIB, PoolId};
+use larder_core::{Allocator, Policy};
+use larder_sim::{SimDevice, SimOptions};
 
 /// The policy to which one choice at a time is added.
 const TORCH: Policy = Policy::torch_2_11();
@@ -38,6 +39,7 @@ fn the_two_policies_differ_in_every_choice() {
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
+            expandable_by_default,
             tight,
         } = policy;
         assert!(!tight, "what that is has stories of its own");
@@ -57,11 +59,12 @@ fn the_two_policies_differ_in_every_choice() {
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
+            expandable_by_default,
         ];
         (name, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 15]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 15]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 16]));
+    assert_eq!(fields(Policy::larder()), ("larder", [true; 16]));
 }
 
 #[test]
@@ -376,4 +379,18 @@ fn pool_snapshot_is_whole_beyond_the_first_hole() {
     };
     assert_eq!(story(TORCH), 0);
     assert_eq!(story(Policy { pool_snapshot_is_whole: true, ..TORCH }), 1);
+}
+
+#[test]
+fn expandable_by_default_holds_what_is_used_where_nobody_gives_settings() {
+    let story = |policy: Policy| {
+        let device = Arc::new(SimDevice::new(SimOptions::default().memory_bytes(GIB)));
+        let allocator = Allocator::new(device, policy.default_config(), policy);
+        let first = allocator.malloc(30 * MIB, MAIN).unwrap();
+        allocator.free(first).unwrap();
+        allocator.malloc(50 * MIB, MAIN).unwrap();
+        allocator.stats().reserved_bytes.all.current as u64 / MIB
+    };
+    assert_eq!(story(TORCH), 30 + 50);
+    assert_eq!(story(Policy { expandable_by_default: true, ..TORCH }), 60, "pages of 20 MiB");
 }

@@ -33,7 +33,8 @@ type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
 #[must_use]
 #[derive(Default)]
 pub struct Builder {
-    config: Config,
+    /// The settings that were given; none where those of the policy shall do.
+    config: Option<Config>,
     policy: Policy,
     memory_fraction: Option<f64>,
     #[cfg(feature = "cuda")]
@@ -43,15 +44,19 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far.
+    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far. If there are any, what
+    /// none of them names is as in PyTorch.
     pub fn settings(mut self, text: &str) -> Result<Builder, Error> {
-        self.config = self.config.update(text)?;
+        if !text.trim().is_empty() {
+            self.config = Some(self.config.unwrap_or_default().update(text)?);
+        }
         Ok(self)
     }
 
-    /// Takes settings as they are.
+    /// Takes settings as they are. Where none are given at all, they are those of the policy: with `larder`,
+    /// expandable segments on every GPU that has virtual memory.
     pub fn config(mut self, config: Config) -> Builder {
-        self.config = config;
+        self.config = Some(config);
         self
     }
 
@@ -99,11 +104,12 @@ impl Builder {
     /// An allocator for a GPU that is open already.
     #[cfg(feature = "cuda")]
     pub fn cuda_device(mut self, device: Arc<CudaDevice>) -> Result<Allocator, Error> {
-        let backend = match self.config.backend {
-            Choice::Native => self.native(Arc::clone(&device) as _),
+        let config = self.settled_config();
+        let backend = match config.backend {
+            Choice::Native => self.native(Arc::clone(&device) as _, config),
             Choice::CudaMallocAsync => {
                 let pool = AsyncPool::new(Arc::clone(&device))?;
-                pool.set_memory_fraction(self.config.memory_fraction)?;
+                pool.set_memory_fraction(config.memory_fraction)?;
                 for observer in self.observers.drain(..) {
                     pool.on_out_of_memory(observer);
                 }
@@ -125,16 +131,21 @@ impl Builder {
 
     /// An allocator for a simulated GPU that there is already.
     pub fn simulated_device(mut self, device: Arc<SimDevice>) -> Result<Allocator, Error> {
-        if self.config.backend == Choice::CudaMallocAsync {
+        let config = self.settled_config();
+        if config.backend == Choice::CudaMallocAsync {
             return Err(Error::AsyncSimulated);
         }
-        let backend = self.native(Arc::clone(&device) as _);
+        let backend = self.native(Arc::clone(&device) as _, config);
         self.finish(backend, Gpu::Simulated(device))
     }
 
+    /// The settings that were given, or else those of the policy.
+    fn settled_config(&mut self) -> Config {
+        self.config.take().unwrap_or_else(|| self.policy.default_config())
+    }
+
     /// Our own allocator over a device, with the hooks.
-    fn native(&mut self, device: Arc<dyn larder_core::device::Device>) -> Backend {
-        let config = self.config.clone();
+    fn native(&mut self, device: Arc<dyn larder_core::device::Device>, config: Config) -> Backend {
         let allocator = larder_core::Allocator::new(device, config, self.policy.clone());
         for callback in self.miss_callbacks.drain(..) {
             allocator.on_miss(callback);

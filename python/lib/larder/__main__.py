@@ -41,7 +41,8 @@ options:
   -h, --help            print this
 
 environment:
-  PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever
+  PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever; where there are none at all,
+                        segments are expandable
   LARDER_CONF           Larder's own settings: {', '.join(_native.OWN_KEYS)}
   LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder

@@ -36,7 +36,7 @@ def install(*, children_too: bool = True) -> None:
 
     It must come before the first use of CUDA. Doing it again does nothing. Settings are those of the
     environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys, `policy` and
-    `page_size_mb`.
+    `page_size_mb`. Where PyTorch has none, segments are expandable.
 
     The first time, a C++ compiler makes the part that fits the installed PyTorch; it is kept in the cache.
     Processes that this one starts install Larder too, unless `children_too` is false.
