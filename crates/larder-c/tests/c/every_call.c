@@ -27,6 +27,8 @@
         CHECK(strstr(larder_last_error(), (word)) != NULL);                                                           \
     } while (0)
 
+/* As PyTorch's segments are where nobody says anything. */
+static const char *const PLAIN = "expandable_segments:False";
 static const larder_pool_id NO_POOL = {0, 0};
 static void *const MAIN = (void *)0x10;
 static void *const SIDE = (void *)0x20;
@@ -82,6 +84,18 @@ static void versions_and_errors(void) {
     larder_close(NULL);
     CHECK(larder_device_count(NULL) == 0);
 
+    const struct {
+        const char *settings;
+        bool expandable;
+    } defaults[] = {{"", true}, {"policy:torch-2.11", false}, {"garbage_collection_threshold:0.5", false}};
+    for (size_t at = 0; at < sizeof defaults / sizeof *defaults; at++) {
+        larder *larder = open_larder("sim:1GiB", defaults[at].settings);
+        larder_settings settings;
+        OK(larder_get_settings(larder, &settings));
+        CHECK(settings.expandable_segments == defaults[at].expandable);
+        larder_close(larder);
+    }
+
     /* NULL reads the environment: LARDER_DEVICE=sim:1GiB, LARDER_CONF=max_split_size_mb:64. */
     larder *said = open_larder(NULL, NULL);
     larder_settings settings;
@@ -96,7 +110,7 @@ static void versions_and_errors(void) {
 /* ---------------------------------------------------------------- memory */
 
 static void memory(void) {
-    larder *larder = open_larder("sim:1GiB*2", "");
+    larder *larder = open_larder("sim:1GiB*2", PLAIN);
     void *ptr = take(larder, 0, 1000, MAIN), *other = take(larder, 1, 30 * MIB, SIDE);
     larder_block_info info;
     OK(larder_block_of(larder, ptr, &info));
@@ -165,7 +179,7 @@ static void memory(void) {
 /* ---------------------------------------------------------------- settings and statistics */
 
 static void settings_and_statistics(void) {
-    larder *larder = open_larder("sim:1GiB", "page_size_mb:2");
+    larder *larder = open_larder("sim:1GiB", "page_size_mb:2,expandable_segments:False");
     larder_settings settings;
     OK(larder_get_settings(larder, &settings));
     CHECK(settings.max_split_bytes == LARDER_UNLIMITED && settings.large_segment_bytes == 20 * MIB);
@@ -268,7 +282,7 @@ static bool takes_side(void *data, void *stream) {
 }
 
 static void pools(void) {
-    larder *larder = open_larder("sim:1GiB*2", "");
+    larder *larder = open_larder("sim:1GiB*2", PLAIN);
     const larder_pool_id pool = {0, 1}, graph = {1, 0}, mine = {0, 9};
     uint32_t uses = 7;
     OK(larder_pool_uses(larder, 0, pool, &uses));
@@ -389,7 +403,7 @@ static bool current_stream(void *data, int32_t device, void **stream) {
 
 /* Streams that are gone, and what may be said of captures. A simulated GPU captures nothing by itself. */
 static void streams(void) {
-    larder *larder = open_larder("sim:1GiB", "");
+    larder *larder = open_larder("sim:1GiB", PLAIN);
     void *own = take(larder, 0, 30 * MIB, SIDE), *used = take(larder, 0, 2 * MIB, MAIN);
     OK(larder_record_stream(larder, used, SIDE));
     OK(larder_free(larder, own));
@@ -426,7 +440,7 @@ static void streams(void) {
 }
 
 static void checkpoints(void) {
-    larder *larder = open_larder("sim:1GiB", "");
+    larder *larder = open_larder("sim:1GiB", PLAIN);
     const larder_pool_id pool = {1, 0}, other = {2, 0};
     const larder_filter filter = {.kind = LARDER_FILTER_ANY};
     OK(larder_pool_begin(larder, 0, pool, &filter));
@@ -463,8 +477,8 @@ static void checkpoints(void) {
 static void sharing(void) {
     /* Two larders on simulated GPUs are to each other what two processes are. */
     for (int pages = 0; pages < 2; pages++) {
-        larder *owner = open_larder("sim:1GiB", pages ? "expandable_segments:True" : "");
-        larder *guest = open_larder("sim:1GiB", "");
+        larder *owner = open_larder("sim:1GiB", pages ? "expandable_segments:True" : PLAIN);
+        larder *guest = open_larder("sim:1GiB", PLAIN);
         (void)take(owner, 0, 1000, MAIN);
         void *ptr = take(owner, 0, 1000, MAIN);
         larder_shared *shared = NULL;
@@ -489,7 +503,7 @@ static void sharing(void) {
         larder_close(owner);
     }
     /* Memory that this very process has is refused by the device, with the driver's number. */
-    larder *larder = open_larder("sim:1GiB*2", "");
+    larder *larder = open_larder("sim:1GiB*2", PLAIN);
     larder_shared *shared = NULL;
     void *here = NULL;
     OK(larder_share(larder, take(larder, 0, 1000, MAIN), &shared));
@@ -532,7 +546,7 @@ static void sees_event(void *data, const larder_event *event) {
 }
 
 static void hooks(void) {
-    larder *larder = open_larder("sim:64MiB", "");
+    larder *larder = open_larder("sim:64MiB", PLAIN);
     hook miss = {.larder = larder}, failure = {.larder = larder}, tracker = {0}, refused = {0};
     OK(larder_on_miss(larder, 0, frees_something, release, &miss));
     OK(larder_on_out_of_memory(larder, 0, sees_failure, release, &failure));
@@ -581,7 +595,7 @@ static void release_context(void *data, void *context_) {
 static uint64_t ticks(void *data) { return ++*(uint64_t *)data; }
 
 static void histories(void) {
-    larder *larder = open_larder("sim:1GiB*2", "");
+    larder *larder = open_larder("sim:1GiB*2", PLAIN);
     int which = 0;
     uint64_t now = 100;
     const larder_contexts contexts = {gather, retain_context, release_context, &which};
