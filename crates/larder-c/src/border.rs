@@ -80,8 +80,11 @@ fn status_of(error: &Error) -> Status {
         Error::Config(_) => Status::BadSetting,
         Error::Pool { .. } => Status::BadPool,
         Error::NoDevice(_) => Status::NoDevice,
-        Error::Device { error: DeviceError::NotSupported, .. } => Status::NotSupported,
-        Error::Device { .. } => Status::DeviceError,
+        Error::Device { error: DeviceError::NotSupported, .. }
+        | Error::Source { error: DeviceError::NotSupported, .. } => Status::NotSupported,
+        Error::Device { .. } | Error::Source { .. } => Status::DeviceError,
+        Error::Diverged(_) => Status::Diverged,
+        Error::Exchange(_) => Status::ExchangeFailed,
         // What is left says that a call was made as it may not be.
         _ => Status::BadArgument,
     }
@@ -90,7 +93,8 @@ fn status_of(error: &Error) -> Status {
 /// The driver's number for what it refused.
 fn device_code(error: &Error) -> Option<i32> {
     match error {
-        Error::Device { error: DeviceError::Other { code, .. }, .. } => Some(*code),
+        Error::Device { error: DeviceError::Other { code, .. }, .. }
+        | Error::Source { error: DeviceError::Other { code, .. }, .. } => Some(*code),
         // CUDA's number for it, whichever device says so.
         Error::Device { error: DeviceError::OutOfMemory, .. } => Some(2),
         _ => None,
