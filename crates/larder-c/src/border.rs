@@ -31,6 +31,8 @@ pub(crate) enum Status {
     DeviceError = 7,
     NotSupported = 8,
     Internal = 9,
+    Diverged = 10,
+    ExchangeFailed = 11,
 }
 
 /// Why a call failed.
@@ -375,8 +377,8 @@ impl<T: Copy> Shown<T> {
     }
 }
 
-/// Text that a caller shows us, or null.
-#[derive(Debug)]
+/// Text that a caller shows us, or null. It is the caller's, so that nobody keeps it for longer than the call.
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(Option<NonNull<c_char>>);
 

@@ -22,14 +22,15 @@ struct State {
     said: Vec<Option<Vec<u8>>>,
     /// What came of a round, for each rank that was in it and has not looked yet.
     answers: Vec<Option<Result<Arc<Said>, String>>>,
-    gone: Vec<bool>,
+    /// The first rank that left: those who leave after it do so for want of it.
+    gone: Option<usize>,
 }
 
 impl Meeting {
     /// A meeting of so many ranks, who wait for each other for so long at most.
     pub fn new(ranks: usize, patience: Duration) -> Arc<Meeting> {
-        let (said, answers, gone) = (vec![None; ranks], vec![None; ranks], vec![false; ranks]);
-        let state = State { said, answers, gone };
+        let (said, answers) = (vec![None; ranks], vec![None; ranks]);
+        let state = State { said, answers, gone: None };
         Arc::new(Meeting { state: Mutex::new(state), changed: Condvar::new(), patience })
     }
 
@@ -44,10 +45,10 @@ impl Meeting {
 
     fn leave(&self, rank: usize) {
         let mut state = self.lock();
-        state.gone[rank] = true;
+        let first = *state.gone.get_or_insert(rank);
         // Whoever waits for this rank waits in vain.
         if state.said.iter().any(Option::is_some) {
-            state.end_round(&Err(format!("rank {rank} is gone")));
+            state.end_round(&Err(format!("rank {first} is gone")));
         }
         drop(state);
         self.changed.notify_all();
@@ -55,7 +56,7 @@ impl Meeting {
 
     fn gather(&self, rank: usize, said: &[u8]) -> Result<Said, String> {
         let mut state = self.lock();
-        if let Some(gone) = state.gone.iter().position(|&gone| gone) {
+        if let Some(gone) = state.gone {
             return Err(format!("rank {gone} is gone"));
         }
         state.said[rank] = Some(said.to_vec());
@@ -153,6 +154,6 @@ mod tests {
         drop(second);
         let gone = waiter.join().unwrap().unwrap_err();
         assert!(gone == "rank 1 is gone", "{gone}");
-        assert!(third.gather(b"here").unwrap_err().ends_with("is gone"));
+        assert_eq!(third.gather(b"here").unwrap_err(), "rank 1 is gone", "the first that left");
     }
 }
