@@ -33,7 +33,8 @@ impl PythonSource {
     fn new(object: &Bound<'_, PyAny>) -> PyResult<PythonSource> {
         let mut properties = SourceProperties::default()
             .may_split(object.getattr("may_split")?.extract()?)
-            .collective(object.getattr("collective")?.extract()?);
+            .collective(object.getattr("collective")?.extract()?)
+            .declines(object.getattr("declines")?.extract()?);
         if let Some(registrar) = object.getattr("registrar")?.extract::<Option<String>>()? {
             properties = properties.registrar(registrar);
         }

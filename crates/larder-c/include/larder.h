@@ -266,7 +266,8 @@ typedef struct larder_source {
     void *data;
     uint32_t properties;         /* larder_source_property */
     const char *registrar;       /* what the segments are registered with, in a word or two; or NULL */
-    /* This process would ask for a segment now, but may not have it: for those who make segments together. */
+    /* This process would ask for a segment now, but a cap forbids it: for those who make segments together. Without this
+     * function no cap keeps a process from asking with the others, who would wait for it. */
     bool (*decline)(void *data, size_t size, int32_t device, void *stream);
     bool (*init)(void *data, int32_t device);                        /* a pool of this device got the source */
     bool (*reset)(void *data, int32_t device);                       /* caches are emptied */

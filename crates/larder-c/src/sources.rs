@@ -63,7 +63,8 @@ impl Source {
         let has = |property| self.properties & property != 0;
         let mut properties = SourceProperties::default()
             .may_split(!has(source_property::UNSPLIT))
-            .collective(has(source_property::COLLECTIVE));
+            .collective(has(source_property::COLLECTIVE))
+            .declines(self.decline.is_some());
         if let Some(registrar) = self.registrar.read("registrar")? {
             properties = properties.registrar(registrar);
         }

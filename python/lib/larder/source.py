@@ -40,6 +40,8 @@ class Source:
     """Whether one segment may serve several blocks."""
     collective: bool = False
     """Whether every rank makes segments together with the others: all get memory, or none does."""
+    declines: bool = False
+    """Whether `decline` tells the other ranks; else no cap keeps this one from asking for memory with them."""
     registrar: str | None = None
     """What the segments are registered with, in a word or two."""
 

@@ -108,6 +108,12 @@ impl Shelf {
         self.sources.get(&pool).is_some_and(|sourced| sourced.properties.collective)
     }
 
+    /// Whether this process has to ask for a segment when the others do, though it may not have it.
+    pub(super) fn must_join(&self, pool: PoolId) -> bool {
+        let properties = self.sources.get(&pool).map(|sourced| &sourced.properties);
+        properties.is_some_and(|properties| properties.collective && !properties.declines)
+    }
+
     /// Tells a pool's source that this process would ask for a segment, but may not.
     pub(super) fn decline(&mut self, pool: PoolId, size_bytes: u64, stream: StreamId) {
         let Some(sourced) = self.sources.get_mut(&pool) else { return };

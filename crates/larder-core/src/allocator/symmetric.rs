@@ -219,7 +219,7 @@ impl Shelf {
     ) -> Result<Option<Addr>, Error> {
         for is_last in [false, true] {
             let (size_bytes, may_grow) = self.heap.plan_plot(pool, want);
-            if may_grow {
+            if may_grow || self.must_join(pool) {
                 let source = self.source_for(want);
                 let Some((_, asked)) = &source else { return Ok(None) };
                 let given = asked.alloc(size_bytes, HOME);

@@ -25,6 +25,10 @@ pub struct SourceProperties {
     /// Whether making a segment, and giving it back, is something that every rank has to do in the
     /// same order and with the same size: all of them get memory, or none does.
     pub collective: bool,
+    /// Where they make segments together: whether one that may not have memory can tell the others by
+    /// [`SegmentSource::decline`]. If not, a cap does not keep it from asking with them: they would wait for
+    /// it for ever.
+    pub declines: bool,
     /// What the segments are registered with, in a word or two; none if they are not.
     pub registrar: Option<String>,
 }
@@ -32,7 +36,7 @@ pub struct SourceProperties {
 impl Default for SourceProperties {
     /// Plain memory: may be split, each process for itself, registered with nobody.
     fn default() -> SourceProperties {
-        SourceProperties { may_split: true, collective: false, registrar: None }
+        SourceProperties { may_split: true, collective: false, declines: false, registrar: None }
     }
 }
 
@@ -49,6 +53,13 @@ impl SourceProperties {
     #[must_use]
     pub fn collective(mut self, collective: bool) -> Self {
         self.collective = collective;
+        self
+    }
+
+    /// Whether one that may not have memory can tell the others.
+    #[must_use]
+    pub fn declines(mut self, declines: bool) -> Self {
+        self.declines = declines;
         self
     }
 

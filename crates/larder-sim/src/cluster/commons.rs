@@ -136,7 +136,7 @@ impl SegmentSource for Commons {
     }
 
     fn properties(&self) -> SourceProperties {
-        SourceProperties::default().collective(true).registrar("the commons")
+        SourceProperties::default().collective(true).declines(true).registrar("the commons")
     }
 }
 

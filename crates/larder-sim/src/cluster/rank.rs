@@ -78,6 +78,8 @@ struct Rank<'a> {
     live: Vec<Addr>,
     /// Memory of its own.
     own: Vec<Addr>,
+    /// It makes no call any more, but for seals.
+    stopped: bool,
     /// What it does of its own follows from this.
     random: Random,
     bytes: Option<&'a SharedBytes>,
@@ -115,6 +117,7 @@ pub fn run_rank(
         pool,
         live: Vec::new(),
         own: Vec::new(),
+        stopped: false,
         random: Random::new(seed),
         bytes: shared.as_ref(),
         report: Report::default(),
@@ -181,7 +184,7 @@ impl Rank<'_> {
         if let Some(planted) = planted {
             self.report.planted_call = Some(self.calls()?);
             match (planted.trouble, step) {
-                (Trouble::Stops, _) => return Err(End::Unequal),
+                (Trouble::Stops, _) => self.stopped = true,
                 (Trouble::Differs, Step::Ask { size_bytes }) => {
                     step = Step::Ask { size_bytes: size_bytes + 1 };
                 }
@@ -192,6 +195,7 @@ impl Rank<'_> {
             }
         }
         match step {
+            Step::Ask { .. } | Step::Free { .. } | Step::Trim if self.stopped => Ok(()),
             Step::Ask { size_bytes } => self.ask(size_bytes),
             Step::Free { at } => self.free(at),
             Step::Trim => match self.pool.trim() {

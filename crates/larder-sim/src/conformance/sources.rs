@@ -148,9 +148,13 @@ fn serves_a_symmetric_pool(source: &Arc<dyn SegmentSource>) -> Outcome {
 fn live_in(allocator: &Arc<Allocator>, pool: &MemPool, seed: u64) -> Outcome {
     let mut random = Random::new(seed);
     let (mut live, mut live_bytes) = (Vec::new(), 0);
+    // Blocks that are segments of their own take up to 20 MiB each.
+    let properties = allocator.source_properties(pool.id()).unwrap_or_default();
+    let live_max = if properties.may_split { usize::MAX } else { 2 };
     for _ in 0..200 {
         let size_bytes = *random.pick(&[100, 4096, 300_000, 3 * MIB / 2]);
-        if live_bytes + size_bytes <= NEEDED_BYTES / 8 && random.chance(0.6) {
+        let has_room = live_bytes + size_bytes <= NEEDED_BYTES / 8 && live.len() < live_max;
+        if has_room && random.chance(0.6) {
             let addr = say(say(pool.scope(|| allocator.malloc(size_bytes, STREAM)))?)?;
             live.push((addr, size_bytes));
             live_bytes += size_bytes;
