@@ -205,6 +205,11 @@ impl fmt::Display for CaptureProblem {
 }
 
 impl Error {
+    /// Names the pool in an error about it.
+    pub(crate) fn pool(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
+        move |problem| Error::Pool { pool, problem }
+    }
+
     /// Turns a device's refusal into an error that names the call.
     pub(crate) fn device(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
         move |error| Error::Device { call, error }

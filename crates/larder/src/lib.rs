@@ -102,6 +102,9 @@ pub use larder_core::source;
 pub use larder_core::{
     Addr, Bytes, Config, DeviceIndex, MemPool, OutOfMemory, Policy, PoolId, Stats, StreamId,
 };
+/// NCCL and NVSHMEM as sources of segments, loaded at run time.
+#[cfg(feature = "cuda")]
+pub use larder_cuda::source::{nccl, nvshmem};
 #[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};

@@ -50,11 +50,6 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Names the pool in an error about it.
-pub(super) fn about(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
-    move |problem| Error::Pool { pool, problem }
-}
-
 impl Allocator {
     /// A name for a pool that a program makes, (0, n). It makes no pool.
     pub fn name_pool(&self) -> PoolId {
@@ -108,7 +103,7 @@ impl Allocator {
 
     /// Makes a private pool, or adds a use of it.
     pub fn add_pool_use(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.add_pool_use(pool).map_err(about(pool))
+        self.lock().heap.add_pool_use(pool).map_err(Error::pool(pool))
     }
 
     /// Drops a use of a private pool. When the last is dropped, the pool's memory may go back to
@@ -116,7 +111,7 @@ impl Allocator {
     pub fn drop_pool_use(&self, pool: PoolId) -> Result<(), Error> {
         let result = {
             let mut shelf = self.lock();
-            let dropped = shelf.heap.drop_pool_use(pool).map_err(about(pool));
+            let dropped = shelf.heap.drop_pool_use(pool).map_err(Error::pool(pool));
             match dropped {
                 Ok(()) if shelf.heap.pool_uses(pool) == Some(0) => {
                     shelf.tell_source(pool, "release a pool", |source| source.release_pool(pool))
@@ -173,7 +168,7 @@ impl Allocator {
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.enter(Level::All);
-        let mut result = shelf.heap.close_scope(pool).map_err(about(pool));
+        let mut result = shelf.heap.close_scope(pool).map_err(Error::pool(pool));
         let mut function = None;
         if result.is_ok() {
             function = shelf.functions.remove(&pool);
@@ -188,12 +183,12 @@ impl Allocator {
 
     /// Whether the pool lends its free blocks to requests that would run out of memory.
     pub fn set_pool_use_on_oom(&self, pool: PoolId, on: bool) -> Result<(), Error> {
-        self.lock().heap.set_use_on_oom(pool, on).map_err(about(pool))
+        self.lock().heap.set_use_on_oom(pool, on).map_err(Error::pool(pool))
     }
 
     /// The pool's blocks are never split from now on.
     pub fn set_pool_no_split(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.set_no_split(pool).map_err(about(pool))
+        self.lock().heap.set_no_split(pool).map_err(Error::pool(pool))
     }
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
@@ -228,17 +223,17 @@ impl Shelf {
         device: DeviceIndex,
         add: impl FnOnce(&mut Heap) -> Result<(), PoolProblem>,
     ) -> Result<(), Error> {
-        self.heap.check_new(pool).map_err(about(pool))?;
+        self.heap.check_new(pool).map_err(Error::pool(pool))?;
         let began = Sourced::new(source, device);
         let sourced = began.map_err(|error| Error::Source { pool, call: "begin", error })?;
-        add(&mut self.heap).map_err(about(pool))?;
+        add(&mut self.heap).map_err(Error::pool(pool))?;
         self.keep_source(pool, sourced);
         Ok(())
     }
 
     /// Opens a scope, unless the pool's source objects.
     fn open_scope(&mut self, pool: PoolId, rule: Rule) -> Result<(), Error> {
-        self.heap.open_scope(pool, rule).map_err(about(pool))?;
+        self.heap.open_scope(pool, rule).map_err(Error::pool(pool))?;
         let told = self.tell_source(pool, "begin a scope", |source| source.begin_pool(pool));
         told.inspect_err(|_| {
             let _ = self.heap.close_scope(pool);

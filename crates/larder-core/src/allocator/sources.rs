@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::allocator::pools::about;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::DeviceError;
 use crate::error::{Error, PoolProblem};
@@ -160,7 +159,7 @@ impl Shelf {
                 // Whatever it says to that, the segment is not ours.
                 let span = Span { addr, size_bytes };
                 let _ = source.calmly(|source| source.free(span, stream));
-                Err(about(pool)(PoolProblem::BadSegment(addr, fault)))
+                Err(Error::pool(pool)(PoolProblem::BadSegment(addr, fault)))
             }
             (Err(DeviceError::OutOfMemory), _) => {
                 counts.refused += 1;
@@ -233,7 +232,7 @@ impl Shelf {
         let named = sourced.source.calmly(|source| source.base_allocation(segment));
         match named.map_err(failed(pool, "name an allocation"))? {
             Some(base) if !base.covers(segment) => {
-                Err(about(pool)(PoolProblem::BadBase(self.heap.addr_of(block))))
+                Err(Error::pool(pool)(PoolProblem::BadBase(self.heap.addr_of(block))))
             }
             base => Ok(base.unwrap_or(segment)),
         }

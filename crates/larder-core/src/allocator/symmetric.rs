@@ -7,7 +7,6 @@
 use larder_lock::TurnGuard;
 
 use crate::allocator::ladder::Refusal;
-use crate::allocator::pools::about;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
@@ -77,20 +76,23 @@ impl Allocator {
     pub fn position_of(&self, addr: Addr) -> Result<Position, Error> {
         let shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        let none =
-            || about(shelf.heap.pool_of(block).unwrap_or(PoolId::NONE))(PoolProblem::NotSymmetric);
+        let none = || {
+            Error::pool(shelf.heap.pool_of(block).unwrap_or(PoolId::NONE))(
+                PoolProblem::NotSymmetric,
+            )
+        };
         shelf.heap.position_of(addr).ok_or_else(none)
     }
 
     /// The segments of a symmetric pool, with their numbers, in the order in which they came.
     pub fn symmetric_segments(&self, pool: PoolId) -> Result<Vec<(u64, Span)>, Error> {
-        self.lock().heap.plots(pool).map_err(about(pool))
+        self.lock().heap.plots(pool).map_err(Error::pool(pool))
     }
 
     /// How a symmetric pool's calls stand.
     pub fn sequence_of(&self, pool: PoolId) -> Result<SequenceState, Error> {
         let shelf = self.lock();
-        let sequence = shelf.heap.symmetric(pool).map_err(about(pool))?.sequence();
+        let sequence = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?.sequence();
         Ok(SequenceState { calls: sequence.count(), hash: sequence.hash() })
     }
 
@@ -112,7 +114,7 @@ impl Allocator {
     pub fn seal_pool(&self, pool: PoolId, exchange: Exchange<'_>) -> Result<u64, Error> {
         let mut search = {
             let shelf = self.lock();
-            let symmetric = shelf.heap.symmetric(pool).map_err(about(pool))?;
+            let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
             if let Some(divergence) = symmetric.divergence() {
                 return Err(Error::Diverged(Box::new(divergence.clone())));
             }
@@ -131,14 +133,14 @@ impl Allocator {
                 Step::Ask(next) => search = next,
                 Step::Agreed(calls) => {
                     let mut shelf = self.lock();
-                    shelf.heap.symmetric_mut(pool).map_err(about(pool))?.agree_before(calls);
+                    shelf.heap.symmetric_mut(pool).map_err(Error::pool(pool))?.agree_before(calls);
                     drop(shelf);
                     caught::go_on();
                     return Ok(calls);
                 }
                 Step::Differs(divergence) => {
                     let mut shelf = self.lock();
-                    let symmetric = shelf.heap.symmetric_mut(pool).map_err(about(pool))?;
+                    let symmetric = shelf.heap.symmetric_mut(pool).map_err(Error::pool(pool))?;
                     symmetric.set_divergence(divergence.clone());
                     return Err(Error::Diverged(Box::new(divergence)));
                 }
@@ -149,13 +151,13 @@ impl Allocator {
     fn seal_message(&self, pool: PoolId, search: &Search) -> Result<Vec<u8>, Error> {
         let context = {
             let shelf = self.lock();
-            let symmetric = shelf.heap.symmetric(pool).map_err(about(pool))?;
+            let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
             search.wants_stack().and_then(|number| symmetric.context_of(number))
         };
         // To look up what a stack says may take long, and locks.
         let stack = context.map_or(String::new(), |context| lines_of(&*context));
         let shelf = self.lock();
-        let symmetric = shelf.heap.symmetric(pool).map_err(about(pool))?;
+        let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
         Ok(search.message(symmetric.sequence(), &stack))
     }
 
@@ -261,7 +263,7 @@ impl Shelf {
     /// Refuses what would make streams wait for each other while a capture may be on.
     fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
         if self.heap.is_diverted() && self.may_anybody_capture(device)? {
-            return Err(about(pool)(PoolProblem::Captured));
+            return Err(Error::pool(pool)(PoolProblem::Captured));
         }
         Ok(())
     }
@@ -293,7 +295,7 @@ impl Shelf {
     }
 
     fn trim(&mut self, device: &dyn Device, pool: PoolId) -> Result<u64, Error> {
-        self.heap.symmetric(pool).map_err(about(pool))?;
+        self.heap.symmetric(pool).map_err(Error::pool(pool))?;
         self.finish_symmetric(device, pool)?;
         let plan = self.heap.plan_release_private(pool);
         let mut gone = 0;
