@@ -196,7 +196,10 @@ impl Shelf {
         pool: PoolId,
     ) -> Result<Option<Addr>, Error> {
         if want.stream != HOME {
-            self.forbid_capture(device, pool)?;
+            // The stream is the caller's, who may be asked about it.
+            if self.heap.is_diverted() && self.ask(device, want.stream)?.is_some() {
+                return Err(Error::pool(pool)(PoolProblem::Captured));
+            }
             self.chain_streams(device, &[HOME], want.stream)?;
         }
         let addr = match self.heap.take_symmetric(pool, want) {
@@ -253,14 +256,28 @@ impl Shelf {
     ) -> Result<(), Error> {
         let users = self.heap.uses(block).to_vec();
         if !users.is_empty() {
-            self.forbid_capture(device, pool)?;
+            if self.is_free_captured(device, block)? {
+                return Err(Error::pool(pool)(PoolProblem::Captured));
+            }
             self.chain_streams(device, &users, HOME)?;
         }
         self.heap.put_symmetric(pool, block);
         Ok(())
     }
 
-    /// Refuses what would make streams wait for each other while a capture may be on.
+    /// Whether the streams of a block that is freed may be under a capture, so that no event can be recorded
+    /// on them.
+    fn is_free_captured(&mut self, device: &dyn Device, block: BlockId) -> Result<bool, Error> {
+        if !self.heap.is_diverted() {
+            return Ok(false);
+        }
+        if self.heap.policy().capture_is_by_stream {
+            return Ok(self.plan_deferral(device, block)?.is_some());
+        }
+        self.may_anybody_capture(device)
+    }
+
+    /// Refuses what would wait for the default stream while a capture may be on.
     fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
         if self.heap.is_diverted() && self.may_anybody_capture(device)? {
             return Err(Error::pool(pool)(PoolProblem::Captured));

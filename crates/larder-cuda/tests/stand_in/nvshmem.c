@@ -12,7 +12,6 @@ typedef struct { int version; void *mpi_comm; init_args args; } init_attr;
 _Static_assert(sizeof(init_args) == 128 && sizeof(init_attr) == 144, "as NVSHMEM's header has them");
 
 static int status, rank = -1, ranks = -1;
-static size_t held;
 int stand_in_live;
 
 int nvshmemx_init_status(void) { return status; }
