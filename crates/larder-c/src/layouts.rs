@@ -290,9 +290,8 @@ fn every_struct_and_number_of_the_header_is_compared() {
     for line in header.lines() {
         // Structs with fields end in `} name;`, numbers begin in `LARDER_NAME =` or are defined.
         let closed = line.strip_prefix("} ").and_then(|rest| rest.split(';').next());
-        let is_enum = ["status", "filter_kind", "action", "level", "block_state"]
-            .iter()
-            .any(|name| closed == Some(&format!("larder_{name}")));
+        let enums = ["status", "filter_kind", "source_property", "action", "level", "block_state"];
+        let is_enum = enums.iter().any(|name| closed == Some(&format!("larder_{name}")));
         let number =
             line.trim_start().strip_prefix("LARDER_").and_then(|rest| rest.split_once(" = "));
         let defined = line.strip_prefix("#define LARDER_").and_then(|rest| rest.split_once(' '));

@@ -183,8 +183,11 @@ impl Allocator {
 
 /// A stack as lines, the innermost frame first.
 fn lines_of(context: &dyn Context) -> String {
-    let frames = context.frames().into_iter();
-    frames.map(|frame| format!("{} ({}:{})\n", frame.name, frame.filename, frame.line)).collect()
+    let mut lines = String::new();
+    for frame in context.frames() {
+        lines += &format!("{} ({}:{})\n", frame.name, frame.filename, frame.line);
+    }
+    lines
 }
 
 impl Shelf {

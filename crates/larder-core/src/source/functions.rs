@@ -8,25 +8,25 @@ use crate::source::{SegmentSource, SourceProperties};
 use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
 
 type Answer = Result<(), DeviceError>;
-type Hook<T> = Option<Box<dyn Fn(T) -> Answer + Send + Sync>>;
-type BaseHook = Option<Box<dyn Fn(Span) -> Result<Option<Span>, DeviceError> + Send + Sync>>;
+type Hook<T> = Box<dyn Fn(T) -> Answer + Send + Sync>;
+type BaseHook = Box<dyn Fn(Span) -> Result<Option<Span>, DeviceError> + Send + Sync>;
 
 /// The hooks of a source of functions; those that nobody set do nothing.
 #[derive(Default)]
 struct SourceHooks {
-    decline: Hook<(u64, StreamId)>,
-    init: Hook<DeviceIndex>,
-    reset: Hook<()>,
-    set_memory_fraction: Hook<f64>,
-    base_allocation: BaseHook,
-    record_stream: Hook<(Span, StreamId)>,
-    begin_pool: Hook<PoolId>,
-    end_pool: Hook<PoolId>,
-    release_pool: Hook<PoolId>,
+    decline: Option<Hook<(u64, StreamId)>>,
+    init: Option<Hook<DeviceIndex>>,
+    reset: Option<Hook<()>>,
+    set_memory_fraction: Option<Hook<f64>>,
+    base_allocation: Option<BaseHook>,
+    record_stream: Option<Hook<(Span, StreamId)>>,
+    begin_pool: Option<Hook<PoolId>>,
+    end_pool: Option<Hook<PoolId>>,
+    release_pool: Option<Hook<PoolId>>,
 }
 
-fn call<T>(hook: &Hook<T>, told: T) -> Answer {
-    hook.as_ref().map_or(Ok(()), |hook| hook(told))
+fn call<T>(hook: Option<&Hook<T>>, told: T) -> Answer {
+    hook.map_or(Ok(()), |hook| hook(told))
 }
 
 /// A source that is a pair of functions, such as those of a library that is loaded at run time, and
@@ -161,19 +161,19 @@ where
     }
 
     fn decline(&self, size_bytes: u64, stream: StreamId) -> Answer {
-        call(&self.hooks.decline, (size_bytes, stream))
+        call(self.hooks.decline.as_ref(), (size_bytes, stream))
     }
 
     fn init(&self, device: DeviceIndex) -> Answer {
-        call(&self.hooks.init, device)
+        call(self.hooks.init.as_ref(), device)
     }
 
     fn reset(&self) -> Answer {
-        call(&self.hooks.reset, ())
+        call(self.hooks.reset.as_ref(), ())
     }
 
     fn set_memory_fraction(&self, fraction: f64) -> Answer {
-        call(&self.hooks.set_memory_fraction, fraction)
+        call(self.hooks.set_memory_fraction.as_ref(), fraction)
     }
 
     fn base_allocation(&self, segment: Span) -> Result<Option<Span>, DeviceError> {
@@ -181,19 +181,19 @@ where
     }
 
     fn record_stream(&self, block: Span, stream: StreamId) -> Answer {
-        call(&self.hooks.record_stream, (block, stream))
+        call(self.hooks.record_stream.as_ref(), (block, stream))
     }
 
     fn begin_pool(&self, pool: PoolId) -> Answer {
-        call(&self.hooks.begin_pool, pool)
+        call(self.hooks.begin_pool.as_ref(), pool)
     }
 
     fn end_pool(&self, pool: PoolId) -> Answer {
-        call(&self.hooks.end_pool, pool)
+        call(self.hooks.end_pool.as_ref(), pool)
     }
 
     fn release_pool(&self, pool: PoolId) -> Answer {
-        call(&self.hooks.release_pool, pool)
+        call(self.hooks.release_pool.as_ref(), pool)
     }
 }
 
