@@ -137,13 +137,21 @@ fn commons_of(
     let Some(planted) = plan.planted.filter(|planted| planted.rank == number) else {
         return commons;
     };
-    commons.midway(Box::new(move |segment| match (planted.trouble, death) {
-        _ if segment != planted.at => {}
+    commons.midway(Box::new(move |segment| {
+        if segment == planted.at {
+            meet_trouble(planted.trouble, death, &*gather);
+        }
+    }))
+}
+
+/// What happens in the middle of making the segment that the plan names.
+fn meet_trouble(trouble: Trouble, death: Death, gather: &dyn Gather) {
+    match (trouble, death) {
         (Trouble::Late, _) => thread::sleep(Duration::from_millis(3)),
         (Trouble::Dies, Death::Leave) => gather.leave(),
         (Trouble::Dies, Death::Abort) => process::abort(),
         _ => {}
-    }))
+    }
 }
 
 impl Rank<'_> {
