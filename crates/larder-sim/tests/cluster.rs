@@ -15,7 +15,7 @@ use larder_sim::cluster::rank::{Death, run_rank};
 use larder_sim::cluster::run::{Tally, run_many};
 
 /// Few enough for a test; who changes what ranks do runs more of them.
-const SEQUENCES: u64 = 200;
+const SEQUENCES: u64 = 100;
 
 fn over_ranks(wish: Wish) -> Tally {
     let mut tally = Tally::default();
