@@ -22,7 +22,7 @@ fn plain(top: &BenchTop) -> Arc<dyn SegmentSource> {
     Arc::new(SourceFunctions::new(
         move |size_bytes, _: StreamId| gives.alloc(size_bytes).ok(),
         move |segment: Span, _: StreamId| {
-            takes.free(segment.addr).expect("a segment that was given")
+            takes.free(segment.addr).expect("a segment that was given");
         },
     ))
 }
@@ -54,7 +54,7 @@ fn small_requests_share_a_segment_and_statistics_count_them() {
         assert_eq!(pool.stats().reserved_bytes.current, 2 * MIB as i64);
         assert_eq!(pool.stats().allocations, 100);
         assert_eq!(pool.sequence().unwrap().calls, 101);
-        blocks.into_iter().for_each(|block| top.free(block));
+        top.free_all(&blocks);
         assert_eq!(pool.symmetric_segments().unwrap().len(), 1, "it stays until it is trimmed");
         assert_eq!((pool.trim(), pool.trim()), (Ok(1), Ok(0)));
         assert_eq!(top.device.used_bytes(), 0);
