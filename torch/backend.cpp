@@ -8,7 +8,9 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
@@ -75,6 +77,22 @@ std::string& last_error() {
   return text;
 }
 
+// Runs the body of a call with the backend that is installed. Returns 0, or 1 with the reason in last_error().
+template <typename Body>
+int with_backend(Body&& body) {
+  try {
+    Backend* backend = Backend::installed.load();
+    TORCH_CHECK(backend != nullptr, "Larder is not installed in this process");
+    body(*backend);
+    return 0;
+  } catch (const c10::Error& error) {
+    last_error() = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    last_error() = error.what();
+  }
+  return 1;
+}
+
 } // namespace
 } // namespace larder_torch
 
@@ -131,18 +149,55 @@ __attribute__((visibility("default"))) const char* larder_torch_last_error(void)
 // A stream of the program's own is about to be destroyed. Returns 0, or 1 with the reason in
 // larder_torch_last_error().
 __attribute__((visibility("default"))) int larder_torch_forget_stream(int device, void* stream) {
-  using namespace larder_torch;
-  try {
-    Backend* backend = Backend::installed.load();
-    TORCH_CHECK(backend != nullptr, "Larder is not installed in this process");
-    backend->forget_stream(static_cast<c10::DeviceIndex>(device), static_cast<cudaStream_t>(stream));
-    return 0;
-  } catch (const c10::Error& error) {
-    last_error() = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    last_error() = error.what();
-  }
-  return 1;
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    backend.forget_stream(static_cast<c10::DeviceIndex>(device), static_cast<cudaStream_t>(stream));
+  });
+}
+
+// The next pool that the calling thread makes over a custom allocator is symmetric: where its blocks lie follows from
+// the calls alone, and segments have at least so many bytes.
+__attribute__((visibility("default"))) void larder_torch_ask_for_symmetric(size_t growth_bytes) {
+  larder_torch::symmetric_asked_for() = growth_bytes;
+}
+
+// Whether it was made meanwhile; from here on nothing is asked for any more.
+__attribute__((visibility("default"))) int larder_torch_symmetric_was_made(void) {
+  return !std::exchange(larder_torch::symmetric_asked_for(), std::nullopt).has_value();
+}
+
+// Where a live block lies in its symmetric pool: its segment, its offset there, the number of the call that made it.
+// Returns 0, or 1 with the reason in larder_torch_last_error(); so do those below.
+__attribute__((visibility("default"))) int larder_torch_position_of(const void* ptr, uint64_t* out) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    const larder_position found = backend.position_of(ptr);
+    out[0] = found.segment;
+    out[1] = found.offset;
+    out[2] = found.generation;
+  });
+}
+
+// Compares the calls of all ranks; see larder_pool_seal.
+__attribute__((visibility("default"))) int larder_torch_seal(
+    int device,
+    uint64_t pool_a,
+    uint64_t pool_b,
+    size_t ranks,
+    bool (*exchange)(void*, const void*, void*),
+    uint64_t* calls) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    *calls = backend.seal(static_cast<c10::DeviceIndex>(device), {pool_a, pool_b}, ranks, exchange);
+  });
+}
+
+// Gives back the empty segments of a symmetric pool; see larder_pool_trim.
+__attribute__((visibility("default"))) int larder_torch_trim(
+    int device,
+    uint64_t pool_a,
+    uint64_t pool_b,
+    uint64_t* segments) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    *segments = backend.trim(static_cast<c10::DeviceIndex>(device), {pool_a, pool_b});
+  });
 }
 
 // For programs that are to run on the PyTorch that this library was built for and on no other.

@@ -255,7 +255,35 @@ class Backend final : public CUDAAllocator {
       return;
     }
     auto source = source_of(std::move(allocator));
+    if (const auto growth = std::exchange(symmetric_asked_for(), std::nullopt)) {
+      check(larder_pool_add_symmetric(opened(), device, to_larder(pool), &source, *growth));
+      return;
+    }
     check(larder_pool_add_use(opened(), device, to_larder(pool), &source));
+  }
+
+  // Symmetric pools, which PyTorch has no calls for.
+
+  larder_position position_of(const void* ptr) {
+    larder_position found{};
+    check(larder_position_of(opened(), ptr, &found));
+    return found;
+  }
+
+  uint64_t seal(
+      c10::DeviceIndex device,
+      c10::MempoolId_t pool,
+      size_t ranks,
+      bool (*exchange)(void*, const void*, void*)) {
+    uint64_t calls = 0;
+    check(larder_pool_seal(opened(), device, to_larder(pool), ranks, exchange, nullptr, &calls));
+    return calls;
+  }
+
+  uint64_t trim(c10::DeviceIndex device, c10::MempoolId_t pool) {
+    uint64_t segments = 0;
+    check(larder_pool_trim(opened(), device, to_larder(pool), &segments));
+    return segments;
   }
 
   void beginAllocateToPool(

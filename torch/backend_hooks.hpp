@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -123,6 +124,12 @@ inline larder_source source_of(Source allocator) {
   source.release = destroy<Source>;
   source.data = new Source(std::move(allocator));
   return source;
+}
+
+// Of the calling thread: the next pool over a custom allocator is symmetric, with segments of at least so many bytes.
+inline std::optional<size_t>& symmetric_asked_for() {
+  static thread_local std::optional<size_t> growth;
+  return growth;
 }
 
 // Memory that others keep without need, such as what was sent to other processes and is done with.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
+use larder_core::allocator::symmetric::SymmetricOptions;
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
 use larder_core::types::{GIB, KIB, MIB};
-use larder_core::{Addr, OutOfMemory, StreamId};
+use larder_core::{Addr, MemPool, OutOfMemory, StreamId};
 use larder_setup::devices::{self, Devices};
 use larder_sim::{SimDevice, SimOptions};
 use pyo3::prelude::*;
@@ -14,9 +15,11 @@ use pyo3::types::PyDict;
 
 use crate::conf;
 use crate::errors::{DeviceError, Error, UsageError, of_core, of_larder};
+use crate::freely::freely;
 use crate::number;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
+use crate::source;
 use crate::stack;
 use crate::streams::Streams;
 
@@ -119,8 +122,8 @@ impl Allocator {
 
     /// The settings that were read last, as a text.
     #[getter]
-    fn settings(&self) -> String {
-        self.core.config().text
+    fn settings(&self, py: Python<'_>) -> String {
+        freely(py, || self.core.config()).text
     }
 
     // Memory.
@@ -134,7 +137,7 @@ impl Allocator {
         #[pyo3(from_py_with = number::stream)] stream: u64,
     ) -> PyResult<u64> {
         self.streams.note(stream);
-        match self.core.malloc(size, StreamId(stream)) {
+        match freely(py, || self.core.malloc(size, StreamId(stream))) {
             Ok(addr) => Ok(addr.0),
             Err(error) => Err(of_core(py, &error)),
         }
@@ -146,7 +149,7 @@ impl Allocator {
         py: Python<'_>,
         #[pyo3(from_py_with = number::address)] address: u64,
     ) -> PyResult<()> {
-        self.core.free(Addr(address)).map_err(|error| of_core(py, &error))
+        freely(py, || self.core.free(Addr(address))).map_err(|error| of_core(py, &error))
     }
 
     /// The memory is used on this stream too: once freed it is handed out again only when the work
@@ -158,7 +161,7 @@ impl Allocator {
         #[pyo3(from_py_with = number::stream)] stream: u64,
     ) -> PyResult<()> {
         self.streams.note(stream);
-        let result = self.core.record_stream(Addr(address), StreamId(stream));
+        let result = freely(py, || self.core.record_stream(Addr(address), StreamId(stream)));
         result.map_err(|error| of_core(py, &error))
     }
 
@@ -168,7 +171,7 @@ impl Allocator {
         py: Python<'_>,
         #[pyo3(from_py_with = number::address)] address: u64,
     ) -> PyResult<u64> {
-        self.core.usable_bytes(Addr(address)).map_err(|error| of_core(py, &error))
+        freely(py, || self.core.usable_bytes(Addr(address))).map_err(|error| of_core(py, &error))
     }
 
     /// The whole allocation of the device in which a live block lies: its address and its size.
@@ -177,7 +180,7 @@ impl Allocator {
         py: Python<'_>,
         #[pyo3(from_py_with = number::address)] address: u64,
     ) -> PyResult<(u64, u64)> {
-        let span = self.core.base_allocation(Addr(address));
+        let span = freely(py, || self.core.base_allocation(Addr(address)));
         let span = span.map_err(|error| of_core(py, &error))?;
         Ok((span.addr.0, span.size_bytes))
     }
@@ -192,48 +195,48 @@ impl Allocator {
     /// All statistics, with every key of `torch.cuda.memory_stats()`.
     fn memory_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let stats = PyDict::new(py);
-        for (key, value) in self.core.stats().entries() {
+        for (key, value) in freely(py, || self.core.stats()).entries() {
             stats.set_item(key, value)?;
         }
-        let max_split_bytes = self.core.config().max_split_bytes;
+        let max_split_bytes = freely(py, || self.core.config()).max_split_bytes;
         stats.set_item("max_split_size", max_split_bytes.map_or(-1, |max| max as i64))?;
         Ok(stats)
     }
 
     /// Peaks become the current values.
-    fn reset_peak_memory_stats(&self) {
-        self.core.reset_peak_stats();
+    fn reset_peak_memory_stats(&self, py: Python<'_>) {
+        freely(py, || self.core.reset_peak_stats());
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
-    fn reset_accumulated_memory_stats(&self) {
-        self.core.reset_accumulated_stats();
+    fn reset_accumulated_memory_stats(&self, py: Python<'_>) {
+        freely(py, || self.core.reset_accumulated_stats());
     }
 
     /// What nobody holds of the device, and all that it has.
     fn mem_get_info(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
-        let info = self.core.memory_info().map_err(|error| of_core(py, &error))?;
+        let info = freely(py, || self.core.memory_info()).map_err(|error| of_core(py, &error))?;
         Ok((info.free_bytes, info.total_bytes))
     }
 
     /// Caps what may be held at this part of the device's memory; 1 lifts the cap.
     fn set_memory_fraction(&self, py: Python<'_>, fraction: f64) -> PyResult<()> {
-        self.core.set_memory_fraction(fraction).map_err(|error| of_core(py, &error))
+        freely(py, || self.core.set_memory_fraction(fraction)).map_err(|error| of_core(py, &error))
     }
 
     /// The part of the device's memory that may be held.
-    fn memory_fraction(&self) -> f64 {
-        self.core.memory_fraction()
+    fn memory_fraction(&self, py: Python<'_>) -> f64 {
+        freely(py, || self.core.memory_fraction())
     }
 
     /// Changes settings while running. A text that cannot be read changes nothing.
     fn configure(&self, py: Python<'_>, settings: &str) -> PyResult<()> {
-        self.core.configure(settings).map_err(|error| of_core(py, &error))
+        freely(py, || self.core.configure(settings)).map_err(|error| of_core(py, &error))
     }
 
     /// Checks every invariant of the allocator; for tests.
-    fn check(&self) -> PyResult<()> {
-        self.core.check().map_err(Error::new_err)
+    fn check(&self, py: Python<'_>) -> PyResult<()> {
+        freely(py, || self.core.check()).map_err(Error::new_err)
     }
 
     // Pools.
@@ -241,7 +244,29 @@ impl Allocator {
     /// A new private pool.
     #[pyo3(name = "_new_pool")]
     fn new_pool(&self, py: Python<'_>) -> PyResult<Pool> {
-        Pool::new(&self.core).map_err(|error| of_core(py, &error))
+        freely(py, || Pool::new(&self.core)).map_err(|error| of_core(py, &error))
+    }
+
+    /// A new private pool whose segments come from a source of its own.
+    #[pyo3(name = "_new_pool_with_source")]
+    fn new_pool_with_source(&self, py: Python<'_>, source: &Bound<'_, PyAny>) -> PyResult<Pool> {
+        let source = source::of_python(source)?;
+        let made = py.detach(|| MemPool::with_source(&self.core, source));
+        made.map(|pool| Pool::of(&self.core, pool)).map_err(|error| of_core(py, &error))
+    }
+
+    /// A new symmetric pool, whose segments come from a source and have at least so many bytes.
+    #[pyo3(name = "_new_symmetric_pool")]
+    fn new_symmetric_pool(
+        &self,
+        py: Python<'_>,
+        source: &Bound<'_, PyAny>,
+        #[pyo3(from_py_with = number::size)] growth: u64,
+    ) -> PyResult<Pool> {
+        let source = source::of_python(source)?;
+        let options = SymmetricOptions::default().growth_bytes(growth);
+        let made = py.detach(|| MemPool::symmetric(&self.core, source, options));
+        made.map(|pool| Pool::of(&self.core, pool)).map_err(|error| of_core(py, &error))
     }
 
     // What happened.

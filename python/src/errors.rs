@@ -3,14 +3,19 @@
 use std::path::Path;
 
 use larder_core::OutOfMemory;
+use larder_core::sequence::Divergence;
 use larder_study::recording::RecordingError;
 use pyo3::import_exception;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::divergence::ranks_of;
+
 import_exception!(larder.errors, AddressError);
 import_exception!(larder.errors, DeviceError);
+import_exception!(larder.errors, DivergenceError);
 import_exception!(larder.errors, Error);
+import_exception!(larder.errors, ExchangeError);
 import_exception!(larder.errors, FileError);
 import_exception!(larder.errors, PoolError);
 import_exception!(larder.errors, SettingsError);
@@ -27,10 +32,28 @@ pub(crate) fn of_core(py: Python<'_>, error: &larder_core::Error) -> PyErr {
         }
         Error::Pool { .. } => PoolError::new_err(said),
         Error::Config(_) | Error::BadFraction(_) => SettingsError::new_err(said),
-        Error::Device { .. } | Error::NoDevice(_) => DeviceError::new_err(said),
+        Error::Device { .. } | Error::Source { .. } | Error::NoDevice(_) => {
+            DeviceError::new_err(said)
+        }
+        Error::Diverged(divergence) => of_divergence(py, divergence),
+        Error::Exchange(_) => ExchangeError::new_err(said),
         // What is left says that a call was made as it may not be.
         _ => UsageError::new_err(said),
     }
+}
+
+/// The exception for ranks that made different calls.
+fn of_divergence(py: Python<'_>, divergence: &Divergence) -> PyErr {
+    let made = (|| {
+        let numbers = PyDict::new(py);
+        numbers.set_item("call", divergence.call)?;
+        numbers.set_item("ranks", ranks_of(divergence))?;
+        numbers.set_item("odd_ranks", divergence.odd_ranks())?;
+        let kind = py.get_type::<DivergenceError>();
+        let error = kind.call((divergence.to_string(),), Some(&numbers))?;
+        Ok(PyErr::from_value(error))
+    })();
+    made.unwrap_or_else(|error| error)
 }
 
 /// The exception for an error of the crate `larder`.

@@ -9,10 +9,13 @@
 
 mod allocator;
 mod conf;
+mod divergence;
 mod errors;
+mod freely;
 mod number;
 mod pool;
 mod snapshot;
+mod source;
 mod stack;
 mod streams;
 mod workload;
@@ -29,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<snapshot::Snapshot>()?;
     module.add_class::<workload::Workload>()?;
     module.add_class::<workload::Outcome>()?;
+    module.add_function(wrap_pyfunction!(source::check_source, module)?)?;
     module.add_function(wrap_pyfunction!(conf::check_own_settings, module)?)?;
     module.add_function(wrap_pyfunction!(conf::check_torch_settings, module)?)?;
     module.add_function(wrap_pyfunction!(conf::device_kind, module)?)?;

@@ -3,7 +3,7 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, deeds, tests, race, pressure. Without any, all of them. --seconds says how long each race goes on.
+Parts: workloads, large, deeds, tests, race, pressure, symmetric. Without any, all of them. --seconds says how long each race goes on.
 pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
 """
 
@@ -340,6 +340,29 @@ def show_pressure(results):
         print(f"| {name} | {result['ended']} | {result['said']} |")
 
 
+def run_symmetric(_options):
+    """Two ranks on the one card, and NCCL and NVSHMEM with one each."""
+    results = {}
+    for allocator in ("native", "larder"):
+        before, changes = ALLOCATORS[allocator]
+        command = [sys.executable, *before, str(HERE / "symmetric.py")]
+        ran = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True, timeout=1200)
+        lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+        results[allocator] = {"ended": ran.returncode, "parts": lines, "said": ran.stderr[-2500:]}
+    return results
+
+
+def show_symmetric(results):
+    print("\n| allocator | part | what was seen |")
+    print("|---|---|---|")
+    for allocator, result in results.items():
+        for line in result["parts"]:
+            seen = ", ".join(f"{name} {value}" for name, value in line.items() if name not in ("larder", "part"))
+            print(f"| {allocator} | {line['part']} | {seen} |")
+        if result["ended"] != 0:
+            print(f"{allocator} ended with {result['ended']}: {result['said']}")
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "large": (run_large, show_large),
@@ -347,6 +370,7 @@ PARTS = {
     "tests": (run_tests, show_tests),
     "race": (run_race, show_deeds),
     "pressure": (run_pressure, show_pressure),
+    "symmetric": (run_symmetric, show_symmetric),
 }
 
 

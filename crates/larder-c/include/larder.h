@@ -48,7 +48,9 @@ typedef enum larder_status {
     LARDER_NO_DEVICE = 6,        /* no such device, or no driver */
     LARDER_DEVICE_ERROR = 7,     /* the device refused a call; see larder_last_device_code */
     LARDER_NOT_SUPPORTED = 8,    /* the device cannot do this */
-    LARDER_INTERNAL = 9          /* a mistake of Larder's own, caught at the border */
+    LARDER_INTERNAL = 9,         /* a mistake of Larder's own, caught at the border */
+    LARDER_DIVERGED = 10,        /* the ranks of a symmetric pool made different calls; the words name the first */
+    LARDER_EXCHANGE_FAILED = 11  /* the ranks of a symmetric pool could not compare their calls */
 } larder_status;
 
 /* "0.1.0" */
@@ -245,18 +247,88 @@ larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_i
 
 /* ---------------------------------------------------------------- private pools */
 
+/* What a source says of itself, as bits. */
+typedef enum larder_source_property {
+    LARDER_SOURCE_UNSPLIT = 1,    /* each block is a segment of its own */
+    LARDER_SOURCE_COLLECTIVE = 2  /* every rank makes segments and gives them back together with the others, in the
+                                   * same order and size: all get memory, or none does */
+} larder_source_property;
+
 /* Where a private pool's segments come from, if not from the device. `alloc` returns NULL when it has no
- * memory. They run with the device's allocator locked and must not call it; so may `release`. */
+ * memory. They run with the device's allocator locked and must not call it; so may `release`. What a source gives is
+ * checked: memory that is NULL, that is no multiple of 512 or that is in use is given back to it, and the request fails
+ * with LARDER_BAD_POOL.
+ *
+ * All that comes after `data` may be left zero. Those functions return whether it went well; if not, so does the call
+ * that led to it, with LARDER_DEVICE_ERROR, and nothing was changed. */
 typedef struct larder_source {
     void *(*alloc)(void *data, size_t size, int32_t device, void *stream);
     void (*free)(void *data, void *ptr, size_t size, int32_t device, void *stream);
     void (*release)(void *data);
     void *data;
+    uint32_t properties;         /* larder_source_property */
+    const char *registrar;       /* what the segments are registered with, in a word or two; or NULL */
+    /* This process would ask for a segment now, but a cap forbids it: for those who make segments together. Without this
+     * function no cap keeps a process from asking with the others, who would wait for it. */
+    bool (*decline)(void *data, size_t size, int32_t device, void *stream);
+    bool (*init)(void *data, int32_t device);                        /* a pool of this device got the source */
+    bool (*reset)(void *data, int32_t device);                       /* caches are emptied */
+    bool (*set_memory_fraction)(void *data, double fraction, int32_t device);
+    bool (*base_allocation)(void *data, void *segment, size_t size, void **base, size_t *base_size);
+    bool (*record_stream)(void *data, void *ptr, size_t size, void *stream);
+    bool (*begin_pool)(void *data, int32_t device, larder_pool_id pool);
+    bool (*end_pool)(void *data, int32_t device, larder_pool_id pool);
+    bool (*release_pool)(void *data, int32_t device, larder_pool_id pool);   /* nobody uses it any more */
 } larder_source;
+
+/* For tests: whether a source that has at least 64 MiB keeps all promises, by itself and under an allocator of a
+ * simulated GPU. It is released afterwards. LARDER_BAD_ARGUMENT if it breaks one; larder_last_error says which. */
+larder_status larder_source_check(const larder_source *source, int32_t device);
+
+/* What a pool's source was asked for so far, as the library's own books have it. */
+typedef struct larder_source_counts {
+    uint64_t made;         /* segments that it gave */
+    uint64_t given_back;   /* segments that it took back */
+    uint64_t refused;      /* times it had no memory, or this process was not to have any */
+    uint64_t failed;       /* calls that failed or gave what is no memory */
+    uint64_t held_bytes;   /* of the segments that it gave and has not got back */
+} larder_source_counts;
+larder_status larder_pool_source_counts(larder *larder, int32_t device, larder_pool_id pool, larder_source_counts *out);
 
 /* Makes a private pool with one use, or adds a use to it. With a source the pool must be new. On failure the
  * source is released. */
 larder_status larder_pool_add_use(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source);
+
+/* Makes a symmetric pool with one use. Where a block lies in it, segment and offset, follows from the sequence of
+ * requests and frees in the pool alone: ranks that make the same calls have every block at the same place. Segments come
+ * from the source and have at least growth_bytes; they stay until larder_pool_trim, or until the pool is released. Its
+ * memory is ordered by the default stream. On failure the source is released. */
+larder_status larder_pool_add_symmetric(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source,
+                                        size_t growth_bytes);
+
+/* Where a live block lies in its symmetric pool. */
+typedef struct larder_position {
+    uint64_t segment;      /* counted in the order in which they came; a number is never used again */
+    uint64_t offset;       /* in the segment */
+    uint64_t generation;   /* the number of the call that made the block */
+} larder_position;
+larder_status larder_position_of(larder *larder, const void *ptr, larder_position *out);
+
+/* How many calls a symmetric pool has seen, its making included, and their hash. Either out may be NULL. */
+larder_status larder_pool_sequence(larder *larder, int32_t device, larder_pool_id pool, uint64_t *calls, uint64_t *hash);
+
+/* Gives back the segments in which there is no block, in order. This is a call that all ranks have to make. The out may be
+ * NULL; else it is how many went. */
+larder_status larder_pool_trim(larder *larder, int32_t device, larder_pool_id pool, uint64_t *segments);
+
+#define LARDER_SEAL_BYTES 1024
+
+/* Compares the calls of all ranks, each of which calls this at the same point. `exchange` gives LARDER_SEAL_BYTES that this
+ * rank says to all, writes what each of the ranks said, in their order and this one included, to `heard`, and returns whether it could; it runs
+ * once, and some more times where ranks differ, with nothing locked. LARDER_DIVERGED, on every rank, if the calls differ:
+ * larder_last_error names the first that does and what each rank did there. *calls, if wanted, is how many are the same. */
+larder_status larder_pool_seal(larder *larder, int32_t device, larder_pool_id pool, size_t ranks,
+                               bool (*exchange)(void *data, const void *said, void *heard), void *data, uint64_t *calls);
 
 /* Drops a use. With the last one the pool's memory may go back to the device, at the next larder_empty_cache. */
 larder_status larder_pool_drop_use(larder *larder, int32_t device, larder_pool_id pool);

@@ -31,6 +31,8 @@ pub(crate) enum Status {
     DeviceError = 7,
     NotSupported = 8,
     Internal = 9,
+    Diverged = 10,
+    ExchangeFailed = 11,
 }
 
 /// Why a call failed.
@@ -80,8 +82,11 @@ fn status_of(error: &Error) -> Status {
         Error::Config(_) => Status::BadSetting,
         Error::Pool { .. } => Status::BadPool,
         Error::NoDevice(_) => Status::NoDevice,
-        Error::Device { error: DeviceError::NotSupported, .. } => Status::NotSupported,
-        Error::Device { .. } => Status::DeviceError,
+        Error::Device { error: DeviceError::NotSupported, .. }
+        | Error::Source { error: DeviceError::NotSupported, .. } => Status::NotSupported,
+        Error::Device { .. } | Error::Source { .. } => Status::DeviceError,
+        Error::Diverged(_) => Status::Diverged,
+        Error::Exchange(_) => Status::ExchangeFailed,
         // What is left says that a call was made as it may not be.
         _ => Status::BadArgument,
     }
@@ -90,7 +95,8 @@ fn status_of(error: &Error) -> Status {
 /// The driver's number for what it refused.
 fn device_code(error: &Error) -> Option<i32> {
     match error {
-        Error::Device { error: DeviceError::Other { code, .. }, .. } => Some(*code),
+        Error::Device { error: DeviceError::Other { code, .. }, .. }
+        | Error::Source { error: DeviceError::Other { code, .. }, .. } => Some(*code),
         // CUDA's number for it, whichever device says so.
         Error::Device { error: DeviceError::OutOfMemory, .. } => Some(2),
         _ => None,
@@ -371,8 +377,8 @@ impl<T: Copy> Shown<T> {
     }
 }
 
-/// Text that a caller shows us, or null.
-#[derive(Debug)]
+/// Text that a caller shows us, or null. It is the caller's, so that nobody keeps it for longer than the call.
+#[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(Option<NonNull<c_char>>);
 

@@ -14,10 +14,12 @@ use crate::context::ContextFunctions;
 use crate::history::{Event, Options};
 use crate::memory::BlockInfo;
 use crate::out_of_memory::OutOfMemoryReport;
-use crate::pools::{Filter, Source, filter_kind};
+use crate::pools::{Filter, filter_kind};
 use crate::share::Expandable;
 use crate::snapshot::{Annotation, Block, Segment, block_state};
+use crate::sources::{Source, SourceCounts, source_property};
 use crate::stats::{Counter, Counters, Stats};
+use crate::symmetric::{Position, SEAL_BYTES};
 
 /// The size of a struct and of each of its fields, and where each field is. A field that is not
 /// named here is found by the size.
@@ -120,7 +122,33 @@ fn about_statistics(checks: &mut Checks) {
 }
 
 fn about_hooks(checks: &mut Checks) {
-    same!(checks, "larder_source", Source { alloc, free, release, data });
+    same!(
+        checks,
+        "larder_source",
+        Source {
+            alloc,
+            free,
+            release,
+            data,
+            properties,
+            registrar,
+            decline,
+            init,
+            reset,
+            set_memory_fraction,
+            base_allocation,
+            record_stream,
+            begin_pool,
+            end_pool,
+            release_pool,
+        }
+    );
+    same!(
+        checks,
+        "larder_source_counts",
+        SourceCounts { made, given_back, refused, failed, held_bytes }
+    );
+    same!(checks, "larder_position", Position { segment, offset, generation });
     same!(checks, "larder_filter", Filter { kind, stream, takes, release, data });
     same!(checks, "larder_expandable", Expandable { stream, is_small, mapped_bytes });
     same!(checks, "larder_contexts", ContextFunctions { gather, retain, release, data });
@@ -187,6 +215,11 @@ fn numbers() -> Checks {
         ("LARDER_DEVICE_ERROR", Status::DeviceError as u64),
         ("LARDER_NOT_SUPPORTED", Status::NotSupported as u64),
         ("LARDER_INTERNAL", Status::Internal as u64),
+        ("LARDER_DIVERGED", Status::Diverged as u64),
+        ("LARDER_EXCHANGE_FAILED", Status::ExchangeFailed as u64),
+        ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
+        ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
+        ("LARDER_SEAL_BYTES", SEAL_BYTES as u64),
         ("LARDER_DIVISION_CLASSES", DIVISION_CLASSES as u64),
         ("LARDER_UNLIMITED", UNLIMITED),
         ("LARDER_FILTER_ANY", u64::from(filter_kind::ANY)),
@@ -257,9 +290,8 @@ fn every_struct_and_number_of_the_header_is_compared() {
     for line in header.lines() {
         // Structs with fields end in `} name;`, numbers begin in `LARDER_NAME =` or are defined.
         let closed = line.strip_prefix("} ").and_then(|rest| rest.split(';').next());
-        let is_enum = ["status", "filter_kind", "action", "level", "block_state"]
-            .iter()
-            .any(|name| closed == Some(&format!("larder_{name}")));
+        let enums = ["status", "filter_kind", "source_property", "action", "level", "block_state"];
+        let is_enum = enums.iter().any(|name| closed == Some(&format!("larder_{name}")));
         let number =
             line.trim_start().strip_prefix("LARDER_").and_then(|rest| rest.split_once(" = "));
         let defined = line.strip_prefix("#define LARDER_").and_then(|rest| rest.split_once(' '));

@@ -19,7 +19,9 @@ mod out_of_memory;
 mod pools;
 mod share;
 mod snapshot;
+mod sources;
 mod stats;
+mod symmetric;
 mod torch;
 
 use std::sync::Arc;

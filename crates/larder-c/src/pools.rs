@@ -1,48 +1,13 @@
-//! Private pools: uses, scopes, and sources of segments.
+//! Private pools: uses and scopes.
 
-use std::sync::Arc;
 use std::thread;
 
-use larder_core::device::DeviceError;
 use larder_core::heap::Filter as CoreFilter;
-use larder_core::source::SegmentSource;
-use larder_core::types::Span;
 use larder_core::{Addr, PoolId, StreamId};
 
 use crate::border::{Foreign, Held, HookData, Out, PoolName, Problem, Shown, Status, Token, guard};
 use crate::larder::Larder;
-
-/// `larder_source`
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub(crate) struct Source {
-    pub(crate) alloc: Option<extern "C" fn(Foreign, usize, i32, Token) -> Token>,
-    pub(crate) free: Option<extern "C" fn(Foreign, Token, usize, i32, Token)>,
-    pub(crate) release: Option<extern "C" fn(Foreign)>,
-    pub(crate) data: Foreign,
-}
-
-/// A caller's functions as a source.
-struct ForeignSource {
-    alloc: extern "C" fn(Foreign, usize, i32, Token) -> Token,
-    free: extern "C" fn(Foreign, Token, usize, i32, Token),
-    device: i32,
-    hook: HookData,
-}
-
-impl SegmentSource for ForeignSource {
-    fn alloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, DeviceError> {
-        let stream = Token::new(stream.0);
-        let given = (self.alloc)(self.hook.data(), size_bytes as usize, self.device, stream);
-        if given == Token::NULL { Err(DeviceError::OutOfMemory) } else { Ok(Addr(given.number())) }
-    }
-
-    fn free(&self, segment: Span, stream: StreamId) -> Result<(), DeviceError> {
-        let (addr, stream) = (Token::new(segment.addr.0), Token::new(stream.0));
-        (self.free)(self.hook.data(), addr, segment.size_bytes as usize, self.device, stream);
-        Ok(())
-    }
-}
+use crate::sources::Source;
 
 /// `larder_filter_kind`
 pub(crate) mod filter_kind {
@@ -73,17 +38,13 @@ extern "C" fn larder_pool_add_use(
 ) -> Status {
     guard(|| {
         // Whatever goes wrong from here on, the source is released.
-        let source =
-            source.read().map(|source| (source, HookData::new(source.data, source.release)));
+        let source = source.read().map(|source| source.taken(device)).transpose()?;
         let allocator = larder.get("larder")?.device(device)?;
         let pool = PoolId::from(pool);
-        let Some((functions, hook)) = source else { return Ok(allocator.add_pool_use(pool)?) };
-        let (Some(alloc), Some(free)) = (functions.alloc, functions.free) else {
-            let words = "a source needs both functions, `alloc` and `free`";
-            return Err(Problem::Argument(words.to_owned()));
-        };
-        let source = ForeignSource { alloc, free, device, hook };
-        Ok(allocator.add_pool_with_source(pool, Arc::new(source))?)
+        match source {
+            None => Ok(allocator.add_pool_use(pool)?),
+            Some(source) => Ok(allocator.add_pool_with_source(pool, source)?),
+        }
     })
 }
 

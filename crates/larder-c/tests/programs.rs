@@ -18,6 +18,16 @@ fn a_program_in_c_makes_every_call() {
 }
 
 #[test]
+fn a_program_in_c_brings_sources_and_has_symmetric_pools() {
+    let source = compiler::crate_folder().join("tests/c/sources.c");
+    let output = compiler::build_and_run("sources", &source);
+    let said = String::from_utf8_lossy(&output.stdout);
+    let wrong = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{said}\n{wrong}", output.status);
+    assert!(said.ends_with("all is well\n"), "{said}");
+}
+
+#[test]
 fn the_program_of_the_manual_runs() {
     let manual = compiler::crate_folder().join("../../docs/c.md");
     let text = fs::read_to_string(&manual).unwrap();

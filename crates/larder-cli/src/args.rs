@@ -115,6 +115,20 @@ pub(crate) enum Command {
         #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
         policy: Option<Policy>,
     },
+    /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check that every
+    /// block lies at the same place on each; that a rank which differs is named at exactly the call where it
+    /// does; and that one which dies while growing is named and leaves nothing behind.
+    Cluster {
+        /// The seed that everything follows from, but for how ranks meet.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many sequences of each of the three sorts to run, for each number of ranks.
+        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        sequences: u64,
+        /// How many ranks there are; give it several times. Without it: 2, 4 and 8.
+        #[arg(long = "ranks", value_name = "N", value_parser = clap::value_parser!(u64).range(2..=64))]
+        ranks: Vec<u64>,
+    },
 }
 
 /// What most commands take.

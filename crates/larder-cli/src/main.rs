@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod cluster;
 mod listing;
 mod progress;
 
@@ -76,6 +77,9 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
             let (threads, steps) = (threads as usize, steps as usize);
             soak_command(seed, threads, steps, (scripts, seconds), policy.as_ref())
+        }
+        Command::Cluster { seed, sequences, ranks } => {
+            print_text(&cluster::run(seed, sequences, &ranks).map_err(Refusal::Input)?)
         }
     }
 }

@@ -5,6 +5,8 @@ use std::fmt;
 use crate::config::ConfigError;
 use crate::device::DeviceError;
 use crate::out_of_memory::OutOfMemory;
+use crate::sequence::Divergence;
+use crate::source::SegmentFault;
 use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
@@ -27,6 +29,19 @@ pub enum Error {
         /// What it said.
         error: DeviceError,
     },
+    /// The source of a private pool failed.
+    Source {
+        /// The pool.
+        pool: PoolId,
+        /// What we asked of it.
+        call: &'static str,
+        /// What it said.
+        error: DeviceError,
+    },
+    /// The ranks of a symmetric pool did not make the same calls.
+    Diverged(Box<Divergence>),
+    /// The ranks of a symmetric pool could not compare their calls.
+    Exchange(String),
     /// A settings text cannot be read.
     Config(ConfigError),
     /// A memory fraction outside 0 to 1.
@@ -105,8 +120,16 @@ pub enum PoolProblem {
     NoName,
     /// It exists already, and a source of segments is given to a new pool only.
     Exists,
-    /// Its source gave memory at an address that is no multiple of 512 or that is in use.
-    BadSegment(Addr),
+    /// Its source gave memory that is none, or not to be had.
+    BadSegment(Addr, SegmentFault),
+    /// Its source named an allocation that does not hold the block.
+    BadBase(Addr),
+    /// It is symmetric: where its blocks lie follows from the calls that ranks make, and from nothing else.
+    Symmetric,
+    /// It is not symmetric, so that there is no sequence of calls to compare.
+    NotSymmetric,
+    /// It is symmetric, and a capture is on that another stream than the default one would have to join.
+    Captured,
     /// A block of it is still used or awaited by another stream, so that its layout is not settled.
     Unsettled(Addr),
     /// The segment that starts here is no longer there as it was when the checkpoint was made.
@@ -128,8 +151,18 @@ impl fmt::Display for PoolProblem {
             PoolProblem::Exists => "it exists already, and only a new pool is given a source",
             PoolProblem::OtherPool => "the checkpoint is of another pool",
             PoolProblem::OtherAllocator => "the checkpoint was made by another allocator",
-            PoolProblem::BadSegment(addr) => {
-                return write!(f, "its source gave {addr}, which is in use or no multiple of 512");
+            PoolProblem::Symmetric => {
+                "it is symmetric, and where its blocks lie follows from the ranks' calls alone"
+            }
+            PoolProblem::NotSymmetric => "it is not symmetric, and keeps no sequence of calls",
+            PoolProblem::Captured => {
+                "it is symmetric, and while a capture is on only the default stream may use it"
+            }
+            PoolProblem::BadSegment(addr, fault) => {
+                return write!(f, "its source gave {addr}, which is {fault}");
+            }
+            PoolProblem::BadBase(addr) => {
+                return write!(f, "its source names an allocation that does not hold {addr}");
             }
             PoolProblem::Unsettled(addr) => {
                 return write!(f, "another stream still uses or awaits the block at {addr}");
@@ -172,6 +205,11 @@ impl fmt::Display for CaptureProblem {
 }
 
 impl Error {
+    /// Names the pool in an error about it.
+    pub(crate) fn pool(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
+        move |problem| Error::Pool { pool, problem }
+    }
+
     /// Turns a device's refusal into an error that names the call.
     pub(crate) fn device(call: &'static str) -> impl FnOnce(DeviceError) -> Error {
         move |error| Error::Device { call, error }
@@ -194,6 +232,13 @@ impl fmt::Display for Error {
                 "{addr} lies on pages of different sizes and cannot be shared; set page_size_mb, so that all pages have one size"
             ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
+            Error::Source { pool, call, error } => {
+                write!(f, "the source of {pool} failed to {call}: {error}")
+            }
+            Error::Diverged(divergence) => divergence.fmt(f),
+            Error::Exchange(words) => {
+                write!(f, "the ranks of a symmetric pool could not compare their calls: {words}")
+            }
             Error::Config(error) => error.fmt(f),
             Error::BadFraction(fraction) => {
                 write!(f, "a memory fraction is a number from 0 to 1, not {fraction}")

@@ -3,8 +3,8 @@
 //! The layers, each of which imports only from those before it:
 //!
 //! 1. [`types`]: addresses, streams, handles.
-//! 2. [`config`], [`policy`], [`device`], [`source`], [`out_of_memory`], [`error`]: settings, choices, the
-//!    seam, where else segments come from, what goes wrong.
+//! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]: settings,
+//!    choices, the seam, where else segments come from, what ranks compare, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
 //! 4. [`heap`]: the state machine. It never names the device; it plans and commits.
 //! 5. [`allocator`]: the shell. It has the lock and makes every device call.
@@ -21,6 +21,7 @@ pub mod nearest;
 pub mod out_of_memory;
 pub mod policy;
 pub mod record;
+pub mod sequence;
 pub mod source;
 pub mod types;
 

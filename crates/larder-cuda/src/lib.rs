@@ -28,6 +28,7 @@ pub mod layouts;
 mod ledger;
 mod options;
 mod processes;
+pub mod source;
 mod stream;
 mod streams;
 pub mod sys;

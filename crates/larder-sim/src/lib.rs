@@ -37,8 +37,8 @@
 //! where a real GPU's plain free waits for the whole device.
 //!
 //! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
-//! scripts), [`random`] (the generator behind every seed) and [`conformance`] (the checks that any
-//! `Device` must pass).
+//! scripts), [`random`] (the generator behind every seed), [`conformance`] (the checks that any
+//! `Device` and any source must pass) and [`cluster`] (ranks that grow a symmetric heap together).
 
 #![forbid(unsafe_code)]
 
@@ -47,6 +47,7 @@ mod calls;
 mod capacity;
 mod captures;
 mod clock;
+pub mod cluster;
 pub mod conformance;
 mod costs;
 mod device;

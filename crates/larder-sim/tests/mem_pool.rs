@@ -10,7 +10,7 @@ use bench_top::Piece::{Free, Live};
 use bench_top::{BenchTop, SIDE};
 use larder_core::error::{Error, PoolProblem};
 use larder_core::heap::Filter;
-use larder_core::source::SourceFunctions;
+use larder_core::source::{SegmentFault, SourceFunctions};
 use larder_core::types::{GIB, MIB, PoolId, Span};
 use larder_core::{Addr, MemPool, Policy, StreamId};
 use larder_sim::SimDevice;
@@ -183,7 +183,12 @@ fn a_source_without_memory_is_out_of_memory_and_a_wrong_one_is_told_so() {
         let empty = SourceFunctions::new(|_, _| None, |_, _| ());
         let pool = MemPool::with_source(&top.allocator, Arc::new(empty)).unwrap();
         pool.scope(|| top.oom(512)).unwrap();
-        for wrong in [Addr(0), Addr(513), Addr(u64::MAX - 511)] {
+        let wrongs = [
+            (Addr(0), SegmentFault::Null),
+            (Addr(513), SegmentFault::Misaligned),
+            (Addr(u64::MAX - 511), SegmentFault::Endless),
+        ];
+        for (wrong, fault) in wrongs {
             let returned = Arc::new(AtomicU64::new(0));
             let counter = returned.clone();
             let source = SourceFunctions::new(
@@ -192,7 +197,7 @@ fn a_source_without_memory_is_out_of_memory_and_a_wrong_one_is_told_so() {
             );
             let pool = MemPool::with_source(&top.allocator, Arc::new(source)).unwrap();
             let refused = pool.scope(|| top.try_malloc(512)).unwrap();
-            let problem = PoolProblem::BadSegment(wrong);
+            let problem = PoolProblem::BadSegment(wrong, fault);
             assert_eq!(refused, Err(Error::Pool { pool: pool.id(), problem }));
             assert_eq!(returned.load(Ordering::Relaxed), 1, "it got back what it gave");
         }

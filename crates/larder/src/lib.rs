@@ -25,6 +25,7 @@
 //! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
 //! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
 //! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
+//! | have the same offsets on every rank of a cluster | [`Pool::symmetric`] |
 //! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
 //! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`], [`Allocator::on_out_of_memory`] |
 //! | reach everything else by address | [`Allocator::core`] |
@@ -86,6 +87,7 @@ pub use cudarc;
 pub use larder_core::Error as AllocatorError;
 pub use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 pub use larder_core::allocator::share::Shared;
+pub use larder_core::allocator::symmetric::{SequenceState, SymmetricOptions};
 pub use larder_core::config::ConfigError;
 pub use larder_core::device::{DeviceError, MemoryInfo, ProcessMemory};
 pub use larder_core::error::{CaptureProblem, PoolProblem, ShareProblem};
@@ -93,9 +95,16 @@ pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
 pub use larder_core::heap::states::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};
 pub use larder_core::record::event::Level;
+/// What the ranks of a symmetric pool compare.
+pub use larder_core::sequence;
+/// Where segments come from, if not from the GPU's plain memory.
+pub use larder_core::source;
 pub use larder_core::{
     Addr, Bytes, Config, DeviceIndex, MemPool, OutOfMemory, Policy, PoolId, Stats, StreamId,
 };
+/// NCCL and NVSHMEM as sources of segments, loaded at run time.
+#[cfg(feature = "cuda")]
+pub use larder_cuda::source::{nccl, nvshmem};
 #[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
 pub use larder_sim::{SimDevice, SimOptions, Wire};

@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use larder_core::MemPool;
+use larder_core::allocator::symmetric::SymmetricOptions;
 use larder_core::heap::Filter;
+use larder_core::source::SegmentSource;
 
 use crate::allocator::Allocator;
 use crate::error::Error;
@@ -41,6 +44,48 @@ pub struct Pool {
 impl Pool {
     pub(crate) fn new(pool: MemPool, allocator: Allocator) -> Pool {
         Pool { pool, allocator }
+    }
+
+    /// A new pool whose segments come from a source of its own: memory of another library, or memory that is
+    /// registered with one.
+    pub fn with_source(
+        allocator: &Allocator,
+        source: Arc<dyn SegmentSource>,
+    ) -> Result<Pool, Error> {
+        let pool = MemPool::with_source(allocator.native("have private pools")?, source)?;
+        Ok(Pool::new(pool, allocator.clone()))
+    }
+
+    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and frees alone.
+    /// Ranks that make the same calls have every block in the same segment at the same offset; `seal` proves
+    /// it, or tells all of them the first call that differs. See [`MemPool::symmetric`].
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use larder::source::SourceFunctions;
+    /// use larder::{Addr, Allocator, Pool, SymmetricOptions};
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// // The functions of a library that knows ranks, such as NCCL's or NVSHMEM's; here a single address.
+    /// let source = SourceFunctions::new(|_bytes, _stream| Some(Addr(1 << 40)), |_segment, _stream| ());
+    /// let pool = Pool::symmetric(&allocator, Arc::new(source), SymmetricOptions::default())?;
+    /// let block = pool.within(|| allocator.alloc::<f32>(1000, &stream))?;
+    /// let position = pool.position_of(block.addr())?;
+    /// assert_eq!((position.segment, position.offset_bytes), (0, 0));
+    /// // What all ranks say to each other; here there is one.
+    /// pool.seal(|said| Ok(vec![said.to_vec()]))?;
+    /// # drop(block);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn symmetric(
+        allocator: &Allocator,
+        source: Arc<dyn SegmentSource>,
+        options: SymmetricOptions,
+    ) -> Result<Pool, Error> {
+        let core = allocator.native("have private pools")?;
+        let pool = MemPool::symmetric(core, source, options)?;
+        Ok(Pool::new(pool, allocator.clone()))
     }
 
     /// Runs `body` with all requests of this thread served from the pool. The scope ends with

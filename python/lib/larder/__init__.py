@@ -28,7 +28,9 @@ from larder.allocator import Allocator, Block, Pool
 from larder.errors import (
     AddressError,
     DeviceError,
+    DivergenceError,
     Error,
+    ExchangeError,
     FileError,
     InstallError,
     OutOfMemoryError,
@@ -38,6 +40,7 @@ from larder.errors import (
 )
 from larder.workload import Comparison, Fit, Pass, Replay, compare, fit, replay
 from larder.snapshot import Snapshot
+from larder.source import Position, Source, check_source
 from larder.table import Table
 
 
@@ -59,7 +62,9 @@ __all__ = [
     "Checkpoint",
     "Comparison",
     "DeviceError",
+    "DivergenceError",
     "Error",
+    "ExchangeError",
     "FileError",
     "Fit",
     "InstallError",
@@ -67,12 +72,15 @@ __all__ = [
     "Pass",
     "Pool",
     "PoolError",
+    "Position",
     "Replay",
     "SettingsError",
     "Snapshot",
+    "Source",
     "Table",
     "UsageError",
     "__version__",
+    "check_source",
     "compare",
     "fit",
     "library_path",

@@ -11,6 +11,7 @@ from larder import _native
 from larder.errors import AddressError, OutOfMemoryError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
+from larder.source import Position, Source
 from larder.table import Table
 
 if TYPE_CHECKING:
@@ -148,6 +149,38 @@ class Pool:
         """Whether exactly these of its blocks are live."""
         return self._native.has_live(addresses)
 
+    def source_counts(self) -> dict[str, int] | None:
+        """What its source was asked for so far, by the allocator's own books; none if it has no source of its own."""
+        return self._native.source_counts()
+
+    def position_of(self, address: int) -> Position:
+        """Where a live block lies in a symmetric pool: the same on every rank that made the same calls."""
+        return Position(*self._native.position_of(address))
+
+    def sequence(self) -> tuple[int, int]:
+        """How many calls a symmetric pool has seen, its making included, and their hash."""
+        return self._native.sequence()
+
+    def segments(self) -> list[tuple[int, int, int]]:
+        """The segments of a symmetric pool in order: the number, the address and the size of each."""
+        return self._native.segments()
+
+    def trim(self) -> int:
+        """Gives back the segments of a symmetric pool in which there is no block, and says how many.
+
+        This is a call that all ranks have to make.
+        """
+        return self._native.trim()
+
+    def seal(self, exchange: Callable[[bytes], list[bytes]]) -> int:
+        """Compares the calls of all ranks of a symmetric pool, and says how many there are.
+
+        Each rank calls this at the same point. `exchange` gives the bytes that this rank says to all, and returns
+        what each of them said, in the order of the ranks, this one included. If the calls differ, every rank gets
+        the same `DivergenceError`, which names the first that does.
+        """
+        return self._native.seal(exchange)
+
     def __repr__(self) -> str:
         return repr(self._native)
 
@@ -197,9 +230,26 @@ class Allocator(_native.Allocator):
         """Changes settings while running: a text or a dictionary. What cannot be read changes nothing."""
         super().configure(settings_text(settings))
 
-    def new_pool(self) -> Pool:
-        """A new private pool."""
-        return Pool(self._new_pool())
+    def new_pool(self, source: Source | None = None) -> Pool:
+        """A new private pool, whose segments come from a source of its own if there is one."""
+        return Pool(self._new_pool() if source is None else self._new_pool_with_source(source))
+
+    def symmetric_pool(self, source: Source, *, growth: int = 0) -> Pool:
+        """A new symmetric pool: where a block lies follows from the sequence of requests and frees in it alone.
+
+        Ranks that make the same calls have every block in the same segment at the same offset; `Pool.seal` proves
+        it. Segments come from the source and have at least `growth` bytes.
+
+        >>> allocator = Allocator()
+        >>> pool = allocator.symmetric_pool(Source(lambda size, stream: 1 << 40, lambda *segment: None))
+        >>> with pool:
+        ...     first, second = allocator.malloc(1000), allocator.malloc(1000)
+        >>> pool.position_of(second)
+        Position(segment=0, offset=1024, generation=2)
+        >>> pool.seal(lambda said: [said])
+        3
+        """
+        return Pool(self._new_symmetric_pool(source, growth))
 
     # What it holds, by the names that `torch.cuda` has.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 __all__ = [
     "AddressError",
     "DeviceError",
+    "DivergenceError",
     "Error",
+    "ExchangeError",
     "FileError",
     "InstallError",
     "OutOfMemoryError",
@@ -75,6 +77,30 @@ class SettingsError(Error, ValueError):
 
 class DeviceError(Error):
     """The device refused a call, or is not there."""
+
+
+class DivergenceError(Error):
+    """The ranks of a symmetric pool did not make the same calls. Every rank is told the same."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        call: int | None = None,
+        ranks: list[tuple[str, str]] | None = None,
+        odd_ranks: list[int] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.call = call
+        """The number of the first call that differs; none if some rank no longer remembers it."""
+        self.ranks = ranks or []
+        """What each rank did there, as "request 4096" or "free 17", and its stack if it kept a history."""
+        self.odd_ranks = odd_ranks or []
+        """The ranks that did what fewer of them did than anything else."""
+
+
+class ExchangeError(Error):
+    """The ranks of a symmetric pool could not compare their calls."""
 
 
 class UsageError(Error, ValueError):

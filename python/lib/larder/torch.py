@@ -18,10 +18,11 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from larder import backend, children, environment
+from larder import backend, children, environment, symmetric
 from larder.errors import InstallError, SettingsError
+from larder.symmetric import SymmetricPool
 
-__all__ = ["compile_backend", "forget_stream", "install", "is_installed"]
+__all__ = ["SymmetricPool", "compile_backend", "forget_stream", "install", "is_installed", "symmetric_pool"]
 
 _library: ctypes.CDLL | None = None
 
@@ -81,6 +82,29 @@ def forget_stream(stream: Any) -> None:
         raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
     if library.larder_torch_forget_stream(stream.device_index, stream.cuda_stream) != 0:
         raise ValueError(library.larder_torch_last_error().decode(errors="replace"))
+
+
+def symmetric_pool(
+    group: Any = None, *, device: Any = None, growth: int = 0, exchange: symmetric.Exchange | None = None
+) -> SymmetricPool:
+    """A pool of symmetric memory with the same offsets on every rank of the group, split as finely as any pool.
+
+    Its segments come from PyTorch's symmetric memory, so that `rendezvous` accepts the tensors in it. Every rank makes it,
+    and makes the same requests and frees in it in the same order; `SymmetricPool.seal` proves that they did, or tells every
+    rank the first call that differs, before a collective could return wrong numbers.
+
+        pool = larder.torch.symmetric_pool(group)
+        with pool:
+            tensor = torch.empty(1 << 20, device="cuda")
+        handle = pool.rendezvous(tensor)
+
+    Segments have at least `growth` bytes. `exchange` gives bytes to all ranks and returns what each of them gave; without it,
+    `torch.distributed.all_gather_object` does. Raises `InstallError` if Larder is not installed.
+    """
+    library = _library
+    if library is None or not is_installed():
+        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+    return symmetric.make(library, group, device, growth, exchange)
 
 
 def _refusal(sentence: str) -> InstallError | SettingsError:

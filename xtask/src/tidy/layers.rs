@@ -17,7 +17,7 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 11] = [
+const LAYERS: [Layer; 12] = [
     Layer { module: "types", group: 0, also: &[], never: &[] },
     Layer { module: "nearest", group: 0, also: &[], never: &[] },
     Layer { module: "config", group: 1, also: &[], never: &[] },
@@ -27,16 +27,21 @@ const LAYERS: [Layer; 11] = [
     Layer { module: "source", group: 1, also: &["device"], never: &[] },
     // The numbers of a request that failed include what the device says of processes.
     Layer { module: "out_of_memory", group: 1, also: &["device"], never: &[] },
-    // An error carries the errors of the settings and of the device.
-    Layer { module: "error", group: 1, also: &["config", "device", "out_of_memory"], never: &[] },
+    Layer { module: "sequence", group: 1, also: &[], never: &[] },
+    // An error carries the errors of the settings and of the device, and how ranks parted.
+    Layer {
+        module: "error",
+        group: 1,
+        also: &["config", "device", "source", "sequence", "out_of_memory"],
+        never: &[],
+    },
     // The state machine plans and commits; only the shell above it calls the device.
     Layer { module: "record", group: 2, also: &[], never: &["device", "source"] },
     Layer { module: "heap", group: 3, also: &[], never: &["device", "source"] },
     Layer { module: "allocator", group: 4, also: &[], never: &[] },
 ];
 
-const ORDER: &str =
-    "types, nearest; config, policy, device, source, out_of_memory, error; record; heap; allocator";
+const ORDER: &str = "types, nearest; config, policy, device, source, sequence, out_of_memory, error; record; heap; allocator";
 
 impl Layer {
     fn named(module: &str) -> Option<&'static Self> {

@@ -365,11 +365,11 @@ static void pools(void) {
 
     /* A pool with memory of its own. */
     hook given = {.number = (uint64_t)1 << 36};
-    const larder_source source = {source_alloc, source_free, release, &given};
+    const larder_source source = {.alloc = source_alloc, .free = source_free, .release = release, .data = &given};
     OK(larder_pool_add_use(larder, 1, mine, &source));
     FAILS(larder_pool_add_use(larder, 1, mine, &source), LARDER_BAD_POOL, "exists");
     CHECK(given.releases == 1);
-    const larder_source half = {source_alloc, NULL, release, &given};
+    const larder_source half = {.alloc = source_alloc, .release = release, .data = &given};
     FAILS(larder_pool_add_use(larder, 1, pool, &half), LARDER_BAD_ARGUMENT, "`free`");
     CHECK(given.releases == 2);
     filter = (larder_filter){.kind = LARDER_FILTER_ANY};

@@ -1,7 +1,6 @@
 //! Checkpoints of private pools: saving a layout, putting it back, and asking what is live.
 
 use crate::allocator::capture::Deferral;
-use crate::allocator::pools::about;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
@@ -22,7 +21,7 @@ impl Allocator {
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
         let mut shelf = self.enter(Level::All);
         let ready = shelf.record_deferred(&*self.device);
-        let mut saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(about(pool)));
+        let mut saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(Error::pool(pool)));
         drop(shelf);
         self.leave();
         if let Ok(checkpoint) = &mut saved {
@@ -39,7 +38,7 @@ impl Allocator {
     /// and whoever held one that is live again may have it back.
     pub fn restore_pool(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         if checkpoint.maker != self.serial {
-            return Err(about(checkpoint.pool())(PoolProblem::OtherAllocator));
+            return Err(Error::pool(checkpoint.pool())(PoolProblem::OtherAllocator));
         }
         let mut shelf = self.enter(Level::State);
         let restored = shelf.restore(&*self.device, checkpoint);
@@ -50,7 +49,7 @@ impl Allocator {
 
     /// Whether exactly these blocks of a private pool are live.
     pub fn pool_has_live(&self, pool: PoolId, expected: &[Addr]) -> Result<bool, Error> {
-        let live = self.lock().heap.live_in(pool).map_err(about(pool))?;
+        let live = self.lock().heap.live_in(pool).map_err(Error::pool(pool))?;
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         expected.dedup();
@@ -60,7 +59,7 @@ impl Allocator {
 
 impl Shelf {
     fn restore(&mut self, device: &dyn Device, checkpoint: &Checkpoint) -> Result<Restored, Error> {
-        let used = self.heap.plan_restore(checkpoint).map_err(about(checkpoint.pool()))?;
+        let used = self.heap.plan_restore(checkpoint).map_err(Error::pool(checkpoint.pool()))?;
         let freed: Vec<Addr> = used.iter().map(|&block| self.heap.addr_of(block)).collect();
         self.free_used(device, &used)?;
         let mut restored = self.heap.restore(checkpoint);
@@ -106,5 +105,5 @@ impl Shelf {
 
 /// A checkpoint given to a pool that it is not of.
 pub(super) fn check_owner(pool: PoolId, checkpoint: &Checkpoint) -> Result<(), Error> {
-    if checkpoint.pool() == pool { Ok(()) } else { Err(about(pool)(PoolProblem::OtherPool)) }
+    if checkpoint.pool() == pool { Ok(()) } else { Err(Error::pool(pool)(PoolProblem::OtherPool)) }
 }

@@ -3,16 +3,17 @@
 use larder_lock::TurnGuard;
 
 use crate::allocator::pages::reserve;
-use crate::allocator::pools::{Hold, panicked};
+use crate::allocator::pools::Hold;
+use crate::allocator::sources::panicked;
 use crate::allocator::{Allocator, Shelf};
-use crate::device::{DeviceError, MemoryInfo};
+use crate::device::MemoryInfo;
 use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
 use crate::policy::Policy;
 use crate::record::{Record, caught};
-use crate::types::{Addr, Span};
+use crate::types::Addr;
 
 /// What came of asking the device.
 pub(super) enum Grown {
@@ -26,7 +27,7 @@ pub(super) enum Grown {
 
 /// Why the ladder ends without memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     /// There is none, and all that could be tried was.
     NoRoom,
     /// There is none, and a capture kept the last rung from being tried.
@@ -171,14 +172,9 @@ impl Allocator {
                     shelf.tick(&*self.device);
                     given
                 };
-                match given {
-                    Ok(addr) => {
-                        let span = Span::new(addr, size_bytes);
-                        shelf.check_source(source, span, want.stream)?;
-                        Grown::Served(shelf.heap.take_segment(want, span))
-                    }
-                    Err(DeviceError::OutOfMemory) => Grown::NoRoom,
-                    Err(error) => return Err(Error::Device { call: "allocate memory", error }),
+                match shelf.take_in(source.as_ref(), size_bytes, want.stream, given)? {
+                    Some(span) => Grown::Served(shelf.heap.take_segment(want, span)),
+                    None => Grown::NoRoom,
                 }
             }
         };
@@ -219,7 +215,7 @@ impl Allocator {
 
     /// No rung is left: counts the failure, gathers the numbers, and tells the observers once the
     /// lock is dropped.
-    fn give_up(
+    pub(super) fn give_up(
         &self,
         mut shelf: TurnGuard<'_, Shelf>,
         want: &Want,

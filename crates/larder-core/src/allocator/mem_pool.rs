@@ -6,12 +6,14 @@ use std::thread;
 
 use crate::allocator::Allocator;
 use crate::allocator::checkpoint::check_owner;
+use crate::allocator::symmetric::{Exchange, SequenceState, SymmetricOptions};
 use crate::error::Error;
 use crate::heap::Filter;
 use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::states::{PoolStats, SegmentState};
-use crate::source::SegmentSource;
-use crate::types::{Addr, PoolId};
+use crate::sequence::Position;
+use crate::source::{SegmentSource, SourceCounts};
+use crate::types::{Addr, PoolId, Span};
 
 /// A private pool of memory. Dropping it gives its cached memory back; blocks that are still live
 /// stay good, and their memory goes back when they are freed and a cache is emptied.
@@ -49,6 +51,23 @@ impl MemPool {
     ) -> Result<MemPool, Error> {
         let id = allocator.name_pool();
         allocator.add_pool_with_source(id, source)?;
+        Ok(MemPool { allocator: allocator.clone(), id })
+    }
+
+    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and frees alone,
+    /// whatever addresses the source gives and whatever streams are doing. Ranks that make the same calls have
+    /// every block in the same segment at the same offset, and [`MemPool::seal`] proves it, or tells all of
+    /// them the first call that differs.
+    ///
+    /// Its memory is ordered by the default stream: requests on other streams wait for it, and it waits for
+    /// them when they free. Its segments stay until [`MemPool::trim`], or until the pool is dropped.
+    pub fn symmetric(
+        allocator: &Arc<Allocator>,
+        source: Arc<dyn SegmentSource>,
+        options: SymmetricOptions,
+    ) -> Result<MemPool, Error> {
+        let id = allocator.name_pool();
+        allocator.add_symmetric_pool(id, source, options)?;
         Ok(MemPool { allocator: allocator.clone(), id })
     }
 
@@ -111,6 +130,40 @@ impl MemPool {
     pub fn restore(&self, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         check_owner(self.id, checkpoint)?;
         self.allocator.restore_pool(checkpoint)
+    }
+
+    /// What its source was asked for so far; none if it has no source of its own.
+    pub fn source_counts(&self) -> Option<SourceCounts> {
+        self.allocator.source_counts(self.id)
+    }
+
+    /// Compares the calls of all ranks of a symmetric pool. See [`Allocator::seal_pool`].
+    pub fn seal(
+        &self,
+        mut exchange: impl FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String>,
+    ) -> Result<u64, Error> {
+        let exchange: Exchange<'_> = &mut exchange;
+        self.allocator.seal_pool(self.id, exchange)
+    }
+
+    /// Gives back the empty segments of a symmetric pool. See [`Allocator::trim_pool`].
+    pub fn trim(&self) -> Result<u64, Error> {
+        self.allocator.trim_pool(self.id)
+    }
+
+    /// Where a live block lies in this symmetric pool: the same on every rank that made the same calls.
+    pub fn position_of(&self, addr: Addr) -> Result<Position, Error> {
+        self.allocator.position_of(addr)
+    }
+
+    /// The segments of a symmetric pool, with their numbers, in the order in which they came.
+    pub fn symmetric_segments(&self) -> Result<Vec<(u64, Span)>, Error> {
+        self.allocator.symmetric_segments(self.id)
+    }
+
+    /// How many calls a symmetric pool has seen, and their hash.
+    pub fn sequence(&self) -> Result<SequenceState, Error> {
+        self.allocator.sequence_of(self.id)
     }
 
     /// Whether exactly these of its blocks are live.

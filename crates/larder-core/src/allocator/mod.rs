@@ -16,7 +16,9 @@ mod pools;
 pub mod share;
 mod share_bytes;
 mod sightings;
+mod sources;
 mod streams;
+pub mod symmetric;
 mod tight;
 
 use std::collections::HashMap;
@@ -36,7 +38,6 @@ use crate::policy::Policy;
 use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::Stats;
-use crate::source::SegmentSource;
 use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
 use capture::{CurrentStream, Walks};
 use events::EventPool;
@@ -46,6 +47,7 @@ use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
 use sightings::Sightings;
+use sources::Sourced;
 use tight::Ruin;
 
 /// A caching allocator for one device. It can be shared between threads.
@@ -80,7 +82,7 @@ struct Shelf {
     orphans: Vec<Orphan>,
     ruins: Vec<Ruin>,
     /// For each private pool with a source of its own, that source.
-    sources: HashMap<PoolId, Arc<dyn SegmentSource>>,
+    sources: HashMap<PoolId, Sourced>,
     /// For each open scope that chooses by a function, that function.
     functions: HashMap<PoolId, FilterFunction>,
     walks: Walks,
@@ -189,6 +191,9 @@ impl Allocator {
             }
             shelf.heap.want(size_bytes, stream)
         };
+        if let Some(pool) = shelf.heap.symmetric_for(&want) {
+            return self.serve_symmetric(shelf, &want, pool);
+        }
         match shelf.heap.take(&want) {
             Some(addr) => Ok(addr),
             None => match shelf.take_from_others(&*self.device, &want)? {
@@ -227,6 +232,9 @@ impl Allocator {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
+        if let Some(pool) = shelf.heap.symmetric_of(block) {
+            return shelf.free_symmetric(&*self.device, pool, block);
+        }
         if shelf.heap.uses(block).is_empty() {
             shelf.heap.put(block);
             Ok(())
@@ -245,15 +253,25 @@ impl Allocator {
         }
         let mut shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        shelf.note_use(&*self.device, block, stream)
+        shelf.note_use(&*self.device, block, stream)?;
+        let Some(pool) = shelf.heap.pool_of(block) else { return Ok(()) };
+        let span = Span::new(addr, shelf.heap.size_of(block));
+        let told =
+            shelf.tell_source(pool, "note a use", |source| source.record_stream(span, stream));
+        drop(shelf);
+        caught::go_on();
+        told
     }
 
     /// Waits for all events and gives everything cached back to the device. While a capture is on
     /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
-        let result = self.enter(Level::All).empty(&*self.device);
+        let mut shelf = self.enter(Level::All);
+        let emptied = shelf.empty(&*self.device);
+        let reset = shelf.tell_sources("reset", |source| source.reset());
+        drop(shelf);
         self.leave();
-        result
+        emptied.and(reset)
     }
 
     /// All statistics.
@@ -297,8 +315,15 @@ impl Allocator {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::BadFraction(fraction));
         }
-        self.lock().heap.set_fraction(fraction);
-        Ok(())
+        let mut shelf = self.lock();
+        let told = shelf
+            .tell_sources("take a memory fraction", |source| source.set_memory_fraction(fraction));
+        if told.is_ok() {
+            shelf.heap.set_fraction(fraction);
+        }
+        drop(shelf);
+        caught::go_on();
+        told
     }
 
     /// The part of the device that may be held.
@@ -312,7 +337,11 @@ impl Allocator {
     pub fn base_allocation(&self, addr: Addr) -> Result<Span, Error> {
         let shelf = self.lock();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        shelf.heap.base(block).ok_or(Error::NoBaseAllocation(addr))
+        let segment = shelf.heap.base(block).ok_or(Error::NoBaseAllocation(addr))?;
+        let base = shelf.base_by_source(block, segment);
+        drop(shelf);
+        caught::go_on();
+        base
     }
 
     /// How many bytes a live block has: what was asked for, rounded up.
@@ -390,7 +419,9 @@ impl Allocator {
 
     /// Checks every invariant of the heap; for tests. Says in one sentence what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        self.lock().heap.check()
+        let shelf = self.lock();
+        shelf.heap.check()?;
+        shelf.check_sources()
     }
 
     /// Registers a callback that is run whenever no cached block fits, and says whether it freed

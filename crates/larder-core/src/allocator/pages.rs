@@ -114,7 +114,7 @@ impl Shelf {
         for &step in plan {
             match step {
                 Release::Segment(id) => {
-                    self.free_segment(device, id).map_err(Error::device("free memory"))?;
+                    self.free_segment(device, id)?;
                     self.tick(device);
                     self.heap.commit_release(id);
                 }
@@ -152,12 +152,12 @@ impl Shelf {
     }
 
     /// Gives a whole segment back to where it came from.
-    fn free_segment(&self, device: &dyn Device, id: SegmentId) -> Result<(), DeviceError> {
-        let span = self.heap.segment_span(id);
-        match self.heap.source_of(id).and_then(|pool| self.sources.get(&pool)) {
-            Some(source) => source.free(span, self.heap.segment_stream(id)),
-            None => device.free(span.addr),
+    fn free_segment(&mut self, device: &dyn Device, id: SegmentId) -> Result<(), Error> {
+        if self.return_to_source(id)? {
+            return Ok(());
         }
+        let span = self.heap.segment_span(id);
+        device.free(span.addr).map_err(Error::device("free memory"))
     }
 
     /// Unmaps the pages of a plan, once the work that may use them is done: unlike a plain free,

@@ -2,43 +2,21 @@
 
 use std::sync::Arc;
 
+use crate::allocator::sources::Sourced;
 use crate::allocator::{Allocator, Shelf};
-use crate::device::{Device, DeviceError};
+use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::private::Rule;
 use crate::heap::states::{PoolStats, SegmentState};
-use crate::heap::{Filter, Want};
+use crate::heap::{Filter, Heap, Want};
 use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::ByPool;
 use crate::source::SegmentSource;
-use crate::types::{Addr, PoolId, Span, StreamId};
-
-/// All addresses of blocks are multiples of this, so those of segments have to be.
-const SEGMENT_ALIGNMENT: u64 = 512;
+use crate::types::{DeviceIndex, PoolId, StreamId};
 
 /// Says of a request's stream whether a scope takes the request.
 pub(super) type FilterFunction = Box<dyn Fn(StreamId) -> bool + Send>;
-
-/// A private pool's source of segments.
-pub(super) type PoolSource = (PoolId, Arc<dyn SegmentSource>);
-
-/// A source whose panics do not go through the heap: to the allocator they are refusals.
-struct Calm(Arc<dyn SegmentSource>);
-
-impl SegmentSource for Calm {
-    fn alloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, DeviceError> {
-        caught::catch(|| self.0.alloc(size_bytes, stream)).unwrap_or_else(|| Err(panicked()))
-    }
-
-    fn free(&self, segment: Span, stream: StreamId) -> Result<(), DeviceError> {
-        caught::catch(|| self.0.free(segment, stream)).unwrap_or_else(|| Err(panicked()))
-    }
-}
-
-pub(super) fn panicked() -> DeviceError {
-    DeviceError::Other { code: 0, text: "what was asked for memory panicked".to_owned() }
-}
 
 /// A request under way keeps its pool from being forgotten: it may drop the lock, and come back with
 /// a segment for it. This shows in no count of uses.
@@ -72,11 +50,6 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Names the pool in an error about it.
-pub(super) fn about(pool: PoolId) -> impl FnOnce(PoolProblem) -> Error {
-    move |problem| Error::Pool { pool, problem }
-}
-
 impl Allocator {
     /// A name for a pool that a program makes, (0, n). It makes no pool.
     pub fn name_pool(&self) -> PoolId {
@@ -102,10 +75,14 @@ impl Allocator {
         pool: PoolId,
         source: Arc<dyn SegmentSource>,
     ) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        shelf.heap.add_pool_with_source(pool).map_err(about(pool))?;
-        shelf.sources.insert(pool, Arc::new(Calm(source)));
-        Ok(())
+        let result = {
+            let mut shelf = self.lock();
+            shelf.add_sourced(pool, source, self.device_index(), |heap| {
+                heap.add_pool_with_source(pool)
+            })
+        };
+        caught::go_on();
+        result
     }
 
     /// The bytes held of the device for each private pool that ever held any, those of pools that
@@ -126,13 +103,24 @@ impl Allocator {
 
     /// Makes a private pool, or adds a use of it.
     pub fn add_pool_use(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.add_pool_use(pool).map_err(about(pool))
+        self.lock().heap.add_pool_use(pool).map_err(Error::pool(pool))
     }
 
     /// Drops a use of a private pool. When the last is dropped, the pool's memory may go back to
     /// the device; it does so when a cache is emptied next.
     pub fn drop_pool_use(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.drop_pool_use(pool).map_err(about(pool))
+        let result = {
+            let mut shelf = self.lock();
+            let dropped = shelf.heap.drop_pool_use(pool).map_err(Error::pool(pool));
+            match dropped {
+                Ok(()) if shelf.heap.pool_uses(pool) == Some(0) => {
+                    shelf.tell_source(pool, "release a pool", |source| source.release_pool(pool))
+                }
+                dropped => dropped,
+            }
+        };
+        caught::go_on();
+        result
     }
 
     /// How many uses a private pool has; none if there is no such pool.
@@ -151,8 +139,10 @@ impl Allocator {
     /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
         let mut shelf = self.lock();
-        shelf.heap.open_scope(pool, Rule::Filter(filter)).map_err(about(pool))?;
+        shelf.open_scope(pool, Rule::Filter(filter))?;
         shelf.scope_opened(pool, Some(filter));
+        drop(shelf);
+        caught::go_on();
         Ok(())
     }
 
@@ -169,7 +159,7 @@ impl Allocator {
         let takes = move |stream| caught::catch(|| takes(stream)).unwrap_or(false);
         let takes: FilterFunction = Box::new(takes);
         let mut shelf = self.lock();
-        shelf.heap.open_scope(pool, Rule::Function).map_err(about(pool))?;
+        shelf.open_scope(pool, Rule::Function)?;
         shelf.functions.insert(pool, takes);
         shelf.scope_opened(pool, None);
         Ok(())
@@ -178,11 +168,12 @@ impl Allocator {
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.enter(Level::All);
-        let result = shelf.heap.close_scope(pool).map_err(about(pool));
+        let mut result = shelf.heap.close_scope(pool).map_err(Error::pool(pool));
         let mut function = None;
         if result.is_ok() {
             function = shelf.functions.remove(&pool);
             shelf.scope_closed(&*self.device, pool);
+            result = shelf.tell_source(pool, "end a scope", |source| source.end_pool(pool));
         }
         drop(shelf);
         drop(function);
@@ -192,12 +183,12 @@ impl Allocator {
 
     /// Whether the pool lends its free blocks to requests that would run out of memory.
     pub fn set_pool_use_on_oom(&self, pool: PoolId, on: bool) -> Result<(), Error> {
-        self.lock().heap.set_use_on_oom(pool, on).map_err(about(pool))
+        self.lock().heap.set_use_on_oom(pool, on).map_err(Error::pool(pool))
     }
 
     /// The pool's blocks are never split from now on.
     pub fn set_pool_no_split(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.set_no_split(pool).map_err(about(pool))
+        self.lock().heap.set_no_split(pool).map_err(Error::pool(pool))
     }
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
@@ -224,6 +215,32 @@ impl Shelf {
         self.empty_private(device, pool, None)
     }
 
+    /// Makes a pool with a source, or neither.
+    pub(super) fn add_sourced(
+        &mut self,
+        pool: PoolId,
+        source: Arc<dyn SegmentSource>,
+        device: DeviceIndex,
+        add: impl FnOnce(&mut Heap) -> Result<(), PoolProblem>,
+    ) -> Result<(), Error> {
+        self.heap.check_new(pool).map_err(Error::pool(pool))?;
+        let began = Sourced::new(source, device);
+        let sourced = began.map_err(|error| Error::Source { pool, call: "begin", error })?;
+        add(&mut self.heap).map_err(Error::pool(pool))?;
+        self.keep_source(pool, sourced);
+        Ok(())
+    }
+
+    /// Opens a scope, unless the pool's source objects.
+    fn open_scope(&mut self, pool: PoolId, rule: Rule) -> Result<(), Error> {
+        self.heap.open_scope(pool, rule).map_err(Error::pool(pool))?;
+        let told = self.tell_source(pool, "begin a scope", |source| source.begin_pool(pool));
+        told.inspect_err(|_| {
+            let _ = self.heap.close_scope(pool);
+            let _ = self.heap.drop_pool_use(pool);
+        })
+    }
+
     /// Gives out a name that no pool has.
     fn name(&mut self, next: impl Fn(&mut (u64, u64)) -> PoolId) -> PoolId {
         loop {
@@ -232,29 +249,6 @@ impl Shelf {
                 return id;
             }
         }
-    }
-
-    /// The source of segments for a request, if its pool has one of its own.
-    pub(super) fn source_for(&self, want: &Want) -> Option<PoolSource> {
-        let pool = self.heap.source_for(want)?;
-        Some((pool, self.sources.get(&pool)?.clone()))
-    }
-
-    /// Refuses what a pool's source should not have given.
-    pub(super) fn check_source(
-        &self,
-        source: Option<PoolSource>,
-        span: Span,
-        stream: StreamId,
-    ) -> Result<(), Error> {
-        let Some((pool, source)) = source else { return Ok(()) };
-        let fits = span.addr.0 != 0 && span.addr.0.is_multiple_of(SEGMENT_ALIGNMENT);
-        if fits && span.addr.0.checked_add(span.size_bytes).is_some() && !self.heap.overlaps(span) {
-            return Ok(());
-        }
-        // Whatever it says to that, the segment is not ours.
-        let _ = source.free(span, stream);
-        Err(about(pool)(PoolProblem::BadSegment(span.addr)))
     }
 
     /// Empties the default pools, unless a capture is on, and all pools that nobody uses.
@@ -281,7 +275,11 @@ impl Shelf {
             self.release_for(device, &plan, own)?;
         }
         for pool in self.heap.released_pools() {
-            self.empty_private(device, pool, own)?;
+            // What all ranks give back together goes when the program says so, and not when one of them is
+            // short of memory.
+            if own.is_none() || !self.is_collective(pool) {
+                self.empty_private(device, pool, own)?;
+            }
         }
         self.heap.forget_idle_streams();
         Ok(())
@@ -295,6 +293,9 @@ impl Shelf {
         own: Option<StreamId>,
     ) -> Result<(), Error> {
         let plan = self.heap.plan_release_private(pool);
+        if !plan.is_empty() {
+            self.finish_symmetric(device, pool)?;
+        }
         self.release_for(device, &plan, own)?;
         if let Some(bare) = self.heap.plan_retirement(pool) {
             self.release(device, &bare)?;

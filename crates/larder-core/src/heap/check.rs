@@ -62,6 +62,7 @@ impl Heap {
         self.check_pending()?;
         self.check_contexts()?;
         self.check_tenants()?;
+        self.check_symmetric()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
         ensure!(
             reserved as u64 == self.reserved_bytes,
@@ -186,9 +187,9 @@ impl Heap {
             ensure!(self.live(block.addr).is_none(), "{id:?} is found by address though not live");
         }
         let has_uses = !self.pending.uses(id).is_empty();
-        let is_tenant = segment.is_view() && block.state == State::Live;
+        let is_told = block.state == State::Live && (segment.is_view() || self.is_symmetric(id));
         ensure!(
-            (has_uses || is_tenant) == block.used_elsewhere,
+            (has_uses || is_told) == block.used_elsewhere,
             "{id:?} is wrong about its use elsewhere"
         );
         Ok(())
@@ -239,7 +240,7 @@ impl Heap {
         let Pool { kind, owner, .. } = self.pools.pool(pool);
         match owner {
             None => pool == PoolIndex::default_for(*kind),
-            Some(id) => self.privates.get(*id).is_some_and(|private| private.pool(*kind) == pool),
+            Some(id) => self.privates.parts(*id).contains(&pool),
         }
     }
 

@@ -69,6 +69,9 @@ impl Heap {
     /// A private pool that may be saved and put back.
     fn pool_in_use(&self, id: PoolId) -> Result<&Private, PoolProblem> {
         let private = self.privates.get(id).ok_or(PoolProblem::Unknown)?;
+        if private.symmetric {
+            return Err(PoolProblem::Symmetric);
+        }
         if private.is_released() { Err(PoolProblem::Released) } else { Ok(private) }
     }
 

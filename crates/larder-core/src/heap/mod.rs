@@ -26,6 +26,7 @@ pub(crate) mod segment;
 mod shelving;
 pub mod size;
 pub mod states;
+pub(crate) mod symmetric;
 mod taking;
 mod telling;
 pub(crate) mod tight;

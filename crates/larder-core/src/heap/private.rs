@@ -7,6 +7,7 @@ use std::thread::ThreadId;
 use crate::error::PoolProblem;
 use crate::heap::ids::PoolIndex;
 use crate::heap::name_table::NameTable;
+use crate::heap::symmetric::Symmetric;
 use crate::record::stats::{ByPool, Counter};
 use crate::types::{PoolId, PoolKind, StreamId};
 
@@ -55,6 +56,8 @@ pub(crate) struct Private {
     pub(crate) held: u32,
     /// Its segments come from a source of its own.
     pub(crate) own_source: bool,
+    /// Its placement follows from the calls that all ranks make.
+    pub(crate) symmetric: bool,
     /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
     pub(crate) growths: i64,
 }
@@ -83,6 +86,8 @@ pub(crate) struct Privates {
     pub(crate) lenders: NameTable,
     /// Those whose blocks are never split. As in PyTorch that goes by the name, too.
     pub(crate) unsplit: BTreeSet<PoolId>,
+    /// What the symmetric ones know besides.
+    pub(crate) symmetric: BTreeMap<PoolId, Symmetric>,
     /// Those that nobody uses any more. A policy may keep their names when they are gone.
     pub(crate) released: NameTable,
     /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on
@@ -110,7 +115,16 @@ impl Privates {
         if !keeps_name {
             self.released.remove(id);
         }
+        self.symmetric.remove(&id);
         self.pools.remove(&id)
+    }
+
+    /// All the pools that a private pool is made of: its two, and one for each segment of a symmetric one, in
+    /// the order in which the segments came.
+    pub(crate) fn parts(&self, id: PoolId) -> Vec<PoolIndex> {
+        let Some(private) = self.pools.get(&id) else { return Vec::new() };
+        let plots = self.symmetric.get(&id).into_iter().flat_map(Symmetric::pools);
+        [private.small, private.large].into_iter().chain(plots).collect()
     }
 
     /// All of them, by name.

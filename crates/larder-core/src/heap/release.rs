@@ -205,7 +205,9 @@ impl Heap {
         self.blocks.remove(first);
         self.segments.remove(id);
         self.reserved_bytes -= span.size_bytes;
-        self.count_reserved(self.pools.lane(lane).pool, -(span.size_bytes as i64));
+        let pool = self.pools.lane(lane).pool;
+        self.count_reserved(pool, -(span.size_bytes as i64));
+        self.forget_plot(pool);
     }
 
     /// The whole pages inside a free block, if there are any.

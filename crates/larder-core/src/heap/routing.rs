@@ -1,9 +1,10 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
 use crate::error::PoolProblem;
-use crate::heap::ids::{PoolIndex, SegmentId};
+use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
 use crate::heap::private::{Caller, Private, Rule};
 use crate::heap::release::Release;
+use crate::heap::symmetric::Symmetric;
 use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind};
@@ -54,24 +55,30 @@ impl Heap {
             private.uses += 1;
             return Ok(());
         }
-        self.add_private(id, false);
+        self.add_private(id, false, false);
         Ok(())
     }
 
     /// Makes a private pool whose segments come from a source of its own. They are never
     /// expandable.
     pub(crate) fn add_pool_with_source(&mut self, id: PoolId) -> Result<(), PoolProblem> {
+        self.check_new(id)?;
+        self.add_private(id, true, false);
+        Ok(())
+    }
+
+    /// Whether a private pool of this name can be made.
+    pub(crate) fn check_new(&self, id: PoolId) -> Result<(), PoolProblem> {
         if id == PoolId::NONE {
             return Err(PoolProblem::NoName);
         }
         if self.privates.get(id).is_some() {
             return Err(PoolProblem::Exists);
         }
-        self.add_private(id, true);
         Ok(())
     }
 
-    fn add_private(&mut self, id: PoolId, own_source: bool) {
+    pub(super) fn add_private(&mut self, id: PoolId, own_source: bool, symmetric: bool) {
         let small = self.pools.add(PoolKind::Small, Some(id));
         let large = self.pools.add(PoolKind::Large, Some(id));
         for pool in [small, large] {
@@ -79,7 +86,8 @@ impl Heap {
             half.never_expands = own_source;
             half.no_split = self.privates.unsplit.contains(&id);
         }
-        let private = Private { small, large, uses: 1, held: 0, own_source, growths: 0 };
+        let (uses, held, growths) = (1, 0, 0);
+        let private = Private { small, large, uses, held, own_source, symmetric, growths };
         self.privates.insert(id, private);
     }
 
@@ -95,6 +103,11 @@ impl Heap {
 
     fn with_source(&self, owner: Option<PoolId>) -> Option<PoolId> {
         owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.own_source))
+    }
+
+    /// The private pool that a block belongs to.
+    pub(crate) fn pool_of(&self, id: BlockId) -> Option<PoolId> {
+        self.owner_of(self.blocks[id].segment)
     }
 
     /// The private pool that a segment belongs to.
@@ -190,7 +203,10 @@ impl Heap {
         if !on && self.privates.lenders.remove(id) {
             return Ok(());
         }
-        self.privates.get_mut(id)?;
+        // What it lent would lie where no other rank has it.
+        if self.privates.get_mut(id)?.symmetric {
+            return Err(PoolProblem::Symmetric);
+        }
         if on {
             self.privates.lenders.add(id);
         }
@@ -199,9 +215,13 @@ impl Heap {
 
     /// The pool's blocks are never split from now on, nor are those of a later pool of its name.
     pub(crate) fn set_no_split(&mut self, id: PoolId) -> Result<(), PoolProblem> {
-        let private = *self.privates.get_mut(id)?;
+        let is_bound = self.privates.symmetric.get(&id).is_some_and(Symmetric::has_begun);
+        if is_bound {
+            return Err(PoolProblem::Symmetric);
+        }
+        self.privates.get_mut(id)?;
         self.privates.unsplit.insert(id);
-        for pool in [private.small, private.large] {
+        for pool in self.privates.parts(id) {
             self.pools.pool_mut(pool).no_split = true;
         }
         Ok(())
@@ -209,7 +229,7 @@ impl Heap {
 
     /// Bytes in free blocks of private pools.
     pub(crate) fn private_free_bytes(&self) -> u64 {
-        let pools = self.privates.iter().flat_map(|(_, private)| [private.small, private.large]);
+        let pools = self.privates.iter().flat_map(|(id, _)| self.privates.parts(id));
         let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
         let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
         free.map(|id| self.blocks[id].size_bytes).sum()
@@ -222,15 +242,14 @@ impl Heap {
 
     /// All that a private pool can give back, small before large.
     pub(crate) fn plan_release_private(&self, id: PoolId) -> Vec<Release> {
-        let pools = self.privates.get(id).map(|private| [private.small, private.large]);
-        pools.map_or(Vec::new(), |pools| self.plan_release_of(&pools))
+        self.plan_release_of(&self.privates.parts(id))
     }
 
     /// What is left to give back before a released pool can be forgotten: addresses without pages.
     /// None if it still has memory, or if a request for it is under way.
     pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
-        let private = self.privates.get(id).filter(|private| private.held == 0)?;
-        let pools = [private.small, private.large];
+        self.privates.get(id).filter(|private| private.held == 0)?;
+        let pools = self.privates.parts(id);
         let bare = self.plan_release_bare(&pools);
         let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
         (segments == bare.len()).then_some(bare)

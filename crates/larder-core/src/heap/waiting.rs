@@ -57,7 +57,7 @@ impl Heap {
             events.extend(self.event_done(stream, 0));
         }
         for block in self.pending.forget_uses(stream) {
-            self.blocks[block].used_elsewhere = self.is_tenant(block);
+            self.blocks[block].used_elsewhere = self.is_tenant(block) || self.is_symmetric(block);
         }
         self.pools.retire(stream);
         self.forget_gone_streams();

@@ -460,6 +460,11 @@ impl History {
         self.context_of(owner).map(|context| self.contexts.get(context).clone())
     }
 
+    /// The context of the call under way, to be kept by somebody else.
+    pub(crate) fn share_own_context(&self) -> Option<Arc<dyn Context>> {
+        self.scene.0.context.map(|context| self.contexts.get(context).clone())
+    }
+
     pub(crate) fn annotate(&mut self, name: &str, stage: Stage) {
         let Some(wishes) = &self.wishes else { return };
         if self.annotations.len() >= wishes.max_entries.max(1) {

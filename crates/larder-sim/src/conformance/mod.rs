@@ -1,4 +1,4 @@
-//! The checks that any `Device` must pass.
+//! The checks that any `Device` must pass, and in [`sources`] those for any source of segments.
 //!
 //! Every promise that the `Device` trait makes in words is a named check here, so that a device
 //! that breaks one is told which. The simulated GPU runs them in its own tests; a device over real
@@ -22,6 +22,7 @@ mod pages;
 mod places;
 mod plain;
 mod sharing;
+pub mod sources;
 
 /// What the checks need besides the device, and what differs from one to the next.
 pub trait Drive {
@@ -126,7 +127,7 @@ pub struct Failure {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the device fails '{}': {}", self.check, self.text)
+        write!(f, "it fails '{}': {}", self.check, self.text)
     }
 }
 

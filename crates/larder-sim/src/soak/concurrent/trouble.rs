@@ -43,6 +43,7 @@ pub(super) fn excuse(error: &Error) -> Result<(), String> {
     match error {
         Error::OutOfMemory(_) => Ok(()),
         Error::Device { error: DeviceError::Other { code, .. }, .. }
+        | Error::Source { error: DeviceError::Other { code, .. }, .. }
             if [FAULT_CODE, QUARRY_CODE].contains(code) =>
         {
             Ok(())
