@@ -24,7 +24,7 @@ function waits(band: Band): string {
 /** The lines of a band: what, and how it is. */
 export function lines(facts: Facts, band: Band): [string, string][] {
   const { stream, pool } = facts.lanes[band.lane];
-  const size = band.asked === band.size ? "" : ` (asked for ${bytes(band.asked)})`;
+  const size = band.asked === band.size ? "" : `, of which ${number(band.asked)} bytes were asked for`;
   const all: [string, string][] = [
     ["size", `${bytes(band.size)}${size}`],
     ["stream", String(stream)],

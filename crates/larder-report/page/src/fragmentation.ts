@@ -111,24 +111,32 @@ export class Fragmentation {
     this.fillPins(runs.filter(({ size }) => size < asked || asked === 0));
   }
 
+  /** Runs that are alike in all that the table says are one line of it. */
   private fillRuns(runs: ReturnType<typeof freeRuns>, asked: number): void {
     const { facts } = this.state.side.run;
-    const table = element("free-runs");
-    const head = made("tr");
-    for (const word of ["free run", "", "stream", "pool", "of a segment of", "pinned by", "since event"]) head.append(made("th", "", word));
-    const rows = runs.slice(0, ROWS).map(({ segment, size, pins }) => {
-      const row = made("tr");
+    const groups = new Map<string, { count: number; size: number; cells: string[] }>();
+    for (const { segment, size, pins } of runs) {
       const { stream, pool } = facts.lanes[segment.lane];
       const oldest = [...pins].sort((one, other) => one.begin - other.begin);
-      const verdict = pins.length === 0 ? "nothing: the whole segment" : oldest.map((pin) => bytes(pin.size)).join(" and ");
-      const isSmall = size < asked;
-      row.append(made("td", "", bytes(size)), made("td", isSmall ? "small" : "", isSmall ? "too small" : ""));
-      row.append(made("td", "", String(stream)), made("td", "", pool), made("td", "", bytes(segment.size)));
-      row.append(made("td", "", verdict), made("td", "", oldest.map((pin) => number(pin.begin)).join(", ")));
+      const verdict = pins.length === 0 ? "nothing: the whole segment is free" : oldest.map((pin) => bytes(pin.size)).join(" and ");
+      const since = oldest.map((pin) => number(pin.begin)).join(", ");
+      const cells = [bytes(size), size < asked ? "too small" : "", String(stream), pool, bytes(segment.size), verdict, since];
+      const key = cells.join("|");
+      const group = groups.get(key) ?? { count: 0, size, cells };
+      group.count += 1;
+      groups.set(key, group);
+    }
+    const table = element("free-runs");
+    const head = made("tr");
+    for (const word of ["runs", "size", "", "stream", "pool", "of a segment of", "pinned by", "since event"]) head.append(made("th", "", word));
+    const rows = [...groups.values()].slice(0, ROWS).map(({ count, cells }) => {
+      const row = made("tr");
+      row.append(made("td", "", number(count)));
+      cells.forEach((cell, at) => row.append(made("td", at === 1 ? "small" : "", cell)));
       return row;
     });
-    const caption = runs.length > ROWS ? `The largest ${ROWS} of ${number(runs.length)} free runs` : "Free runs, the largest first";
-    table.replaceChildren(made("caption", "", caption), head, ...rows);
+    const more = groups.size > ROWS ? `, ${ROWS} of ${number(groups.size)} lines` : "";
+    table.replaceChildren(made("caption", "", `${plural(runs.length, "free run")}, the largest first${more}`), head, ...rows);
   }
 
   /** The active blocks beside runs that are too small, oldest first. */

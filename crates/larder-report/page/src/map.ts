@@ -188,7 +188,7 @@ export class SegmentMap {
     else this.tip.append(made("div", "", `at ${address(part.addr)}`));
     const kind = segment.isExpandable ? "expandable segment" : "segment";
     this.tip.append(made("div", "faint", `${kind} of ${bytes(segment.size)} at ${address(segment.addr)}`));
-    const box = this.canvas.parentElement!.getBoundingClientRect();
+    const box = this.tip.parentElement!.getBoundingClientRect();
     const x = event.clientX - box.left;
     this.tip.style.left = `${Math.max(0, Math.min(box.width - this.tip.offsetWidth - 4, x + 14))}px`;
     this.tip.style.top = `${event.clientY - box.top + 16}px`;
@@ -226,6 +226,7 @@ export class SegmentMap {
     line.textContent = `${bytes(held)} held in ${plural(this.segments.length, "segment")}: ${bytes(sums("live"))} live, ${bytes(sums("waiting"))} waiting, ${bytes(sums("free"))} free${views}`;
     line.dataset.held = String(held);
     line.dataset.live = String(sums("live") + this.elsewhere);
+    line.dataset.active = String(sums("live") + sums("waiting") + this.elsewhere);
   }
 }
 

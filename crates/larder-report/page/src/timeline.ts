@@ -232,7 +232,10 @@ export class Timeline {
     const found = this.find(x, y);
     side.chosen = found >= 0 ? bandNumber(this.layout!, found) : undefined;
     state.tell("chosen");
-    state.setMoment(side, Math.floor(from + ((x - LEFT) / width) * (to - from)));
+    const pointed = Math.floor(from + ((x - LEFT) / width) * (to - from));
+    // A pixel may be many events wide; the moment is one at which the band is there.
+    const { begin, end } = side.chosen ?? { begin: 0, end: Infinity };
+    state.setMoment(side, Math.max(begin, Math.min(end - 1, pointed)));
     this.canvas.focus({ preventScroll: true });
   }
 
