@@ -10,6 +10,7 @@ mod command;
 mod gpu;
 mod headers;
 mod model;
+mod page;
 mod parity;
 mod peer;
 mod programs;
@@ -59,6 +60,9 @@ fn perform(task: Task) -> ExitCode {
         Task::Tight(traces) => {
             let cargo = Path::new(&runner.program);
             return done(bench::tight::run(&runner.root, cargo, traces.as_deref()));
+        }
+        Task::Page(what) => {
+            return done(page::run(&runner.root, Path::new(&runner.program), what));
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),
