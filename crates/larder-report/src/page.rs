@@ -37,7 +37,7 @@ pub fn write(subjects: &[Subject], mut out: &mut dyn Write) -> io::Result<()> {
         .zip(["a", "b"])
         .map(|(subject, prefix)| Side::of(subject, prefix))
         .collect::<io::Result<_>>()?;
-    let page = PAGE.replacen(TITLE, &title, 1);
+    let page = PAGE.replace(TITLE, &title);
     let (head, body) = page.split_once(FIRST).ok_or_else(|| unbuilt(FIRST))?;
     let (body, foot) = body.split_once(REST).ok_or_else(|| unbuilt(REST))?;
     out.write_all(head.as_bytes())?;

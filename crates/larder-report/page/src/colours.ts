@@ -107,6 +107,8 @@ export function spread(key: number): number {
 export function colourOf(facts: Facts, by: ColourBy): (piece: Piece, index: number) => number {
   switch (by) {
     case "stack":
+      // Where no stacks were recorded, sizes tell at least something apart.
+      if (facts.stacks.length === 0) return colourOf(facts, "size");
       return (piece, index) => spread(piece.stack[index] + 7);
     case "size":
       return (piece, index) => spread(piece.size[index]);

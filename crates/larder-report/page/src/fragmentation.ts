@@ -97,22 +97,23 @@ export class Fragmentation {
     const found = this.request();
     const asked = found ? found.growth[2] : 0;
     const small = runs.filter(({ size }) => size < asked);
+    const foreign = runs.filter(({ size, segment }) => size >= asked && segment.lane !== found?.growth[1]);
     const sum = (list: typeof runs) => list.reduce((sum, { size }) => sum + size, 0);
     element("free-sums").textContent = `At event ${number(moment)}: ${bytes(sum(runs))} free in ${plural(runs.length, "run")}, the largest ${bytes(runs[0]?.size ?? 0)}.`;
     if (found) {
       const { growth, isNext } = found;
       const lane = run.facts.lanes[growth[1]];
       const which = isNext ? "The next request that no free run could serve" : "The last request that no free run could serve";
-      element("free-request").textContent = `${which} came at event ${number(growth[0])}: ${bytes(asked)} on stream ${lane.stream}, ${lane.pool} pool. For it ${bytes(sum(small))} of what is free here lies in ${plural(small.length, "run")} that ${small.length === 1 ? "is" : "are"} too small.`;
+      element("free-request").textContent = `${which} came at event ${number(growth[0])}: ${bytes(asked)} on stream ${lane.stream}, ${lane.pool} pool. For it ${bytes(sum(small))} of what is free here lies in ${plural(small.length, "run")} that ${small.length === 1 ? "is" : "are"} too small, and ${bytes(sum(foreign))} is large enough but of another stream or pool.`;
     } else {
       element("free-request").textContent = "Every request was served by a free run.";
     }
-    this.fillRuns(runs, asked);
+    this.fillRuns(runs, asked, found?.growth[1] ?? -1);
     this.fillPins(runs.filter(({ size }) => size < asked || asked === 0));
   }
 
   /** Runs that are alike in all that the table says are one line of it. */
-  private fillRuns(runs: ReturnType<typeof freeRuns>, asked: number): void {
+  private fillRuns(runs: ReturnType<typeof freeRuns>, asked: number, lane: number): void {
     const { facts } = this.state.side.run;
     const groups = new Map<string, { count: number; size: number; cells: string[] }>();
     for (const { segment, size, pins } of runs) {
@@ -120,7 +121,8 @@ export class Fragmentation {
       const oldest = [...pins].sort((one, other) => one.begin - other.begin);
       const verdict = pins.length === 0 ? "nothing: the whole segment is free" : oldest.map((pin) => bytes(pin.size)).join(" and ");
       const since = oldest.map((pin) => number(pin.begin)).join(", ");
-      const cells = [bytes(size), size < asked ? "too small" : "", String(stream), pool, bytes(segment.size), verdict, since];
+      const where = segment.lane === lane ? "" : "of another stream or pool";
+      const cells = [bytes(size), size < asked ? "too small" : where, String(stream), pool, bytes(segment.size), verdict, since];
       const key = cells.join("|");
       const group = groups.get(key) ?? { count: 0, size, cells };
       group.count += 1;

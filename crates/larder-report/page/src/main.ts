@@ -27,10 +27,6 @@ function heading(state: State): void {
     const said = `policy ${facts.policy}, ${facts.settings}, a simulated GPU with ${facts.memory}; ${plural(facts.events, "event")}, ${plural(facts.allocations, "allocation")}`;
     line.append(made("span", "faint", said));
     place.append(line);
-    if (facts.is_recording && !facts.is_stock) {
-      const words = `This is how Larder's policy ${facts.policy} runs the program. For what stock PyTorch does, make the page with --policy torch-2.11.`;
-      if (index === 0) place.append(made("p", "faint small-print", words));
-    }
     if (facts.first_oom) {
       const box = made("details", "oom");
       box.append(made("summary", "", `${plural(facts.ooms, "request")} failed: out of memory. What the first one said`));
@@ -38,6 +34,11 @@ function heading(state: State): void {
       place.append(box);
     }
   });
+  const [{ run: { facts } }] = state.sides;
+  if (facts.is_recording && !facts.is_stock) {
+    const words = `This is how Larder's policy ${facts.policy} runs the program. For what stock PyTorch does, make the page with --policy torch-2.11.`;
+    place.append(made("p", "faint small-print", words));
+  }
 }
 
 /** The figures of the run, or of both and what lies between them. */

@@ -121,7 +121,7 @@ export class Timeline {
         for (let at = (bottom - 1) * columns + column, end = above * columns + column; at >= end; at -= columns) {
           if (at >= 0) pixels[at] = ink;
         }
-        if (bottom - above >= 3 && above >= 0) pixels[above * columns + column] = border;
+        if (bottom - above >= 2 && above >= 0) pixels[above * columns + column] = border;
       }
     }
     const short = inks().isDark ? 0xff4a443c : 0xffe6e0da;

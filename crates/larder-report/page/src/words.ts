@@ -69,6 +69,11 @@ export function tellingFrame(facts: Facts, stack: number): number {
   return own ?? python ?? named ?? frames[0];
 }
 
+/** The frame that says most of a stack, and the innermost one that a person would know. */
 export function stackName(facts: Facts, stack: number): string {
-  return stack < 0 ? "no stack recorded" : shortFrame(facts, tellingFrame(facts, stack));
+  if (stack < 0) return "no stack recorded";
+  const telling = tellingFrame(facts, stack);
+  const python = facts.stacks[stack].find((at) => facts.frames[at][1].endsWith(".py"));
+  const name = shortFrame(facts, telling);
+  return python === undefined || python === telling ? name : `${name} › ${shortFrame(facts, python)}`;
 }
