@@ -16,6 +16,7 @@ const ROWS = 60;
 export class Fragmentation {
   private readonly canvas = element<HTMLCanvasElement>("free");
   private isAsked = false;
+  private wasDrawn = false;
   private turn = 0;
 
   constructor(private readonly state: State) {
@@ -23,6 +24,8 @@ export class Fragmentation {
     state.on(["view", "theme", "moment", "side"], ask);
     state.on(["moment", "side"], () => void this.fill());
     new ResizeObserver(ask).observe(this.canvas);
+    // What is not on the screen is drawn when it comes there.
+    new IntersectionObserver(ask).observe(this.canvas);
     const plot = {
       canvas: this.canvas,
       get side(): Side {
@@ -52,9 +55,13 @@ export class Fragmentation {
   }
 
   private draw(): void {
-    const context = sized(this.canvas);
+    const box = this.canvas.getBoundingClientRect();
     const width = Math.round(this.canvas.clientWidth - LEFT - RIGHT);
-    if (width < 20) return;
+    const isSeen = box.bottom >= 0 && box.top <= innerHeight;
+    // It is drawn once all the same, for whoever prints the page without having looked at it.
+    if (width < 20 || (this.wasDrawn && !isSeen)) return;
+    this.wasDrawn = true;
+    const context = sized(this.canvas);
     const { run, view, moment } = this.state.side;
     const values = levels(run, view, width, () => this.ask());
     const top = Math.max(1, values[3].reduce((most, value) => Math.max(most, value), 0)) * 1.12;

@@ -21,6 +21,9 @@ export class Timeline {
   private hovered = -1;
   private isAsked = false;
   private picture?: ImageData;
+  private readonly shadow = document.createElement("canvas");
+  /** The whole run for the strip, which changes with its width alone. */
+  private whole?: { columns: number; values: Float64Array[] };
   /** Told once, when the bands of the first picture are there. */
   onFirst?: () => void;
 
@@ -131,7 +134,11 @@ export class Timeline {
       for (let row = bottom - 1; row >= above; row--) pixels[row * columns + column] = short;
     }
     // A picture put down takes no notice of the screen's ratio, so it goes through a canvas of its own.
-    const shadow = new OffscreenCanvas(columns, height);
+    const { shadow } = this;
+    if (shadow.width !== columns || shadow.height !== height) {
+      shadow.width = columns;
+      shadow.height = height;
+    }
     shadow.getContext("2d")!.putImageData(this.picture, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(shadow, LEFT, TOP, columns, height);
@@ -153,7 +160,8 @@ export class Timeline {
     };
     const colours = inks();
     const chosen = this.side.chosen;
-    this.outline(context, frame, (band) => bandNumber(layout, band).begin === chosen?.begin, colours.ink, chosen !== undefined);
+    const begins = (band: number) => layout.pieces[band].begin[layout.indexes[band]];
+    this.outline(context, frame, (band) => begins(band) === chosen?.begin, colours.ink, chosen !== undefined);
     this.outline(context, frame, (band) => band === this.hovered, colours.accent, this.hovered >= 0);
     const { allocated, reserved } = run.facts.peaks;
     mark(context, frame, reserved.event, "", colours.reserved, [2, 3]);
@@ -247,7 +255,11 @@ export class Timeline {
     const height = this.strip.clientHeight;
     if (width < 20) return;
     const whole = { from: 0, to: run.facts.events };
-    const values = levels(run, whole, Math.round(width), () => this.ask());
+    const columns = Math.round(width);
+    if (this.whole?.columns !== columns) {
+      this.whole = { columns, values: levels(run, whole, columns, () => undefined) };
+    }
+    const { values } = this.whole;
     const top = Math.max(1, run.facts.peaks.reserved.bytes);
     const colours = inks();
     for (const [which, colour] of [[2, colours.grid], [1, colours.faint]] as const) {
