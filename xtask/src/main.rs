@@ -26,6 +26,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use page::{Page, Workshop};
 use parity::Seeds;
 use request::{Request, Task};
 use step::{Runner, Step};
@@ -61,8 +62,15 @@ fn perform(task: Task) -> ExitCode {
             let cargo = Path::new(&runner.program);
             return done(bench::tight::run(&runner.root, cargo, traces.as_deref()));
         }
-        Task::Page(what) => {
-            return done(page::run(&runner.root, Path::new(&runner.program), what));
+        Task::Page(Page::Test) => {
+            return done(page::test(&runner.root, Path::new(&runner.program)));
+        }
+        Task::Page(Page::Build) => return done(page::build_anew(&runner.root)),
+        Task::Page(Page::Measure) => {
+            let cargo = Path::new(&runner.program);
+            let measured = Workshop::open(&runner.root)
+                .and_then(|workshop| bench::report::run(&runner.root, cargo, &workshop));
+            return done(measured);
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),

@@ -25,16 +25,17 @@ pub(crate) enum Page {
     Measure,
 }
 
-pub(crate) fn run(root: &Path, cargo: &Path, what: Page) -> Result<(), String> {
+/// Compares what is shipped with its sources, and uses it.
+pub(crate) fn test(root: &Path, cargo: &Path) -> Result<(), String> {
     let workshop = Workshop::open(root)?;
-    match what {
-        Page::Build => workshop.build(&workshop.folder.join(SHIPPED)),
-        Page::Test => {
-            workshop.check()?;
-            workshop.test(root, cargo)
-        }
-        Page::Measure => crate::bench::report::run(root, cargo, &workshop),
-    }
+    workshop.check()?;
+    workshop.test(root, cargo)
+}
+
+/// Builds what is shipped anew.
+pub(crate) fn build_anew(root: &Path) -> Result<(), String> {
+    let workshop = Workshop::open(root)?;
+    workshop.build(&workshop.folder.join(SHIPPED))
 }
 
 /// The folder of the page's sources, with the tools in it that its lockfile names.
@@ -45,7 +46,7 @@ pub(crate) struct Workshop {
 
 impl Workshop {
     /// Fetches the tools unless they are there.
-    fn open(root: &Path) -> Result<Self, String> {
+    pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let folder = root.join(FOLDER);
         let lock = folder.join("package-lock.json");
         let wanted =
