@@ -10,6 +10,7 @@ mod command;
 mod gpu;
 mod headers;
 mod model;
+mod page;
 mod parity;
 mod peer;
 mod programs;
@@ -25,6 +26,7 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use page::{Page, Workshop};
 use parity::Seeds;
 use request::{Request, Task};
 use step::{Runner, Step};
@@ -59,6 +61,16 @@ fn perform(task: Task) -> ExitCode {
         Task::Tight(traces) => {
             let cargo = Path::new(&runner.program);
             return done(bench::tight::run(&runner.root, cargo, traces.as_deref()));
+        }
+        Task::Page(Page::Test) => {
+            return done(page::test(&runner.root, Path::new(&runner.program)));
+        }
+        Task::Page(Page::Build) => return done(page::build_anew(&runner.root)),
+        Task::Page(Page::Measure) => {
+            let cargo = Path::new(&runner.program);
+            let measured = Workshop::open(&runner.root)
+                .and_then(|workshop| bench::report::run(&runner.root, cargo, &workshop));
+            return done(measured);
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use crate::bench::{Options, threads};
+use crate::page::Page;
 use crate::parity::Seeds;
 use crate::world::World;
 
@@ -19,6 +20,7 @@ Commands:
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
   tight    what the policy tight makes of recorded programs, beside the others; writes the docs
+  page     the page of `larder report`: built from its sources, and used in a real browser
   model    the lock, checked by loom over the ways in which threads can interleave
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
@@ -38,7 +40,7 @@ Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
 on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
-what other programs see of the crates, in short, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
+what other programs see of the crates, in short, the page of `larder report` in a browser, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
 const LINT_HELP: &str = "\
@@ -117,6 +119,21 @@ Options:
 For tight it also says whether 1.01 times what is in use at the peak is memory enough, what each of six
 passes calls the driver for, and what becomes of the program with sizes 8 and 32 times as large, and with
 sizes up to 3 % off, ten times. It is a measurement: whatever comes out, it ends well.
+";
+
+const PAGE_HELP: &str = "\
+Builds the page of `larder report` from its sources, compares it with the one that is shipped, and uses it in
+Chromium as a person would: reads its figures, drags, zooms, points, clicks, searches, compares.
+
+Usage: cargo xtask page [--build | --measure]
+
+Options:
+  --build     instead, build the page that is shipped anew; for whoever changed its sources
+  --measure   instead, measure how long pages of recordings of up to ten million events take to show, and
+              how they move, and write a section of docs/benchmarks.md; it takes minutes
+
+It needs Node 20 or newer with npm and, the first time, npm's registry. Chromium is installed by apt-get where
+it is missing.
 ";
 
 const MODEL_HELP: &str = "\
@@ -220,6 +237,7 @@ pub(crate) enum Task {
     Threads(threads::Options),
     /// The folder with the recordings, where it is named.
     Tight(Option<PathBuf>),
+    Page(Page),
     Model,
     Headers,
     Python,
@@ -239,6 +257,7 @@ impl Task {
             "bench" => Some(Self::Bench(Options::default())),
             "threads" => Some(Self::Threads(threads::Options::default())),
             "tight" => Some(Self::Tight(None)),
+            "page" => Some(Self::Page(Page::Test)),
             "model" => Some(Self::Model),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
@@ -259,6 +278,7 @@ impl Task {
             Self::Bench(_) => BENCH_HELP,
             Self::Threads(_) => THREADS_HELP,
             Self::Tight(_) => TIGHT_HELP,
+            Self::Page(_) => PAGE_HELP,
             Self::Model => MODEL_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
@@ -288,6 +308,8 @@ impl Task {
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::Bench(options), "--laid-out") => options.is_laid_out = true,
             (Self::World(world), "--quick") => *world = World::Quick,
+            (Self::Page(page), "--build") => *page = Page::Build,
+            (Self::Page(page), "--measure") => *page = Page::Measure,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
             (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
             _ => return Ok(false),

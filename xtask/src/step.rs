@@ -72,6 +72,7 @@ impl Step {
         steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
         steps.push(Self::cargo("python", &["xtask", "python"]));
         steps.push(Self::cargo("world", &["xtask", "world", "--quick"]));
+        steps.push(Self::cargo("page", &["xtask", "page"]));
         steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
         steps.push(if has_nextest {
             Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])
@@ -206,6 +207,7 @@ mod tests {
                 "stand-in",
                 "python",
                 "world",
+                "page",
                 "doc tests",
                 "tests",
             ];

@@ -93,6 +93,9 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
         to: Option<Format>,
     },
+    /// Write a page to look at: memory over time, the segments at any moment, who held the peak, what is
+    /// fragmented, and which settings would help.
+    Report(Report),
     /// Run a random script under injected faults, and check every invariant after each step; or many
     /// threads on one allocator, and check it whenever they pause.
     Soak {
@@ -157,6 +160,40 @@ pub(crate) struct Common {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a page is made of.
+#[derive(Args, Debug)]
+pub(crate) struct Report {
+    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
+    /// or a tape (.tape); - is standard input.
+    pub(crate) file: PathBuf,
+    /// Another, to be compared with it.
+    pub(crate) other: Option<PathBuf>,
+    /// The page to write; - is standard output.
+    #[arg(short, long, value_name = "OUT", default_value = "report.html")]
+    pub(crate) output: PathBuf,
+    /// Show it in the browser.
+    #[arg(long)]
+    pub(crate) open: bool,
+    /// Who decides: larder, which is the default; tight; or torch-2.11 exactly as PyTorch 2.11 does.
+    /// Without it all three are compared.
+    #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+    pub(crate) policy: Option<Policy>,
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the program was
+    /// recorded with; --conf "" is none.
+    #[arg(long, value_name = "KEY:VALUE,…")]
+    pub(crate) conf: Option<String>,
+    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
+    /// it ran out of memory or nearly did; else 80GiB.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
+    pub(crate) memory: Option<u64>,
+    /// Which device's trace to take from a snapshot; default 0.
+    #[arg(long, value_name = "N")]
+    pub(crate) device: Option<u32>,
+    /// Do not compare other settings, each of which takes a replay.
+    #[arg(long)]
+    pub(crate) no_compare: bool,
 }
 
 /// How a script is run for its snapshot.

@@ -5,6 +5,7 @@ mod args;
 mod cluster;
 mod listing;
 mod progress;
+mod report;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -20,7 +21,7 @@ use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
-use larder_study::compare::{self, USUAL_SETTINGS, all_policies};
+use larder_study::compare::{self, USUAL_SETTINGS};
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
@@ -74,6 +75,7 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
         }
+        Command::Report(asked) => report::report(&asked),
         Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
             let (threads, steps) = (threads as usize, steps as usize);
             soak_command(seed, threads, steps, (scripts, seconds), policy.as_ref())
@@ -246,30 +248,20 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
-    let run = |policy: Policy| {
-        // What people try first is meant to save what the tight policy does not waste.
-        let count =
-            if is_usual && policy.tight && common.policy.is_none() { 1 } else { settings.len() };
-        let settings = settings[..count].to_vec();
-        let setup = Setup { policy, ..setup.clone() };
-        let rows = compare::compare(&workload, &setup, settings, &Bars::default())
-            .map_err(|error| stopped(common, &workload, &error))?;
-        Ok::<_, Refusal>((setup, rows))
-    };
+    // A program gets the policy that is the default everywhere.
+    let policy = common.policy.as_ref().or(common.json.then_some(&setup.policy));
+    let compared = compare::under(&workload, &setup, policy, &settings, is_usual, &Bars::default())
+        .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {
-        let (setup, rows) = run(setup.policy.clone())?;
-        print(&json::rows(&workload, &setup, &rows))
-    } else if common.policy.is_some() {
-        let (setup, rows) = run(setup.policy.clone())?;
-        let text = summary::rows(&name(common), &workload, &setup, &rows);
-        let answer = answer(&commands(common, sizes), &[(setup, rows)]);
-        print_text(&(text + &answer + &unlike(common, &workload)?))
-    } else {
-        let compared = all_policies().map(run).into_iter().collect::<Result<Vec<_>, Refusal>>()?;
-        let text = summary::policies(&name(common), &workload, &compared);
-        let answer = answer(&commands(common, sizes), &compared);
-        print_text(&(text + &answer + &unlike(common, &workload)?))
+        let (setup, rows) = &compared[0];
+        return print(&json::rows(&workload, setup, rows));
     }
+    let text = match compared.as_slice() {
+        [(setup, rows)] => summary::rows(&name(common), &workload, setup, rows),
+        _ => summary::policies(&name(common), &workload, &compared),
+    };
+    let answer = answer(&commands(common, sizes), &compared);
+    print_text(&(text + &answer + &unlike(common, &workload)?))
 }
 
 /// How the same program is asked about with other commands: with all that was said of it here.

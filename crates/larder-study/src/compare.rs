@@ -150,6 +150,38 @@ fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     })
 }
 
+/// The settings that people try first, under one policy or, where none is named, under all of them.
+pub fn usual(
+    workload: &Workload,
+    setup: &Setup,
+    policy: Option<&Policy>,
+    watch: &dyn Watch,
+) -> Result<Vec<(Setup, Vec<Row>)>, ReplayError> {
+    let settings = USUAL_SETTINGS
+        .map(|conf| (conf.to_owned(), Config::parse(conf).expect("usual settings are settings")));
+    under(workload, setup, policy, &settings, true, watch)
+}
+
+/// These settings, under one policy or, where none is named, under all of them; of usual settings the
+/// tight policy takes the first alone, since they are meant to save what it does not waste.
+pub fn under(
+    workload: &Workload,
+    setup: &Setup,
+    policy: Option<&Policy>,
+    settings: &[(String, Config)],
+    is_usual: bool,
+    watch: &dyn Watch,
+) -> Result<Vec<(Setup, Vec<Row>)>, ReplayError> {
+    let policies = policy.map_or_else(|| all_policies().to_vec(), |policy| vec![policy.clone()]);
+    let run = |one: Policy| {
+        let count = if is_usual && one.tight && policy.is_none() { 1 } else { settings.len() };
+        let setup = Setup { policy: one, ..setup.clone() };
+        let rows = compare(workload, &setup, settings[..count].to_vec(), watch)?;
+        Ok((setup, rows))
+    };
+    policies.into_iter().map(run).collect()
+}
+
 /// All policies, stock PyTorch's first, for those who named none.
 pub fn all_policies() -> [Policy; 3] {
     [Policy::torch_2_11(), Policy::default(), Policy::tight()]

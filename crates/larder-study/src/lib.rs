@@ -14,5 +14,6 @@ pub mod replay;
 pub mod report;
 pub mod settings;
 pub mod sizes;
+pub mod timeline;
 pub mod watch;
 pub mod workload;

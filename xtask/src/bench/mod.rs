@@ -10,6 +10,7 @@ mod instructions;
 mod machine;
 mod page;
 mod reading;
+pub(crate) mod report;
 mod table;
 pub(crate) mod threads;
 pub(crate) mod tight;
@@ -110,10 +111,13 @@ fn print_times(rounds: &[Rounds]) {
     print(|row| &row.least);
 }
 
+/// The sections that have commands of their own, in their order.
+const KEPT: [&str; 4] =
+    ["\n## A page\n", "\n## Tight\n", "\n## Many threads\n", "\n## On a card\n"];
+
 /// The part of the page that is not measured here: it has a command of its own, or needs a card.
 fn kept(page: &str) -> &str {
-    let sections = ["\n## Tight\n", "\n## Many threads\n", "\n## On a card\n"];
-    let begin = sections.iter().filter_map(|section| page.find(section)).min();
+    let begin = KEPT.iter().filter_map(|section| page.find(section)).min();
     begin.map_or("", |at| &page[at..])
 }
 

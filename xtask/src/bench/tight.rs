@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::KEPT;
 use super::contestant::field;
 use super::machine::Machine;
 use super::table::Table;
@@ -171,7 +172,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, traces: Option<&Path>) -> Result<()
     let command =
         if traces.is_some() { "cargo xtask tight --traces DIR" } else { "cargo xtask tight" };
     let section = section(&Machine::read(), command, &table);
-    write(&page, &with_section(&old, &section))?;
+    write(&page, &with_section(&old, HEADING, &KEPT[2..], &section))?;
     print!("{}", table.plain());
     Ok(())
 }
@@ -212,10 +213,9 @@ fn section(machine: &Machine, command: &str, table: &Table) -> String {
     )
 }
 
-/// The page with its section about this replaced, or put before those that have commands of their own.
-fn with_section(page: &str, section: &str) -> String {
-    let own = page.find(&format!("\n{HEADING}\n"));
-    let others = ["\n## Many threads\n", "\n## On a card\n"];
+/// The page with one of its sections replaced, or put before others that come behind it.
+pub(super) fn with_section(page: &str, heading: &str, others: &[&str], section: &str) -> String {
+    let own = page.find(&format!("\n{heading}\n"));
     let first_other = others.iter().filter_map(|other| page.find(other)).min();
     let begin = own.or(first_other).unwrap_or(page.len());
     let behind = match own {
@@ -255,12 +255,18 @@ mod tests {
     #[test]
     fn the_section_is_replaced_and_the_rest_stays() {
         let page = "# Benchmarks\n\n## Time\n\n## Many threads\n\n| hot |\n\n## On a card\n";
-        let once = with_section(page, "## Tight\n\nold\n");
+        let once = with_section(page, HEADING, &KEPT[2..], "## Tight\n\nold\n");
         let expected = page.replace("\n## Many", "\n## Tight\n\nold\n\n## Many");
         assert_eq!(once, expected);
-        assert_eq!(with_section(&once, "## Tight\n\nnew\n"), once.replace("old", "new"));
-        let alone = with_section("# Benchmarks\n", "## Tight\n\nold\n");
-        assert_eq!(with_section(&alone, "## Tight\n\nnew\n"), "# Benchmarks\n\n## Tight\n\nnew\n");
+        assert_eq!(
+            with_section(&once, HEADING, &KEPT[2..], "## Tight\n\nnew\n"),
+            once.replace("old", "new")
+        );
+        let alone = with_section("# Benchmarks\n", HEADING, &KEPT[2..], "## Tight\n\nold\n");
+        assert_eq!(
+            with_section(&alone, HEADING, &KEPT[2..], "## Tight\n\nnew\n"),
+            "# Benchmarks\n\n## Tight\n\nnew\n"
+        );
     }
 
     #[test]

@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 17] = [
+const GRAPH: [Edges; 18] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -45,8 +45,13 @@ const GRAPH: [Edges; 17] = [
         others: true,
     },
     Edges {
+        package: "larder-report",
+        ours: &["larder-core", "larder-snapshot", "larder-study"],
+        others: true,
+    },
+    Edges {
         package: "larder-cli",
-        ours: &["larder-core", "larder-sim", "larder-study"],
+        ours: &["larder-core", "larder-sim", "larder-study", "larder-report"],
         others: true,
     },
     Edges {

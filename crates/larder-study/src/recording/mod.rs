@@ -69,6 +69,19 @@ pub struct Recording {
     pub conf: Option<String>,
     /// How many entries have an action that is not known. They are not replayed.
     pub unknown_entries: u64,
+    /// Where the trace tells of each allocation, in the order of their IDs, which begin at 0.
+    pub lives: Vec<Life>,
+    /// The recorded addresses of the blocks from before the recording, which are the first allocations.
+    pub old_addrs: Vec<u64>,
+}
+
+/// Which entries of a trace tell of one allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Life {
+    /// The entry at which it was asked for; none if it is older than the recording.
+    pub begin: Option<u32>,
+    /// The entry at which the program gave it back, if it did.
+    pub end: Option<u32>,
 }
 
 impl Recording {
@@ -142,6 +155,8 @@ struct Writer<'a> {
     last_pools: HashMap<u32, (u64, u64)>,
     /// Streams that the next request waits for by itself, where it has to.
     late: Vec<u32>,
+    /// The entry that is being written.
+    here: Option<u32>,
 }
 
 impl<'a> Writer<'a> {
@@ -174,6 +189,7 @@ impl<'a> Writer<'a> {
             doubtful_flushes: flushes.doubtful,
             retries: flushes.retries,
             memory: flushes.memory,
+            old_addrs: old.iter().map(|block| block.addr).collect(),
             ..Recording::default()
         };
         Writer {
@@ -189,6 +205,7 @@ impl<'a> Writer<'a> {
             flushes,
             last_pools: HashMap::new(),
             late: Vec::new(),
+            here: None,
         }
     }
 
@@ -198,6 +215,7 @@ impl<'a> Writer<'a> {
 
     fn entry(&mut self, index: usize, trace: &[TraceEntry]) {
         let entry = &trace[index];
+        self.here = u32::try_from(index).ok();
         self.places.follow(index, entry);
         match entry.action {
             Action::Alloc => {
@@ -253,6 +271,7 @@ impl<'a> Writer<'a> {
         self.last_pools.insert(stream, pool_id);
         let id = self.next_id;
         self.next_id += 1;
+        self.recording.lives.push(Life { begin: self.here, end: None });
         self.push(Op::Alloc { id, size_bytes, stream });
         if !self.late.is_empty() {
             self.close_scope();
@@ -277,13 +296,18 @@ impl<'a> Writer<'a> {
         };
         let id = self.request(entry.size_bytes, entry.stream, pool_id);
         if trace[index + 1..].iter().any(|later| later.action != Action::Snapshot) {
-            self.push(Op::Free { id });
+            self.give_back(id);
         }
+    }
+
+    fn give_back(&mut self, id: u64) {
+        self.recording.lives[id as usize].end = self.here;
+        self.push(Op::Free { id });
     }
 
     fn free(&mut self, addr: u64) {
         if let Some(Holding::Live(id)) = self.holdings.remove(&addr) {
-            self.push(Op::Free { id });
+            self.give_back(id);
         }
     }
 
@@ -294,7 +318,7 @@ impl<'a> Writer<'a> {
             self.next_stream += 1;
             self.close_scope();
             self.push(Op::Record { id, stream });
-            self.push(Op::Free { id });
+            self.give_back(id);
             self.holdings.insert(addr, Holding::Waiting(stream));
         }
     }
@@ -309,7 +333,7 @@ impl<'a> Writer<'a> {
             // The request was left out of the recording.
             Some(Holding::Live(id)) => {
                 self.recording.frees += 1;
-                self.push(Op::Free { id });
+                self.give_back(id);
             }
             None => {}
         }

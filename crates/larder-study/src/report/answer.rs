@@ -83,6 +83,11 @@ impl Run<'_> {
     }
 }
 
+/// What is to be set to have such a run, each variable by its name; none where nothing is.
+pub fn variables(policy: &Policy, row: &Row) -> Option<String> {
+    Run { policy, row }.variables()
+}
+
 /// What a comparison comes to, in a line or two, in every case.
 pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
     let runs: Vec<Run<'_>> = compared

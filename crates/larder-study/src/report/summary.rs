@@ -444,7 +444,8 @@ fn row_name(row: &Row) -> String {
     if row.is_recorded { format!("{conf} [as recorded]") } else { conf.to_owned() }
 }
 
-pub(super) fn conf_name(conf: &str) -> &str {
+/// Settings as a table names them.
+pub fn conf_name(conf: &str) -> &str {
     if conf.is_empty() { "(default)" } else { conf }
 }
 

@@ -1,0 +1,56 @@
+//! The command `larder report`: a page to look at.
+
+use std::io::{self, IsTerminal};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use larder_report::{Question, Subject};
+use larder_study::file::STANDARD;
+use larder_study::settings::Chosen;
+
+use crate::Refusal;
+use crate::args::Report;
+use crate::progress::Bars;
+use crate::read_conf;
+
+/// What shows a file to a person, by its kind.
+const SHOWER: &str = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+
+pub(crate) fn report(asked: &Report) -> Result<(), Refusal> {
+    let standard = Path::new(STANDARD);
+    if asked.output == standard && asked.open {
+        return Err(Refusal::Usage("--open: a page on standard output is not opened".to_owned()));
+    }
+    if asked.file == standard && asked.other.as_deref() == Some(standard) {
+        return Err(Refusal::Usage("standard input can be read once only".to_owned()));
+    }
+    let given = asked.conf.as_deref();
+    let settings = given.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
+    let question = Question {
+        policy: asked.policy.clone(),
+        settings: settings.transpose()?,
+        memory_bytes: asked.memory,
+        device: asked.device,
+        compares: !asked.no_compare,
+    };
+    let files = [Some(&asked.file), asked.other.as_ref()];
+    let subjects = files.into_iter().flatten();
+    let subjects = subjects.map(|file| Subject::of(file, &question, &Bars::default()));
+    let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
+    larder_report::save(&subjects, &asked.output)?;
+    if asked.output != standard && io::stdout().is_terminal() {
+        println!("{}", asked.output.display());
+    }
+    if asked.open { open(&asked.output) } else { Ok(()) }
+}
+
+/// Shows the page. The program that does may stay as long as the browser, so nobody waits for it.
+fn open(page: &Path) -> Result<(), Refusal> {
+    let page = std::path::absolute(page)?;
+    let mut shower = Command::new(SHOWER);
+    shower.arg(&page).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    shower.spawn().map(drop).map_err(|error| {
+        let page = page.display();
+        Refusal::Input(format!("--open: {SHOWER}: {error}; the page is there: {page}"))
+    })
+}

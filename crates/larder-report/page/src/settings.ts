@@ -1,0 +1,61 @@
+// Settings: what other settings would have needed, and the line to paste.
+
+import type { State } from "./state";
+import { element, made } from "./state";
+import { bytes, change, number } from "./words";
+
+export function showSettings(state: State): void {
+  const fill = () => {
+    const { facts } = state.side.run;
+    element("settings-section").hidden = facts.compared.length === 0;
+    element("settings-nav").hidden = facts.compared.length === 0;
+    const head = made("tr");
+    const words = ["policy", "settings", "peak reserved", "saved", "peak active", "overhead", "retries", "out of memory", "driver time", "to set"];
+    for (const word of words) head.append(made("th", "", word));
+    const least = Math.min(...facts.compared.filter((row) => row.ooms === 0).map((row) => row.reserved));
+    const rows = facts.compared.map((row) => {
+      const line = made("tr", row.ooms === 0 && row.reserved === least ? "best" : "");
+      const name = row.is_recorded ? `${row.conf} [as recorded]` : row.conf;
+      line.append(made("td", "", row.policy), made("td", "code", name));
+      const reserved = made("td", "", bytes(row.reserved));
+      reserved.dataset.bytes = String(row.reserved);
+      const kind = row.saved > 0 ? "less" : row.saved < 0 ? "more" : "";
+      line.append(reserved, made("td", kind, row.saved === 0 ? "0" : change(row.saved)));
+      const numbers = [bytes(row.active), row.overhead.toFixed(3), number(row.retries)];
+      for (const cell of numbers) line.append(made("td", "", cell));
+      line.append(made("td", row.ooms > 0 ? "small" : "", number(row.ooms)), made("td", "", row.driver));
+      line.append(paste(row.paste));
+      if (row.remark) line.title = row.remark;
+      return line;
+    });
+    const caption = made("caption", "", "What the same program needs under other settings, and the bytes that each saves against the run that is shown");
+    element("compared").replaceChildren(caption, head, ...rows);
+    element("answer").textContent = facts.answer;
+    element("driver-remark").textContent = facts.driver_remark;
+  };
+  state.on(["side"], fill);
+  fill();
+}
+
+/** A line to paste, with a button that copies it. */
+function paste(text: string | null): HTMLElement {
+  const cell = made("td");
+  if (!text) return cell;
+  cell.append(made("code", "", text), " ");
+  const button = made("button", "copy", "copy");
+  button.setAttribute("aria-label", `copy ${text}`);
+  button.addEventListener("click", () => {
+    const range = document.createRange();
+    range.selectNodeContents(cell.firstChild!);
+    getSelection()?.removeAllRanges();
+    getSelection()?.addRange(range);
+    // From a file a page may not always write to the clipboard; then the text is selected at least.
+    const said = (word: string) => {
+      button.textContent = word;
+      setTimeout(() => (button.textContent = "copy"), 1500);
+    };
+    navigator.clipboard?.writeText(text).then(() => said("copied"), () => said("selected"));
+  });
+  cell.append(button);
+  return cell;
+}

@@ -1,0 +1,114 @@
+//! Subjects: a file, replayed, and all that there is to say of the run.
+
+use std::path::Path;
+
+use larder_core::Policy;
+use larder_study::compare::{self, Row};
+use larder_study::file::{Contents, LoadError};
+use larder_study::recording::Recording;
+use larder_study::replay::{ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
+use larder_study::settings::Chosen;
+use larder_study::timeline::{Origins, Timeline};
+use larder_study::watch::Watch;
+use larder_study::workload::Workload;
+
+/// How a file is to be run.
+#[derive(Clone, Debug, Default)]
+pub struct Question {
+    /// Who decides; without it Larder's own policy, and all of them are compared.
+    pub policy: Option<Policy>,
+    /// The settings; without them those that the program was recorded with.
+    pub settings: Option<Chosen>,
+    /// How much memory the simulated GPU has; without it what the recorded program had, or the usual.
+    pub memory_bytes: Option<u64>,
+    /// Which device's trace is taken from a snapshot; without it the first. A script has none.
+    pub device: Option<u32>,
+    /// Whether other settings are compared too, which takes a replay for each.
+    pub compares: bool,
+}
+
+/// A file that was replayed.
+pub struct Subject {
+    /// The name that the page shows.
+    pub name: String,
+    pub(crate) workload: Workload,
+    pub(crate) setup: Setup,
+    pub(crate) settings: Chosen,
+    pub(crate) timeline: Timeline,
+    pub(crate) origins: Origins,
+    pub(crate) compared: Vec<(Setup, Vec<Row>)>,
+    pub(crate) answer: String,
+}
+
+/// Why there is no page; one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum SubjectError {
+    /// The file cannot be taken.
+    Load(LoadError),
+    /// The replay could not go on.
+    Replay(String),
+}
+
+impl std::fmt::Display for SubjectError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            SubjectError::Load(error) => error.fmt(f),
+            SubjectError::Replay(sentence) => f.write_str(sentence),
+        }
+    }
+}
+
+impl std::error::Error for SubjectError {}
+
+impl From<LoadError> for SubjectError {
+    fn from(error: LoadError) -> SubjectError {
+        SubjectError::Load(error)
+    }
+}
+
+impl Subject {
+    /// Reads a file, runs it, and runs it under other settings where that is asked for.
+    pub fn of(
+        path: &Path,
+        question: &Question,
+        watch: &dyn Watch,
+    ) -> Result<Subject, SubjectError> {
+        let file = path.display();
+        let stopped = |error: ReplayError| SubjectError::Replay(format!("{file}: {error}"));
+        let refused = |what: String| SubjectError::Replay(format!("{file}: {what}"));
+        let device = question.device.unwrap_or(0);
+        let (workload, origins) = match Contents::load(path, watch)? {
+            Contents::Script(_) if question.device.is_some() => {
+                return Err(refused("--device is for a snapshot, and this is a script".to_owned()));
+            }
+            Contents::Script(ops) => (Workload { ops, ..Workload::default() }, Origins::default()),
+            Contents::Snapshot(snapshot) => {
+                let recording = Recording::from_snapshot(&snapshot, device)
+                    .map_err(|error| refused(error.to_string()))?;
+                let origins = Origins::of(&snapshot, device, &recording);
+                (Workload::from(recording), origins)
+            }
+        };
+        if workload.ops.is_empty() {
+            return Err(refused("there is no operation in it".to_owned()));
+        }
+        let settings = question.settings.clone().unwrap_or_else(|| Chosen::recorded(&workload));
+        let setup = Setup {
+            policy: question.policy.clone().unwrap_or_default(),
+            config: settings.config.clone(),
+            ..Setup::default()
+        };
+        let setup = setup.with_memory(question.memory_bytes, &workload);
+        let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
+        let compared = if question.compares {
+            compare::usual(&workload, &setup, question.policy.as_ref(), watch).map_err(stopped)?
+        } else {
+            Vec::new()
+        };
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        let answer = answer(&Commands::of(&path.to_string_lossy()), &compared).trim().to_owned();
+        Ok(Subject { name, workload, setup, settings, timeline, origins, compared, answer })
+    }
+}
