@@ -51,6 +51,19 @@ pub(crate) enum Command {
         #[arg(long = "conf", value_name = "KEY:VALUE,…")]
         confs: Vec<String>,
     },
+    /// Say why it ran out of memory, and what would have helped.
+    Explain {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        #[command(flatten)]
+        change: Change,
+        /// Which of the requests that fail, counted from 1.
+        #[arg(long, default_value_t = 1, value_name = "N",
+              value_parser = clap::value_parser!(u64).range(1..))]
+        failure: u64,
+    },
     /// Find the smallest device memory on which it runs with no out-of-memory.
     Fit {
         #[command(flatten)]
@@ -59,6 +72,17 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
+    },
+    /// Search the settings with which it holds least memory, on all cores.
+    Tune {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        change: Change,
+        /// For how long to search at most.
+        #[arg(long, default_value_t = 20, value_name = "S",
+              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
     },
     /// Measure what its allocations and frees cost.
     Bench {

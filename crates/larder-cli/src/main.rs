@@ -2,8 +2,10 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod explaining;
 mod listing;
 mod progress;
+mod tuning;
 
 use std::fmt::Display;
 use std::fs::File;
@@ -21,7 +23,7 @@ use larder_sim::script::Script;
 use larder_sim::soak;
 use larder_study::compare::{self, USUAL_SETTINGS, all_policies};
 use larder_study::convert::{Format, convert};
-use larder_study::file::{Contents, STANDARD};
+use larder_study::file::{Contents, STANDARD, Snapshot};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
@@ -64,8 +66,14 @@ fn run(command: Command) -> Result<(), Refusal> {
             replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
+        Command::Explain { common, conf, change, failure } => {
+            explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
+        }
         Command::Fit { common, conf, change } => {
             fit_command(&common, conf.conf.as_deref(), change.sizes())
+        }
+        Command::Tune { common, change, seconds } => {
+            tuning::tune_command(&common, change.sizes(), seconds)
         }
         Command::Bench { common, conf, repeat, threads, history } => {
             bench_command(&common, conf.conf.as_deref(), (repeat, threads), history)
@@ -83,6 +91,8 @@ fn run(command: Command) -> Result<(), Refusal> {
 /// What a command is to run, and on what.
 struct Task {
     workload: Workload,
+    /// The snapshot that it was made from, for its stacks and times.
+    snapshot: Option<Box<Snapshot>>,
     settings: Chosen,
     setup: Setup,
 }
@@ -99,7 +109,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
                 .to_owned(),
         ));
     }
-    let mut workload = load(common)?;
+    let (mut workload, snapshot) = load(common)?;
     workload.resize(sizes);
     let settings = given.unwrap_or_else(|| Chosen::recorded(&workload));
     let setup = Setup {
@@ -109,7 +119,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
         ..Setup::default()
     };
     let setup = setup.with_memory(common.memory, &workload);
-    Ok(Task { workload, settings, setup })
+    Ok(Task { workload, snapshot, settings, setup })
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
@@ -124,8 +134,9 @@ fn read_conf(conf: &str) -> Result<Config, Refusal> {
     Ok(config)
 }
 
-fn load(common: &Common) -> Result<Workload, Refusal> {
-    let workload = Workload::load(&common.file, common.device.unwrap_or(0), &Bars::default())?;
+fn load(common: &Common) -> Result<(Workload, Option<Box<Snapshot>>), Refusal> {
+    let device = common.device.unwrap_or(0);
+    let (workload, snapshot) = Workload::load_whole(&common.file, device, &Bars::default())?;
     let given =
         [("--device", common.device.is_some()), ("--addresses", common.addresses.is_some())];
     let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
@@ -138,7 +149,7 @@ fn load(common: &Common) -> Result<Workload, Refusal> {
     if workload.ops.is_empty() {
         return Err(no_operation(&common.file));
     }
-    Ok(workload)
+    Ok((workload, snapshot))
 }
 
 fn no_operation(file: &Path) -> Refusal {
@@ -170,7 +181,7 @@ fn replay(
 ) -> Result<(), Refusal> {
     not_standard("--placements", placements)?;
     not_standard("--history", history.out.as_deref())?;
-    let Task { workload, settings, setup } = set_up(common, conf, sizes)?;
+    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
     let replay = Replay::new(&workload, &setup);
     let mut notes = Notes::default();
     notes.placements = placements.map(|_| Vec::new());
@@ -299,7 +310,7 @@ fn capacity(memory_bytes: u64) -> String {
 }
 
 fn fit_command(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<(), Refusal> {
-    let Task { workload, settings, setup } = set_up(common, conf, sizes)?;
+    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
     let settings = settings.without_recorded_fraction();
     // What the recorded program had is what it may have been too little of.
     let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));

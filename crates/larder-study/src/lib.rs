@@ -5,6 +5,8 @@
 pub mod bench;
 pub mod compare;
 pub mod convert;
+mod crew;
+pub mod explain;
 pub mod fidelity;
 pub mod file;
 pub mod fit;
@@ -12,7 +14,9 @@ pub mod passes;
 pub mod recording;
 pub mod replay;
 pub mod report;
+pub mod scene;
 pub mod settings;
 pub mod sizes;
+pub mod tune;
 pub mod watch;
 pub mod workload;

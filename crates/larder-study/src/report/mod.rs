@@ -2,6 +2,9 @@
 
 pub mod answer;
 pub mod driver;
+pub mod explained;
+pub mod explained_json;
 pub mod json;
 pub mod summary;
 pub mod table;
+pub mod tuned;
