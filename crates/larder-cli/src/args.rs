@@ -51,6 +51,19 @@ pub(crate) enum Command {
         #[arg(long = "conf", value_name = "KEY:VALUE,…")]
         confs: Vec<String>,
     },
+    /// Show its memory in the terminal: over time, as a map, who holds it, and what keeps the rest.
+    Show {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        #[command(flatten)]
+        change: Change,
+        /// When: peak, end, failure, or the number of an operation. Without it, the first failure, or else
+        /// the peak.
+        #[arg(long, value_name = "WHEN", value_parser = |word: &str| word.parse::<Moment>())]
+        at: Option<Moment>,
+    },
     /// Say why it ran out of memory, and what would have helped.
     Explain {
         #[command(flatten)]
@@ -139,6 +152,38 @@ pub(crate) enum Command {
         #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
         policy: Option<Policy>,
     },
+}
+
+/// A moment of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// When most was in use.
+    Peak,
+    /// At the end.
+    End,
+    /// When the first request failed.
+    Failure,
+    /// Behind the operation of this number, counted from 1.
+    Operation(usize),
+}
+
+impl std::str::FromStr for Moment {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Moment, String> {
+        match word {
+            "peak" => Ok(Moment::Peak),
+            "end" => Ok(Moment::End),
+            "failure" => Ok(Moment::Failure),
+            _ => {
+                match word.parse() {
+                    Ok(number) if number > 0 => Ok(Moment::Operation(number)),
+                    _ => Err("it is peak, end, failure, or the number of an operation from 1 on"
+                        .to_owned()),
+                }
+            }
+        }
+    }
 }
 
 /// What most commands take.

@@ -5,6 +5,7 @@ mod args;
 mod explaining;
 mod listing;
 mod progress;
+mod showing;
 mod tuning;
 
 use std::fmt::Display;
@@ -66,6 +67,9 @@ fn run(command: Command) -> Result<(), Refusal> {
             replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
+        Command::Show { common, conf, change, at } => {
+            showing::show(&common, conf.conf.as_deref(), change.sizes(), at)
+        }
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
         }

@@ -17,6 +17,7 @@ pub mod report;
 pub mod scene;
 pub mod settings;
 pub mod sizes;
+pub mod timeline;
 pub mod tune;
 pub mod watch;
 pub mod workload;

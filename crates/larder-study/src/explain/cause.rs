@@ -66,8 +66,8 @@ impl Cause {
         causes
     }
 
-    /// Whether a replay without the cause gets past the failure. That nothing else helps is the proof of
-    /// want.
+    /// Whether a replay without the cause gets past the failure. Want is what is left where nothing else
+    /// is seen, and has no proof but that.
     pub(super) fn is_proven(self, remedies: &[Remedy]) -> bool {
         let helped = |families: &[Family]| {
             let mut of_them = remedies.iter().filter(|remedy| families.contains(&remedy.family));
@@ -85,10 +85,7 @@ impl Cause {
             Cause::OtherStreams => helped(&[Family::OneStream]),
             Cause::OtherPools => helped(&[Family::PoolsLetGo, Family::PoolsLend]),
             Cause::Rounding => helped(&[Family::WithoutRounding]),
-            Cause::Demand => !remedies.iter().any(|remedy| {
-                !matches!(remedy.family, Family::LargerCard | Family::SmallerSizes)
-                    && remedy.gets_past()
-            }),
+            Cause::Demand => false,
         }
     }
 }
@@ -98,14 +95,17 @@ impl Cause {
 fn by_place(account: &Account, has_limit: bool) -> Vec<Cause> {
     let within = account.room_bytes.saturating_add(account.cached_bytes());
     let mut places = vec![
-        (account.own_bytes, if has_limit { Cause::SplitLimit } else { Cause::Pieces }),
         (account.own_bytes, Cause::Pieces),
         (account.other_streams_bytes(), Cause::OtherStreams),
         (account.other_pools_bytes(), Cause::OtherPools),
         (account.other_kind_bytes, Cause::OtherKind),
         (account.rounding_bytes, Cause::Rounding),
     ];
-    places.dedup();
+    // The limit keeps free blocks from requests, and hands others out larger than asked for.
+    if has_limit {
+        let kept_bytes = account.own_bytes.saturating_add(account.rounding_bytes);
+        places.insert(0, (kept_bytes, Cause::SplitLimit));
+    }
     let enough = within.saturating_add(account.rounding_bytes) >= account.need_bytes;
     // Crumbs are nobody's fault.
     let counts = |bytes: u64| bytes > 0 && bytes >= account.missing_bytes() / 4;

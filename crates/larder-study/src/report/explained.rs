@@ -124,8 +124,7 @@ pub fn why(explanation: &Explanation) -> String {
     let account = &explanation.account;
     let said = cause_in_words(explanation, account);
     let proof = match (explanation.cause, explanation.is_proven) {
-        (Cause::TooLarge, _) => "",
-        (Cause::Demand, true) => " No setting, policy or order of streams and pools gets past it.",
+        (Cause::TooLarge | Cause::Demand, _) => "",
         (_, true) => " A replay without that gets past this request.",
         (_, false) => {
             " Taking that away alone does not get past this request: the memory is short besides."
@@ -160,10 +159,11 @@ fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
             Bytes(report.pieces.idle_bytes)
         ),
         Cause::SplitLimit => format!(
-            "max_split_size_mb. It keeps blocks above the limit whole for requests above it, so that {} free on \
-             this stream, the largest piece {}, do not serve this one.",
+            "max_split_size_mb. Blocks above the limit stay whole, for requests above it: {} free on this stream, \
+             the largest piece {}, do not serve this one, and live blocks are {} larger than what was asked for.",
             Bytes(account.own_bytes),
-            Bytes(account.own_largest_bytes)
+            Bytes(account.own_largest_bytes),
+            Bytes(account.rounding_bytes)
         ),
         Cause::Pieces => format!(
             "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are left on the GPU: \

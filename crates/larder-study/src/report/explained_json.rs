@@ -161,3 +161,17 @@ fn remedy(remedy: &Remedy) -> Value {
         "driver_calls": remedy.trial.driver.calls,
     })
 }
+
+/// The memory at a moment: what `larder show --json` prints.
+pub fn scene(scene: &Scene, provenance: &Provenance<'_>) -> Value {
+    let current = |bytes: i64| bytes.max(0);
+    json!({
+        "operation": scene.index + 1,
+        "allocated_bytes": current(scene.stats.allocated_bytes.all.current),
+        "active_bytes": current(scene.stats.active_bytes.all.current),
+        "reserved_bytes": current(scene.stats.reserved_bytes.all.current),
+        "lanes": lanes(scene).iter().map(lane).collect::<Vec<_>>(),
+        "kept": kept(scene, provenance),
+        "live": live(scene, provenance),
+    })
+}

@@ -5,6 +5,7 @@ pub mod driver;
 pub mod explained;
 pub mod explained_json;
 pub mod json;
+pub mod shown;
 pub mod summary;
 pub mod table;
 pub mod tuned;

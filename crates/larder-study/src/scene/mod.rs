@@ -3,6 +3,7 @@
 mod lanes;
 mod pins;
 mod provenance;
+mod taken;
 
 use std::collections::HashMap;
 

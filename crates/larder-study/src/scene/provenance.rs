@@ -69,26 +69,40 @@ impl<'a> Provenance<'a> {
         stack.filter(|&stack| snapshot.stack(stack).len() > 0)
     }
 
-    /// The frames of a stack that a person looks for, innermost first: those of the program and the
-    /// libraries that it names, without what has no name and without the allocator's own.
+    /// The frames of a stack that a person looks for, innermost first: the innermost that has a file, and
+    /// those outside of installed packages. Where there are none of these, all that have a file, or all.
     pub fn frames(&self, stack: StackId) -> Vec<String> {
         let Some((snapshot, _)) = self.snapshot else { return Vec::new() };
-        let frames = snapshot.stack(stack).map(|frame| {
-            let (name, file) = (snapshot.text(frame.name), snapshot.text(frame.filename));
-            let is_native = matches!(file, "" | "??");
-            let file = file.rsplit('/').next().unwrap_or(file);
-            let words =
-                if is_native { name.to_owned() } else { format!("{file}:{} {name}", frame.line) };
-            (is_native, words)
-        });
-        let all: Vec<(bool, String)> = frames.collect();
-        let named: Vec<String> = all
-            .iter()
-            .filter(|(is_native, _)| !is_native)
-            .map(|(_, words)| words.clone())
-            .collect();
-        if named.is_empty() { all.into_iter().map(|(_, words)| words).collect() } else { named }
+        let (mut own, mut named, mut all) = (Vec::new(), Vec::new(), Vec::new());
+        for frame in snapshot.stack(stack) {
+            let (name, path) = (snapshot.text(frame.name), snapshot.text(frame.filename));
+            if matches!(path, "" | "??") {
+                all.push(name.to_owned());
+                continue;
+            }
+            let file = path.rsplit('/').next().unwrap_or(path);
+            let words = format!("{file}:{} {name}", frame.line);
+            match is_packaged(path) {
+                true => named.push(words.clone()),
+                // The one that the program called into comes before the program's own.
+                false if own.is_empty() => {
+                    own.extend(named.iter().take(1).chain([&words]).cloned())
+                }
+                false => own.push(words.clone()),
+            }
+            all.push(words);
+        }
+        match (own.is_empty(), named.is_empty()) {
+            (true, true) => all,
+            (true, false) => named,
+            (false, _) => own,
+        }
     }
+}
+
+/// Whether a file is of a package that was installed, and not of the program.
+fn is_packaged(path: &str) -> bool {
+    ["/site-packages/", "/dist-packages/", "/lib/python"].iter().any(|part| path.contains(part))
 }
 
 /// Live memory that came from one place of the program.
