@@ -139,11 +139,11 @@ fn a_split_limit_that_hands_out_far_too_much_is_named() {
 #[test]
 fn rounding_that_takes_what_is_missing_is_named() {
     let text = "alloc 1 130MiB 0\nalloc 2 130MiB 0\nalloc 3 100MiB 0\n";
-    let setup = stock("roundup_power2_divisions:1", 520);
+    let setup = stock("roundup_power2_divisions:2", 500);
     let found = explained(&script(text), &setup);
     assert_eq!((found.cause, found.is_proven), (Cause::Rounding, true));
     assert!(helps(&found, Family::WithoutRounding));
-    assert!(found.account.rounding_bytes >= 2 * 126 * MIB);
+    assert!(found.account.rounding_bytes >= 2 * 62 * MIB);
     prove_best(&script(text), &setup, &found);
 }
 

@@ -110,8 +110,8 @@ fn by_place(account: &Account, has_limit: bool) -> Vec<Cause> {
     // Crumbs are nobody's fault.
     let counts = |bytes: u64| bytes > 0 && bytes >= account.missing_bytes() / 4;
     places.retain(|&(bytes, cause)| {
-        counts(bytes)
-            && if cause == Cause::Rounding { enough } else { within >= account.need_bytes }
+        let by_rounding = matches!(cause, Cause::Rounding | Cause::SplitLimit);
+        counts(bytes) && if by_rounding { enough } else { within >= account.need_bytes }
     });
     places.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
     places.into_iter().map(|(_, cause)| cause).collect()

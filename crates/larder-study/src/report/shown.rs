@@ -192,6 +192,6 @@ mod tests {
         assert!(map.contains(&format!("stream 3, large\n  {half}\n")), "{map}");
         let points = timeline(&workload, &setup, 4).expect("it runs");
         let text = over_time(&points, &plain);
-        assert!(text.starts_with("held    ▄███  80.00 MiB at the peak\nin use  ▄█▆▆"), "{text}");
+        assert!(text.starts_with("held    ▄███  80.00 MiB at the peak\nin use  ▄█▄▆"), "{text}");
     }
 }

@@ -1,6 +1,5 @@
 //! Scenes: all memory of a program as it stands at one moment of a replay, and where it came from.
 
-mod lanes;
 mod pins;
 mod provenance;
 mod taken;
@@ -9,6 +8,7 @@ use std::collections::HashMap;
 
 use larder_core::device::MemoryInfo;
 use larder_core::heap::State;
+use larder_core::heap::lane_state::lane_states;
 use larder_core::heap::states::{BlockState, SegmentState};
 use larder_core::types::{Addr, PoolId, PoolKind};
 use larder_core::{OutOfMemory, Stats};
@@ -17,7 +17,7 @@ use larder_sim::script::{Op, Route};
 use crate::replay::{Replay, ReplayError, Setup};
 use crate::workload::Workload;
 
-pub use lanes::{Lane, lanes};
+pub use larder_core::heap::lane_state::LaneState as Lane;
 pub use pins::{Hold, holds};
 pub use provenance::{Holder, Provenance, Since, holders};
 
@@ -142,6 +142,11 @@ impl Scene {
         let live = self.segments.iter().flat_map(|segment| &segment.blocks).filter(is_live);
         live.map(|block| block.span.size_bytes.saturating_sub(block.requested_bytes)).sum()
     }
+}
+
+/// What each stream has in each pool.
+pub fn lanes(scene: &Scene) -> Vec<Lane> {
+    lane_states(&scene.segments)
 }
 
 fn is_live(block: &&BlockState) -> bool {

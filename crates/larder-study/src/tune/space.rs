@@ -18,7 +18,7 @@ const SPLIT_LIMIT: Dimension = Dimension {
     values: &["32", "64", "128", "256", "512", "1024", "2048"],
 };
 const ROUNDING: Dimension =
-    Dimension { key: "roundup_power2_divisions", values: &["1", "2", "4", "8", "16", "32"] };
+    Dimension { key: "roundup_power2_divisions", values: &["2", "4", "8", "16", "32"] };
 const SEGMENT: Dimension = Dimension {
     key: "large_segment_size_mb",
     values: &["12", "14", "16", "24", "32", "48", "64", "96", "128", "256"],

@@ -1,15 +1,14 @@
-//! Lanes: what each stream has in each pool, as it stands in a scene.
+//! Lane states: what each stream has in each pool, added up over its segments.
 
 use std::collections::BTreeMap;
 
-use larder_core::heap::State;
-use larder_core::types::{PoolId, PoolKind, StreamId};
-
-use super::Scene;
+use crate::heap::block::State;
+use crate::heap::states::SegmentState;
+use crate::types::{PoolId, PoolKind, StreamId};
 
 /// What one stream has in one pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct LaneState {
     /// The stream.
     pub stream: StreamId,
     /// The private pool, if it is one.
@@ -33,12 +32,13 @@ pub struct Lane {
 }
 
 /// All lanes that have memory, the default pools' first, then by stream.
-pub fn lanes(scene: &Scene) -> Vec<Lane> {
-    let mut lanes: BTreeMap<(Option<(u64, u64)>, StreamId, bool), Lane> = BTreeMap::new();
-    for segment in scene.homes() {
+pub fn lane_states(segments: &[SegmentState]) -> Vec<LaneState> {
+    let mut lanes: BTreeMap<(Option<(u64, u64)>, StreamId, bool), LaneState> = BTreeMap::new();
+    // A view has no memory of its own.
+    for segment in segments.iter().filter(|segment| !segment.view) {
         let pool = segment.pool.map(|pool| (pool.0, pool.1));
         let key = (pool, segment.stream, segment.kind == PoolKind::Small);
-        let lane = lanes.entry(key).or_insert(Lane {
+        let lane = lanes.entry(key).or_insert(LaneState {
             stream: segment.stream,
             pool: segment.pool,
             kind: segment.kind,
