@@ -97,6 +97,18 @@ pub(crate) enum Command {
               value_parser = clap::value_parser!(u64).range(1..=86_400))]
         seconds: u64,
     },
+    /// Watch the memory of a program that runs now, until Ctrl-C is pressed.
+    Top {
+        /// The tape that the program writes (.tape), or the address at which it serves its statistics: a
+        /// port, HOST:PORT or http://HOST:PORT/metrics.
+        source: String,
+        /// Look again every so many seconds.
+        #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
+        every: f64,
+        /// Print one look, and end.
+        #[arg(long)]
+        once: bool,
+    },
     /// Measure what its allocations and frees cost.
     Bench {
         #[command(flatten)]
@@ -152,6 +164,14 @@ pub(crate) enum Command {
         #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
         policy: Option<Policy>,
     },
+}
+
+/// A time between two looks.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it is a number of seconds from 0.05 to 3600".to_owned()),
+    }
 }
 
 /// A moment of a program.

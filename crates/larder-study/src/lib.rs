@@ -10,6 +10,7 @@ pub mod explain;
 pub mod fidelity;
 pub mod file;
 pub mod fit;
+pub mod live;
 pub mod passes;
 pub mod recording;
 pub mod replay;

@@ -5,6 +5,8 @@ pub mod driver;
 pub mod explained;
 pub mod explained_json;
 pub mod json;
+pub mod live;
+pub mod picture;
 pub mod shown;
 pub mod summary;
 pub mod table;
