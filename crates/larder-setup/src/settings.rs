@@ -271,7 +271,8 @@ mod tests {
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
-             page_size_mb, tight_soft, tight_floor_mb; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+             page_size_mb, tight_soft, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
+             PYTORCH_CUDA_ALLOC_CONF"
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
         assert!(list.contains("'roundup_power2_divisions'"), "{list}");

@@ -14,6 +14,8 @@ And it tells on a simulated GPU what a program needs:
     larder.replay("snapshot.pickle")
     larder.compare("snapshot.pickle")
     larder.fit("snapshot.pickle")
+    larder.explain("snapshot.pickle")
+    larder.tune("snapshot.pickle")
 
 `larder.Allocator` is the allocator itself, for experiments and tests.
 """
@@ -25,6 +27,7 @@ import os
 from larder import _native, torch
 from larder._native import POLICIES, Checkpoint, __version__
 from larder.allocator import Allocator, Block, Pool
+from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
 from larder.errors import (
     AddressError,
     DeviceError,
@@ -60,6 +63,7 @@ __all__ = [
     "Comparison",
     "DeviceError",
     "Error",
+    "Explanation",
     "FileError",
     "Fit",
     "InstallError",
@@ -71,11 +75,16 @@ __all__ = [
     "SettingsError",
     "Snapshot",
     "Table",
+    "Timeline",
+    "Tuning",
     "UsageError",
     "__version__",
     "compare",
+    "explain",
     "fit",
     "library_path",
+    "memory_over_time",
     "replay",
     "torch",
+    "tune",
 ]
