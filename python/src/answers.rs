@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use larder_core::Policy;
-use larder_study::explain;
+use larder_study::explain as study;
 use larder_study::replay::Setup;
 use larder_study::report::answer::Commands;
 use larder_study::report::{explained, explained_json, picture, tuned};
@@ -37,9 +37,9 @@ pub(crate) fn explain(
     let answered = py.detach(|| {
         let setup = match policy {
             Some(_) => setup,
-            None => Setup { policy: explain::recorded_policy(&workload.work, &setup)?, ..setup },
+            None => Setup { policy: study::recorded_policy(&workload.work, &setup)?, ..setup },
         };
-        let found = explain::explain(&workload.work, &setup, failure, &Unwatched)?;
+        let found = study::explain(&workload.work, &setup, failure, &Unwatched)?;
         let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
         let provenance = Provenance::new(&workload.work, taken);
         let heading = explained::heading(name, &workload.work, &setup, &chosen);
