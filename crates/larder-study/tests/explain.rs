@@ -255,9 +255,9 @@ fn what_pins_memory_is_named_with_its_stack_and_since_when() {
     let leak = [
         frame("??", 0, "at::empty"),
         frame("/usr/lib/python3/site-packages/torch/nn.py", 5, "call"),
-        frame("/home/me/train.py", 41, "remember"),
+        frame("program/train.py", 41, "remember"),
     ];
-    let forward = frame("/home/me/train.py", 7, "forward");
+    let forward = frame("program/train.py", 7, "forward");
     let text =
         LEAK.replace("[LEAK]", &format!("[{}]", leak.join(","))).replace("FORWARD", &forward);
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("leak.json");

@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 17] = [
+const GRAPH: [Edges; 18] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
