@@ -31,6 +31,8 @@ pub(crate) struct Allocator {
     policy: &'static str,
     device: String,
     streams: Streams,
+    /// Serves the statistics, where the settings ask for that.
+    exporter: Option<larder::metrics::Exporter>,
 }
 
 /// The devices that a text names, or the environment, or a simulated GPU if nobody names one.
@@ -83,7 +85,7 @@ impl Allocator {
         settings: Option<&str>,
     ) -> PyResult<Allocator> {
         let read = conf::read(settings, policy)?;
-        let policy = read.policy.name;
+        let (policy, snapshot, metrics) = (read.policy.name, read.oom_snapshot, read.metrics);
         let builder = larder::Allocator::builder().config(read.config).policy(read.policy);
         let (made, device) = match (devices(device)?, memory) {
             (Devices::Simulated { memory_bytes, count: 1 }, memory) => {
@@ -105,7 +107,18 @@ impl Allocator {
         let larder = made.map_err(|error| of_larder(py, &error))?;
         let core = larder.core().cloned();
         let core = core.ok_or_else(|| Error::new_err("there is no allocator"))?;
-        Ok(Allocator { larder, core, policy, device, streams: Streams::default() })
+        if let Some(path) = snapshot {
+            larder.snapshot_on_failure(&path).map_err(|error| of_larder(py, &error))?;
+        }
+        let exporter = metrics.map(|address| larder.serve_metrics(address)).transpose();
+        let exporter = exporter.map_err(|error| of_larder(py, &error))?;
+        Ok(Allocator { larder, core, policy, device, streams: Streams::default(), exporter })
+    }
+
+    /// The address at which the statistics are served, if they are.
+    #[getter]
+    fn metrics_address(&self) -> Option<String> {
+        Some(self.exporter.as_ref()?.address()?.to_string())
     }
 
     /// The device, as its text.

@@ -29,6 +29,17 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
     Ok(settings.with_policy(policy))
 }
 
+/// The same for a run on a simulated GPU, where what is for programs that run now could make no difference.
+pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Settings> {
+    let settings = read(Some(text), policy)?;
+    if settings.oom_snapshot.is_some() || settings.metrics.is_some() {
+        let sentence =
+            "settings: oom_snapshot and metrics are for a program that runs, not for a replay";
+        return Err(SettingsError::new_err(sentence));
+    }
+    Ok(settings)
+}
+
 /// The policy that a text names: whatever the policy was before, it is this one after the text.
 pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     let after = |policy| Settings::of(policy).overlay(text).ok();

@@ -8,6 +8,7 @@
 #![allow(clippy::needless_pass_by_value)]
 
 mod allocator;
+mod answers;
 mod conf;
 mod divergence;
 mod errors;
@@ -33,6 +34,10 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<workload::Workload>()?;
     module.add_class::<workload::Outcome>()?;
     module.add_function(wrap_pyfunction!(source::check_source, module)?)?;
+    module.add_function(wrap_pyfunction!(answers::explain, module)?)?;
+    module.add_function(wrap_pyfunction!(answers::tune_settings, module)?)?;
+    module.add_function(wrap_pyfunction!(answers::memory_over_time, module)?)?;
+    module.add_function(wrap_pyfunction!(answers::perform, module)?)?;
     module.add_function(wrap_pyfunction!(conf::check_own_settings, module)?)?;
     module.add_function(wrap_pyfunction!(conf::check_torch_settings, module)?)?;
     module.add_function(wrap_pyfunction!(conf::device_kind, module)?)?;

@@ -34,9 +34,23 @@ pub(crate) fn device(value: &Bound<'_, PyAny>) -> PyResult<u32> {
 
 /// How many times over a program is run.
 pub(crate) fn passes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    match whole("passes", value, u64::MAX)? {
-        0 => Err(UsageError::new_err("passes is a whole number from 1, not 0")),
-        passes => Ok(passes),
+    from_one("passes", value)
+}
+
+/// Which of the requests that fail, counted from 1.
+pub(crate) fn failure(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    from_one("failure", value)
+}
+
+/// In how many stretches a timeline is.
+pub(crate) fn stretches(value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    from_one("stretches", value)
+}
+
+fn from_one(name: &str, value: &Bound<'_, PyAny>) -> PyResult<u64> {
+    match whole(name, value, u64::MAX)? {
+        0 => Err(UsageError::new_err(format!("{name} is a whole number from 1, not 0"))),
+        number => Ok(number),
     }
 }
 

@@ -90,7 +90,7 @@ impl Snapshot {
     ) -> PyResult<Workload> {
         let recording = py.detach(|| Recording::from_snapshot(&self.0, device));
         let recording = recording.map_err(|error| of_recording(None, &error))?;
-        Ok(Workload::from(larder_study::workload::Workload::from(recording)))
+        Ok(Workload { work: recording.into(), snapshot: Some((Arc::clone(&self.0), device)) })
     }
 
     /// How many devices there are traces for.

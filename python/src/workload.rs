@@ -1,10 +1,11 @@
 //! Workloads, and what comes of them on a simulated GPU.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use larder_sim::Calls;
 use larder_study::compare;
-use larder_study::file::Contents;
+use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
 use larder_study::passes::Pass;
 use larder_study::recording::Recording;
@@ -24,24 +25,22 @@ use crate::number;
 
 /// Operations to run, and what a recording knows besides.
 #[pyclass(module = "larder._native", frozen)]
-pub(crate) struct Workload(larder_study::workload::Workload);
-
-impl From<larder_study::workload::Workload> for Workload {
-    fn from(workload: larder_study::workload::Workload) -> Workload {
-        Workload(workload)
-    }
+pub(crate) struct Workload {
+    pub(crate) work: larder_study::workload::Workload,
+    /// The snapshot that it was made from, and which device's trace of it.
+    pub(crate) snapshot: Option<(Arc<Snapshot>, u32)>,
 }
 
 /// What a workload runs on, and with which settings. Without any, they are those of the recording. Without
 /// a size, the device has what the recorded program had, if that is known, or else what it is by default.
-fn set_up(
+pub(crate) fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
     settings: Option<&str>,
     memory: Option<u64>,
     addresses: &str,
 ) -> PyResult<(Setup, Chosen)> {
-    let read = conf::read(Some(settings.unwrap_or_default()), policy)?;
+    let read = conf::read_for_replay(settings.unwrap_or_default(), policy)?;
     let chosen = match settings {
         Some(text) => Chosen::given(text, read.config),
         None => Chosen::recorded(workload),
@@ -56,7 +55,7 @@ fn set_up(
 /// without any, what was active at the peak, and a summary.
 type Found = (Option<u64>, u64, Option<u64>, u64, String);
 
-fn stopped(name: &str, error: &ReplayError) -> PyErr {
+pub(crate) fn stopped(name: &str, error: &ReplayError) -> PyErr {
     Error::new_err(format!("{name}: {error}"))
 }
 
@@ -72,32 +71,34 @@ impl Workload {
         let contents = py.detach(|| Contents::load(&path, &Unwatched));
         match contents.map_err(|error| FileError::new_err(error.to_string()))? {
             Contents::Script(ops) => {
-                Ok(Workload(larder_study::workload::Workload { ops, ..Default::default() }))
+                let work = larder_study::workload::Workload { ops, ..Default::default() };
+                Ok(Workload { work, snapshot: None })
             }
             Contents::Snapshot(snapshot) => {
                 let recording = py.detach(|| Recording::from_snapshot(&snapshot, device));
                 let recording = recording.map_err(|error| of_recording(Some(&path), &error))?;
-                Ok(Workload(recording.into()))
+                let snapshot = Some((Arc::from(snapshot), device));
+                Ok(Workload { work: recording.into(), snapshot })
             }
         }
     }
 
     fn __len__(&self) -> usize {
-        self.0.ops.len()
+        self.work.ops.len()
     }
 
     /// The operations, as the lines of a script.
     fn operations(&self) -> Vec<String> {
-        self.0.ops.iter().map(ToString::to_string).collect()
+        self.work.ops.iter().map(ToString::to_string).collect()
     }
 
     /// The same with every size so many times as large, and up to so many per cent off, both as texts.
     fn resized(&self, scale: &str, jitter: Option<&str>) -> PyResult<Workload> {
         let scale = parse_scale(scale).map_err(UsageError::new_err)?;
         let jitter = jitter.map(str::parse).transpose().map_err(UsageError::new_err)?;
-        let mut workload = self.0.clone();
-        workload.resize(Sizes { scale, jitter });
-        Ok(Workload(workload))
+        let mut work = self.work.clone();
+        work.resize(Sizes { scale, jitter });
+        Ok(Workload { work, snapshot: self.snapshot.clone() })
     }
 
     /// Runs it so many times over.
@@ -112,11 +113,11 @@ impl Workload {
         addresses: &str,
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Outcome> {
-        let (setup, settings) = set_up(&self.0, policy, settings, memory, addresses)?;
-        let run = || Replay::new(&self.0, &setup).run_passes(&self.0.ops, passes, &mut ());
+        let (setup, settings) = set_up(&self.work, policy, settings, memory, addresses)?;
+        let run = || Replay::new(&self.work, &setup).run_passes(&self.work.ops, passes, &mut ());
         let ran = py.detach(run);
         let outcome = ran.map_err(|error| stopped(name, &error))?;
-        let summary = summary::outcome(name, &self.0, &setup, &settings, &outcome);
+        let summary = summary::outcome(name, &self.work, &setup, &settings, &outcome);
         Ok(Outcome {
             run: outcome,
             summary,
@@ -139,10 +140,10 @@ impl Workload {
         memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<(Vec<Outcome>, String)> {
-        let (setup, _) = set_up(&self.0, policy, Some(""), memory, addresses)?;
+        let (setup, _) = set_up(&self.work, policy, Some(""), memory, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
-            let read = conf::read(Some(&text), None)?;
+            let read = conf::read_for_replay(&text, None)?;
             if conf::policy_in(&text).is_some() {
                 let sentence =
                     format!("settings: '{text}': all runs have one policy, which policy= names");
@@ -151,17 +152,17 @@ impl Workload {
             Ok((text, read.config))
         };
         let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
-        let ran = py.detach(|| compare::compare(&self.0, &setup, settings, &Unwatched));
+        let ran = py.detach(|| compare::compare(&self.work, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
         let compared = [(setup, rows)];
         let answer = answer(&Commands::of(name), &compared);
         let [(setup, rows)] = compared;
-        let table = summary::rows(name, &self.0, &setup, &rows) + &answer;
+        let table = summary::rows(name, &self.work, &setup, &rows) + &answer;
         let outcomes = rows.into_iter().map(|row| {
             let setup = Setup { config: row.config.clone(), ..setup.clone() };
             let settings = Chosen::given(&row.conf, row.config);
             Outcome {
-                summary: summary::outcome(name, &self.0, &setup, &settings, &row.outcome),
+                summary: summary::outcome(name, &self.work, &setup, &settings, &row.outcome),
                 run: row.outcome,
                 settings: row.conf,
                 policy: setup.policy.name,
@@ -185,13 +186,13 @@ impl Workload {
         addresses: &str,
     ) -> PyResult<Found> {
         // What the recorded program had is what it may have been too little of.
-        let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.0));
-        let (setup, settings) = set_up(&self.0, policy, settings, Some(limit), addresses)?;
+        let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.work));
+        let (setup, settings) = set_up(&self.work, policy, settings, Some(limit), addresses)?;
         let settings = settings.without_recorded_fraction();
         let setup = Setup { config: settings.config.clone(), ..setup };
-        let found = py.detach(|| fit::fit(&self.0, &setup, &Unwatched));
+        let found = py.detach(|| fit::fit(&self.work, &setup, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
-        let summary = summary::fit(name, &self.0, &setup, &settings, &fit);
+        let summary = summary::fit(name, &self.work, &setup, &settings, &fit);
         Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }

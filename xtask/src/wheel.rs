@@ -1,5 +1,5 @@
 //! The Python package as a wheel for everybody: it needs no Rust, runs on any Linux with the glibc that it
-//! names or a newer one, and brings the command `larder`.
+//! names or a newer one, and brings the command `larder`, which is the package's own.
 //!
 //! Zig links it, because this machine's glibc is too new for others.
 
@@ -17,25 +17,6 @@ const GLIBC: &str = "2.17";
 /// What builds and judges it, besides what the package itself pins.
 const TOOLS: [&str; 3] = ["ziglang==0.17.0", "cargo-zigbuild==0.24.0", "auditwheel==6.8.2"];
 
-/// Copies a wheel with one more file in it, a program that pip puts beside `python`.
-const ADD_COMMAND: &str = "
-import base64, hashlib, pathlib, sys, zipfile
-wheel, command, out = map(pathlib.Path, sys.argv[1:])
-name, version = wheel.name.split('-')[:2]
-path = f'{name}-{version}.data/scripts/{command.name}'
-content = command.read_bytes()
-digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b'=').decode()
-line = f'{path},sha256={digest},{len(content)}\\n'
-with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(out / wheel.name, 'w', zipfile.ZIP_DEFLATED) as new:
-    for item in old.infolist():
-        is_record = item.filename.endswith('.dist-info/RECORD')
-        data = old.read(item)
-        new.writestr(item, line.encode() + data if is_record else data, zipfile.ZIP_DEFLATED)
-    entry = zipfile.ZipInfo(path)
-    entry.external_attr = 0o100755 << 16
-    new.writestr(entry, content, zipfile.ZIP_DEFLATED)
-";
-
 /// What a program without Rust sees of the package.
 const LOOK: &str = "
 import larder
@@ -44,7 +25,7 @@ print('import larder:', larder.__version__, 'in', larder.__file__)
 ";
 
 /// Builds the wheel into target/wheels and tries it where there is no Rust.
-pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
+pub(crate) fn run(root: &Path) -> Result<(), String> {
     let target = target_folder(root);
     let folder = target.join("wheel");
     let environment = Environment { folder: folder.clone(), target: target.clone() };
@@ -56,12 +37,10 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     environment.prepare(&tools)?;
 
     let module = build_module(root, &environment)?;
-    let command = build_command(root, cargo, &environment)?;
     let out = target.join("wheels");
     fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
-    let mut add = environment.python();
-    command::run(add.args(["-c", ADD_COMMAND]).arg(&module).arg(&command).arg(&out))?;
     let wheel = out.join(module.file_name().unwrap_or_default());
+    fs::copy(&module, &wheel).map_err(|error| format!("{}: {error}", wheel.display()))?;
     judge(&environment, &wheel)?;
     try_without_rust(root, &folder.join("fresh"), &wheel)?;
     println!("{}", wheel.display());
@@ -86,35 +65,6 @@ fn build_module(root: &Path, environment: &Environment) -> Result<PathBuf, Strin
     only_file(&out)
 }
 
-/// The command, linked for the same glibc.
-fn build_command(root: &Path, cargo: &Path, environment: &Environment) -> Result<PathBuf, String> {
-    let target = format!("{ARCH}-unknown-linux-gnu");
-    let mut build = Command::new(environment.folder.join("venv/bin/cargo-zigbuild"));
-    build
-        .args([
-            "zigbuild",
-            "--release",
-            "--quiet",
-            "--locked",
-            "-p",
-            "larder-cli",
-            "--bin",
-            "larder",
-        ])
-        .args(["--target", &format!("{target}.{GLIBC}")])
-        .current_dir(root)
-        .env("CARGO", cargo)
-        .env("CARGO_TARGET_DIR", &environment.target)
-        .env("PATH", environment.path()?);
-    command::run(&mut build)?;
-    let (built, kept) =
-        (environment.target.join(target).join("release/larder"), &environment.folder);
-    let command = kept.join("larder");
-    fs::copy(&built, &command).map_err(|error| format!("{}: {error}", built.display()))?;
-    command::run(Command::new("strip").arg(&command))?;
-    Ok(command)
-}
-
 fn only_file(folder: &Path) -> Result<PathBuf, String> {
     let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
@@ -124,7 +74,7 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// Whether everything in the wheel, the command too, keeps to what its name promises.
+/// Whether everything in the wheel keeps to what its name promises.
 fn judge(environment: &Environment, wheel: &Path) -> Result<(), String> {
     let mut show = environment.python();
     let said = show.args(["-m", "auditwheel", "show"]).arg(wheel).output();

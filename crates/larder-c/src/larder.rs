@@ -1,11 +1,14 @@
 //! A larder: the allocators of some devices, found by number or by address.
 
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use larder_core::device::Device;
 use larder_core::{Addr, Allocator, Error};
+use larder_metrics::{Exporter, page};
 use larder_setup::devices::{self, Devices, DevicesError};
 use larder_setup::settings::{self, Settings};
+use larder_snapshot::{Epoch, write_on_failure};
 
 use crate::addresses::Addresses;
 use crate::border::{Held, Out, Owned, Problem, Status, Text, guard, guard_or, trusting};
@@ -13,7 +16,9 @@ use crate::out_of_memory::OutOfMemoryReport;
 
 /// `larder`
 pub(crate) struct Larder {
-    allocators: Vec<Allocator>,
+    allocators: Arc<[Allocator]>,
+    /// Serves their statistics, where the settings ask for that, for as long as the larder is open.
+    _exporter: Option<Exporter>,
     /// Whose an address is; none where there is one device.
     addresses: Option<Addresses>,
 }
@@ -24,9 +29,15 @@ impl Larder {
         let allocator = |device: std::sync::Arc<dyn Device>| {
             Allocator::new(device, settings.config.clone(), settings.policy.clone())
         };
-        let allocators: Vec<Allocator> = devices.into_iter().map(allocator).collect();
+        let allocators: Arc<[Allocator]> = devices.into_iter().map(allocator).collect();
+        if let Some(path) = &settings.oom_snapshot {
+            for allocator in &*allocators {
+                write_on_failure(allocator, path, Epoch::default())?;
+            }
+        }
+        let exporter = settings.metrics.and_then(|address| export(address, &allocators));
         let addresses = (allocators.len() > 1).then(Addresses::new);
-        Ok(Larder { allocators, addresses })
+        Ok(Larder { allocators, _exporter: exporter, addresses })
     }
 
     fn from_environment() -> Result<Larder, Problem> {
@@ -132,6 +143,14 @@ impl Larder {
         }
         Err(Error::UnknownAddress(addr).into())
     }
+}
+
+/// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of several
+/// processes with the same settings the first has the port.
+fn export(address: SocketAddr, allocators: &Arc<[Allocator]>) -> Option<Exporter> {
+    let shown = Arc::clone(allocators);
+    let exporter = Exporter::serve(address, move || page(&*shown));
+    exporter.map_err(|error| eprintln!("larder: no metrics at {address}: {error}")).ok()
 }
 
 static PROCESS: OnceLock<Larder> = OnceLock::new();

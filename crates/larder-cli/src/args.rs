@@ -51,6 +51,32 @@ pub(crate) enum Command {
         #[arg(long = "conf", value_name = "KEY:VALUE,…")]
         confs: Vec<String>,
     },
+    /// Show its memory in the terminal: over time, as a map, who holds it, and what keeps the rest.
+    Show {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        #[command(flatten)]
+        change: Change,
+        /// When: peak, end, failure, or the number of an operation. Without it, the first failure, or else
+        /// the peak.
+        #[arg(long, value_name = "WHEN", value_parser = |word: &str| word.parse::<Moment>())]
+        at: Option<Moment>,
+    },
+    /// Say why it ran out of memory, and what would have helped.
+    Explain {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        conf: Conf,
+        #[command(flatten)]
+        change: Change,
+        /// Which of the requests that fail, counted from 1.
+        #[arg(long, default_value_t = 1, value_name = "N",
+              value_parser = clap::value_parser!(u64).range(1..))]
+        failure: u64,
+    },
     /// Find the smallest device memory on which it runs with no out-of-memory.
     Fit {
         #[command(flatten)]
@@ -59,6 +85,29 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
+    },
+    /// Search the settings with which it holds least memory, on all cores.
+    Tune {
+        #[command(flatten)]
+        common: Common,
+        #[command(flatten)]
+        change: Change,
+        /// For how long to search at most.
+        #[arg(long, default_value_t = 20, value_name = "S",
+              value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        seconds: u64,
+    },
+    /// Watch the memory of a program that runs now, until Ctrl-C is pressed.
+    Top {
+        /// The tape that the program writes (.tape), or the address at which it serves its statistics: a
+        /// port, HOST:PORT or http://HOST:PORT/metrics.
+        source: String,
+        /// Look again every so many seconds.
+        #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
+        every: f64,
+        /// Print one look, and end.
+        #[arg(long)]
+        once: bool,
     },
     /// Measure what its allocations and frees cost.
     Bench {
@@ -132,6 +181,46 @@ pub(crate) enum Command {
         #[arg(long = "ranks", value_name = "N", value_parser = clap::value_parser!(u64).range(2..=64))]
         ranks: Vec<u64>,
     },
+}
+
+/// A time between two looks.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("it is a number of seconds from 0.05 to 3600".to_owned()),
+    }
+}
+
+/// A moment of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// When most was in use.
+    Peak,
+    /// At the end.
+    End,
+    /// When the first request failed.
+    Failure,
+    /// Behind the operation of this number, counted from 1.
+    Operation(usize),
+}
+
+impl std::str::FromStr for Moment {
+    type Err = String;
+
+    fn from_str(word: &str) -> Result<Moment, String> {
+        match word {
+            "peak" => Ok(Moment::Peak),
+            "end" => Ok(Moment::End),
+            "failure" => Ok(Moment::Failure),
+            _ => {
+                match word.parse() {
+                    Ok(number) if number > 0 => Ok(Moment::Operation(number)),
+                    _ => Err("it is peak, end, failure, or the number of an operation from 1 on"
+                        .to_owned()),
+                }
+            }
+        }
+    }
 }
 
 /// What most commands take.

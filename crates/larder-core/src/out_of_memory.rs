@@ -48,6 +48,8 @@ pub struct OutOfMemory {
     pub rejected: bool,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
     pub captured: bool,
+    /// The file to which all memory and what happened before was written for whoever asked for that.
+    pub snapshot: Option<String>,
 }
 
 /// How what is free in the cache lies, after all was given back that could be.
@@ -97,6 +99,7 @@ impl OutOfMemory {
             own_settings: false,
             rejected: false,
             captured: false,
+            snapshot: None,
         }
     }
 
@@ -392,7 +395,16 @@ impl fmt::Display for OutOfMemory {
             write!(f, "{} is kept by private pools, ", Bytes(self.private_free_bytes))?;
         }
         let unallocated = Bytes(self.unallocated_bytes());
-        write!(f, "and {unallocated} is reserved but unallocated. {}", self.advice())
+        write!(f, "and {unallocated} is reserved but unallocated. {}", self.advice())?;
+        let Some(path) = &self.snapshot else { return Ok(()) };
+        let device = match self.device.0 {
+            0 => String::new(),
+            device => format!(" --device {device}"),
+        };
+        write!(
+            f,
+            " All of it was written to {path}: `larder explain {path}{device}` says why, and what would help."
+        )
     }
 }
 
@@ -427,6 +439,7 @@ mod tests {
             own_settings: true,
             rejected: false,
             captured: false,
+            snapshot: None,
         }
     }
 
@@ -442,6 +455,20 @@ mod tests {
     /// What is free of the cache cannot be joined, by any setting.
     fn apart(report: OutOfMemory) -> OutOfMemory {
         OutOfMemory { pieces: Pieces { can_expand: true, ..Pieces::default() }, ..report }
+    }
+
+    #[test]
+    fn a_snapshot_that_was_written_is_named_with_the_command_that_explains_it() {
+        assert!(!report().to_string().contains("larder explain"), "nobody asked for one");
+        let written = OutOfMemory { snapshot: Some("/tmp/oom.pickle".to_owned()), ..report() };
+        let said =
+            "All of it was written to /tmp/oom.pickle: `larder explain /tmp/oom.pickle` says why";
+        assert!(written.to_string().contains(said), "{written}");
+        let second = OutOfMemory { device: DeviceIndex(1), ..written };
+        assert!(
+            second.to_string().contains("`larder explain /tmp/oom.pickle --device 1`"),
+            "{second}"
+        );
     }
 
     #[test]

@@ -106,7 +106,7 @@ fn compared(subject: &Subject) -> Vec<Value> {
             "ooms": outcome.ooms,
             "driver": driver::time(outcome.driver),
             "saved": shown_bytes - stats.reserved_bytes.all.peak,
-            "paste": answer::variables(&setup.policy, row),
+            "paste": answer::to_set(&setup.policy, row),
             "remark": row.remark,
         })
     });

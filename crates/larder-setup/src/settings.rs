@@ -3,7 +3,9 @@
 //! This is the one place that reads the environment.
 
 use std::env;
+use std::net::{Ipv4Addr, SocketAddr};
 
+use larder_core::allocator::default_config;
 use larder_core::config::{self, Backend, ConfigError};
 use larder_core::{Config, Policy};
 
@@ -13,9 +15,17 @@ pub const TORCH_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLO
 pub const VARIABLE: &str = "LARDER_CONF";
 
 const POLICY_KEY: &str = "policy";
+const SNAPSHOT_KEY: &str = "oom_snapshot";
+const METRICS_KEY: &str = "metrics";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 4] =
-    [POLICY_KEY, config::OWN_KEYS[0], config::OWN_KEYS[1], config::OWN_KEYS[2]];
+pub const OWN_KEYS: [&str; 6] = [
+    POLICY_KEY,
+    config::OWN_KEYS[0],
+    config::OWN_KEYS[1],
+    config::OWN_KEYS[2],
+    SNAPSHOT_KEY,
+    METRICS_KEY,
+];
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +34,10 @@ pub struct Settings {
     pub config: Config,
     /// The policy.
     pub policy: Policy,
+    /// The file that a failed request is written down to, if that is asked for.
+    pub oom_snapshot: Option<String>,
+    /// The address at which statistics are served to Prometheus, if that is asked for.
+    pub metrics: Option<SocketAddr>,
     /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they are in
     /// PyTorch; until then they are the policy's defaults.
     names_torch: bool,
@@ -121,7 +135,8 @@ fn is_known(key: &str) -> bool {
 impl Settings {
     /// What a policy has where nobody gives settings.
     pub fn of(policy: Policy) -> Settings {
-        Settings { config: policy.default_config(), policy, names_torch: false }
+        let config = default_config(&policy);
+        Settings { config, policy, oom_snapshot: None, metrics: None, names_torch: false }
     }
 
     /// The same settings under another policy.
@@ -135,7 +150,10 @@ impl Settings {
 
     /// Reads a settings text on top of these; what it does not name stays as it is.
     pub fn overlay(&self, text: &str) -> Result<Settings, String> {
-        let (policy, rest) = split_policy(text)?;
+        let (snapshot, rest) = split_key(text, SNAPSHOT_KEY)?;
+        let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
+        let metrics = metrics.map(|text| listening(&text)).transpose()?;
+        let (policy, rest) = split_policy(&rest)?;
         let mut keys = parts(&rest).filter_map(key_of);
         let names_torch = self.names_torch || keys.any(|key| !OWN_KEYS.contains(&key));
         let mut before = self.config.clone();
@@ -148,7 +166,13 @@ impl Settings {
                         Larder in it; leave it out, or do not use Larder"
                 .to_owned());
         }
-        let settings = Settings { config, policy: self.policy.clone(), names_torch };
+        let settings = Settings {
+            config,
+            policy: self.policy.clone(),
+            oom_snapshot: snapshot.or_else(|| self.oom_snapshot.clone()),
+            metrics: metrics.or(self.metrics),
+            names_torch,
+        };
         Ok(match policy {
             Some(policy) => settings.with_policy(policy),
             None => settings,
@@ -158,28 +182,38 @@ impl Settings {
 
 /// Takes the policy out of a text, and gives back the text without it.
 pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
-    let mut policy = None;
+    let (name, rest) = split_key(text, POLICY_KEY)?;
+    let policy = name.map(|name| name.parse::<Policy>().map_err(|error| error.to_string()));
+    Ok((policy.transpose()?, rest))
+}
+
+/// Takes a key out of a text: its value, and the text without it.
+fn split_key(text: &str, key: &str) -> Result<(Option<String>, String), String> {
+    let mut found: Option<&str> = None;
     let mut rest: Vec<&str> = Vec::new();
     // A list in brackets has commas too, but no part of one is called so.
     for part in text.split(',') {
-        let named = part.split_once(':').filter(|(key, _)| key.trim() == POLICY_KEY);
-        let Some((_, name)) = named else {
-            rest.push(part);
-            continue;
-        };
-        if policy.is_some() {
-            return Err("the setting 'policy' stands twice".to_owned());
+        match part.split_once(':').filter(|(name, _)| name.trim() == key) {
+            None => rest.push(part),
+            Some(_) if found.is_some() => return Err(format!("the setting '{key}' stands twice")),
+            Some((_, value)) => found = Some(value.trim()),
         }
-        let found: Policy = name.trim().parse().map_err(|error| format!("{error}"))?;
-        policy = Some(found);
     }
-    // Without the policy a comma may be left at the end, which the settings' text allows.
-    let rest = if policy.is_some() && rest.iter().all(|part| part.trim().is_empty()) {
-        String::new()
-    } else {
-        rest.join(",")
-    };
-    Ok((policy, rest))
+    if found == Some("") {
+        return Err(format!("the setting '{key}' wants a value"));
+    }
+    // Without it a comma may be left at the end, which the settings' text allows.
+    let is_bare = found.is_some() && rest.iter().all(|part| part.trim().is_empty());
+    let rest = if is_bare { String::new() } else { rest.join(",") };
+    Ok((found.map(str::to_owned), rest))
+}
+
+/// Where to listen: a port of this machine alone, or an address with one.
+fn listening(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse::<u16>().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    port.or_else(|_| text.parse()).map_err(|_| {
+        format!("the setting 'metrics' takes a port, as 9400, or an address with one, as 0.0.0.0:9400, not '{text}'")
+    })
 }
 
 #[cfg(test)]
@@ -193,6 +227,20 @@ mod tests {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             Ok(found.map(|(_, text)| (*text).to_owned()))
         })
+    }
+
+    #[test]
+    fn a_snapshot_of_failures_and_metrics_can_be_asked_for() {
+        let settings = parse("oom_snapshot:/tmp/{pid}.pickle, metrics:9400,policy:tight").unwrap();
+        assert_eq!(settings.oom_snapshot.as_deref(), Some("/tmp/{pid}.pickle"));
+        assert_eq!(settings.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9400))));
+        assert_eq!(parse("metrics:0.0.0.0:9400").unwrap().metrics.unwrap().port(), 9400);
+        assert!(parse("metrics:often").unwrap_err().contains("takes a port"));
+        assert!(parse("oom_snapshot:").unwrap_err().contains("wants a value"));
+        assert!(parse("metrics:1,metrics:2").unwrap_err().contains("stands twice"));
+        assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Config::default());
+        let again = settings.overlay("").unwrap();
+        assert_eq!(again.oom_snapshot, settings.oom_snapshot);
     }
 
     #[test]
@@ -284,7 +332,8 @@ mod tests {
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
-             page_size_mb, tight_soft, tight_floor_mb; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+             page_size_mb, tight_soft, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
+             PYTORCH_CUDA_ALLOC_CONF"
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
         assert!(list.contains("'roundup_power2_divisions'"), "{list}");

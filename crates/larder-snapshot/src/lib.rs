@@ -11,6 +11,7 @@ mod entry;
 mod error;
 mod json;
 mod live;
+mod on_failure;
 mod part;
 mod parts;
 pub mod perfetto;
@@ -36,6 +37,7 @@ pub use entry::{
 };
 pub use error::SnapshotError;
 pub use live::Epoch;
+pub use on_failure::write_on_failure;
 pub use save::{Format, SaveError};
 
 use larder_core::config::Config;

@@ -8,9 +8,10 @@ use std::path::Path;
 use flate2::bufread::MultiGzDecoder;
 use larder_core::types::{GIB, MIB};
 use larder_sim::script::{Op, Script};
+use larder_snapshot::Epoch;
+pub use larder_snapshot::Snapshot;
 use larder_snapshot::pickle::Limits;
 use larder_snapshot::whole::WriteError;
-use larder_snapshot::{Epoch, Snapshot};
 use larder_tape::Tape;
 
 use crate::watch::{Extent, Watch, Watched};

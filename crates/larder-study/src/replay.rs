@@ -10,7 +10,7 @@ use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
-use larder_core::{Allocator, Error, Policy, Stats};
+use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
@@ -186,6 +186,8 @@ pub struct Replay {
     checkpoints: HashMap<u32, (Checkpoint, HashMap<Addr, u64>)>,
     ooms: u64,
     first_oom: Option<String>,
+    /// What the last allocation said that failed, until somebody takes it.
+    failure: Option<Box<OutOfMemory>>,
 }
 
 impl Replay {
@@ -193,7 +195,7 @@ impl Replay {
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
         let (live, checkpoints) = (HashMap::new(), HashMap::new());
-        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None }
+        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None, failure: None }
     }
 
     /// The allocator that the operations are run on.
@@ -300,6 +302,22 @@ impl Replay {
         Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
+    /// Runs one operation, which is number `index` of the program; what it said if it failed for want of
+    /// memory.
+    pub(crate) fn advance(
+        &mut self,
+        index: usize,
+        op: Op,
+    ) -> Result<Option<Box<OutOfMemory>>, ReplayError> {
+        self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
+        Ok(self.failure.take())
+    }
+
+    /// The live allocations, by their IDs.
+    pub(crate) fn live(&self) -> &HashMap<u64, Addr> {
+        &self.live
+    }
+
     fn step(&mut self, op: Op, audience: &mut impl Audience) -> Result<(), Error> {
         match op {
             Op::Alloc { id, size_bytes, stream } => {
@@ -311,6 +329,7 @@ impl Replay {
                     Err(Error::OutOfMemory(report)) => {
                         self.ooms += 1;
                         self.first_oom.get_or_insert_with(|| report.to_string());
+                        self.failure = Some(report);
                         audience.placed(id, Addr(0));
                     }
                     Err(error) => return Err(error),

@@ -1,5 +1,6 @@
 //! Settings: those of a run, as a person gave them or as the program was recorded with them.
 
+use larder_core::Policy;
 use larder_core::config::{Backend, Config, OWN_KEYS};
 
 use crate::workload::Workload;
@@ -125,9 +126,35 @@ pub(crate) fn names_fraction(config: &Config) -> bool {
 
 /// A settings text without the memory fraction.
 pub(crate) fn without_fraction(conf: &str) -> String {
+    without_key(conf, FRACTION_KEY)
+}
+
+/// A settings text without this key.
+pub(crate) fn without_key(conf: &str, key: &str) -> String {
     let mut entries = entries(conf);
-    entries.retain(|entry| key_of(entry) != FRACTION_KEY);
+    entries.retain(|entry| key_of(entry) != key);
     entries.join(",")
+}
+
+/// A settings text with this entry, in the place of another of its key.
+pub(crate) fn with_entry(conf: &str, entry: &str) -> String {
+    let rest = without_key(conf, key_of(entry));
+    if rest.is_empty() { entry.to_owned() } else { format!("{rest},{entry}") }
+}
+
+/// The variables of the environment that settings and a policy are set by, each with its text.
+pub fn variables(policy: &Policy, conf: &str) -> Vec<(&'static str, String)> {
+    let (ours, mut torchs) = split_own(conf);
+    // Where nobody gives settings of PyTorch's, the policy has a default that is not PyTorch's.
+    if torchs.is_empty() && policy.expandable_by_default && !policy.tight {
+        torchs.push("expandable_segments:False");
+    }
+    let is_larders = *policy != Policy::torch_2_11() || !ours.is_empty();
+    let policy = is_larders.then(|| format!("policy:{}", policy.name));
+    let ours: Vec<String> = policy.into_iter().chain(ours.into_iter().map(str::to_owned)).collect();
+    let variables =
+        [("PYTORCH_CUDA_ALLOC_CONF", torchs.join(",")), ("LARDER_CONF", ours.join(","))];
+    variables.into_iter().filter(|(_, conf)| !conf.is_empty()).collect()
 }
 
 /// The keys of a settings text that are Larder's own, which stock PyTorch does not have.

@@ -6,8 +6,8 @@ use std::str::FromStr;
 use larder_core::types::Span;
 use larder_sim::script::Op;
 
-use crate::file::{Contents, LoadError};
-use crate::recording::{RecordedMemory, Recording};
+use crate::file::{Contents, LoadError, Snapshot};
+use crate::recording::{Origin, RecordedMemory, Recording};
 use crate::sizes::Sizes;
 use crate::watch::Watch;
 
@@ -38,10 +38,15 @@ impl FromStr for Addresses {
 pub struct Workload {
     /// The operations, in order.
     pub ops: Vec<Op>,
+    /// What each allocation is in the recording, by its ID; a script has none.
+    pub origins: Vec<Origin>,
     /// The addresses that the recorded GPU gave to segments; a script has none.
     pub segment_addresses: Vec<Span>,
     /// What there is to say about a recording besides its operations.
     pub recording: Option<RecordingFacts>,
+    /// How many streams the recorded program used: their numbers are those below this, and higher ones
+    /// are made up. None of a script, where all are the program's own.
+    pub own_streams: Option<u32>,
     /// How the sizes were changed since it was read.
     pub sizes: Sizes,
 }
@@ -98,11 +103,22 @@ impl Workload {
     /// Reads a file: a snapshot if it looks like one, else an op script. Of a snapshot the trace of
     /// `device` is taken.
     pub fn load(path: &Path, device: u32, watch: &dyn Watch) -> Result<Workload, LoadError> {
+        Workload::load_whole(path, device, watch).map(|(workload, _)| workload)
+    }
+
+    /// The same, with the snapshot that it was made from, if it was from one: that has the stacks.
+    pub fn load_whole(
+        path: &Path,
+        device: u32,
+        watch: &dyn Watch,
+    ) -> Result<(Workload, Option<Box<Snapshot>>), LoadError> {
         match Contents::load(path, watch)? {
-            Contents::Script(ops) => Ok(Workload { ops, ..Workload::default() }),
-            Contents::Snapshot(snapshot) => Recording::from_snapshot(&snapshot, device)
-                .map(Workload::from)
-                .map_err(|error| LoadError(format!("{}: {error}", path.display()))),
+            Contents::Script(ops) => Ok((Workload { ops, ..Workload::default() }, None)),
+            Contents::Snapshot(snapshot) => {
+                let recording = Recording::from_snapshot(&snapshot, device)
+                    .map_err(|error| LoadError(format!("{}: {error}", path.display())))?;
+                Ok((recording.into(), Some(snapshot)))
+            }
         }
     }
 }
@@ -124,6 +140,8 @@ impl From<Recording> for Workload {
                 conf: recording.conf,
             }),
             ops: recording.ops,
+            origins: recording.origins,
+            own_streams: Some(recording.streams),
             segment_addresses: recording.segment_addresses,
             sizes: Sizes::default(),
         }

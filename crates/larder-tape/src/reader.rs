@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use larder_core::record::event::Action;
@@ -233,4 +233,45 @@ impl Reading {
 /// Things are named in the order in which they come.
 fn next(cell: &Cell, len: usize) -> Result<(), &'static str> {
     if cell.word(0) as usize == len { Ok(()) } else { Err("has a name out of order") }
+}
+
+/// Reads a tape while it is written: what has come since the last look is added to what was read before.
+pub struct Follower {
+    file: File,
+    /// How many cells were taken.
+    number: u64,
+    reading: Reading,
+}
+
+impl Follower {
+    /// Begins at the beginning of a tape.
+    pub fn open(path: &Path) -> Result<Follower, TapeError> {
+        let mut file = File::open(path)?;
+        let mut bytes = [0; CELL_BYTES];
+        if fill(&mut file, &mut bytes)? < CELL_BYTES || !bytes.starts_with(&MAGIC) {
+            return Err(TapeError::NoTape);
+        }
+        Ok(Follower { file, number: 0, reading: Reading::default() })
+    }
+
+    /// Takes all cells that have come. A cell's kind is written last, so that what is there is whole.
+    pub fn look(&mut self) -> Result<(), TapeError> {
+        self.file.seek(SeekFrom::Start((self.number + 1) * CELL_BYTES as u64))?;
+        let mut reader = BufReader::with_capacity(1 << 16, &self.file);
+        let mut bytes = [0; CELL_BYTES];
+        while fill(&mut reader, &mut bytes)? == CELL_BYTES && bytes[0] != 0 {
+            let (cell, number) = (Cell::from_bytes(&bytes), self.number);
+            if cell.number() != number as u32 {
+                return Err(TapeError::BadCell { number, problem: "is out of order" });
+            }
+            self.reading.take(&cell).map_err(|problem| TapeError::BadCell { number, problem })?;
+            self.number += 1;
+        }
+        Ok(())
+    }
+
+    /// What was read so far, its events as well; those that were dealt with may be taken out.
+    pub fn tape(&mut self) -> &mut Tape {
+        &mut self.reading.tape
+    }
 }

@@ -394,6 +394,26 @@ impl Allocator {
         Ok(larder_snapshot::Snapshot::of_allocators(&[taken], larder_snapshot::Epoch::default()))
     }
 
+    /// Remembers what happens from now on, and writes it to this file, with all memory as it stands, whenever
+    /// a request cannot be met: `larder explain` says of it why, and what would help. The error names it.
+    #[cfg(feature = "snapshot")]
+    pub fn snapshot_on_failure(&self, path: &str) -> Result<(), Error> {
+        let allocator = self.native("a snapshot of its own")?;
+        Ok(larder_snapshot::write_on_failure(allocator, path, larder_snapshot::Epoch::default())?)
+    }
+
+    /// Serves the statistics to Prometheus at this address until what it gives is dropped.
+    #[cfg(feature = "metrics")]
+    pub fn serve_metrics(
+        &self,
+        address: impl std::net::ToSocketAddrs,
+    ) -> Result<larder_metrics::Exporter, Error> {
+        let allocator = Arc::clone(self.native("statistics by stream")?);
+        let page = move || larder_metrics::page([&*allocator]);
+        larder_metrics::Exporter::serve(address, page)
+            .map_err(|error| Error::Metrics(error.to_string()))
+    }
+
     /// How much memory the GPU has, and how much nobody holds.
     pub fn memory_info(&self) -> Result<MemoryInfo, Error> {
         use larder_core::device::Device;

@@ -31,6 +31,9 @@ pub enum Error {
     NotWithAsync(&'static str),
     /// The simulated GPU has no pool of a driver's.
     AsyncSimulated,
+    /// The statistics cannot be served, because of this.
+    #[cfg(feature = "metrics")]
+    Metrics(String),
     /// A shape whose elements are not as many as the buffer's.
     Shape {
         /// How many elements the shape has.
@@ -72,6 +75,8 @@ impl fmt::Display for Error {
             Error::TooLarge { len, element_bytes } => {
                 write!(f, "{len} elements of {element_bytes} bytes are more than any GPU has")
             }
+            #[cfg(feature = "metrics")]
+            Error::Metrics(why) => write!(f, "the statistics cannot be served: {why}"),
             Error::NotWithAsync(what) => {
                 write!(f, "the driver's own pool (backend:cudaMallocAsync) cannot {what}")
             }

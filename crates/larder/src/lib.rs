@@ -76,6 +76,9 @@ pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;
 
+/// Statistics for Prometheus.
+#[cfg(feature = "metrics")]
+pub use larder_metrics as metrics;
 /// PyTorch's memory snapshots: what [`Allocator::torch_snapshot`] gives, and readers of others.
 #[cfg(feature = "snapshot")]
 pub use larder_snapshot as snapshot;

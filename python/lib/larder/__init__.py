@@ -14,6 +14,8 @@ And it tells on a simulated GPU what a program needs:
     larder.replay("snapshot.pickle")
     larder.compare("snapshot.pickle")
     larder.fit("snapshot.pickle")
+    larder.explain("snapshot.pickle")
+    larder.tune("snapshot.pickle")
 
 `larder.Allocator` is the allocator itself, for experiments and tests.
 """
@@ -25,6 +27,7 @@ import os
 from larder import _native, torch
 from larder._native import POLICIES, Checkpoint, __version__
 from larder.allocator import Allocator, Block, Pool
+from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
 from larder.errors import (
     AddressError,
     DeviceError,
@@ -65,6 +68,7 @@ __all__ = [
     "DivergenceError",
     "Error",
     "ExchangeError",
+    "Explanation",
     "FileError",
     "Fit",
     "InstallError",
@@ -78,12 +82,17 @@ __all__ = [
     "Snapshot",
     "Source",
     "Table",
+    "Timeline",
+    "Tuning",
     "UsageError",
     "__version__",
     "check_source",
     "compare",
+    "explain",
     "fit",
     "library_path",
+    "memory_over_time",
     "replay",
     "torch",
+    "tune",
 ]

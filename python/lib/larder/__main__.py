@@ -55,6 +55,8 @@ COMMANDS = {
     "replay": "larder.replay(file)",
     "compare": "larder.compare(file)",
     "fit": "larder.fit(file)",
+    "explain": "larder.explain(file)",
+    "tune": "larder.tune(file)",
     "snapshot": "larder.Snapshot(file).save(path)",
 }
 """What people may look for here: commands of the program `larder`, and what does the same in Python."""

@@ -14,6 +14,10 @@ __all__ = [
     "Workload",
     "Outcome",
     "check_source",
+    "explain",
+    "tune_settings",
+    "memory_over_time",
+    "perform",
     "check_own_settings",
     "check_torch_settings",
     "device_kind",
@@ -32,6 +36,28 @@ TORCH_VARIABLES: list[str]
 USUAL_SETTINGS: list[str]
 
 def check_source(source: object) -> int: ...
+def explain(
+    workload: Workload,
+    name: str,
+    policy: str | None,
+    settings: str | None,
+    memory: int | None,
+    addresses: str,
+    failure: int,
+) -> tuple[str, str] | None: ...
+def tune_settings(
+    workload: Workload, name: str, policy: str | None, memory: int | None, addresses: str, seconds: float
+) -> tuple[str, str]: ...
+def memory_over_time(
+    workload: Workload,
+    name: str,
+    policy: str | None,
+    settings: str | None,
+    memory: int | None,
+    addresses: str,
+    stretches: int,
+) -> tuple[list[tuple[int, int, int, int, bool]], str]: ...
+def perform(words: list[str]) -> int: ...
 def check_own_settings(name: str, text: str) -> None: ...
 def check_torch_settings(name: str, text: str) -> None: ...
 def device_kind(text: str) -> str: ...
@@ -47,6 +73,8 @@ class Allocator:
         policy: str | None = None,
         settings: str | None = None,
     ) -> Self: ...
+    @property
+    def metrics_address(self) -> str | None: ...
     @property
     def device(self) -> str: ...
     @property

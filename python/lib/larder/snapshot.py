@@ -7,10 +7,14 @@ import os
 import pickle
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NoReturn, Union
+from typing import TYPE_CHECKING, Any, NoReturn, Union
 
 from larder import _native
 from larder.errors import UsageError
+from larder.table import Table, frame
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["Snapshot"]
 
@@ -109,6 +113,47 @@ class Snapshot:
         `format` does: `pickle`, `json`, `perfetto`, `ops`. An op script takes one device.
         """
         self._native.save(path, format, device)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Every block of every segment at the end as a dictionary, with the segment that it lies in."""
+        return [
+            {
+                "device": segment.get("device", 0),
+                "stream": segment.get("stream", 0),
+                "pool": tuple(segment.get("segment_pool_id", (0, 0))),
+                "kind": segment.get("segment_type"),
+                "segment": segment["address"],
+                "segment_bytes": segment["total_size"],
+                "address": block["address"],
+                "bytes": block["size"],
+                "requested_bytes": block.get("requested_size", block["size"]),
+                "state": block["state"],
+            }
+            for segment in self.segments
+            for block in segment["blocks"]
+        ]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The same as a data frame, where pandas is installed."""
+        return frame(self.records())
+
+    def table(self) -> Table:
+        """What each stream has in each pool."""
+        lanes: dict[tuple[Any, ...], dict[str, int]] = {}
+        for record in self.records():
+            lane = (record["device"], record["stream"], record["pool"], record["kind"])
+            sums = lanes.setdefault(lane, {})
+            sums[record["state"]] = sums.get(record["state"], 0) + record["bytes"]
+        rows = []
+        for (device, stream, pool, kind), sums in sorted(lanes.items(), key=str):
+            private = "" if pool == (0, 0) else f", private pool {pool}"
+            free, live = sums.get("inactive", 0), sums.get("active_allocated", 0)
+            sizes = (sum(sums.values()), live, sum(sums.values()) - free - live, free)
+            rows.append([f"device {device}, stream {stream}, {kind}{private}", *map(_native.format_size, sizes)])
+        return Table(["stream and pool", "held", "live", "waiting", "free"], rows)
+
+    def _repr_html_(self) -> str:
+        return self.table()._repr_html_()
 
     def __repr__(self) -> str:
         count, reserved, live = self._native.sizes()

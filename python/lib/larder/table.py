@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from html import escape
+from typing import TYPE_CHECKING, Any
 
 from larder import _native
 
-__all__ = ["Table"]
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Table", "frame"]
 
 _STATISTICS = (
     ("allocated", "allocated_bytes.all", True),
@@ -20,6 +24,13 @@ _STATISTICS = (
     ("allocations", "allocation.all", False),
     ("segments", "segment.all", False),
 )
+
+
+def frame(records: list[dict[str, Any]]) -> pandas.DataFrame:
+    """Records as a data frame. pandas is wanted here and nowhere else."""
+    import pandas
+
+    return pandas.DataFrame.from_records(records)
 
 
 class Table:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, Union, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Union, overload
 
 from larder import _native
 from larder.errors import UsageError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
-from larder.table import Table
+from larder.table import Table, frame
+
+if TYPE_CHECKING:
+    import pandas
 
 __all__ = ["Comparison", "Fit", "Pass", "Replay", "compare", "fit", "replay"]
 
@@ -150,6 +153,21 @@ class Replay:
         """How long the operations took."""
         return self._native.elapsed_seconds
 
+    def record(self) -> dict[str, Any]:
+        """What came of it, as one dictionary: the figures first, and every key of `memory_stats`."""
+        figures: dict[str, Any] = {
+            "name": self.name,
+            "policy": self.policy,
+            "settings": self.settings,
+            "device_bytes": self.device_bytes,
+            "overhead": self.overhead,
+            "retries": self.retries,
+            "ooms": self.ooms,
+            "driver_seconds": self.driver_seconds,
+            "driver_calls": self.driver_calls,
+        }
+        return figures | self.memory_stats
+
     def __str__(self) -> str:
         return self._native.summary.rstrip("\n")
 
@@ -194,6 +212,14 @@ class Comparison(Sequence[Replay]):
 
     def __iter__(self) -> Iterator[Replay]:
         return iter(self._runs)
+
+    def records(self) -> list[dict[str, Any]]:
+        """The runs as dictionaries: `pandas.DataFrame(comparison.records())` makes a data frame of them."""
+        return [run.record() for run in self._runs]
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The same as a data frame, where pandas is installed."""
+        return frame(self.records())
 
     def table(self) -> Table:
         """The runs side by side."""

@@ -11,7 +11,7 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 18] = [
+const GRAPH: [Edges; 19] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
@@ -28,13 +28,21 @@ const GRAPH: [Edges; 18] = [
     },
     Edges {
         package: "larder",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot"],
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot", "larder-metrics"],
         others: true,
     },
+    Edges { package: "larder-metrics", ours: &["larder-core", "larder-sim"], others: true },
     Edges { package: "beside-cudarc", ours: &["larder"], others: true },
     Edges {
         package: "larder-c",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup"],
+        ours: &[
+            "larder-core",
+            "larder-sim",
+            "larder-cuda",
+            "larder-setup",
+            "larder-snapshot",
+            "larder-metrics",
+        ],
         others: true,
     },
     Edges { package: "larder-tape", ours: &["larder-core"], others: true },
@@ -79,6 +87,7 @@ const GRAPH: [Edges; 18] = [
             "larder-sim",
             "larder-snapshot",
             "larder-study",
+            "larder-cli",
             "larder-setup",
             "larder",
             "larder-c",

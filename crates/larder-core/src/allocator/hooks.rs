@@ -2,16 +2,20 @@
 
 use std::sync::{Arc, Mutex};
 
+use crate::allocator::Allocator;
 use crate::out_of_memory::OutOfMemory;
 
 type MissCallback = Arc<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Arc<dyn Fn(&OutOfMemory) + Send + Sync>;
+pub(super) type OutOfMemoryWriter =
+    Arc<dyn Fn(&Allocator, &OutOfMemory) -> Option<String> + Send + Sync>;
 
 /// The registered hooks.
 #[derive(Default)]
 pub(super) struct Hooks {
     miss: Mutex<Vec<MissCallback>>,
     out_of_memory: Mutex<Vec<OutOfMemoryObserver>>,
+    writers: Mutex<Vec<OutOfMemoryWriter>>,
 }
 
 /// A copy of a list of hooks, so that none runs under the list's own lock either.
@@ -26,6 +30,20 @@ impl Hooks {
 
     pub(super) fn on_out_of_memory(&self, observer: OutOfMemoryObserver) {
         self.out_of_memory.lock().expect("registering a hook does not panic").push(observer);
+    }
+
+    pub(super) fn write_on_out_of_memory(&self, writer: OutOfMemoryWriter) {
+        self.writers.lock().expect("registering a hook does not panic").push(writer);
+    }
+
+    /// Has everything written down by who was asked to; the file of the last who did.
+    pub(super) fn write_out_of_memory(
+        &self,
+        allocator: &Allocator,
+        report: &OutOfMemory,
+    ) -> Option<String> {
+        let written = copy(&self.writers).into_iter().map(|writer| writer(allocator, report));
+        written.flatten().last()
     }
 
     /// The callbacks for a miss.

@@ -235,6 +235,7 @@ impl Allocator {
             shelf.heap.record_out_of_memory(want, report.free_bytes);
         }
         drop(shelf);
+        report.snapshot = self.hooks.write_out_of_memory(self, &report);
         self.hooks.tell_out_of_memory(&report);
         Err(Error::OutOfMemory(Box::new(report)))
     }
@@ -268,6 +269,7 @@ impl Allocator {
             own_settings: *shelf.heap.policy() != Policy::torch_2_11(),
             rejected: false,
             captured: false,
+            snapshot: None,
         }
     }
 }

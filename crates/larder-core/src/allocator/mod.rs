@@ -435,6 +435,20 @@ impl Allocator {
     pub fn on_out_of_memory(&self, observer: impl Fn(&OutOfMemory) + Send + Sync + 'static) {
         self.hooks.on_out_of_memory(Arc::new(observer));
     }
+
+    /// Has this write down what there is when a request could not be met, before the observers are told;
+    /// it says to which file, which the error then names.
+    pub fn write_on_out_of_memory(
+        &self,
+        writer: impl Fn(&Allocator, &OutOfMemory) -> Option<String> + Send + Sync + 'static,
+    ) {
+        self.hooks.write_on_out_of_memory(Arc::new(writer));
+    }
+}
+
+/// The settings with which a program runs under a policy if it names none.
+pub fn default_config(policy: &Policy) -> Config {
+    Config { expandable_segments: policy.expandable_by_default, ..Config::default() }
 }
 
 /// Turns off what the device cannot do, and on what the policy is made of.

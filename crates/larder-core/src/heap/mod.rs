@@ -12,6 +12,7 @@ mod cover;
 mod free_index;
 pub(crate) mod growth;
 pub(crate) mod ids;
+pub mod lane_state;
 mod lift;
 mod name_table;
 mod pending;

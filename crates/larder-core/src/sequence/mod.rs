@@ -176,7 +176,9 @@ mod tests {
         ];
         let hash = |calls: &[Call]| {
             let mut sequence = Sequence::default();
-            calls.iter().for_each(|&call| _ = sequence.note(call));
+            for &call in calls {
+                let _ = sequence.note(call);
+            }
             sequence.hash()
         };
         assert_eq!(hash(&calls), hash(&calls));

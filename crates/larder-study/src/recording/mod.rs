@@ -28,6 +28,8 @@ pub use memory::{Bounds, RecordedMemory, ToldBy};
 pub struct Recording {
     /// The operations. They begin with the blocks that were live before the recording.
     pub ops: Vec<Op>,
+    /// What each allocation is in the trace, by its ID: IDs count up from 0.
+    pub origins: Vec<Origin>,
     /// Where the recorded device put its segments: first those that are older than the recording,
     /// by address, then the allocated ones in their order.
     pub segment_addresses: Vec<Span>,
@@ -82,6 +84,15 @@ pub struct Life {
     pub begin: Option<u32>,
     /// The entry at which the program gave it back, if it did.
     pub end: Option<u32>,
+}
+
+/// What an allocation of the operations is in the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// It was there before the trace began, at this address.
+    Before(u64),
+    /// The entry of this number in the device's trace asks for it.
+    Entry(usize),
 }
 
 impl Recording {
@@ -220,6 +231,7 @@ impl<'a> Writer<'a> {
         match entry.action {
             Action::Alloc => {
                 self.recording.allocations += 1;
+                self.recording.origins.push(Origin::Entry(index));
                 self.alloc(entry.addr, entry.size_bytes, entry.stream, self.places.pool_of(entry));
             }
             Action::FreeRequested => {
@@ -257,6 +269,7 @@ impl<'a> Writer<'a> {
     }
 
     fn old_block(&mut self, block: &OldBlock) {
+        self.recording.origins.push(Origin::Before(block.addr));
         self.alloc(block.addr, block.size_bytes, block.stream, block.pool_id);
     }
 
@@ -294,6 +307,7 @@ impl<'a> Writer<'a> {
             None if self.flushes.hurried_failures.contains(&index) => last_pool,
             None => DEFAULT_POOL,
         };
+        self.recording.origins.push(Origin::Entry(index));
         let id = self.request(entry.size_bytes, entry.stream, pool_id);
         if trace[index + 1..].iter().any(|later| later.action != Action::Snapshot) {
             self.give_back(id);

@@ -5,7 +5,7 @@ use larder_core::Policy;
 use crate::compare::Row;
 use crate::replay::Setup;
 use crate::report::summary::{conf_name, count};
-use crate::settings::{own_keys, split_own, without_fraction};
+use crate::settings::{own_keys, variables, without_fraction};
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
 /// but for the policy and the settings.
@@ -69,14 +69,7 @@ impl Run<'_> {
 
     /// What is to be set for it, each variable by its name.
     fn variables(&self) -> Option<String> {
-        let (ours, torchs) = split_own(&self.row.conf);
-        let is_larders = *self.policy != Policy::torch_2_11() || !ours.is_empty();
-        let policy = is_larders.then(|| format!("policy:{}", self.policy.name));
-        let ours: Vec<String> =
-            policy.into_iter().chain(ours.into_iter().map(str::to_owned)).collect();
-        let variables =
-            [("PYTORCH_CUDA_ALLOC_CONF", torchs.join(",")), ("LARDER_CONF", ours.join(","))];
-        let named = variables.into_iter().filter(|(_, conf)| !conf.is_empty());
+        let named = variables(self.policy, &self.row.conf).into_iter();
         let named: Vec<String> =
             named.map(|(name, conf)| format!("{name}={}", quoted(&conf))).collect();
         (!named.is_empty()).then(|| named.join(" and "))
@@ -84,7 +77,7 @@ impl Run<'_> {
 }
 
 /// What is to be set to have such a run, each variable by its name; none where nothing is.
-pub fn variables(policy: &Policy, row: &Row) -> Option<String> {
+pub fn to_set(policy: &Policy, row: &Row) -> Option<String> {
     Run { policy, row }.variables()
 }
 
@@ -177,7 +170,7 @@ fn option(conf: &str) -> String {
 }
 
 /// A word as a shell takes it.
-fn quoted(word: &str) -> String {
+pub(super) fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_:.,-+/=@%".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();

@@ -2,6 +2,12 @@
 
 pub mod answer;
 pub mod driver;
+pub mod explained;
+pub mod explained_json;
 pub mod json;
+pub mod live;
+pub mod picture;
+pub mod shown;
 pub mod summary;
 pub mod table;
+pub mod tuned;

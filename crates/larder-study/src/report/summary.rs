@@ -132,7 +132,7 @@ fn changed(workload: &Workload) -> String {
 }
 
 /// Who decides, and for whom that answers.
-fn policy(policy: &Policy) -> String {
+pub(super) fn policy(policy: &Policy) -> String {
     let name = policy.name;
     match whose(policy) {
         Whose::Torch => format!("policy {name} (stock PyTorch)"),
@@ -157,7 +157,7 @@ fn whose(policy: &Policy) -> Whose {
 }
 
 /// The device, and where its size comes from.
-fn gpu(workload: &Workload, setup: &Setup) -> String {
+pub(super) fn gpu(workload: &Workload, setup: &Setup) -> String {
     let size = Bytes(setup.memory_bytes);
     match recorded_memory(workload, setup) {
         Some(memory) => format!("a simulated GPU with {size} ({memory})"),
@@ -167,7 +167,7 @@ fn gpu(workload: &Workload, setup: &Setup) -> String {
 
 /// What part of the device the program may have here, in a line, where that is not all of it or was not
 /// when it was recorded.
-fn allowance(setup: &Setup, settings: &Chosen) -> String {
+pub(super) fn allowance(setup: &Setup, settings: &Chosen) -> String {
     let fraction = setup.effective_fraction();
     let allowed = Bytes((fraction * setup.memory_bytes as f64) as u64);
     match setup.fraction {

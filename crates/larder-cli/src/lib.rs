@@ -1,0 +1,501 @@
+//! The program `larder`, as a function, so that whoever brings it along in another shape runs the same.
+#![forbid(unsafe_code)]
+
+mod args;
+mod cluster;
+mod explaining;
+mod listing;
+mod progress;
+mod report;
+mod showing;
+mod topping;
+mod tuning;
+
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::fs::File;
+use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use args::{Cli, Command, Common, History, Run};
+use clap::Parser;
+use larder_core::config::{Backend, Config};
+use larder_core::types::{GIB, MIB};
+use larder_core::{Addr, Policy};
+use larder_sim::script::Script;
+use larder_sim::soak;
+use larder_study::compare::{self, USUAL_SETTINGS};
+use larder_study::convert::{Format, convert};
+use larder_study::file::{Contents, STANDARD, Snapshot};
+use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use larder_study::report::answer::{Commands, answer};
+use larder_study::report::summary::count;
+use larder_study::report::{json, summary};
+use larder_study::settings::Chosen;
+use larder_study::sizes::Sizes;
+use larder_study::workload::{Addresses, Workload};
+use larder_study::{bench, fidelity, fit};
+use listing::{Notes, Wishes};
+use progress::{Bars, Progress};
+
+/// Why a command ended without its answer: one sentence for standard error, and the exit code.
+enum Refusal {
+    /// The input is bad, or a check failed.
+    Input(String),
+    /// The command was not used as it is meant to be.
+    Usage(String),
+}
+
+impl<E: std::error::Error> From<E> for Refusal {
+    fn from(error: E) -> Refusal {
+        Refusal::Input(error.to_string())
+    }
+}
+
+/// Does what a command line asks for, the program's own name first, and gives the exit code. What it says
+/// goes to standard output and standard error.
+pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(answer) => {
+            // Help and the version are answers too. A reader that has seen enough is no failure.
+            let _ = answer.print();
+            return u8::try_from(answer.exit_code()).unwrap_or(2);
+        }
+    };
+    let (sentence, code) = match run(cli.command) {
+        Ok(()) => return 0,
+        Err(Refusal::Input(sentence)) => (sentence, 1),
+        Err(Refusal::Usage(sentence)) => (sentence, 2),
+    };
+    eprintln!("larder: {sentence}");
+    code
+}
+
+fn run(command: Command) -> Result<(), Refusal> {
+    match command {
+        Command::Replay { common, conf, change, passes, placements, history } => {
+            let course = (change.sizes(), passes);
+            replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
+        }
+        Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
+        Command::Show { common, conf, change, at } => {
+            showing::show(&common, conf.conf.as_deref(), change.sizes(), at)
+        }
+        Command::Explain { common, conf, change, failure } => {
+            explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
+        }
+        Command::Fit { common, conf, change } => {
+            fit_command(&common, conf.conf.as_deref(), change.sizes())
+        }
+        Command::Tune { common, change, seconds } => {
+            tuning::tune_command(&common, change.sizes(), seconds)
+        }
+        Command::Top { source, every, once } => topping::top(&source, every, once),
+        Command::Bench { common, conf, repeat, threads, history } => {
+            bench_command(&common, conf.conf.as_deref(), (repeat, threads), history)
+        }
+        Command::Snapshot { file, run, device, output, to } => {
+            snapshot_command(&file, &run, device, &output, to)
+        }
+        Command::Report(asked) => report::report(&asked),
+        Command::Cluster { seed, sequences, ranks } => {
+            print_text(&cluster::run(seed, sequences, &ranks).map_err(Refusal::Input)?)
+        }
+        Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
+            let (threads, steps) = (threads as usize, steps as usize);
+            soak_command(seed, threads, steps, (scripts, seconds), policy.as_ref())
+        }
+    }
+}
+
+/// What a command is to run, and on what.
+struct Task {
+    workload: Workload,
+    /// The snapshot that it was made from, for its stacks and times.
+    snapshot: Option<Box<Snapshot>>,
+    settings: Chosen,
+    setup: Setup,
+}
+
+/// Settings are read before the file: they are quicker to mend. Where none are given, they are those of
+/// the recording.
+fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
+    let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
+    let given = given.transpose()?;
+    if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
+        return Err(Refusal::Usage(
+            "--addresses recorded: segments have those addresses where they have the recorded sizes, and \
+             --scale and --jitter change the sizes"
+                .to_owned(),
+        ));
+    }
+    let (mut workload, snapshot) = load(common)?;
+    workload.resize(sizes);
+    let settings = given.unwrap_or_else(|| Chosen::recorded(&workload));
+    let setup = Setup {
+        policy: common.policy.clone().unwrap_or_default(),
+        config: settings.config.clone(),
+        addresses: common.addresses.unwrap_or_default(),
+        ..Setup::default()
+    };
+    let setup = setup.with_memory(common.memory, &workload);
+    Ok(Task { workload, snapshot, settings, setup })
+}
+
+fn read_conf(conf: &str) -> Result<Config, Refusal> {
+    let config = Config::parse(conf).map_err(|error| Refusal::Usage(format!("--conf: {error}")))?;
+    if config.backend == Backend::CudaMallocAsync {
+        return Err(Refusal::Usage(
+            "--conf: backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU \
+             does not have"
+                .to_owned(),
+        ));
+    }
+    Ok(config)
+}
+
+fn load(common: &Common) -> Result<(Workload, Option<Box<Snapshot>>), Refusal> {
+    let device = common.device.unwrap_or(0);
+    let (workload, snapshot) = Workload::load_whole(&common.file, device, &Bars::default())?;
+    let given =
+        [("--device", common.device.is_some()), ("--addresses", common.addresses.is_some())];
+    let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+    if let Some(option) = option.filter(|_| workload.recording.is_none()) {
+        let file = common.file.display();
+        return Err(Refusal::Usage(format!(
+            "{file}: {option} is for a snapshot, and this is a script"
+        )));
+    }
+    if workload.ops.is_empty() {
+        return Err(no_operation(&common.file));
+    }
+    Ok((workload, snapshot))
+}
+
+fn no_operation(file: &Path) -> Refusal {
+    Refusal::Input(format!("{}: there is no operation in it", file.display()))
+}
+
+/// Refuses `-` where what is written is not what the command is for.
+fn not_standard(option: &str, path: Option<&Path>) -> Result<(), Refusal> {
+    if path != Some(Path::new(STANDARD)) {
+        return Ok(());
+    }
+    Err(Refusal::Usage(format!(
+        "{option}: standard output has the summary; give it a file of its own, or /dev/stderr"
+    )))
+}
+
+/// The file's name as the reports show it.
+fn name(common: &Common) -> String {
+    let name = common.file.file_name().unwrap_or(common.file.as_os_str());
+    name.to_string_lossy().into_owned()
+}
+
+fn replay(
+    common: &Common,
+    conf: Option<&str>,
+    (sizes, passes): (Sizes, u64),
+    placements: Option<&Path>,
+    history: &History,
+) -> Result<(), Refusal> {
+    not_standard("--placements", placements)?;
+    not_standard("--history", history.out.as_deref())?;
+    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
+    let replay = Replay::new(&workload, &setup);
+    let mut notes = Notes::default();
+    notes.placements = placements.map(|_| Vec::new());
+    if history.out.is_some() {
+        let skip = history.skip.iter().copied().collect();
+        let (level, max_entries) = (history.level, history.max_entries);
+        notes.list(replay.allocator(), &Wishes { level, max_entries, skip })?;
+    }
+    let outcome = replay
+        .run_passes(&workload.ops, passes, &mut notes)
+        .map_err(|error| stopped(common, &workload, &error))?;
+    if let (Some(path), Some(placed)) = (placements, &notes.placements) {
+        write_placements(path, placed)
+            .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
+    }
+    if let Some(path) = &history.out {
+        std::fs::write(path, &notes.listed)
+            .map_err(|error| Refusal::Input(format!("{}: {error}", path.display())))?;
+    }
+    if common.json {
+        print(&json::outcome(&workload, &outcome))
+    } else {
+        let text = summary::outcome(&name(common), &workload, &setup, &settings, &outcome);
+        print_text(&(text + &unlike(common, &workload)?))
+    }
+}
+
+/// Says so if a replay goes another way than the recorded program.
+fn unlike(common: &Common, workload: &Workload) -> Result<String, Refusal> {
+    let found = fidelity::check(workload, common.addresses.unwrap_or_default())
+        .map_err(|error| stopped(common, workload, &error))?;
+    Ok(found.as_ref().map(summary::unlike).unwrap_or_default())
+}
+
+/// Written when the replay is done, so that a replay that stops leaves no half of it.
+fn write_placements(path: &Path, placed: &[(u64, Addr)]) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    for (id, addr) in placed {
+        writeln!(file, "{id} {:x}", addr.0)?;
+    }
+    file.flush()
+}
+
+/// The sentence for a replay that could not go on; a script's line is named.
+fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal {
+    let file = common.file.display();
+    let line = match workload.recording {
+        None if common.file != Path::new(STANDARD) => File::open(&common.file)
+            .ok()
+            .and_then(|script| Script::line_of(BufReader::new(script), error.index)),
+        _ => None,
+    };
+    let sizes = &workload.sizes;
+    let sizes = if sizes.is_same() { String::new() } else { format!("; sizes: {sizes}") };
+    Refusal::Input(match line {
+        Some(line) => format!("{file}: line {line}: {}: {}{sizes}", error.op, error.error),
+        None => format!("{file}: {error}{sizes}"),
+    })
+}
+
+/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that is
+/// the default everywhere.
+fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
+    let (usual, is_usual) = (USUAL_SETTINGS.map(str::to_owned), confs.is_empty());
+    let confs = if confs.is_empty() { &usual } else { confs };
+    // All are read before anything runs, so that a bad one costs nothing.
+    let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
+    let confs = confs.iter().enumerate().filter(is_first);
+    let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
+    let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
+    let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
+    // A program gets the policy that is the default everywhere.
+    let policy = common.policy.as_ref().or(common.json.then_some(&setup.policy));
+    let compared = compare::under(&workload, &setup, policy, &settings, is_usual, &Bars::default())
+        .map_err(|error| stopped(common, &workload, &error))?;
+    if common.json {
+        let (setup, rows) = &compared[0];
+        return print(&json::rows(&workload, setup, rows));
+    }
+    let text = match compared.as_slice() {
+        [(setup, rows)] => summary::rows(&name(common), &workload, setup, rows),
+        _ => summary::policies(&name(common), &workload, &compared),
+    };
+    let answer = answer(&commands(common, sizes), &compared);
+    print_text(&(text + &answer + &unlike(common, &workload)?))
+}
+
+/// How the same program is asked about with other commands: with all that was said of it here.
+fn commands(common: &Common, sizes: Sizes) -> Commands {
+    let mut commands = Commands::of(&common.file.to_string_lossy());
+    let jitter = sizes.jitter.map(|jitter| format!(" --jitter {}:{}", jitter.percent, jitter.seed));
+    let words = [
+        common.device.map(|device| format!(" --device {device}")),
+        (common.addresses == Some(Addresses::Lowest)).then(|| " --addresses lowest".to_owned()),
+        (sizes.scale != 1).then(|| format!(" --scale {}", sizes.scale)),
+        jitter,
+    ];
+    let words: String = words.into_iter().flatten().collect();
+    commands.fit.push_str(&words);
+    commands.replay.push_str(&words);
+    // A search goes as far as it has to.
+    if let Some(memory_bytes) = common.memory {
+        commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
+    }
+    commands
+}
+
+/// A number of bytes as `--memory` takes it.
+fn capacity(memory_bytes: u64) -> String {
+    let units = [(GIB, "GiB"), (MIB, "MiB")];
+    let whole = units.into_iter().find(|(unit, _)| memory_bytes.is_multiple_of(*unit));
+    match whole {
+        Some((unit, name)) => format!("{}{name}", memory_bytes / unit),
+        None => format!("{memory_bytes}B"),
+    }
+}
+
+fn fit_command(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<(), Refusal> {
+    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
+    let settings = settings.without_recorded_fraction();
+    // What the recorded program had is what it may have been too little of.
+    let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
+    let config = settings.config.clone();
+    let setup = Setup { config, memory_bytes: limit_bytes, fraction: None, ..setup };
+    let fit = fit::fit(&workload, &setup, &Bars::default())
+        .map_err(|error| stopped(common, &workload, &error))?;
+    let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
+    if fit.memory_bytes.is_none() {
+        let next = match common.memory {
+            Some(_) => "leave --memory out to find out how much it needs, or give more",
+            None => "give --memory with more",
+        };
+        return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
+    }
+    if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
+}
+
+/// A person at a terminal gets a sentence, a program the object that it was promised.
+fn bench_command(
+    common: &Common,
+    conf: Option<&str>,
+    (repeat, threads): (u64, u64),
+    history: Option<usize>,
+) -> Result<(), Refusal> {
+    let conf = conf.unwrap_or_default();
+    let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
+    let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
+    if common.json || !io::stdout().is_terminal() {
+        print(&json::measured(&measured))
+    } else {
+        print_text(&summary::measured(&name(common), &measured))
+    }
+}
+
+fn snapshot_command(
+    file: &Path,
+    run: &Run,
+    device: Option<u32>,
+    output: &Path,
+    to: Option<Format>,
+) -> Result<(), Refusal> {
+    let setup = Setup {
+        policy: run.policy.clone().unwrap_or_default(),
+        config: read_conf(run.conf.as_deref().unwrap_or_default())?,
+        memory_bytes: run.memory.unwrap_or(DEFAULT_MEMORY_BYTES),
+        ..Setup::default()
+    };
+    let Some(format) = to.or_else(|| Format::of_path(output)) else {
+        return Err(Refusal::Usage(format!(
+            "{}: the name does not say the format; name it by --to",
+            output.display()
+        )));
+    };
+    if format == Format::Tape && output == Path::new(STANDARD) {
+        let sentence = "a tape is written to a file, not to standard output";
+        return Err(Refusal::Usage(sentence.to_owned()));
+    }
+    let contents = Contents::load(file, &Bars::default())?;
+    refuse_idle_options(file, &contents, run, device, format)?;
+    if matches!(&contents, Contents::Script(ops) if ops.is_empty()) {
+        return Err(no_operation(file));
+    }
+    let device = device.unwrap_or(0);
+    let converted = convert(file, contents, output, format, device, &setup)?;
+    if converted.unkept_values > 0 {
+        let (file, count) = (file.display(), converted.unkept_values);
+        eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+    }
+    Ok(())
+}
+
+/// An option that could make no difference is a mistake of whoever gave it.
+fn refuse_idle_options(
+    file: &Path,
+    contents: &Contents,
+    run: &Run,
+    device: Option<u32>,
+    format: Format,
+) -> Result<(), Refusal> {
+    let given = [
+        ("--policy", run.policy.is_some()),
+        ("--conf", run.conf.is_some()),
+        ("--memory", run.memory.is_some()),
+    ];
+    let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+    let (is_script, file) = (matches!(contents, Contents::Script(_)), file.display());
+    let is_run = is_script && format != Format::Ops;
+    if let Some(option) = option.filter(|_| !is_run) {
+        let reason = if is_script { "a script is copied as it is" } else { "it is no script" };
+        return Err(Refusal::Usage(format!(
+            "{file}: {option} is for a script that is run for its snapshot, and {reason}"
+        )));
+    }
+    if device.is_some() && (is_script || format != Format::Ops) {
+        return Err(Refusal::Usage(format!(
+            "{file}: --device says which trace of a snapshot becomes a script, and this {}",
+            if is_script { "is a script" } else { "takes all devices" }
+        )));
+    }
+    Ok(())
+}
+
+fn soak_command(
+    seed: u64,
+    threads: usize,
+    steps: usize,
+    (scripts, seconds): (u64, Option<u64>),
+    policy: Option<&Policy>,
+) -> Result<(), Refusal> {
+    let start = Instant::now();
+    let given = seconds.map(Duration::from_secs);
+    let bar = match given {
+        Some(given) => Progress::seconds("soaking", given),
+        None => Progress::steps("soaking", scripts),
+    };
+    let (mut done, mut runs) = (0, 0);
+    while given.map_or(done < scripts, |given| start.elapsed() < given) {
+        let seed = seed.wrapping_add(done);
+        runs += if threads > 1 {
+            let run = match policy {
+                Some(policy) => soak::concurrent::run_under(policy.clone(), seed, threads, steps),
+                None => soak::concurrent::run(seed, threads, steps),
+            };
+            run.map_err(|failure| Refusal::Input(failure.to_string()))?;
+            1
+        } else {
+            soak_alone(seed, steps, policy)?
+        };
+        done += 1;
+        match given {
+            Some(_) => bar.set(start.elapsed().as_secs()),
+            None => bar.step(),
+        }
+    }
+    bar.finish();
+    let what = match threads {
+        1 => format!("{} of {}", count(runs, "script"), count(steps as u64, "step")),
+        _ => format!(
+            "{} of {threads} threads, {} each,",
+            count(runs, "run"),
+            count(steps as u64, "step")
+        ),
+    };
+    print_text(&format!("{what} from seed {seed}: every check held\n"))
+}
+
+/// Runs the script of a seed; how many that came to.
+fn soak_alone(seed: u64, steps: usize, policy: Option<&Policy>) -> Result<u64, Refusal> {
+    let soak = |seed| {
+        let run = match policy {
+            Some(policy) => soak::run_under(policy.clone(), seed, steps),
+            None => soak::run(seed, steps),
+        };
+        run.map_err(|failure| Refusal::Input(failure.to_string()))
+    };
+    soak(seed)?;
+    // A seed without faults is run against the naive model alone; its sibling meets them.
+    if seed & soak::FAULTS_BIT != 0 {
+        return Ok(1);
+    }
+    soak(seed | soak::FAULTS_BIT)?;
+    Ok(2)
+}
+
+fn print(value: &impl Display) -> Result<(), Refusal> {
+    print_text(&format!("{value}\n"))
+}
+
+/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+fn print_text(text: &str) -> Result<(), Refusal> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok(()),
+    }
+}

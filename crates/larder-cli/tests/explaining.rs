@@ -1,0 +1,116 @@
+//! A person with an out-of-memory error asks why, what to set, and to look.
+
+mod program;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use program::{json, larder, recorded, scratch, stdout};
+
+/// 160 MiB free in a segment that a live block keeps, and a request of 220 on a GPU of 400.
+const PINNED: &str = "alloc 1 200MiB 0\nfree 1\nalloc 2 40MiB 0\nalloc 3 220MiB 0\n";
+const SMALL: [&str; 4] = ["--memory", "400MiB", "--policy", "torch-2.11"];
+
+fn failed(name: &str) -> PathBuf {
+    let script = scratch(&format!("{name}.ops"), PINNED);
+    recorded(&format!("{name}.pickle"), &script, &SMALL)
+}
+
+#[test]
+fn an_explanation_names_the_cause_and_a_line_that_a_replay_proves() {
+    let file = failed("explained");
+    let text = stdout(&larder(&["explain"], Some(&file)));
+    assert!(text.contains("policy torch-2.11 (stock PyTorch)"), "{text}");
+    assert!(text.contains("asked for 220.00 MiB on stream 0"), "{text}");
+    assert!(
+        text.contains("Why: fragmentation. 160.00 MiB are free on this stream in 1 piece"),
+        "{text}"
+    );
+    assert!(text.ends_with("\n\n  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n"), "{text}");
+    let command =
+        text.split('`').find(|part| part.starts_with("larder replay ")).expect("a command");
+    let line = command.replacen("larder", env!("CARGO_BIN_EXE_larder"), 1) + " --json";
+    let proof = Command::new("sh").args(["-c", &line]).output().expect("a shell");
+    let proof: serde_json::Value = serde_json::from_slice(&proof.stdout).expect("JSON");
+    assert_eq!(proof["ooms"], 0, "{command}");
+    let object = json(&["explain", "--json"], &file);
+    assert_eq!(object["cause"]["name"], "fragmentation");
+    assert_eq!(object["best"]["set"], "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+    assert_eq!(object["kept"][0]["free_bytes"], 160 << 20);
+}
+
+#[test]
+fn where_nothing_failed_it_says_so() {
+    let script = scratch("calm.ops", "alloc 1 5MiB 0\n");
+    let text = stdout(&larder(&["explain"], Some(&script)));
+    assert!(text.contains("nothing failed: 5.00 MiB were in use at the peak"), "{text}");
+    assert_eq!(json(&["explain", "--json"], &script), serde_json::Value::Null);
+    let output = larder(&["explain", "--failure", "0"], Some(&script));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn tuning_gives_three_choices_and_the_line_to_paste() {
+    let file = failed("tuned");
+    let object = json(&["tune", "--json", "--seconds", "5"], &file);
+    let choices = object["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 3, "{object}");
+    assert_eq!((&choices[0]["ooms"], &choices[0]["policy"]), (&0.into(), &"torch-2.11".into()));
+    assert_eq!(object["as_it_is"]["ooms"], 1);
+    let text = stdout(&larder(&["tune", "--seconds", "5"], Some(&file)));
+    assert!(text.contains("best with stock PyTorch"), "{text}");
+    assert!(text.contains("best with `python -m larder`"), "{text}");
+    assert!(text.contains("  PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"), "{text}");
+}
+
+#[test]
+fn a_terminal_shows_the_map_at_the_failure_the_peak_and_the_end() {
+    let file = failed("shown");
+    let text = stdout(&larder(&["show"], Some(&file)));
+    assert!(text.contains("At operation 4 of 4 (the first failure): 40.00 MiB live"), "{text}");
+    let map = format!("stream 0, large\n  {}{}\n", "█".repeat(20), "·".repeat(80 - 8));
+    assert!(text.contains(&map[..60]), "{text}");
+    assert!(!text.contains('\u{1b}'), "no colour where there is no terminal");
+    let text = stdout(&larder(&["show", "--at", "peak"], Some(&file)));
+    assert!(text.contains("At operation 1 of 4 (most in use): 200.00 MiB live"), "{text}");
+    let object = json(&["show", "--at", "3", "--json"], &file);
+    assert_eq!((&object["operation"], &object["allocated_bytes"]), (&3.into(), &(40 << 20).into()));
+    let output = larder(&["show", "--at", "noon"], Some(&file));
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn a_snapshot_with_no_history_is_shown_as_it_was_taken() {
+    let segments = r#"[{"device": 0, "address": 4194304, "total_size": 20971520, "stream": 0,
+        "segment_type": "large", "segment_pool_id": [0, 0], "is_expandable": false, "frames": [],
+        "blocks": [{"address": 4194304, "size": 10485760, "requested_size": 10485760,
+                    "state": "active_allocated", "frames": []},
+                   {"address": 14680064, "size": 10485760, "requested_size": 0, "state": "inactive",
+                    "frames": []}]}]"#;
+    let file =
+        scratch("bare.json", &format!(r#"{{"segments": {segments}, "device_traces": [[]]}}"#));
+    let text = stdout(&larder(&["show"], Some(&file)));
+    assert!(
+        text.contains("When it was taken: 10.00 MiB live, 10.00 MiB in use, 20.00 MiB held"),
+        "{text}"
+    );
+    assert!(text.contains("stream 0, large\n  █████·····\n"), "{text}");
+}
+
+#[test]
+fn top_shows_what_is_on_a_tape_so_far() {
+    let script =
+        scratch("running.ops", "alloc 1 30MiB 0\nalloc 2 5MiB 3\nfree 1\nalloc 3 900GiB 0\n");
+    let tape = recorded("running.tape", &script, &[]);
+    let text = stdout(&larder(&["top", "--once"], Some(&tape)));
+    let held = json(&["replay", "--json"], &script)["reserved_bytes.all.current"].as_u64();
+    assert_eq!(held, Some(50 << 20), "what is cached stays where it could not help");
+    assert!(text.contains("held           50.00 MiB"), "{text}");
+    assert!(text.contains("requested       5.00 MiB"), "{text}");
+    assert!(
+        text.contains("1 live allocations in 2 segments; 2 allocations, 1 frees, out of memory 1"),
+        "{text}"
+    );
+    let output = larder(&["top", "--once"], Some(Path::new("/nowhere.tape")));
+    assert_eq!(output.status.code(), Some(1));
+}

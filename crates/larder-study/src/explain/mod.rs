@@ -1,0 +1,83 @@
+//! Explain: why a request failed, and what would have helped, found by replaying under each remedy.
+
+mod account;
+mod cause;
+mod change;
+mod remedy;
+
+use larder_core::Policy;
+
+use crate::fidelity::Unlike;
+use crate::replay::{Replay, ReplayError, Setup};
+use crate::scene::{Failure, Scene};
+use crate::watch::Watch;
+use crate::workload::Workload;
+
+pub use account::Account;
+pub use cause::Cause;
+pub use remedy::{Family, Remedy, Trial, Verdict};
+
+/// Why a request failed, and what would have helped.
+#[derive(Clone, Debug)]
+pub struct Explanation {
+    /// All memory when it failed.
+    pub scene: Scene,
+    /// The request.
+    pub failure: Failure,
+    /// What is free, and where.
+    pub account: Account,
+    /// The cause.
+    pub cause: Cause,
+    /// Whether a replay without the cause gets past the failure.
+    pub is_proven: bool,
+    /// What was tried, what helps first.
+    pub remedies: Vec<Remedy>,
+}
+
+impl Explanation {
+    /// The remedy that costs least of those with which the program runs to its end.
+    pub fn best(&self) -> Option<&Remedy> {
+        let runs = |remedy: &&Remedy| remedy.verdict == Verdict::Runs;
+        self.remedies.iter().find(runs)
+    }
+
+    /// Whether no setting, policy or change of the program's ways helps: only more memory, or less need.
+    pub fn needs_memory(&self) -> bool {
+        self.best()
+            .is_none_or(|best| matches!(best.family, Family::LargerCard | Family::SmallerSizes))
+    }
+}
+
+/// Explains the failure of this number, counted from 1; none if there are not so many.
+pub fn explain(
+    workload: &Workload,
+    setup: &Setup,
+    number: u64,
+    watch: &dyn Watch,
+) -> Result<Option<Explanation>, ReplayError> {
+    let Some((scene, failure)) = Scene::of_failure(workload, setup, number)? else {
+        return Ok(None);
+    };
+    let account = Account::of(&scene, &failure);
+    let remedies = remedy::try_all(workload, setup, &scene, &failure, &account, watch);
+    let candidates = Cause::candidates(setup, &failure, &account);
+    let proven = candidates.iter().copied().find(|cause| cause.is_proven(&remedies));
+    let cause = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
+    Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
+}
+
+/// Who decided when the program was recorded: stock PyTorch, unless only Larder's own policy runs out of
+/// memory as the recording does. Of a script nobody knows, and it is Larder.
+pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, ReplayError> {
+    let Some(facts) = &workload.recording else { return Ok(Policy::default()) };
+    let is_alike = |policy: Policy| {
+        let setup = Setup { policy, ..setup.clone() };
+        let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
+        Ok::<_, ReplayError>(Unlike::of(facts, &outcome).is_none())
+    };
+    // What did not run out of memory tells nothing of who decided.
+    if facts.ooms > 0 && !is_alike(Policy::torch_2_11())? && is_alike(Policy::default())? {
+        return Ok(Policy::default());
+    }
+    Ok(Policy::torch_2_11())
+}

@@ -1,0 +1,371 @@
+//! Remedies: what might help, and what came of the program when it was replayed with it.
+
+use larder_core::Policy;
+use larder_core::config::Config;
+use larder_core::types::{Bytes, PoolId};
+use larder_sim::Spent;
+use larder_sim::script::Op;
+
+use super::account::Account;
+use super::change;
+use crate::compare::all_policies;
+use crate::crew;
+use crate::fit::{self, search_limit_bytes};
+use crate::replay::{Outcome, Replay, Setup};
+use crate::scene::{Failure, Scene};
+use crate::settings::{FRACTION_KEY, names_fraction, with_entry, without_key};
+use crate::watch::{Extent, Unwatched, Watch, Watched};
+use crate::workload::Workload;
+
+/// What kind of remedy it is. Those that cost a person least come first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// Expandable segments.
+    Expandable,
+    /// Expandable segments with the smallest pages.
+    FinePages,
+    /// Without the split limit that is set.
+    WithoutSplitLimit,
+    /// Without the rounding that is set.
+    WithoutRounding,
+    /// Another split limit.
+    SplitLimit,
+    /// Other rounding.
+    Rounding,
+    /// Garbage collection.
+    Collection,
+    /// Another policy.
+    Policy,
+    /// The policy for least memory.
+    Tight,
+    /// No memory fraction.
+    Unheld,
+    /// The cache emptied before the capture.
+    EmptiedBefore,
+    /// Private pools let go of.
+    PoolsLetGo,
+    /// Private pools that lend.
+    PoolsLend,
+    /// All streams as one.
+    OneStream,
+    /// More memory.
+    LargerCard,
+    /// Smaller sizes, as with smaller batches.
+    SmallerSizes,
+}
+
+impl Family {
+    /// How much it asks of a person: to set something, to take another allocator, to change the program, to
+    /// have another card or another program.
+    fn effort(self) -> u8 {
+        match self {
+            Family::Policy | Family::Tight | Family::Unheld => 1,
+            Family::EmptiedBefore | Family::PoolsLetGo | Family::PoolsLend | Family::OneStream => 2,
+            Family::LargerCard | Family::SmallerSizes => 3,
+            _ => 0,
+        }
+    }
+}
+
+/// How far the program gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Verdict {
+    /// To its end.
+    Runs,
+    /// Past the failure, and then it fails at this operation, from 0.
+    Later(usize),
+    /// No further.
+    Fails,
+}
+
+/// What came of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Trial {
+    /// How many requests failed.
+    pub ooms: u64,
+    /// The first of them: its operation in the program, from 0.
+    pub first_failure: Option<usize>,
+    /// The most that was held at once.
+    pub peak_reserved_bytes: u64,
+    /// How often the cache was given back to try again.
+    pub retries: u64,
+    /// What the calls for memory would have cost.
+    pub driver: Spent,
+}
+
+/// Something that might help, and whether it does.
+#[derive(Clone, Debug)]
+pub struct Remedy {
+    /// What kind it is.
+    pub family: Family,
+    /// What to do, in words that follow "with".
+    pub words: String,
+    /// The settings with it.
+    pub conf: String,
+    /// The policy with it.
+    pub policy: Policy,
+    /// The memory with it.
+    pub memory_bytes: u64,
+    /// How far the program gets.
+    pub verdict: Verdict,
+    /// What came of it.
+    pub trial: Trial,
+}
+
+impl Remedy {
+    /// Whether the request that failed is met, and all that failed before it too.
+    pub fn gets_past(&self) -> bool {
+        self.verdict != Verdict::Fails
+    }
+
+    /// Whether it is set in the environment, and nothing else.
+    pub fn is_setting(&self) -> bool {
+        matches!(self.family.effort(), 0 | 1)
+    }
+}
+
+/// A remedy before it was tried.
+struct Idea {
+    family: Family,
+    words: String,
+    setup: Setup,
+    /// The operations, where they are not the program's.
+    ops: Option<Vec<Op>>,
+}
+
+/// Tries everything that could make a difference, on all cores. Of several values of one setting the best
+/// is left. What helps most comes first.
+pub(super) fn try_all(
+    workload: &Workload,
+    setup: &Setup,
+    scene: &Scene,
+    failure: &Failure,
+    account: &Account,
+    watch: &dyn Watch,
+) -> Vec<Remedy> {
+    let mut ideas = settings_ideas(setup);
+    ideas.extend(policy_ideas(setup));
+    ideas.extend(unheld_idea(workload, setup));
+    ideas.extend(program_ideas(workload, setup, scene, account));
+    ideas.extend((1..=10).map(|step| smaller_idea(workload, setup, 100 - 5 * step)));
+    let mut trying = Watched::begin(watch, "trying", Extent::Steps(ideas.len() as u64 + 1));
+    // A change that a program cannot take, as where streams are captured, is no remedy.
+    let tried = crew::each(
+        &ideas,
+        |idea| {
+            let ops = idea.ops.as_deref().unwrap_or(&workload.ops);
+            let outcome = Replay::new(workload, &idea.setup).run(ops, &mut ()).ok()?;
+            Some(trial(&outcome, ops, &workload.ops))
+        },
+        || trying.step(),
+    );
+    let mut remedies: Vec<Remedy> = Vec::new();
+    for (idea, trial) in ideas.into_iter().zip(tried) {
+        let Some(trial) = trial else { continue };
+        keep_best(&mut remedies, judged(idea, trial, scene.index));
+    }
+    remedies.extend(larger_card(workload, setup, scene, failure));
+    drop(trying);
+    remedies.sort_by_key(|remedy| {
+        let trial = &remedy.trial;
+        let is_partial = remedy.verdict != Verdict::Runs;
+        let order = (remedy.family.effort(), trial.retries, trial.peak_reserved_bytes);
+        (is_partial, remedy.verdict == Verdict::Fails, order, remedy.family)
+    });
+    remedies
+}
+
+fn trial(outcome: &Outcome, ops: &[Op], original: &[Op]) -> Trial {
+    let failed = outcome.first_oom_index.and_then(|index| match ops.get(index) {
+        Some(Op::Alloc { id, .. }) => {
+            original.iter().position(|op| matches!(op, Op::Alloc { id: other, .. } if other == id))
+        }
+        _ => None,
+    });
+    Trial {
+        ooms: outcome.ooms,
+        first_failure: failed,
+        peak_reserved_bytes: outcome.stats.reserved_bytes.all.peak.max(0) as u64,
+        retries: outcome.stats.num_alloc_retries,
+        driver: outcome.driver,
+    }
+}
+
+fn judged(idea: Idea, trial: Trial, failed_at: usize) -> Remedy {
+    let verdict = match trial.first_failure {
+        None if trial.ooms == 0 => Verdict::Runs,
+        Some(index) if index > failed_at => Verdict::Later(index),
+        _ => Verdict::Fails,
+    };
+    Remedy {
+        family: idea.family,
+        words: idea.words,
+        conf: idea.setup.config.text.clone(),
+        policy: idea.setup.policy,
+        memory_bytes: idea.setup.memory_bytes,
+        verdict,
+        trial,
+    }
+}
+
+/// Adds a remedy, unless there is one of its family that is no worse.
+fn keep_best(remedies: &mut Vec<Remedy>, remedy: Remedy) {
+    let reach = |remedy: &Remedy| match remedy.verdict {
+        Verdict::Runs => (0, 0),
+        Verdict::Later(index) => (1, usize::MAX - index),
+        Verdict::Fails => (2, 0),
+    };
+    let cost = |remedy: &Remedy| {
+        // The least that suffices is what a person wants to know of sizes, and they come in that order.
+        let is_ordered = remedy.family == Family::SmallerSizes;
+        let (retries, bytes) = (remedy.trial.retries, remedy.trial.peak_reserved_bytes);
+        (reach(remedy), if is_ordered { (0, 0) } else { (retries, bytes) })
+    };
+    match remedies.iter_mut().find(|other| other.family == remedy.family) {
+        None => remedies.push(remedy),
+        Some(other) if cost(&remedy) < cost(other) => *other = remedy,
+        Some(_) => {}
+    }
+}
+
+fn settings_ideas(setup: &Setup) -> Vec<Idea> {
+    let config = &setup.config;
+    let mut ideas = Vec::new();
+    let mut add = |family: Family, conf: String, words: &str| {
+        if let Ok(config) = Config::parse(&conf) {
+            let setup = Setup { config, ..setup.clone() };
+            ideas.push(Idea { family, words: words.to_owned(), setup, ops: None });
+        }
+    };
+    let conf = &config.text;
+    let with = |entry: &str| with_entry(conf, entry);
+    let expandable = "expandable_segments:True";
+    if !config.expandable_segments {
+        add(Family::Expandable, with(expandable), expandable);
+    }
+    if setup.policy != Policy::torch_2_11() && !setup.policy.tight {
+        let fine = "expandable_segments:True,page_size_mb:2";
+        add(Family::FinePages, with_entry(&with(expandable), "page_size_mb:2"), fine);
+    }
+    if config.max_split_bytes.is_some() {
+        let words = "no max_split_size_mb";
+        add(Family::WithoutSplitLimit, without_key(conf, "max_split_size_mb"), words);
+    }
+    if has_key(conf, "roundup_power2_divisions") {
+        let words = "no roundup_power2_divisions";
+        add(Family::WithoutRounding, without_key(conf, "roundup_power2_divisions"), words);
+    }
+    for limit_mb in [32, 64, 128, 256, 512, 1024] {
+        let entry = format!("max_split_size_mb:{limit_mb}");
+        add(Family::SplitLimit, with(&entry), &entry);
+    }
+    for divisions in [2, 4, 8, 16] {
+        let entry = format!("roundup_power2_divisions:{divisions}");
+        add(Family::Rounding, with(&entry), &entry);
+    }
+    // Without a cap stock PyTorch does not collect.
+    if setup.policy.collect_without_cap || setup.effective_fraction() < 1.0 {
+        for threshold in ["0.6", "0.8"] {
+            let entry = format!("garbage_collection_threshold:{threshold}");
+            add(Family::Collection, with(&entry), &entry);
+        }
+    }
+    ideas
+}
+
+fn has_key(conf: &str, key: &str) -> bool {
+    without_key(conf, key) != without_key(conf, "")
+}
+
+fn policy_ideas(setup: &Setup) -> Vec<Idea> {
+    let others = all_policies().into_iter().filter(|policy| *policy != setup.policy);
+    // Whoever runs Larder already does not go back for memory's sake.
+    let others = others.filter(|policy| *policy != Policy::torch_2_11());
+    let ideas = others.map(|policy| Idea {
+        family: if policy.tight { Family::Tight } else { Family::Policy },
+        words: format!("Larder's policy {}", policy.name),
+        setup: Setup { policy, ..setup.clone() },
+        ops: None,
+    });
+    ideas.collect()
+}
+
+fn unheld_idea(workload: &Workload, setup: &Setup) -> Option<Idea> {
+    let sets_one = workload.ops.iter().any(|op| matches!(op, Op::Fraction { .. }));
+    if setup.effective_fraction() >= 1.0 && !sets_one {
+        return None;
+    }
+    let conf = &setup.config.text;
+    let conf =
+        if names_fraction(&setup.config) { without_key(conf, FRACTION_KEY) } else { conf.clone() };
+    let config = Config::parse(&conf).ok()?;
+    Some(Idea {
+        family: Family::Unheld,
+        words: "no memory fraction".to_owned(),
+        setup: Setup { config, fraction: None, ..setup.clone() },
+        ops: sets_one.then(|| change::unheld(&workload.ops)),
+    })
+}
+
+/// What the program could do another way.
+fn program_ideas(
+    workload: &Workload,
+    setup: &Setup,
+    scene: &Scene,
+    account: &Account,
+) -> Vec<Idea> {
+    let mut ideas = Vec::new();
+    let mut add = |family: Family, words: String, ops: Vec<Op>| {
+        ideas.push(Idea { family, words, setup: setup.clone(), ops: Some(ops) });
+    };
+    let ops = &workload.ops;
+    let number = |&(PoolId(_, number), _): &(PoolId, u64)| u32::try_from(number).ok();
+    let pools: Vec<u32> = account.by_pool.iter().filter_map(number).collect();
+    if !pools.is_empty() {
+        let names: Vec<String> = pools.iter().map(|pool| format!("(0, {pool})")).collect();
+        let (noun, names) = (if pools.len() == 1 { "pool" } else { "pools" }, names.join(", "));
+        let words = format!("private {noun} {names} let go of and emptied before it");
+        add(Family::PoolsLetGo, words, change::letting_go(ops, scene.index, &pools));
+        let words =
+            format!("private {noun} {names} lending to requests that would fail (use_on_oom)");
+        add(Family::PoolsLend, words, change::lending(ops, &pools));
+    }
+    let streams = change::stream_count(ops);
+    if streams > 1 {
+        let words = format!("one stream for its allocations instead of {streams}");
+        add(Family::OneStream, words, change::on_one_stream(ops, workload.own_streams));
+    }
+    if let Some(changed) = change::emptying_before_capture(ops, scene.index) {
+        add(Family::EmptiedBefore, "the cache emptied before the capture".to_owned(), changed);
+    }
+    ideas
+}
+
+fn smaller_idea(workload: &Workload, setup: &Setup, percent: u64) -> Idea {
+    Idea {
+        family: Family::SmallerSizes,
+        words: format!("every size {} % smaller, as with a smaller batch", 100 - percent),
+        setup: setup.clone(),
+        ops: Some(change::shrunk(&workload.ops, percent)),
+    }
+}
+
+/// The smallest card on which the program runs as it is.
+fn larger_card(
+    workload: &Workload,
+    setup: &Setup,
+    scene: &Scene,
+    failure: &Failure,
+) -> Option<Remedy> {
+    let most_bytes = search_limit_bytes(workload).max(setup.memory_bytes.saturating_mul(2));
+    // A fraction stays what it is of the card.
+    let roomy = Setup { memory_bytes: most_bytes, ..setup.clone() };
+    let fit = fit::fit(workload, &roomy, &Unwatched).ok()?;
+    let memory_bytes = fit.memory_bytes?;
+    let setup = Setup { memory_bytes, ..setup.clone() };
+    let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
+    let more = Bytes(memory_bytes.saturating_sub(failure.report.total_bytes));
+    let words = format!("a card with {} for it, {more} more", Bytes(memory_bytes));
+    let idea = Idea { family: Family::LargerCard, words, setup, ops: None };
+    Some(judged(idea, trial(&outcome, &workload.ops, &workload.ops), scene.index))
+}

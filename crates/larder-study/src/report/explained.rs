@@ -1,0 +1,399 @@
+//! Explanations in words: what was asked, why it failed, and what would have helped.
+
+use larder_core::types::{Bytes, PoolKind};
+use larder_snapshot::StackId;
+
+use crate::explain::{Account, Cause, Explanation, Family, Remedy, Verdict};
+use crate::replay::Setup;
+use crate::report::answer::{Commands, quoted};
+use crate::report::driver;
+use crate::report::summary::{self, count};
+use crate::report::table::Table;
+use crate::scene::{Hold, Lane, Provenance, Scene, holders, holds, lanes};
+use crate::settings::{Chosen, variables};
+use crate::workload::Workload;
+
+/// How many frames of a stack are shown.
+const FRAMES_SHOWN: usize = 4;
+/// How many kept segments, and how many holders of memory.
+const HOLDS_SHOWN: usize = 4;
+const HOLDERS_SHOWN: usize = 5;
+
+/// What `larder explain` prints of a program that ran out of memory.
+pub fn explained(
+    heading: &str,
+    explanation: &Explanation,
+    provenance: &Provenance<'_>,
+    commands: &Commands,
+) -> String {
+    let Explanation { scene, .. } = explanation;
+    let mut text = format!("{heading}\n{}\n", request(explanation, provenance));
+    text.push_str(&format!("Why: {}\n\n", why(explanation)));
+    text.push_str(&format!(
+        "Where the memory is when it fails:\n\n{}\n",
+        lanes_table(&lanes(scene))
+    ));
+    text.push_str(&kept(scene, provenance));
+    text.push_str(&held(scene, provenance));
+    text.push_str("What would help, each found by replaying the program with it:\n\n");
+    text.push_str(&format!("{}\n", remedies_table(&explanation.remedies)));
+    text.push_str(&format!("{}\n", driver::remark()));
+    text.push_str(&format!("\n{}\n", conclusion(explanation, commands)));
+    text
+}
+
+/// What stands above everything a command says of a program: who decides, with what, on what.
+pub fn heading(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen) -> String {
+    let (policy, gpu) = (summary::policy(&setup.policy), summary::gpu(workload, setup));
+    let allowed = summary::allowance(setup, settings);
+    let words = settings.in_words();
+    let remark = settings.remark();
+    format!("{name}: {policy}, {words}, on {gpu}\n{remark}{allowed}")
+}
+
+/// What `larder explain` prints where nothing failed.
+pub fn nothing_failed(heading: &str, number: u64, failures: u64, peaks: [u64; 2]) -> String {
+    if failures > 0 {
+        let failed = count(failures, "request");
+        return format!("{heading}\nonly {failed} failed: there is no failure {number}\n");
+    }
+    let [reserved, active] = peaks.map(Bytes);
+    format!(
+        "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the GPU.\n\
+         --memory with less shows what would fail first on a smaller card\n"
+    )
+}
+
+fn request(explanation: &Explanation, provenance: &Provenance<'_>) -> String {
+    let (failure, scene) = (&explanation.failure, &explanation.scene);
+    let report = &failure.report;
+    let pool = match failure.pool {
+        Some(pool) => format!(" in private {pool}"),
+        None => String::new(),
+    };
+    let when = moment(scene.index, failure.id, provenance);
+    let asked = Bytes(report.requested_bytes);
+    let mut text =
+        format!("What failed: {when} asked for {asked} on stream {}{pool}", failure.stream);
+    if report.tried_bytes != report.requested_bytes {
+        text.push_str(&format!(", for which {} were wanted of the GPU", Bytes(report.tried_bytes)));
+    }
+    if failure.earlier > 0 {
+        text.push_str(&format!("; {} had failed before it", count(failure.earlier, "request")));
+    }
+    text.push_str(".\n");
+    text.push_str(&stack_lines(provenance.stack(failure.id), provenance, "  "));
+    text
+}
+
+/// An operation as a person finds it: by its number, and by when it was in the recording.
+fn moment(index: usize, id: u64, provenance: &Provenance<'_>) -> String {
+    let number = index + 1;
+    match provenance.since(id) {
+        Some(since) if since.is_older => "what was there before the recording".to_owned(),
+        Some(since) => match since.elapsed_us {
+            Some(us) => format!("operation {number} ({} into the recording)", elapsed(us)),
+            None => format!("operation {number}"),
+        },
+        None => format!("operation {number}"),
+    }
+}
+
+fn elapsed(us: u64) -> String {
+    match us {
+        0..=9_999 => format!("{us} µs"),
+        10_000..=9_999_999 => format!("{} ms", us / 1000),
+        _ => format!("{:.1} s", us as f64 / 1e6),
+    }
+}
+
+fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str) -> String {
+    let Some(stack) = stack else { return String::new() };
+    let frames = provenance.frames(stack);
+    let more = frames.len().saturating_sub(FRAMES_SHOWN);
+    let mut text = String::new();
+    for frame in frames.iter().take(FRAMES_SHOWN) {
+        text.push_str(&format!("{indent}at {frame}\n"));
+    }
+    if more > 0 {
+        text.push_str(&format!("{indent}and {} further out\n", count(more as u64, "frame")));
+    }
+    text
+}
+
+/// The cause, in a few sentences with its numbers.
+pub fn why(explanation: &Explanation) -> String {
+    let account = &explanation.account;
+    let said = cause_in_words(explanation, account);
+    let proof = match (explanation.cause, explanation.is_proven) {
+        (Cause::TooLarge | Cause::Demand, _) => "",
+        (_, true) => " A replay without that gets past this request.",
+        (_, false) => {
+            " Taking that away alone does not get past this request: the memory is short besides."
+        }
+    };
+    format!("{said}{proof}")
+}
+
+fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
+    let report = &explanation.failure.report;
+    let (need, room) = (Bytes(account.tried_bytes), Bytes(account.room_bytes));
+    let total = Bytes(report.total_bytes);
+    match explanation.cause {
+        Cause::TooLarge => format!("the request is larger than the whole GPU, {need} of {total}."),
+        Cause::Fraction => format!(
+            "the memory fraction. It allows {} of {total}, of which {} are held already, while the GPU has {} free.",
+            report.cap_bytes.map_or(total, Bytes),
+            Bytes(report.reserved_bytes),
+            Bytes(report.free_bytes)
+        ),
+        Cause::CameFree => format!(
+            "a block of {} that would hold it came free only while it was tried, because another stream still \
+             used it, and this policy does not look again.",
+            Bytes(report.pieces.own_block_bytes)
+        ),
+        Cause::Capture => format!(
+            "a graph capture is on. The cache has {} that could go back to the GPU, and nothing goes back \
+             while a capture is on.",
+            Bytes(report.pieces.idle_bytes)
+        ),
+        Cause::SplitLimit => format!(
+            "max_split_size_mb. Blocks above the limit stay whole, for requests above it: {} free on this stream, \
+             the largest piece {}, do not serve this one, and live blocks are {} larger than what was asked for.",
+            Bytes(account.own_bytes),
+            Bytes(account.own_largest_bytes),
+            Bytes(account.rounding_bytes)
+        ),
+        Cause::Pieces => format!(
+            "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are left on the GPU: \
+             nowhere is {need} in one piece, and live blocks beside the pieces keep them from going back.",
+            Bytes(account.own_bytes),
+            count(account.own_pieces, "piece"),
+            Bytes(account.own_largest_bytes)
+        ),
+        Cause::OtherStreams => format!(
+            "the free memory is another stream's. {} are free {}, where stream {} gets nothing; on its own are \
+             {}, and {room} are left on the GPU, of {need} that it takes.",
+            Bytes(account.other_streams_bytes()),
+            streams_in_words(account),
+            explanation.failure.stream,
+            Bytes(account.own_bytes)
+        ),
+        Cause::OtherPools => format!(
+            "the free memory is kept by other pools. {} are free {}, where this request gets nothing; where it \
+             looks are {}, and {room} are left on the GPU, of {need} that it takes.",
+            Bytes(account.other_pools_bytes()),
+            pools_in_words(account),
+            Bytes(account.own_bytes)
+        ),
+        Cause::OtherKind => format!(
+            "the free memory lies in segments for {} requests, {} of them, each kept by a few live blocks; {room} \
+             are left on the GPU, of {need} that it takes.",
+            if explanation.failure.kind == PoolKind::Large { "small" } else { "large" },
+            Bytes(account.other_kind_bytes)
+        ),
+        Cause::Rounding => format!(
+            "rounding. Live blocks are {} larger than what was asked for, and {} are missing.",
+            Bytes(account.rounding_bytes),
+            Bytes(account.missing_bytes())
+        ),
+        Cause::Demand => format!(
+            "the program needs more memory than there is. {} are in use, {} of the cache is free, {room} are \
+             left on the GPU, of {need} that it takes.",
+            Bytes(report.allocated_bytes),
+            Bytes(account.cached_bytes())
+        ),
+    }
+}
+
+fn streams_in_words(account: &Account) -> String {
+    let named: Vec<String> =
+        account.by_stream.iter().take(3).map(|(stream, _)| stream.0.to_string()).collect();
+    let noun = if named.len() == 1 { "on stream" } else { "on streams" };
+    let more = if account.by_stream.len() > 3 { " and others" } else { "" };
+    format!("{noun} {}{more}", named.join(", "))
+}
+
+fn pools_in_words(account: &Account) -> String {
+    let mut named: Vec<String> =
+        account.by_pool.iter().take(3).map(|(pool, _)| format!("private {pool}")).collect();
+    if account.default_bytes > 0 {
+        named.insert(0, "the default pools".to_owned());
+    }
+    format!("in {}", named.join(", "))
+}
+
+/// What each stream has in each pool.
+pub fn lanes_table(lanes: &[Lane]) -> Table {
+    let mut table = Table::new([
+        "stream and pool",
+        "segments",
+        "held",
+        "live",
+        "waiting",
+        "free",
+        "pieces",
+        "largest",
+    ]);
+    for lane in lanes {
+        let bytes = |bytes: u64| Bytes(bytes).to_string();
+        table.push([
+            lane_name(lane),
+            lane.segments.to_string(),
+            bytes(lane.reserved_bytes),
+            bytes(lane.live_bytes),
+            bytes(lane.waiting_bytes),
+            bytes(lane.free_bytes),
+            lane.free_pieces.to_string(),
+            bytes(lane.largest_bytes),
+        ]);
+    }
+    table
+}
+
+fn lane_name(lane: &Lane) -> String {
+    let kind = if lane.kind == PoolKind::Small { "small" } else { "large" };
+    match lane.pool {
+        None => format!("stream {}, {kind}", lane.stream.0),
+        Some(pool) => format!("stream {}, {kind}, private {pool}", lane.stream.0),
+    }
+}
+
+/// The free memory that is kept, and by what.
+pub fn kept(scene: &Scene, provenance: &Provenance<'_>) -> String {
+    let holds = holds(scene);
+    if holds.is_empty() {
+        return String::new();
+    }
+    let free: u64 = holds.iter().map(Hold::free_bytes).sum();
+    let mut text = format!(
+        "Free memory that live blocks keep from going back: {} in {}. Most of it:\n\n",
+        Bytes(free),
+        count(holds.len() as u64, "segment")
+    );
+    for hold in holds.iter().take(HOLDS_SHOWN) {
+        text.push_str(&hold_lines(hold, scene, provenance));
+    }
+    text.push('\n');
+    text
+}
+
+fn hold_lines(hold: &Hold<'_>, scene: &Scene, provenance: &Provenance<'_>) -> String {
+    let segment = hold.segment;
+    let largest = hold.free.first().map_or(0, |span| span.size_bytes);
+    let pieces = count(hold.free.len() as u64, "piece");
+    let mut text = format!(
+        "  segment {} of {} on stream {}: {} free in {pieces}, the largest {}\n    kept by {}, {}",
+        segment.span.addr,
+        Bytes(segment.backed_bytes),
+        segment.stream.0,
+        Bytes(hold.free_bytes()),
+        Bytes(largest),
+        count(hold.pins.len() as u64, "live block"),
+        Bytes(hold.pin_bytes()),
+    );
+    let oldest = hold.pins.first().and_then(|block| scene.live.get(&block.span.addr));
+    let Some(&id) = oldest else {
+        text.push('\n');
+        return text;
+    };
+    let born = scene.born.get(&id).copied().unwrap_or(0);
+    text.push_str(&format!("; the oldest since {}\n", moment(born, id, provenance)));
+    text.push_str(&stack_lines(provenance.stack(id), provenance, "    "));
+    text
+}
+
+/// Who holds the live memory.
+pub fn held(scene: &Scene, provenance: &Provenance<'_>) -> String {
+    let holders = holders(scene, provenance);
+    let has_stacks = holders.iter().any(|holder| holder.stack.is_some());
+    let by = if has_stacks { "by stack" } else { "by size, since no stacks were recorded" };
+    let live = Bytes(scene.stats.allocated_bytes.all.current.max(0) as u64);
+    let mut text = format!("What is live, {live} in all, {by}:\n\n");
+    for holder in holders.iter().take(HOLDERS_SHOWN) {
+        let of = match holder.size_bytes {
+            Some(size_bytes) => format!(" of {} each", Bytes(size_bytes)),
+            None => String::new(),
+        };
+        let since = moment(holder.oldest, holder.oldest_id, provenance);
+        text.push_str(&format!(
+            "  {} in {}{of}, the oldest since {since}\n",
+            Bytes(holder.bytes),
+            count(holder.count, "block")
+        ));
+        text.push_str(&stack_lines(holder.stack, provenance, "    "));
+    }
+    if holders.len() > HOLDERS_SHOWN {
+        let rest: u64 = holders[HOLDERS_SHOWN..].iter().map(|holder| holder.bytes).sum();
+        text.push_str(&format!("  {} in others\n", Bytes(rest)));
+    }
+    text.push('\n');
+    text
+}
+
+fn remedies_table(remedies: &[Remedy]) -> Table {
+    let mut table = Table::new(["with", "the program", "peak reserved", "retries", "driver time"]);
+    for remedy in remedies {
+        let how = match remedy.verdict {
+            Verdict::Runs => "runs".to_owned(),
+            Verdict::Later(index) => format!("fails later, at {}", index + 1),
+            Verdict::Fails => "fails".to_owned(),
+        };
+        table.push([
+            remedy.words.clone(),
+            how,
+            Bytes(remedy.trial.peak_reserved_bytes).to_string(),
+            remedy.trial.retries.to_string(),
+            driver::time(remedy.trial.driver),
+        ]);
+    }
+    table
+}
+
+/// The line to put before a program's command: what a remedy or a choice of settings asks to be set.
+pub fn line(policy: &larder_core::Policy, conf: &str) -> Option<String> {
+    let set = variables(policy, conf).into_iter();
+    let set: Vec<String> = set.map(|(name, conf)| format!("{name}={}", quoted(&conf))).collect();
+    (!set.is_empty()).then(|| set.join(" "))
+}
+
+/// What to do.
+fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
+    let Some(best) = explanation.best() else {
+        return "So: nothing that was tried makes it run. Use a larger card, or a smaller batch."
+            .to_owned();
+    };
+    let Remedy { family, words, policy, conf, .. } = best;
+    match family {
+        Family::LargerCard | Family::SmallerSizes => {
+            let other = explanation
+                .remedies
+                .iter()
+                .find(|remedy| remedy.verdict == Verdict::Runs && remedy.family != *family);
+            let other = other.map_or(String::new(), |other| format!(", or with {}", other.words));
+            format!(
+                "So: nothing but a larger card or a smaller batch helps. It runs with {words}{other}."
+            )
+        }
+        _ if best.is_setting() => {
+            let proof = format!(
+                "`larder replay {} --policy {} --conf {}` shows it",
+                commands.replay,
+                policy.name,
+                quoted(conf)
+            );
+            let program = if *policy == larder_core::Policy::torch_2_11() {
+                "your program"
+            } else {
+                "`python -m larder`"
+            };
+            match line(policy, conf) {
+                Some(line) => {
+                    format!("So: with {words} it runs; {proof}. Start {program} with\n\n  {line}")
+                }
+                None => format!("So: with {words} it runs; {proof}. Leave the settings empty."),
+            }
+        }
+        _ => format!("So: with {words} it runs. That is for the program to do."),
+    }
+}

@@ -1,0 +1,131 @@
+//! What a search for settings came to, for people and for programs.
+
+use larder_core::types::Bytes;
+use serde_json::{Value, json};
+
+use crate::report::driver;
+use crate::report::explained::line;
+use crate::report::summary::{conf_name, count};
+use crate::report::table::Table;
+use crate::tune::{Choice, Tuned};
+
+/// What `larder tune` prints for one group of policies, under a title.
+pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
+    let mut table = Table::new([
+        title,
+        "peak reserved",
+        "saved",
+        "overhead",
+        "retries",
+        "out of memory",
+        "driver time",
+        "runs in",
+    ]);
+    for choice in &tuned.choices {
+        table.push([
+            name(choice, base),
+            Bytes(choice.peak_reserved_bytes).to_string(),
+            saved_in_words(choice, base),
+            format!("{:.3}", overhead(choice)),
+            choice.retries.to_string(),
+            choice.ooms.to_string(),
+            driver::time(choice.driver),
+            choice.card_bytes.map_or("-".to_owned(), |bytes| Bytes(bytes).to_string()),
+        ]);
+    }
+    let mut text = format!("{table}\n");
+    let best = tuned.choices.first();
+    let how = match best {
+        Some(best) if best.ooms > 0 => "none of them runs on this memory\n".to_owned(),
+        Some(best) => match line(&best.policy, &best.conf) {
+            Some(line) => format!("to set the first:\n\n  {line}\n"),
+            None => "the first is the default: set nothing\n".to_owned(),
+        },
+        None => String::new(),
+    };
+    text.push_str(&how);
+    text
+}
+
+/// What stands below all groups.
+pub fn below(tried: u64, seconds: f64, is_cut_short: bool) -> String {
+    let cut = if is_cut_short { "; the time was up, and --seconds gives it more" } else { "" };
+    format!(
+        "\n{} tried in {seconds:.1} s{cut}\nruns in: the smallest memory on which it runs, with retries, as `larder \
+         fit` finds it\n{}\n",
+        count(tried, "combination"),
+        driver::remark()
+    )
+}
+
+/// The program as it is, in a line.
+pub fn base_line(base: &Choice) -> String {
+    let failed = match base.ooms {
+        0 => String::new(),
+        ooms => format!(", and {} fail", count(ooms, "request")),
+    };
+    format!(
+        "as it is: {} under policy {}: {} reserved at the peak, {} in use, {}, driver time {}{failed}\n",
+        conf_name(&base.conf),
+        base.policy.name,
+        Bytes(base.peak_reserved_bytes),
+        Bytes(base.peak_active_bytes),
+        count(base.retries, "retry").replace("retrys", "retries"),
+        driver::time(base.driver)
+    )
+}
+
+fn name(choice: &Choice, base: &Choice) -> String {
+    let conf = conf_name(&choice.conf);
+    if choice.policy == base.policy {
+        conf.to_owned()
+    } else {
+        format!("{conf}, policy {}", choice.policy.name)
+    }
+}
+
+fn overhead(choice: &Choice) -> f64 {
+    crate::passes::overhead(choice.peak_reserved_bytes, choice.peak_active_bytes)
+}
+
+fn saved_bytes(choice: &Choice, base: &Choice) -> Option<i64> {
+    // Of a program that fails nobody knows what it would hold.
+    let known = base.ooms == 0 && choice.ooms == 0;
+    known.then(|| base.peak_reserved_bytes as i64 - choice.peak_reserved_bytes as i64)
+}
+
+fn saved_in_words(choice: &Choice, base: &Choice) -> String {
+    match saved_bytes(choice, base) {
+        Some(bytes) if bytes < 0 => format!("-{}", Bytes(bytes.unsigned_abs())),
+        Some(bytes) => Bytes(bytes as u64).to_string(),
+        None if choice.ooms == 0 => "it runs".to_owned(),
+        None => "-".to_owned(),
+    }
+}
+
+/// One object: the program as it is, and the choices, best first.
+pub fn json(tuned: &Tuned, memory_bytes: u64) -> Value {
+    let choice = |choice: &Choice| {
+        json!({
+            "policy": choice.policy.name,
+            "conf": choice.conf,
+            "set": line(&choice.policy, &choice.conf),
+            "peak_reserved_bytes": choice.peak_reserved_bytes,
+            "peak_active_bytes": choice.peak_active_bytes,
+            "overhead": overhead(choice),
+            "saved_bytes": saved_bytes(choice, &tuned.base),
+            "retries": choice.retries,
+            "ooms": choice.ooms,
+            "driver_ns": choice.driver.ns,
+            "driver_calls": choice.driver.calls,
+            "fit_bytes": choice.card_bytes,
+        })
+    };
+    json!({
+        "memory_bytes": memory_bytes,
+        "as_it_is": choice(&tuned.base),
+        "choices": tuned.choices.iter().map(choice).collect::<Vec<_>>(),
+        "tried": tuned.tried,
+        "cut_short": tuned.is_cut_short,
+    })
+}

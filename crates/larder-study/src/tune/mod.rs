@@ -1,0 +1,197 @@
+//! Tune: the settings with which a program holds least, searched by replaying it on all cores.
+
+mod search;
+mod space;
+
+use std::time::{Duration, Instant};
+
+use larder_core::Policy;
+use larder_sim::Spent;
+
+use crate::crew;
+use crate::fit::{self, search_limit_bytes};
+use crate::replay::{Outcome, Replay, ReplayError, Setup};
+use crate::watch::{Extent, Unwatched, Watch, Watched};
+use crate::workload::Workload;
+
+use search::Search;
+
+/// How many choices are given.
+pub const CHOICES: usize = 3;
+/// How many of the best are fitted into the smallest card to choose from.
+const FINALISTS: usize = 6;
+
+/// One run with some settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// Who decides.
+    pub policy: Policy,
+    /// The settings.
+    pub conf: String,
+    /// How many requests failed.
+    pub ooms: u64,
+    /// How often the cache was given back to try again.
+    pub retries: u64,
+    /// The most that was held at once.
+    pub peak_reserved_bytes: u64,
+    /// The most that was in use at once.
+    pub peak_active_bytes: u64,
+    /// What the calls for memory would have cost.
+    pub driver: Spent,
+    /// The smallest memory on which it runs, where that was searched for.
+    pub card_bytes: Option<u64>,
+}
+
+impl Choice {
+    fn of(policy: &Policy, conf: &str, outcome: &Outcome) -> Choice {
+        let peak = |counter: i64| counter.max(0) as u64;
+        Choice {
+            policy: policy.clone(),
+            conf: conf.to_owned(),
+            ooms: outcome.ooms,
+            retries: outcome.stats.num_alloc_retries,
+            peak_reserved_bytes: peak(outcome.stats.reserved_bytes.all.peak),
+            peak_active_bytes: peak(outcome.stats.active_bytes.all.peak),
+            driver: outcome.driver,
+            card_bytes: None,
+        }
+    }
+
+    /// What makes one better than another: it runs, with no pause to give memory back, holds less, costs
+    /// less, and says less.
+    fn rank(&self) -> (u64, u64, u64, u64, usize, &str) {
+        let keys = self.conf.split(',').filter(|entry| !entry.is_empty()).count();
+        (self.ooms, self.retries, self.peak_reserved_bytes, self.driver.ns, keys, &self.conf)
+    }
+}
+
+/// What a search came to.
+#[derive(Clone, Debug)]
+pub struct Tuned {
+    /// The program as it is: with its own settings, under the first of the policies.
+    pub base: Choice,
+    /// The best of all that was tried, best first. The one that runs on the smallest card is among them.
+    pub choices: Vec<Choice>,
+    /// How many settings were tried.
+    pub tried: u64,
+    /// Whether the time was up before the search was done.
+    pub is_cut_short: bool,
+}
+
+/// Searches the settings under these policies, for no longer than `limit`.
+pub fn tune(
+    workload: &Workload,
+    setup: &Setup,
+    policies: &[Policy],
+    limit: Duration,
+    watch: &dyn Watch,
+) -> Result<Tuned, ReplayError> {
+    let start = Instant::now();
+    let policy = policies.first().cloned().unwrap_or_default();
+    let base_setup = Setup { policy, ..setup.clone() };
+    let outcome = Replay::new(workload, &base_setup).run(&workload.ops, &mut ())?;
+    let base = Choice::of(&base_setup.policy, &setup.config.text, &outcome);
+    // The last part of the time is for the smallest cards.
+    let mut search = Search::new(workload, setup, start + limit.mul_f64(0.7));
+    let extent = Extent::Steps(search.steps_expected(policies));
+    let mut tuning = Watched::begin(watch, "tuning", extent);
+    for policy in policies {
+        search.run(policy, &mut tuning);
+    }
+    drop(tuning);
+    let mut found = search.into_choices();
+    let tried = found.choices.len() as u64;
+    found.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
+    let choices = finalists(workload, setup, found.choices, watch);
+    Ok(Tuned { base, choices, tried, is_cut_short: found.is_cut_short })
+}
+
+/// The best few: those that rank first, and whichever of the finalists runs on the smallest card.
+fn finalists(
+    workload: &Workload,
+    setup: &Setup,
+    ranked: Vec<Choice>,
+    watch: &dyn Watch,
+) -> Vec<Choice> {
+    let mut finalists: Vec<Choice> = Vec::new();
+    for choice in ranked {
+        // Settings that come to the same in every figure are one choice, said in fewest words.
+        let is_same = |other: &Choice| {
+            let figures = |choice: &Choice| {
+                (choice.policy.name, choice.ooms, choice.retries, choice.peak_reserved_bytes)
+            };
+            figures(other) == figures(&choice)
+        };
+        let has_expandable = |choice: &Choice| choice.conf.contains("expandable_segments:True");
+        let is_first_expandable = has_expandable(&choice) && !finalists.iter().any(has_expandable);
+        let is_last = finalists.len() >= FINALISTS && !is_first_expandable;
+        if !is_last && !finalists.iter().any(is_same) {
+            finalists.push(choice);
+        }
+    }
+    let mut fitting = Watched::begin(watch, "fitting", Extent::Steps(finalists.len() as u64));
+    let cards = crew::each(
+        &finalists,
+        |choice| {
+            let config = larder_core::config::Config::parse(&choice.conf).ok()?;
+            let memory_bytes = search_limit_bytes(workload);
+            let policy = choice.policy.clone();
+            let setup = Setup { policy, config, memory_bytes, fraction: None, ..setup.clone() };
+            fit::fit(workload, &setup, &Unwatched).ok()?.memory_bytes
+        },
+        || fitting.step(),
+    );
+    for (choice, card_bytes) in finalists.iter_mut().zip(cards) {
+        choice.card_bytes = card_bytes;
+    }
+    best(finalists)
+}
+
+fn best(mut finalists: Vec<Choice>) -> Vec<Choice> {
+    let smallest = finalists
+        .iter()
+        .enumerate()
+        .filter_map(|(at, choice)| Some((choice.ooms, choice.card_bytes?, at)))
+        .min();
+    if let Some((_, _, at)) = smallest.filter(|&(_, _, at)| at >= CHOICES) {
+        let choice = finalists.remove(at);
+        finalists.insert(CHOICES - 1, choice);
+    }
+    finalists.truncate(CHOICES);
+    finalists
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(reserved: u64, card: u64) -> Choice {
+        Choice {
+            policy: Policy::torch_2_11(),
+            conf: format!("max_split_size_mb:{reserved}"),
+            ooms: 0,
+            retries: 0,
+            peak_reserved_bytes: reserved,
+            peak_active_bytes: 1,
+            driver: Spent::default(),
+            card_bytes: Some(card),
+        }
+    }
+
+    #[test]
+    fn the_smallest_card_is_among_the_best() {
+        let best = best(vec![choice(1, 9), choice(2, 9), choice(3, 9), choice(4, 5), choice(5, 9)]);
+        let reserved: Vec<u64> = best.iter().map(|choice| choice.peak_reserved_bytes).collect();
+        assert_eq!(reserved, [1, 2, 4]);
+    }
+
+    #[test]
+    fn to_run_at_all_comes_before_everything_else() {
+        let fails = Choice { ooms: 1, ..choice(1, 1) };
+        let pauses = Choice { retries: 1, ..choice(2, 1) };
+        let wordy = Choice { conf: "a:1,b:2".to_owned(), ..choice(3, 1) };
+        let mut all = [fails.clone(), pauses.clone(), wordy.clone(), choice(3, 1)];
+        all.sort_by(|one, other| one.rank().cmp(&other.rank()));
+        assert_eq!(all, [choice(3, 1), wordy, pauses, fails]);
+    }
+}

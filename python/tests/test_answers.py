@@ -1,0 +1,118 @@
+"""Why a program ran out of memory, what to set, and how its memory went, from Python."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+import urllib.request
+import xml.etree.ElementTree
+
+import larder
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+PINNED = "alloc 1 200MiB 0\nfree 1\nalloc 2 40MiB 0\nalloc 3 220MiB 0\n"
+
+
+@pytest.fixture
+def pinned(tmp_path: pathlib.Path) -> pathlib.Path:
+    path = tmp_path / "pinned.ops"
+    path.write_text(PINNED)
+    return path
+
+
+def test_a_failure_is_explained(pinned: pathlib.Path) -> None:
+    found = larder.explain(pinned, memory="400MiB", policy="torch-2.11")
+    assert found is not None
+    assert (found.cause, found.is_proven, found.needs_memory) == ("fragmentation", True, False)
+    assert found.line == "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+    assert "160.00 MiB are free on this stream" in found.why
+    assert found.best is not None and found.records()[0] == found.best
+    proof = larder.replay(pinned, memory="400MiB", policy="torch-2.11", settings=found.best["conf"])
+    assert proof.ooms == 0
+    assert "Why:" in str(found) and "<table>" in found._repr_html_()
+    assert larder.explain(pinned) is None
+    with pytest.raises(larder.UsageError, match="failure is a whole number from 1"):
+        larder.explain(pinned, failure=0)
+
+
+def test_settings_are_searched(pinned: pathlib.Path) -> None:
+    found = larder.tune(pinned, memory="400MiB", seconds=5)
+    assert len(found) == 3 and found[0]["ooms"] == 0
+    assert found.line == found[0]["set"]
+    assert "<table>" in found._repr_html_() and "the best three" in str(found)
+    assert found.records()[0]["policy"] == "torch-2.11"
+
+
+def test_memory_over_time_is_a_picture_and_records(pinned: pathlib.Path) -> None:
+    found = larder.memory_over_time(pinned, memory="400MiB")
+    assert [record["active_bytes"] >> 20 for record in found.records()] == [200, 0, 40, 40]
+    assert found.records()[3]["has_failure"]
+    root = xml.etree.ElementTree.fromstring(found.svg)
+    assert root.tag.endswith("svg") and found._repr_svg_() == found.svg
+
+
+def test_runs_and_snapshots_give_records_and_show_themselves(pinned: pathlib.Path) -> None:
+    compared = larder.compare(pinned, ["", "expandable_segments:True"], policy="torch-2.11")
+    records = compared.records()
+    assert [record["settings"] for record in records] == ["", "expandable_segments:True"]
+    assert records[0]["reserved_bytes.all.peak"] == compared[0].peak_reserved_bytes
+    allocator = larder.Allocator("sim:1GiB")
+    allocator.record_history()
+    allocator.malloc(3 << 20)
+    snapshot = allocator.snapshot()
+    assert [record["state"] for record in snapshot.records()] == ["active_allocated", "inactive"]
+    assert "20.00 MiB" in snapshot._repr_html_()
+
+
+def test_no_pandas_is_wanted_until_a_frame_is(pinned: pathlib.Path) -> None:
+    code = "import sys, larder; assert 'pandas' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    compared = larder.compare(pinned, [""])
+    try:
+        import pandas  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError):
+            compared.to_frame()
+    else:
+        assert len(compared.to_frame()) == 1
+
+
+def test_the_command_is_the_whole_program(pinned: pathlib.Path) -> None:
+    command = [sys.executable, "-m", "larder.command"]
+    words = ["explain", str(pinned), "--memory", "400MiB", "--policy", "torch-2.11"]
+    done = subprocess.run([*command, *words], capture_output=True, text=True)
+    assert done.returncode == 0 and "Why: fragmentation" in done.stdout, done.stderr
+    asked = subprocess.run([*command, "--version"], capture_output=True, text=True)
+    assert asked.stdout == f"larder {larder.__version__}\n"
+    wrong = subprocess.run([*command, "explain", "--no-such-option"], capture_output=True, text=True)
+    assert wrong.returncode == 2
+
+
+def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "oom.pickle"
+    allocator = larder.Allocator("sim:400MiB", settings=f"oom_snapshot:{path},metrics:127.0.0.1:0,policy:torch-2.11")
+    first = allocator.malloc(200 << 20)
+    allocator.free(first)
+    allocator.malloc(40 << 20)
+    with pytest.raises(larder.OutOfMemoryError, match="`larder explain .*oom.pickle` says why"):
+        allocator.malloc(220 << 20)
+    found = larder.explain(path)
+    assert found is not None and found.cause == "fragmentation"
+    with urllib.request.urlopen(f"http://{allocator.metrics_address}/metrics") as page:
+        assert page.headers["Content-Type"].startswith("application/openmetrics-text")
+        text = page.read().decode()
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    stats = allocator.memory_stats()
+    for name in ("allocated", "active", "requested", "reserved", "inactive_split"):
+        family = families[f"larder_{name}_bytes"]
+        assert (family.type, family.unit) == ("gauge", "bytes")
+        assert sum(sample.value for sample in family.samples) == stats[f"{name}_bytes.all.current"]
+    assert families["larder_ooms"].type == "counter"
+    assert families["larder_ooms"].samples[0].value == stats["num_ooms"] == 1
+    command = [sys.executable, "-m", "larder.command", "top", "--once", str(allocator.metrics_address)]
+    shown = subprocess.run(command, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    reserved = larder._native.format_size(stats["reserved_bytes.all.current"])
+    assert f"held        {reserved:>12}" in shown.stdout
