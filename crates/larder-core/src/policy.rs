@@ -3,8 +3,6 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::config::Config;
-
 /// The choices in which policies differ. Everything else is the same for all of them.
 ///
 /// `torch_2_11` decides exactly as PyTorch 2.11.0 does, its oddities included. `larder` mends
@@ -126,11 +124,6 @@ impl Policy {
     /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual memory.
     pub const fn tight() -> Policy {
         Policy { name: "tight", tight: true, ..Policy::larder() }
-    }
-
-    /// The settings with which a program runs that names none.
-    pub fn default_config(&self) -> Config {
-        Config { expandable_segments: self.expandable_by_default, ..Config::default() }
     }
 
     /// All policies that have a name.

@@ -4,6 +4,7 @@
 
 use std::env;
 
+use larder_core::allocator::default_config;
 use larder_core::config::{self, Backend, ConfigError};
 use larder_core::{Config, Policy};
 
@@ -121,7 +122,7 @@ fn is_known(key: &str) -> bool {
 impl Settings {
     /// What a policy has where nobody gives settings.
     pub fn of(policy: Policy) -> Settings {
-        Settings { config: policy.default_config(), policy, names_torch: false }
+        Settings { config: default_config(&policy), policy, names_torch: false }
     }
 
     /// The same settings under another policy.

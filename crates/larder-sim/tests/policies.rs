@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bench_top::Piece::{Free, Live, Unmapped};
 use bench_top::{BenchTop, MAIN, SIDE};
+use larder_core::allocator::default_config;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::Filter;
 use larder_core::record::context::{Context, Stack};
@@ -385,7 +386,7 @@ fn pool_snapshot_is_whole_beyond_the_first_hole() {
 fn expandable_by_default_holds_what_is_used_where_nobody_gives_settings() {
     let story = |policy: Policy| {
         let device = Arc::new(SimDevice::new(SimOptions::default().memory_bytes(GIB)));
-        let allocator = Allocator::new(device, policy.default_config(), policy);
+        let allocator = Allocator::new(device, default_config(&policy), policy);
         let first = allocator.malloc(30 * MIB, MAIN).unwrap();
         allocator.free(first).unwrap();
         allocator.malloc(50 * MIB, MAIN).unwrap();

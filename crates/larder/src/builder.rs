@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use larder_core::allocator::default_config;
 use larder_core::config::Backend as Choice;
 use larder_core::{Config, OutOfMemory, Policy};
 #[cfg(feature = "cuda")]
@@ -141,7 +142,7 @@ impl Builder {
 
     /// The settings that were given, or else those of the policy.
     fn settled_config(&mut self) -> Config {
-        self.config.take().unwrap_or_else(|| self.policy.default_config())
+        self.config.take().unwrap_or_else(|| default_config(&self.policy))
     }
 
     /// Our own allocator over a device, with the hooks.

@@ -406,6 +406,11 @@ impl Allocator {
     }
 }
 
+/// The settings with which a program runs under a policy if it names none.
+pub fn default_config(policy: &Policy) -> Config {
+    Config { expandable_segments: policy.expandable_by_default, ..Config::default() }
+}
+
 /// Turns off what the device cannot do, and on what the policy is made of.
 fn fit(mut config: Config, policy: &Policy, device: &dyn Device) -> Config {
     config.expandable_segments |= policy.tight;
