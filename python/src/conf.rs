@@ -13,8 +13,23 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
     let settings = match text {
         Some(text) => settings::parse(text).map_err(|error| format!("settings: {error}")),
         None => settings::from_environment(),
-    }
-    .map_err(SettingsError::new_err)?;
+    };
+    under(settings, text, policy)
+}
+
+/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy.
+pub(crate) fn read_as_torch(text: &str, policy: Option<&str>) -> PyResult<Settings> {
+    let settings = settings::parse_as_torch(text).map_err(|error| format!("settings: {error}"));
+    under(settings, Some(text), policy)
+}
+
+/// The settings under the policy that is named beside them, if one is.
+fn under(
+    settings: Result<Settings, String>,
+    text: Option<&str>,
+    policy: Option<&str>,
+) -> PyResult<Settings> {
+    let settings = settings.map_err(SettingsError::new_err)?;
     let Some(name) = policy else { return Ok(settings) };
     if let Some(named) = text.and_then(policy_in)
         && named.name != name

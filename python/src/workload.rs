@@ -41,7 +41,7 @@ fn set_up(
     memory: Option<u64>,
     addresses: &str,
 ) -> PyResult<(Setup, Chosen)> {
-    let read = conf::read(Some(settings.unwrap_or_default()), policy)?;
+    let read = conf::read_as_torch(settings.unwrap_or_default(), policy)?;
     let chosen = match settings {
         Some(text) => Chosen::given(text, read.config),
         None => Chosen::recorded(workload),
@@ -142,7 +142,7 @@ impl Workload {
         let (setup, _) = set_up(&self.0, policy, Some(""), memory, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
-            let read = conf::read(Some(&text), None)?;
+            let read = conf::read_as_torch(&text, None)?;
             if conf::policy_in(&text).is_some() {
                 let sentence =
                     format!("settings: '{text}': all runs have one policy, which policy= names");
