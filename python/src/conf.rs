@@ -13,8 +13,30 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
     let settings = match text {
         Some(text) => settings::parse(text).map_err(|error| format!("settings: {error}")),
         None => settings::from_environment(),
+    };
+    under(settings, text, policy)
+}
+
+/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy. What is for programs that run now could
+/// make no difference there, so it is refused.
+pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Settings> {
+    let settings = settings::parse_as_torch(text).map_err(|error| format!("settings: {error}"));
+    let settings = under(settings, Some(text), policy)?;
+    if settings.oom_snapshot.is_some() || settings.metrics.is_some() {
+        let sentence =
+            "settings: oom_snapshot and metrics are for a program that runs, not for a replay";
+        return Err(SettingsError::new_err(sentence));
     }
-    .map_err(SettingsError::new_err)?;
+    Ok(settings)
+}
+
+/// The settings under the policy that is named beside them, if one is.
+fn under(
+    settings: Result<Settings, String>,
+    text: Option<&str>,
+    policy: Option<&str>,
+) -> PyResult<Settings> {
+    let settings = settings.map_err(SettingsError::new_err)?;
     let Some(name) = policy else { return Ok(settings) };
     if let Some(named) = text.and_then(policy_in)
         && named.name != name
@@ -27,17 +49,6 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
     let parsed = name.parse::<Policy>();
     let policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
     Ok(settings.with_policy(policy))
-}
-
-/// The same for a run on a simulated GPU, where what is for programs that run now could make no difference.
-pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Settings> {
-    let settings = read(Some(text), policy)?;
-    if settings.oom_snapshot.is_some() || settings.metrics.is_some() {
-        let sentence =
-            "settings: oom_snapshot and metrics are for a program that runs, not for a replay";
-        return Err(SettingsError::new_err(sentence));
-    }
-    Ok(settings)
 }
 
 /// The policy that a text names: whatever the policy was before, it is this one after the text.

@@ -18,7 +18,10 @@ def test_freed_memory_is_handed_out_again() -> None:
     first = allocator.malloc(3 * MIB)
     allocator.free(first)
     assert allocator.malloc(3 * MIB) == first
-    assert allocator.device_calls()["malloc"] == 1
+    assert allocator.device_calls()["create"] == 1, "segments are expandable unless settings say otherwise"
+    plain = larder.Allocator(settings="expandable_segments:False")
+    plain.free(plain.malloc(3 * MIB))
+    assert plain.malloc(3 * MIB) and plain.device_calls()["malloc"] == 1
 
 
 def test_a_block_frees_itself() -> None:

@@ -63,7 +63,7 @@ impl Step {
         let mut steps = Self::lints(root);
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
-        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "100"]));
+        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "60"]));
         steps.push(Self::cargo("backend", &["xtask", "backend"]));
         let through = ["xtask", "parity", "--through-interface", "--seeds", "20"];
         steps.push(Self::cargo("parity through PyTorch's interface", &through));

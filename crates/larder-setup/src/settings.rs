@@ -54,6 +54,13 @@ pub fn parse(text: &str) -> Result<Settings, String> {
     Settings::default().overlay(text)
 }
 
+/// Reads a settings text as PyTorch would: what it does not name is as in PyTorch, whatever the policy's
+/// default is. So a study of settings means the same as a program that is run with them.
+pub fn parse_as_torch(text: &str) -> Result<Settings, String> {
+    let stock = Settings { config: Config::default(), names_torch: true, ..Settings::default() };
+    stock.overlay(text)
+}
+
 /// What the environment says: PyTorch's variable, and ours on top of it.
 pub fn from_environment() -> Result<Settings, String> {
     from_variables(|name| match env::var(name) {
@@ -307,6 +314,8 @@ mod tests {
         ] {
             assert!(!is_expandable(text), "{text}");
         }
+        assert!(!parse_as_torch("policy:larder").unwrap().config.expandable_segments);
+        assert!(parse_as_torch("expandable_segments:True").unwrap().config.expandable_segments);
         let [torch, _] = TORCH_VARIABLES;
         let given = [(torch, "garbage_collection_threshold:0.8"), (VARIABLE, "policy:larder")];
         assert!(!from(&given).unwrap().config.expandable_segments);

@@ -282,7 +282,7 @@ class Allocator(_native.Allocator):
         >>> allocator.record_history()
         >>> allocator.free(allocator.malloc(1000))
         >>> [entry["action"] for entry in allocator.snapshot().trace()]
-        ['segment_alloc', 'alloc', 'free_requested', 'free_completed']
+        ['segment_map', 'alloc', 'free_requested', 'free_completed']
         """
         return Snapshot._of(self._take_snapshot(traces), "allocator")
 
