@@ -103,7 +103,8 @@ def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(tmp_path: 
     with urllib.request.urlopen(f"http://{allocator.metrics_address}/metrics") as page:
         assert page.headers["Content-Type"].startswith("application/openmetrics-text")
         text = page.read().decode()
-    families = {family.name: family for family in text_string_to_metric_families(text)}
+    read = text_string_to_metric_families(text)  # type: ignore[no-untyped-call]
+    families = {family.name: family for family in read}
     stats = allocator.memory_stats()
     for name in ("allocated", "active", "requested", "reserved", "inactive_split"):
         family = families[f"larder_{name}_bytes"]

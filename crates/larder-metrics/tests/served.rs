@@ -3,6 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, StreamId};
@@ -49,5 +51,10 @@ fn the_page_has_the_figures_of_the_allocator() {
     assert!(get(&exporter, "/other").starts_with("HTTP/1.1 404"));
     let address = exporter.address().expect("an address");
     drop(exporter);
-    assert!(TcpStream::connect(address).is_err(), "it listens no more");
+    // The server's own thread closes the port, a moment later.
+    let is_closed = (0..500).any(|_| {
+        thread::sleep(Duration::from_millis(10));
+        TcpStream::connect(address).is_err()
+    });
+    assert!(is_closed, "it listens no more");
 }
