@@ -71,7 +71,7 @@ impl Pool {
     /// let source = SourceFunctions::new(|_bytes, _stream| Some(Addr(1 << 40)), |_segment, _stream| ());
     /// let pool = Pool::symmetric(&allocator, Arc::new(source), SymmetricOptions::default())?;
     /// let block = pool.within(|| allocator.alloc::<f32>(1000, &stream))?;
-    /// let position = pool.position_of(block.addr())?;
+    /// let position = pool.position_of(Addr(block.addr()))?;
     /// assert_eq!((position.segment, position.offset_bytes), (0, 0));
     /// // What all ranks say to each other; here there is one.
     /// pool.seal(|said| Ok(vec![said.to_vec()]))?;
