@@ -29,12 +29,16 @@ here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 folders=(/usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib)
 packages="$(python3 -c 'import site; print("\n".join(site.getsitepackages()))' 2>/dev/null)"
 while IFS= read -r folder; do
-    [ -n "$folder" ] && folders+=("$folder"/nvidia/cu13/lib "$folder"/nvidia/cublas/lib)
+    [ -n "$folder" ] && folders+=("$folder"/nvidia/{cu13,cublas,nccl,nvshmem}/lib)
 done <<<"$packages"
 for folder in "${folders[@]}"; do
     [ -d "$folder" ] && LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
 done
-export LD_LIBRARY_PATH
+# NCCL comes under the name of its version alone; the bindings that make communicators look for the plain one.
+for folder in "${folders[@]}"; do
+    [ -e "$folder/libnccl.so.2" ] && ln -sfn "$folder/libnccl.so.2" "$here/libnccl.so" && break
+done
+export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:$here"
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
 if [[ "${1:-}" =~ ^(threads|bench|parity)$ ]]; then
     # These need no GPU, and are here for the many cores.

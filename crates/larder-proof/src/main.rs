@@ -9,6 +9,8 @@ mod driver_pool;
 mod figures;
 mod full;
 mod graphs;
+mod nccl;
+mod nvshmem;
 mod ordering;
 mod pairs;
 mod parts;
@@ -55,6 +57,7 @@ fn perform(words: &[String]) -> Result<ExitCode, String> {
             }
             Ok(ExitCode::SUCCESS)
         }
+        [nvshmem::ELEMENT, ref words @ ..] => nvshmem::element(words).map(|()| ExitCode::SUCCESS),
         [sharing::PARTNER] => sharing::partner().map(|()| ExitCode::SUCCESS),
         ["part", name, ref options @ ..] => {
             let options = Options::read(options)?;

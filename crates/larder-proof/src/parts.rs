@@ -6,7 +6,8 @@ use larder_core::types::MIB;
 
 use crate::rig::{Explain, Rig};
 use crate::{
-    conformance, driver_pool, full, graphs, ordering, pairs, patterns, sharing, training, views,
+    conformance, driver_pool, full, graphs, nccl, nvshmem, ordering, pairs, patterns, sharing,
+    training, views,
 };
 
 /// By how much the free memory may differ before it counts as a leak: one unit of the driver's.
@@ -91,6 +92,18 @@ pub(crate) const PARTS: &[Part] = &[
         limit_s: 30,
         about: "backend:cudaMallocAsync behind the same interface",
         work: Work::Card(driver_pool::run),
+    },
+    Part {
+        name: "nccl",
+        limit_s: 60,
+        about: "a symmetric pool of NCCL's memory, registered while it is there",
+        work: Work::Library(nccl::run),
+    },
+    Part {
+        name: "nvshmem",
+        limit_s: 120,
+        about: "a symmetric pool on NVSHMEM's heap, put and got by one and two processes",
+        work: Work::Other(nvshmem::run),
     },
     Part {
         name: "sanitizer",

@@ -274,11 +274,11 @@ fn words(line: &str) -> Result<[&str; 3], String> {
     words.try_into().map_err(|_| format!("'{line}' is not what was asked for"))
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-fn unhex(text: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn unhex(text: &str) -> Result<Vec<u8>, String> {
     let digits =
         |at: usize| text.get(at..at + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok());
     let bytes = (0..text.len()).step_by(2).map(digits).collect::<Option<_>>();
