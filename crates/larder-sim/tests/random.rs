@@ -1,5 +1,5 @@
 //! Random scripts by the thousand: every policy, with and without faults and expandable segments,
-//! on one to four streams, half of them with private pools, graph captures and checkpoints; the tight policy,
+//! on one to four streams, half of them with private pools (some over sources), graph captures and checkpoints; the tight policy,
 //! which no model follows, with streams that go, blocks that are shared and peers besides. A failure prints its seed, and `larder soak` repeats it;
 //! `LARDER_SEED=N` runs that seed alone.
 
@@ -57,6 +57,8 @@ fn check_exercise(group: u64, total: &Report) {
     let pooled = [total.scopes, total.captures, total.deferrals];
     assert!(pooled.into_iter().all(|count| count > 2 * scripts), "{total:?}");
     assert!(total.restores > scripts / 2, "{total:?}");
+    let sourced = [total.sources, total.source_segments];
+    assert!(sourced.into_iter().all(|count| count > scripts / 2), "{total:?}");
     assert!(total.reclaimed_in_captures > scripts / 8, "{total:?}");
     if group & EXPANDABLE != 0 {
         assert!(total.maps > 10 * scripts && total.unmaps > 10 * scripts, "{total:?}");
@@ -127,6 +129,7 @@ fn run_tight(faults: u64) {
     assert!(total.view_steps > total.steps / 20 && total.follows > 10 * SCRIPTS, "{total:?}");
     assert!(total.shared > SCRIPTS && total.forgotten_streams > SCRIPTS, "{total:?}");
     assert!(total.restores > SCRIPTS / 2, "{total:?}");
+    assert!(total.sources > SCRIPTS / 2 && total.source_segments > SCRIPTS / 2, "{total:?}");
     assert_eq!(total.device_errors > 0, faults != 0, "{total:?}");
 }
 

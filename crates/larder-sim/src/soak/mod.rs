@@ -30,6 +30,7 @@ mod recount;
 mod report;
 mod run;
 mod shrink;
+mod source;
 mod tally;
 mod witness;
 

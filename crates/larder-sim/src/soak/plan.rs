@@ -43,7 +43,7 @@ pub struct Plan {
     pub script: GenerateOptions,
 }
 
-/// What a program does besides its script, where no model follows.
+/// What a program does besides its script. A model follows the sources, and nothing else of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Habits {
     /// It destroys streams whose work is done, and makes new ones with the same handle.
@@ -52,6 +52,15 @@ pub struct Habits {
     pub shares: bool,
     /// It opens its memory to a peer on the way.
     pub opens_to_peer: bool,
+    /// Its pools with odd numbers have sources of their own.
+    pub has_sources: bool,
+}
+
+impl Habits {
+    /// Whether the pool of this number has a source when it is made.
+    pub(super) fn gives_source(self, pool: u32) -> bool {
+        self.has_sources && pool % 2 == 1
+    }
 }
 
 /// New settings, given right before an allocation. They hang on an allocation and not on a step,
@@ -144,7 +153,9 @@ impl Plan {
         };
         let abrupt_end = random.chance(0.25);
         let judge = policy.clone();
-        let habits = Habits::default();
+        // From numbers of their own, so that everything else of a seed is as it would be without.
+        let has_sources = script.pools && Random::new(seed ^ 0x0050_a4ce).chance(0.5);
+        let habits = Habits { has_sources, ..Habits::default() };
         Plan {
             seed,
             policy,
@@ -168,6 +179,7 @@ impl Plan {
                 forgets_streams: random.chance(0.4),
                 shares: random.chance(0.3),
                 opens_to_peer: random.chance(0.3),
+                ..self.habits
             };
         }
         self.judge = policy.clone();
@@ -356,6 +368,7 @@ impl fmt::Display for Plan {
             (self.habits.forgets_streams, "streams come and go"),
             (self.habits.shares, "blocks are shared"),
             (self.habits.opens_to_peer, "a peer comes"),
+            (self.habits.has_sources, "odd pools have sources"),
         ] {
             if is_on {
                 write!(f, "; {words}")?;

@@ -78,8 +78,16 @@ impl Run<'_> {
         let (done, modelled) = match op {
             Op::PoolNew { pool } => {
                 self.pools.insert(pool);
-                let modelled = model.as_mut().map(|model| model.add_pool_use(pool));
-                (allocator.add_pool_use(pool_id(pool)), modelled)
+                let gives = self.plan.habits.gives_source(pool);
+                let modelled = model.as_mut().map(|model| model.add_pool_use(pool, gives));
+                let is_new = allocator.pool_uses(pool_id(pool)).is_none();
+                let done = if gives && is_new {
+                    self.report.sources += 1;
+                    allocator.add_pool_with_source(pool_id(pool), self.source.clone())
+                } else {
+                    allocator.add_pool_use(pool_id(pool))
+                };
+                (done, modelled)
             }
             Op::PoolRelease { pool } => {
                 let modelled = model.as_mut().map(|model| model.drop_pool_use(pool));

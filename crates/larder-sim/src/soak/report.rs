@@ -52,6 +52,10 @@ pub struct Report {
     pub shared: u64,
     /// Steps after which blocks lay in views.
     pub view_steps: u64,
+    /// Pools made with a source of their own.
+    pub sources: u64,
+    /// Segments that sources gave.
+    pub source_segments: u64,
     /// Times that a stream was made to wait for another.
     pub follows: u64,
 }
@@ -81,6 +85,8 @@ impl AddAssign for Report {
         self.forgotten_streams += other.forgotten_streams;
         self.shared += other.shared;
         self.view_steps += other.view_steps;
+        self.sources += other.sources;
+        self.source_segments += other.source_segments;
         self.follows += other.follows;
     }
 }

@@ -21,6 +21,7 @@ use super::model::{self, Model};
 use super::order::Order;
 use super::plan::Plan;
 use super::report::Report;
+use super::source::DeviceSource;
 use super::tally;
 use super::witness::{Outcome, Placed, Terms, Witness};
 use crate::script::Op;
@@ -67,6 +68,8 @@ pub(super) struct Run<'a> {
     /// Streams that are gone.
     pub(super) gone: BTreeSet<StreamId>,
     pub(super) abroad: Abroad,
+    /// Where pools with a source have their segments from.
+    pub(super) source: Arc<DeviceSource>,
     pub(super) report: Report,
 }
 
@@ -108,6 +111,7 @@ impl<'a> Run<'a> {
             capture_is_by_stream: plan.policy.capture_is_by_stream,
             tight: plan.policy.tight,
         });
+        let source = Arc::new(DeviceSource::new(own.clone()));
         Run {
             plan,
             device: own,
@@ -122,6 +126,7 @@ impl<'a> Run<'a> {
             filled: HashMap::new(),
             gone: BTreeSet::new(),
             abroad,
+            source,
             report: Report::default(),
         }
     }
@@ -381,7 +386,9 @@ impl<'a> Run<'a> {
     pub(super) fn tolerate(&mut self, result: Result<(), Error>) -> Result<(), String> {
         match result {
             Ok(()) => Ok(()),
-            Err(Error::Device { .. }) if self.plan.trouble.has_failing_calls() => {
+            Err(Error::Device { .. } | Error::Source { .. })
+                if self.plan.trouble.has_failing_calls() =>
+            {
                 self.report.device_errors += 1;
                 Ok(())
             }
@@ -435,6 +442,7 @@ impl<'a> Run<'a> {
         self.report.unmaps = calls.unmap;
         self.report.failed_calls = calls.failed;
         self.report.follows = calls.follow_event;
+        self.report.source_segments = self.source.given();
         if !self.plan.abrupt_end {
             self.give_everything_back()?;
             // So that something is live when the allocator goes.

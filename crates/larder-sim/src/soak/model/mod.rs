@@ -175,8 +175,9 @@ impl Model {
         let size_bytes = self.round(requested_bytes);
         let small = size_bytes <= SMALL_MAX_BYTES;
         let kind = if small { PoolKind::Small } else { PoolKind::Large };
-        let expandable = self.config.expandable_segments;
         let pool = self.route(stream);
+        let has_source = pool.is_some_and(|pool| self.privates[&pool].has_source);
+        let expandable = self.config.expandable_segments && !has_source;
         Want { requested_bytes, size_bytes, kind, stream, pool, expandable }
     }
 

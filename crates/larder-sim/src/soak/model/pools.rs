@@ -10,6 +10,8 @@ use crate::script::Route;
 pub(super) struct Private {
     pub(super) uses: u32,
     pub(super) no_split: bool,
+    /// Its segments come from a source, whole.
+    pub(super) has_source: bool,
     /// Requests that its expandable segments grew for, less the ranges that were unmapped.
     pub(super) growths: i64,
 }
@@ -23,7 +25,8 @@ pub(super) struct Scope {
 
 /// Each of these gives none where the allocator must refuse.
 impl Model {
-    pub(in crate::soak) fn add_pool_use(&mut self, pool: u32) -> Option<()> {
+    /// A pool that is made has a source if one is given; one that is there stays as it is.
+    pub(in crate::soak) fn add_pool_use(&mut self, pool: u32, has_source: bool) -> Option<()> {
         match self.privates.get_mut(&pool) {
             Some(private) if private.uses == 0 => return None,
             Some(private) => private.uses += 1,
@@ -32,7 +35,7 @@ impl Model {
                 let no_split = self.unsplit.contains(&pool);
                 // One that is gone may have left its number.
                 self.released.remove(pool);
-                self.privates.insert(pool, Private { uses: 1, no_split, growths: 0 });
+                self.privates.insert(pool, Private { uses: 1, no_split, has_source, growths: 0 });
             }
         }
         Some(())
@@ -51,7 +54,7 @@ impl Model {
         if self.scopes.iter().any(|scope| scope.pool == pool) {
             return None;
         }
-        self.add_pool_use(pool)?;
+        self.add_pool_use(pool, false)?;
         self.scopes.push(Scope { pool, route });
         Some(())
     }
