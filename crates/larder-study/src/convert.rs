@@ -152,7 +152,8 @@ fn record(ops: Vec<Op>, setup: &Setup, tape: Option<&Path>) -> Result<Snapshot, 
         let recorder = Recorder::create(part)?;
         recorder.listen(replay.allocator());
         let ran = replay.run_on(&workload.ops, &mut ());
-        recorder.finish()?;
+        // That the allocator goes afterwards, and gives everything back, is no part of the script.
+        recorder.end()?;
         let allocator = ran.map_err(|error| io::Error::other(error.to_string()))?;
         let taken = allocator.take_snapshot(SnapshotOptions::default());
         snapshot = Some(Snapshot::of_allocators(&[taken], Epoch::default()));

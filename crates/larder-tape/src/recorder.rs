@@ -43,6 +43,7 @@ impl Recorder {
             notes: HashMap::new(),
             recent_note: None,
             problem: None,
+            ended: false,
         };
         Ok(Recorder { writer: Arc::new(Mutex::new(writer)), forks: fork::count() })
     }
@@ -75,6 +76,13 @@ impl Recorder {
         writer.strip.finish()?;
         Ok(u64::from(writer.number))
     }
+
+    /// As [`Recorder::finish`], and what happens after that is not written any more, whoever listens.
+    pub fn end(self) -> io::Result<u64> {
+        let cells = self.finish()?;
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).ended = true;
+        Ok(cells)
+    }
 }
 
 struct Writer {
@@ -89,12 +97,14 @@ struct Writer {
     recent_note: Option<(Option<Box<str>>, Box<str>, u32)>,
     /// What went wrong first. Nothing is written after that: a tape with a gap would lie.
     problem: Option<io::Error>,
+    /// Nothing is written any more.
+    ended: bool,
 }
 
 impl Writer {
     #[inline]
     fn event(&mut self, event: &Event<'_>) {
-        if self.problem.is_some() {
+        if self.problem.is_some() || self.ended {
             return;
         }
         if let Err(problem) = self.write(event) {

@@ -21,6 +21,8 @@ pub(crate) struct Strip {
     begin: u64,
     /// Where in the map the next cell goes.
     at: usize,
+    /// Where in the map the file ends: before the map does, from a cut on until the next cell.
+    end: usize,
 }
 
 impl Strip {
@@ -34,14 +36,14 @@ impl Strip {
         let _ = file.try_lock();
         let mut map = extend(&file, 0)?;
         map[..CELL_BYTES].copy_from_slice(header);
-        Ok(Strip { file, map, begin: 0, at: CELL_BYTES })
+        Ok(Strip { file, map, begin: 0, at: CELL_BYTES, end: STRIP_BYTES })
     }
 
     /// Adds a cell. If the file cannot grow, nothing of it is written.
     #[inline]
     pub(crate) fn push(&mut self, cell: &Cell) -> io::Result<()> {
-        if self.at == STRIP_BYTES {
-            self.turn()?;
+        if self.at == self.end {
+            self.go_on()?;
         }
         let bytes = cell.bytes();
         let place = &mut self.map[self.at..self.at + CELL_BYTES];
@@ -53,7 +55,16 @@ impl Strip {
         Ok(())
     }
 
-    fn turn(&mut self) -> io::Result<()> {
+    /// Makes room for the next cell: in this strip, where the file was cut, or in the next one.
+    #[cold]
+    fn go_on(&mut self) -> io::Result<()> {
+        if self.end < STRIP_BYTES {
+            // What of the map lay behind the cut can be written to only when the file is there again.
+            let at = self.begin + self.end as u64;
+            self.file.write_all_at(&vec![0; STRIP_BYTES - self.end], at)?;
+            self.end = STRIP_BYTES;
+            return Ok(());
+        }
         let begin = self.begin + STRIP_BYTES as u64;
         self.map = extend(&self.file, begin)?;
         (self.begin, self.at) = (begin, 0);
@@ -64,6 +75,7 @@ impl Strip {
     pub(crate) fn finish(&mut self) -> io::Result<()> {
         self.map.flush()?;
         self.file.set_len(self.begin + self.at as u64)?;
+        self.end = self.at;
         self.file.sync_all()
     }
 }

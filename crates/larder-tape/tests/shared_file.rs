@@ -60,6 +60,26 @@ fn a_tape_that_is_recorded_to_cannot_be_created_again() {
 }
 
 #[test]
+fn what_happens_after_a_cut_is_written_too_until_the_end() {
+    let path = file("cut");
+    let allocator = allocator();
+    let recorder = Recorder::create(&path).unwrap();
+    recorder.listen(&allocator);
+    // Each cut is somewhere else in a page, and many pages of cells come after it.
+    for cut in 1..=5 {
+        work(&allocator, 1_000 * cut + cut);
+        recorder.finish().unwrap();
+        assert_eq!(rounds_on(&path), (1..=cut).map(|cut| 1_001 * cut).sum::<u64>());
+    }
+    let length = fs::metadata(&path).unwrap().len();
+    recorder.end().unwrap();
+    work(&allocator, ROUNDS);
+    drop(allocator);
+    assert_eq!(fs::metadata(&path).unwrap().len(), length, "nothing comes after the end");
+    fs::remove_file(&path).unwrap();
+}
+
+#[test]
 fn who_removes_the_file_and_creates_it_again_harms_nobody() {
     let path = file("removed");
     let allocators = [allocator(), allocator()];
