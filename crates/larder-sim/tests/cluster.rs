@@ -14,37 +14,39 @@ use larder_sim::cluster::plan::{Plan, Planted, Trouble, Wish};
 use larder_sim::cluster::rank::{Death, run_rank};
 use larder_sim::cluster::run::{Tally, run_many};
 
-/// Few enough for a test; who changes what ranks do runs more of them.
-const SEQUENCES: u64 = 100;
+/// For each number of ranks: more than 20,000 in all.
+const SEQUENCES: u64 = 6_700;
+/// Deaths take longer, because others wait for the dead.
+const DEATHS: u64 = 500;
 
-fn over_ranks(wish: Wish) -> Tally {
+fn over_ranks(wish: Wish, sequences: u64) -> Tally {
     let mut tally = Tally::default();
     for ranks in [2, 4, 8] {
-        let seed = 1000 * ranks as u64;
-        tally += run_many(seed, SEQUENCES, ranks, wish, |_| ())
+        let seed = 100_000 * ranks as u64;
+        tally += run_many(seed, sequences, ranks, wish, |_| ())
             .unwrap_or_else(|words| panic!("{words}"));
     }
-    assert_eq!(tally.sequences, 3 * SEQUENCES);
+    assert_eq!(tally.sequences, 3 * sequences);
     println!("{tally:?}");
     tally
 }
 
 #[test]
 fn ranks_that_make_the_same_calls_have_every_block_at_the_same_place() {
-    let tally = over_ranks(Wish::Peace);
+    let tally = over_ranks(Wish::Peace, SEQUENCES);
     assert!(tally.blocks > 20 * SEQUENCES && tally.segments > SEQUENCES, "{tally:?}");
     assert!(tally.refused > 0, "some ran out of memory, and all with them: {tally:?}");
 }
 
 #[test]
 fn a_rank_that_makes_one_call_otherwise_is_named_at_that_call_on_every_rank() {
-    assert_eq!(over_ranks(Wish::Difference).named, 3 * SEQUENCES);
+    assert_eq!(over_ranks(Wish::Difference, SEQUENCES).named, 3 * SEQUENCES);
 }
 
 #[test]
 fn a_rank_that_is_gone_while_growing_is_named_and_nothing_leaks() {
-    let tally = over_ranks(Wish::Death);
-    assert!(tally.deaths > SEQUENCES, "{tally:?}");
+    let tally = over_ranks(Wish::Death, DEATHS);
+    assert!(tally.deaths > DEATHS, "{tally:?}");
 }
 
 // Ranks that are processes: this program once more, told by the environment what to be.
