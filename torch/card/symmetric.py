@@ -52,6 +52,9 @@ class NativePool:
     def rendezvous(self, tensor):
         return symm_mem.rendezvous(tensor, dist.group.WORLD)
 
+    def get_buffer(self, handle, rank, tensor):
+        return handle.get_buffer(rank, tuple(tensor.shape), tensor.dtype)
+
     def seal(self):
         """It has nothing of the kind."""
 
@@ -92,7 +95,7 @@ def read_each_others(rank, device):
         torch.cuda.synchronize()
         handle = pool.rendezvous(tensor)
         dist.barrier()
-        other = handle.get_buffer(1 - rank, (elements,), torch.int64)
+        other = pool.get_buffer(handle, 1 - rank, tensor)
         wrong += int((other != number * 2 + 1 - rank).sum())
         words += elements
         torch.cuda.synchronize()
@@ -131,7 +134,7 @@ def one_differs(rank, device):
     try:
         handle = pool.rendezvous(tensor)
         dist.barrier()
-        other = handle.get_buffer(1 - rank, (1000,), torch.int64)
+        other = pool.get_buffer(handle, 1 - rank, tensor)
         wrong = int((other != 11 - rank).sum())
         dist.barrier()
     except larder.DivergenceError as error:
@@ -171,11 +174,21 @@ def nccl_alone():
     dist.init_process_group("nccl", rank=0, world_size=1, device_id=device)
     backend = dist.group.WORLD._get_backend(device)
     told = {"part": "nccl, one rank"}
+    try:
+        allocators = [backend.mem_allocator]
+    except RuntimeError as error:
+        # PyTorch offers NCCL's memory only where the GPU has multicast; NCCL registers plain memory too.
+        told["memory of NCCL's own"], allocators = str(error), []
     for symmetric in (False, True):
-        pool = torch.cuda.MemPool(backend.mem_allocator)
+        pool = torch.cuda.MemPool(*allocators)
         with torch.cuda.use_mem_pool(pool):
             tensor = torch.arange(1 << 20, dtype=torch.float32, device=device)
-        backend.register_mem_pool(pool, symm=symmetric)
+        try:
+            backend.register_mem_pool(pool, symm=symmetric)
+        except RuntimeError as error:
+            told["symmetric" if symmetric else "plain"] = str(error).splitlines()[0]
+            del tensor, pool
+            continue
         dist.all_reduce(tensor)
         torch.cuda.synchronize()
         wrong = int((tensor != torch.arange(1 << 20, dtype=torch.float32, device=device)).sum())

@@ -145,6 +145,17 @@ class SymmetricPool:
         memory = importlib.import_module("torch.distributed._symmetric_memory")
         return memory.rendezvous(tensor, self._group)
 
+    def get_buffer(self, handle: Any, rank: int, tensor: Any) -> Any:
+        """The tensor that another rank has where this one has `tensor`, through the handle of its rendezvous.
+
+        PyTorch's own `handle.get_buffer` counts from where the segment begins, which tensors here share.
+        """
+        if not tensor.is_contiguous():
+            raise UsageError("get_buffer is for contiguous tensors")
+        within = tensor.data_ptr() - tensor.untyped_storage().data_ptr()
+        begin = (self.position_of(tensor).offset + within) // tensor.element_size()
+        return handle.get_buffer(rank, tuple(tensor.shape), tensor.dtype, begin)
+
     def trim(self) -> int:
         """Gives back the segments in which there is no tensor, and says how many. All ranks have to do it."""
         segments = ctypes.c_uint64()

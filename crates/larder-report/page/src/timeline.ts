@@ -11,6 +11,18 @@ import type { Side, State } from "./state";
 import { element, made } from "./state";
 import { bytes, number } from "./words";
 
+/** How long after the last move the picture is laid out anew. */
+const SETTLES_MS = 120;
+
+/** What the picture shows: from which event on, how many events a column is wide, and up to how many bytes. */
+interface Painted {
+  from: number;
+  each: number;
+  columns: number;
+  height: number;
+  top: number;
+}
+
 export class Timeline {
   readonly canvas = document.createElement("canvas");
   private readonly over = document.createElement("canvas");
@@ -21,6 +33,8 @@ export class Timeline {
   private hovered = -1;
   private isAsked = false;
   private picture?: ImageData;
+  private painted?: Painted;
+  private settling = 0;
   private readonly shadow = document.createElement("canvas");
   /** The whole run for the strip, which changes with its width alone. */
   private whole?: { columns: number; values: Float64Array[] };
@@ -42,8 +56,12 @@ export class Timeline {
     this.tip.hidden = true;
     box.append(this.canvas, this.over, this.tip);
     place.append(box, this.strip);
-    const redraw = () => this.ask();
-    state.on(["view", "theme", "colour"], redraw);
+    const redraw = () => {
+      this.painted = undefined;
+      this.ask();
+    };
+    state.on(["view"], () => this.ask());
+    state.on(["theme", "colour"], redraw);
     state.on(["moment", "chosen", "side"], () => this.drawOver());
     new ResizeObserver(redraw).observe(this.canvas);
     listen(state, {
@@ -72,39 +90,84 @@ export class Timeline {
     const width = this.canvas.clientWidth - LEFT - RIGHT;
     const height = this.canvas.clientHeight - TOP - BOTTOM;
     if (width < 20 || height < 20) return;
-    const { run, view } = this.side;
     const columns = Math.round(width);
-    const values = levels(run, view, columns, () => this.ask());
-    this.top = Math.max(1, values[2].reduce((most, value) => Math.max(most, value), 0)) * 1.08;
-    this.layout = layOut(run, view, columns, () => this.ask());
-    this.paint(context, columns, Math.round(height), values[1]);
-    const frame = axes(context, view, this.top);
+    const rows = Math.round(height);
+    const values = this.move(columns, rows) ?? this.paintAnew(columns, rows);
+    this.putDown(context, columns, rows);
+    const frame = axes(context, this.side.view, this.top);
     const colours = inks();
     line(context, frame, values[2], colours.reserved, 2);
     line(context, frame, values[1], colours.active, 1.2);
     line(context, frame, values[0], colours.allocated, 1.6);
     this.drawOver();
     this.drawStrip();
-    if (this.layout.isWhole && this.onFirst) {
+    if (this.layout!.isWhole && this.onFirst) {
       this.onFirst();
       this.onFirst = undefined;
     }
   }
 
-  /** The bands as pixels, one column after the other. */
-  private paint(context: CanvasRenderingContext2D, columns: number, height: number, active: Float64Array): void {
-    const layout = this.layout!;
+  /** Lays out and paints the whole window. Gives the levels. */
+  private paintAnew(columns: number, height: number): Float64Array[] {
+    const { run, view } = this.side;
+    const values = levels(run, view, columns, () => this.redo());
+    this.top = Math.max(1, values[2].reduce((most, value) => Math.max(most, value), 0)) * 1.08;
+    this.layout = layOut(run, view, columns, () => this.redo());
     if (this.picture?.width !== columns || this.picture.height !== height) {
       this.picture = new ImageData(columns, height);
     }
-    const pixels = new Uint32Array(this.picture.data.buffer);
-    pixels.fill(0);
+    this.paint(this.layout, 0, values[1]);
+    const each = (view.to - view.from) / columns;
+    this.painted = { from: view.from, each, columns, height, top: this.top };
+    return values;
+  }
+
+  private redo(): void {
+    this.painted = undefined;
+    this.ask();
+  }
+
+  /**
+   * Where the window moved and nothing else changed, the picture moves with it by whole columns, and only what came
+   * into sight is painted. A little later everything is laid out anew. Gives the levels; none if it has to be now.
+   */
+  private move(columns: number, height: number): Float64Array[] | undefined {
+    const { painted, picture } = this;
+    const { run, view } = this.side;
+    const each = (view.to - view.from) / columns;
+    if (!painted || !picture || painted.columns !== columns || painted.height !== height) return undefined;
+    if (Math.abs(painted.each - each) > each * 1e-6) return undefined;
+    const shift = Math.round((view.from - painted.from) / each);
+    const count = Math.abs(shift);
+    if (count > columns / 2) return undefined;
+    const pixels = new Uint32Array(picture.data.buffer);
+    // What goes over the edge of a row lands where it is painted over.
+    if (shift > 0) pixels.copyWithin(0, shift);
+    if (shift < 0) pixels.copyWithin(-shift, 0);
+    painted.from += shift * each;
+    const values = levels(run, view, columns, () => this.redo());
+    if (count > 0) {
+      const at = shift > 0 ? columns - shift : 0;
+      const from = painted.from + at * each;
+      const strip = layOut(run, { from, to: from + count * each }, count, () => this.redo());
+      this.paint(strip, at, values[1].subarray(at, at + count));
+    }
+    clearTimeout(this.settling);
+    this.settling = window.setTimeout(() => this.redo(), SETTLES_MS);
+    return values;
+  }
+
+  /** Paints the bands of a layout as pixels, one column after the other, from this column of the picture on. */
+  private paint(layout: Layout, at: number, active: Float64Array): void {
+    const { width, height } = this.picture!;
+    const pixels = new Uint32Array(this.picture!.data.buffer);
+    for (let row = 0; row < height; row++) pixels.fill(0, row * width + at, row * width + at + layout.columns);
     const { plain, edge, waiting } = bandColours();
     const colour = colourOf(this.side.run.facts, this.state.colourBy);
     const scale = height / this.top;
     const { from, to } = layout.view;
-    const each = (to - from) / columns;
-    const heights = new Float64Array(columns);
+    const each = (to - from) / layout.columns;
+    const heights = new Float64Array(layout.columns);
     for (let band = 0; band < layout.count; band++) {
       const piece = layout.pieces[band];
       const index = layout.indexes[band];
@@ -118,28 +181,30 @@ export class Timeline {
         const high = low + size;
         heights[column] = high;
         const bottom = height - Math.floor(low);
-        const above = height - Math.floor(high);
+        const above = Math.max(0, height - Math.floor(high));
         if (above >= bottom) continue;
         const ink = column < freedColumn ? fill : wait;
-        for (let at = (bottom - 1) * columns + column, end = above * columns + column; at >= end; at -= columns) {
-          if (at >= 0) pixels[at] = ink;
-        }
-        if (bottom - above >= 2 && above >= 0) pixels[above * columns + column] = border;
+        const end = above * width + at + column;
+        for (let pixel = (bottom - 1) * width + at + column; pixel >= end; pixel -= width) pixels[pixel] = ink;
+        if (bottom - above >= 2) pixels[end] = border;
       }
     }
     const short = inks().isDark ? 0xff4a443c : 0xffe6e0da;
-    for (let column = 0; column < columns; column++) {
+    for (let column = 0; column < layout.columns; column++) {
       const bottom = height - Math.floor(heights[column]);
       const above = Math.max(0, height - Math.floor(active[column] * scale));
-      for (let row = bottom - 1; row >= above; row--) pixels[row * columns + column] = short;
+      for (let row = bottom - 1; row >= above; row--) pixels[row * width + at + column] = short;
     }
-    // A picture put down takes no notice of the screen's ratio, so it goes through a canvas of its own.
+  }
+
+  /** A picture put down takes no notice of the screen's ratio, so it goes through a canvas of its own. */
+  private putDown(context: CanvasRenderingContext2D, columns: number, height: number): void {
     const { shadow } = this;
     if (shadow.width !== columns || shadow.height !== height) {
       shadow.width = columns;
       shadow.height = height;
     }
-    shadow.getContext("2d")!.putImageData(this.picture, 0, 0);
+    shadow.getContext("2d")!.putImageData(this.picture!, 0, 0);
     context.imageSmoothingEnabled = false;
     context.drawImage(shadow, LEFT, TOP, columns, height);
   }
@@ -185,6 +250,9 @@ export class Timeline {
     for (let band = 0; band < layout.count && target < 0; band++) if (is(band)) target = band;
     if (target < 0) return;
     const each = frame.width / layout.columns;
+    // The layout may be that of a moment ago.
+    const { from, to } = layout.view;
+    const left = LEFT - ((this.side.view.from - from) / (to - from)) * frame.width;
     context.fillStyle = colour;
     context.globalAlpha = 0.75;
     stacked(layout, (band, column, low, high) => {
@@ -192,7 +260,9 @@ export class Timeline {
       if (band < target) return;
       const bottom = frame.y(low);
       const above = frame.y(high);
-      context.fillRect(LEFT + column * each, above, each + 0.5, Math.max(1.5, bottom - above));
+      const x = left + column * each;
+      if (x < LEFT || x >= LEFT + frame.width) return;
+      context.fillRect(x, above, each + 0.5, Math.max(1.5, bottom - above));
     });
     context.globalAlpha = 1;
   }
@@ -202,7 +272,12 @@ export class Timeline {
     const width = this.canvas.clientWidth - LEFT - RIGHT;
     const height = this.canvas.clientHeight - TOP - BOTTOM;
     if (!layout || x < LEFT || x >= LEFT + width || y < TOP || y > TOP + height) return -1;
-    const column = Math.min(layout.columns - 1, Math.floor(((x - LEFT) / width) * layout.columns));
+    // The layout may be that of a moment ago, a little to the side of what is shown.
+    const { from, to } = this.side.view;
+    const event = from + ((x - LEFT) / width) * (to - from);
+    const share = (event - layout.view.from) / (layout.view.to - layout.view.from);
+    if (share < 0 || share > 1) return -1;
+    const column = Math.min(layout.columns - 1, Math.floor(share * layout.columns));
     return bandAt(layout, column, (1 - (y - TOP) / height) * this.top);
   }
 
