@@ -105,6 +105,41 @@ test("the wheel zooms where it points, a drag moves, keys do both", async () => 
   assert.deepEqual(await shown(), whole);
 });
 
+test("a picture that moves with the window is the one that is painted anew", async () => {
+  await tab.focus("canvas.timeline");
+  for (const key of ["+", "+", "+", "+"]) await tab.keyboard.press(key);
+  await tab.waitForTimeout(400);
+  const differing = await tab.evaluate(async () => {
+    const canvas = document.querySelector("canvas.timeline");
+    const frames = (count) => new Promise((done) => {
+      const next = () => (count-- > 0 ? requestAnimationFrame(next) : done());
+      next();
+    });
+    const copy = Object.assign(document.createElement("canvas"), { width: canvas.width, height: canvas.height });
+    const paper = copy.getContext("2d", { willReadFrequently: true });
+    const pixels = () => {
+      paper.clearRect(0, 0, copy.width, copy.height);
+      paper.drawImage(canvas, 0, 0);
+      return new Uint32Array(paper.getImageData(0, 0, copy.width, copy.height).data.buffer);
+    };
+    const before = pixels();
+    for (const key of ["ArrowLeft", "ArrowLeft", "ArrowRight"]) {
+      canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+      await frames(2);
+    }
+    const moved = pixels();
+    await new Promise((done) => setTimeout(done, 500));
+    const anew = pixels();
+    const share = (one, other) => one.reduce((sum, pixel, at) => sum + (pixel !== other[at]), 0) / one.length;
+    return { byMoving: share(before, moved), bySettling: share(moved, anew) };
+  });
+  assert.ok(differing.byMoving > 0.1, `it did move: ${differing.byMoving}`);
+  // Whole columns and the height of the moment before make a difference at edges alone.
+  assert.ok(differing.bySettling < 0.06, `${differing.bySettling} of the picture is otherwise`);
+  await tab.keyboard.press("0");
+  await tab.waitForTimeout(300);
+});
+
 test("two fingers zoom", async () => {
   const touched = await open(chromium, report("touched", streams, "--no-compare"), { hasTouch: true });
   const whole = await shown(touched);

@@ -10,18 +10,19 @@ const larder = process.env.LARDER ?? "larder";
 
 /** What a command prints to a terminal of this size. */
 const printed = (words, columns, rows) => {
-  const command = `stty cols ${columns} rows ${rows}; ${larder} ${words}`;
+  // What comes by the other way is how far it got, which is gone when it is done.
+  const command = `stty cols ${columns} rows ${rows}; ${larder} ${words} 2>/dev/null`;
   const text = execFileSync("script", ["-qec", command, "/dev/null"], {
     env: { ...process.env, TERM: "xterm-256color", COLUMNS: String(columns) },
     stdio: ["ignore", "pipe", "inherit"],
   });
-  return text.toString().replaceAll("\r\n", "\n").replace(/\r[^\n]*?(?=\n|$)/g, "");
+  return text.toString().replaceAll("\r\n", "\n").trimStart();
 };
 
 const COLOURS = ["#3b4252", "#e06c75", "#98c379", "#e5c07b", "#61afef", "#c678dd", "#56b6c2", "#d8dee9"];
 
 /** The escapes of a terminal as marks of a page; what moves the cursor is left out. */
-const page = (text) => {
+const page = (text, columns) => {
   const safe = (part) => part.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
   let [html, style] = ["", {}];
   for (const part of text.split(/(\x1b\[[0-9;?]*[A-Za-z])/)) {
@@ -41,6 +42,7 @@ const page = (text) => {
     }
   }
   return `<body style="margin:0;background:#1e222a"><pre style="display:inline-block;margin:0;padding:14px 18px;
+    white-space:pre-wrap;max-width:${columns}ch;
     color:#d8dee9;background:#1e222a;font:13px/17px 'DejaVu Sans Mono','Liberation Mono',monospace">${html.trimEnd()}</pre>`;
 };
 
@@ -54,7 +56,7 @@ const VIEWS = [
 const chromium = await browser();
 const tab = await chromium.newPage({ viewport: { width: 1500, height: 900 }, deviceScaleFactor: 1 });
 for (const [name, words, columns] of VIEWS) {
-  await tab.setContent(page(printed(words, columns, 60)));
+  await tab.setContent(page(printed(words, columns, 60), columns));
   await tab.locator("pre").screenshot({ path: join(folder, `terminal-${name}.png`) });
 }
 await chromium.close();
