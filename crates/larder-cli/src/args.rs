@@ -229,8 +229,9 @@ pub(crate) struct Common {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
     /// or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Who decides: larder, which is the default; tight, which holds hardly more than what is in use; or
-    /// torch-2.11 exactly as PyTorch 2.11 does.
+    /// Who decides: larder; tight, which holds hardly more than what is in use; or torch-2.11 exactly as
+    /// PyTorch 2.11 does. Without it: larder; for show and explain who decided when it was recorded, which
+    /// mostly is torch-2.11; for compare and tune all of them.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if

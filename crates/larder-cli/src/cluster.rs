@@ -29,19 +29,27 @@ fn line(ranks: u64, wish: Wish, tally: &Tally) -> String {
     let sequences = count(tally.sequences, "sequence");
     match wish {
         Wish::Peace => format!(
-            "{ranks} ranks, {sequences}: {} at equal places on all ranks, {} sealed, {} made, {} refused\n",
+            "{ranks} ranks, {sequences}: {} at equal places on all ranks, {} sealed, {} made, {} refused on all for want of memory\n",
             count(tally.blocks, "block"),
             count(tally.seals, "time"),
             count(tally.segments, "segment"),
             count(tally.refused, "request"),
         ),
         Wish::Difference => format!(
-            "{ranks} ranks, {sequences} with a planted difference: {} named at exactly its call on all ranks\n",
+            "{ranks} ranks, {sequences} with a planted difference: {} named at exactly the call on all ranks\n",
             count(tally.named, "difference"),
         ),
-        Wish::Death => format!(
-            "{ranks} ranks, {sequences} with a rank to die while growing: {} named to all others, nothing leaked\n",
-            count(tally.deaths, "death"),
-        ),
+        Wish::Death => {
+            let spared = match tally.sequences - tally.deaths {
+                0 => String::new(),
+                spared => {
+                    format!(" (in {spared} nobody needed the segment at which it was to die)")
+                }
+            };
+            let deaths = count(tally.deaths, "death");
+            format!(
+                "{ranks} ranks, {sequences} with a rank to die while growing: {deaths} named to all others, nothing leaked{spared}\n"
+            )
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use larder_study::explain;
 use larder_study::replay::{Replay, Setup};
+use larder_study::report::summary::count;
 use larder_study::report::{explained, explained_json};
 use larder_study::scene::Provenance;
 use larder_study::sizes::Sizes;
@@ -31,13 +32,18 @@ pub(crate) fn explain(
     let heading = explained::heading(&name(common), &workload, &setup, &settings);
     let Some(found) = found else {
         let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ()).map_err(failed)?;
+        if outcome.ooms > 0 {
+            let (file, failed) = (common.file.display(), count(outcome.ooms, "request"));
+            let sentence = format!("{file}: only {failed} failed: there is no failure {number}");
+            return Err(Refusal::Input(sentence));
+        }
         let stats = &outcome.stats;
         let peaks =
             [&stats.reserved_bytes, &stats.active_bytes].map(|bytes| bytes.all.peak.max(0) as u64);
         if common.json {
             return print(&"null");
         }
-        return print_text(&explained::nothing_failed(&heading, number, outcome.ooms, peaks));
+        return print_text(&explained::nothing_failed(&heading, peaks));
     };
     if common.json {
         return print(&explained_json::explanation(&found, &provenance));

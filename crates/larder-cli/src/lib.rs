@@ -226,7 +226,13 @@ fn replay(
     if common.json {
         print(&json::outcome(&workload, &outcome))
     } else {
-        let text = summary::outcome(&name(common), &workload, &setup, &settings, &outcome);
+        let text = summary::outcome(
+            &common.file.to_string_lossy(),
+            &workload,
+            &setup,
+            &settings,
+            &outcome,
+        );
         print_text(&(text + &unlike(common, &workload)?))
     }
 }

@@ -38,6 +38,13 @@ pub(crate) fn show(
         None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
     };
     let setup = Setup { policy, ..setup };
+    if let Some(Moment::Operation(number)) = at
+        && number > workload.ops.len()
+    {
+        let (file, count) = (common.file.display(), workload.ops.len());
+        let sentence = format!("{file}: it has {count} operations, and no operation {number}");
+        return Err(Refusal::Input(sentence));
+    }
     let scene_at = |at: Moment| match at {
         Moment::Peak => Scene::of_peak(&workload, &setup).map(Some),
         Moment::End => Scene::behind(&workload, &setup, usize::MAX).map(Some),

@@ -35,7 +35,11 @@ impl Source {
         let said = |error: &dyn std::fmt::Display| Refusal::Input(format!("{name}: {error}"));
         match self {
             Source::Tape(followed) => followed.look().map_err(|error| said(&error)),
-            Source::Page(served) => served.look().map_err(|error| said(&error)),
+            Source::Page(served) => served.look().map_err(|error| {
+                Refusal::Input(format!(
+                    "{name}: {error}; a program serves its statistics with LARDER_CONF=metrics:PORT"
+                ))
+            }),
         }
     }
 }

@@ -44,7 +44,8 @@ pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Resul
     let stock = run(&[base], limit / 2)?;
     let others: Vec<Policy> =
         all_policies().into_iter().filter(|policy| *policy != stock.base.policy).collect();
-    let larders: Tuned = run(&others, limit / 2)?;
+    // What the first search left is for the second.
+    let larders: Tuned = run(&others, limit.saturating_sub(start.elapsed()))?;
     let heading = explained::heading(&name(common), &workload, &setup, &settings);
     let is_cut_short = stock.is_cut_short || larders.is_cut_short;
     let text = [

@@ -11,7 +11,7 @@ from larder import _native
 from larder.errors import AddressError, OutOfMemoryError
 from larder.settings import Settings, memory_bytes, settings_text
 from larder.snapshot import Snapshot
-from larder.source import Position, Source
+from larder.source import Position, Source, ready
 from larder.table import Table
 
 if TYPE_CHECKING:
@@ -232,7 +232,7 @@ class Allocator(_native.Allocator):
 
     def new_pool(self, source: Source | None = None) -> Pool:
         """A new private pool, whose segments come from a source of its own if there is one."""
-        return Pool(self._new_pool() if source is None else self._new_pool_with_source(source))
+        return Pool(self._new_pool() if source is None else self._new_pool_with_source(ready(source)))
 
     def symmetric_pool(self, source: Source, *, growth: int = 0) -> Pool:
         """A new symmetric pool: where a block lies follows from the sequence of requests and frees in it alone.
@@ -249,7 +249,7 @@ class Allocator(_native.Allocator):
         >>> pool.seal(lambda said: [said])
         3
         """
-        return Pool(self._new_symmetric_pool(source, growth))
+        return Pool(self._new_symmetric_pool(ready(source), growth))
 
     # What it holds, by the names that `torch.cuda` has.
 

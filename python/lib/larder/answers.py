@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 from larder import _native
+from larder.errors import UsageError
 from larder.settings import Settings, settings_text
 from larder.table import Table, frame
 from larder.workload import Source, _load, _memory, _resized
@@ -237,6 +238,8 @@ def tune(
 
     The other arguments are those of `replay`.
     """
+    if not seconds > 0:
+        raise UsageError(f"seconds: {seconds} is no time to search in")
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text, data = _native.tune_settings(workload, name, policy, _memory(memory), addresses, seconds)

@@ -108,9 +108,18 @@ class Source:
         """Nobody uses the pool any more; its segments come back as they become free."""
 
 
+def ready(source: Source) -> Source:
+    """The source, if it is one that can be asked."""
+    if not isinstance(source, Source):
+        raise TypeError(f"a source is a larder.Source, not {type(source).__name__}")
+    if source._alloc is None and type(source).alloc is Source.alloc:
+        raise TypeError("the source has no functions: give it alloc and free, or override both")
+    return source
+
+
 def check_source(source: Source) -> int:
     """Runs the checks that any source must pass, by itself and under an allocator, and says how many there are.
 
     The source needs at least 64 MiB. A source that breaks a promise is told which by a `larder.Error`.
     """
-    return _native.check_source(source)
+    return _native.check_source(ready(source))

@@ -109,6 +109,7 @@ export function mark(
   word: string,
   colour: string,
   dash: number[],
+  row = 0,
 ): void {
   const x = Math.round(frame.x(event)) + 0.5;
   if (x < LEFT || x > LEFT + frame.width) return;
@@ -130,9 +131,9 @@ export function mark(
     context.save();
     context.globalAlpha = 0.82;
     context.fillStyle = inks().paper;
-    context.fillRect(isRight ? x - 9 - room : x + 3, TOP - 3, room + 6, 17);
+    context.fillRect(isRight ? x - 9 - room : x + 3, TOP - 3 + row * 18, room + 6, 17);
     context.restore();
-    context.fillText(word, isRight ? x - 6 : x + 6, TOP);
+    context.fillText(word, isRight ? x - 6 : x + 6, TOP + row * 18);
   }
   context.restore();
 }

@@ -95,6 +95,8 @@ export class Holders {
         this.against.append(new Option(`${file}${word}`, `${number}:${value}`));
       }
     });
+    // All views begin at the same moment.
+    if (sides[0].run.facts.failures.length > 0) this.at.value = "0:failure";
     if (sides.length > 1) this.against.value = "1:allocated";
   }
 

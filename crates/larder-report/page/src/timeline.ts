@@ -232,7 +232,7 @@ export class Timeline {
     mark(context, frame, reserved.event, "", colours.reserved, [2, 3]);
     mark(context, frame, allocated.event, `peak ${bytes(allocated.bytes)}`, colours.allocated, [5, 3]);
     for (const [event] of run.facts.failures.slice(0, 50)) {
-      mark(context, frame, event, "out of memory", colours.warn, []);
+      mark(context, frame, event, "out of memory", colours.warn, [], 1);
     }
     mark(context, frame, this.side.moment, "", colours.accent, []);
   }

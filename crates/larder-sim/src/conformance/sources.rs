@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use larder_core::device::DeviceError;
 use larder_core::source::SegmentSource;
-use larder_core::types::{DeviceIndex, MIB, PoolId, Span};
+use larder_core::types::{Bytes, DeviceIndex, MIB, PoolId, Span};
 use larder_core::{Addr, Allocator, Config, Error, MemPool, Policy, StreamId};
 
 use super::{Failure, Outcome, ensure, must};
@@ -25,7 +25,7 @@ type SourceCheck = (&'static str, fn(&Arc<dyn SegmentSource>) -> Outcome);
 const CHECKS: &[SourceCheck] = &[
     ("it begins", begins),
     ("it says the same of itself each time", is_steady),
-    ("segments begin at multiples of 512 and are nobody else's", gives_memory),
+    ("it gives segments, which begin at multiples of 512 and are nobody else's", gives_memory),
     ("what it takes back it can give again", gives_again),
     ("without memory it says so", runs_out),
     ("hooks answer", answers),
@@ -66,7 +66,10 @@ fn take(source: &Arc<dyn SegmentSource>, count: u64) -> Result<Vec<Span>, String
         })?;
         let span = Span::new(addr, PIECE_BYTES);
         let other = taken.iter().find(|other| other.overlaps(span));
-        ensure(other.is_none(), || format!("{span:?} overlaps {other:?}, which it gave before"))?;
+        ensure(other.is_none(), || {
+            let before = other.map_or(Addr(0), |other| other.addr);
+            format!("it gave {addr} while {before} was out, and {} are asked for each", Bytes(PIECE_BYTES))
+        })?;
         taken.push(span);
     }
     Ok(taken)
@@ -97,7 +100,7 @@ fn runs_out(source: &Arc<dyn SegmentSource>) -> Outcome {
     match source.alloc(1 << 59, STREAM) {
         Err(DeviceError::OutOfMemory) => Ok(()),
         Err(error) => Err(format!("it did not say that it is out of memory, but: {error}")),
-        Ok(addr) => Err(format!("it gave half an exabyte at {addr}")),
+        Ok(addr) => Err(format!("asked for half an exabyte it gave {addr}, and not OutOfMemory")),
     }
 }
 
@@ -110,7 +113,10 @@ fn answers(source: &Arc<dyn SegmentSource>) -> Outcome {
     let taken = take(source, 1)?;
     let base = must("base_allocation", source.base_allocation(taken[0]))?;
     let covers = base.is_none_or(|base| base.covers(taken[0]));
-    ensure(covers, || format!("{:?} is part of {base:?}, it says", taken[0]))?;
+    ensure(covers, || {
+        let (addr, base) = (taken[0].addr, base.map_or(Addr(0), |base| base.addr));
+        format!("the base allocation that it names at {base} does not hold the segment at {addr}")
+    })?;
     must("record_stream", source.record_stream(taken[0], StreamId(1)))?;
     give_back(source, taken)
 }

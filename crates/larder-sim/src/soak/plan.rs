@@ -45,6 +45,7 @@ pub struct Plan {
 
 /// What a program does besides its script. A model follows the sources, and nothing else of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools)] // Each is a choice of its own; any mixture is legal.
 pub struct Habits {
     /// It destroys streams whose work is done, and makes new ones with the same handle.
     pub forgets_streams: bool,

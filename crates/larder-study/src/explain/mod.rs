@@ -41,6 +41,14 @@ impl Explanation {
         self.remedies.iter().find(runs)
     }
 
+    /// What the whole program has in use at its peak, as seen on a card on which it runs as it is.
+    pub fn peak_active_bytes(&self) -> Option<u64> {
+        let mut cards = self.remedies.iter().filter(|remedy| remedy.family == Family::LargerCard);
+        cards
+            .find(|remedy| remedy.verdict == Verdict::Runs)
+            .map(|card| card.trial.peak_active_bytes)
+    }
+
     /// Whether no setting, policy or change of the program's ways helps: only more memory, or less need.
     pub fn needs_memory(&self) -> bool {
         self.best()

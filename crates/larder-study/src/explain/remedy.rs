@@ -2,7 +2,7 @@
 
 use larder_core::Policy;
 use larder_core::config::Config;
-use larder_core::types::{Bytes, PoolId};
+use larder_core::types::{Bytes, GIB, KIB, MIB, PoolId};
 use larder_sim::Spent;
 use larder_sim::script::Op;
 
@@ -87,6 +87,8 @@ pub struct Trial {
     pub first_failure: Option<usize>,
     /// The most that was held at once.
     pub peak_reserved_bytes: u64,
+    /// The most that was in use at once.
+    pub peak_active_bytes: u64,
     /// How often the cache was given back to try again.
     pub retries: u64,
     /// What the calls for memory would have cost.
@@ -186,6 +188,7 @@ fn trial(outcome: &Outcome, ops: &[Op], original: &[Op]) -> Trial {
         ooms: outcome.ooms,
         first_failure: failed,
         peak_reserved_bytes: outcome.stats.reserved_bytes.all.peak.max(0) as u64,
+        peak_active_bytes: outcome.stats.active_bytes.all.peak.max(0) as u64,
         retries: outcome.stats.num_alloc_retries,
         driver: outcome.driver,
     }
@@ -361,11 +364,34 @@ fn larger_card(
     // A fraction stays what it is of the card.
     let roomy = Setup { memory_bytes: most_bytes, ..setup.clone() };
     let fit = fit::fit(workload, &roomy, &Unwatched).ok()?;
-    let memory_bytes = fit.memory_bytes?;
+    let memory_bytes = said_up(fit.memory_bytes?);
     let setup = Setup { memory_bytes, ..setup.clone() };
     let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
     let more = Bytes(memory_bytes.saturating_sub(failure.report.total_bytes));
     let words = format!("a card with {} for it, {more} more", Bytes(memory_bytes));
     let idea = Idea { family: Family::LargerCard, words, setup, ops: None };
     Some(judged(idea, trial(&outcome, &workload.ops, &workload.ops), scene.index))
+}
+
+/// The next size that people write with two decimals: what is said of a card has to be enough for who takes it at its word.
+fn said_up(size_bytes: u64) -> u64 {
+    let unit_bytes = [GIB, MIB, KIB].into_iter().find(|&unit_bytes| size_bytes >= unit_bytes);
+    let unit_bytes = u128::from(unit_bytes.unwrap_or(100));
+    let hundredths = (u128::from(size_bytes) * 100).div_ceil(unit_bytes);
+    (hundredths * unit_bytes / 100) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_enough() {
+        for size_bytes in [1, 99, KIB, 5 * MIB + 1, GIB - 1, 1_862_270_976, 7 * GIB + 12_345] {
+            let said = said_up(size_bytes);
+            assert!(said >= size_bytes && said - size_bytes <= size_bytes / 90 + 1, "{size_bytes}");
+            assert_eq!(said_up(said), said, "it is what it says");
+        }
+        assert_eq!(Bytes(said_up(1_862_270_976)).to_string(), "1.74 GiB");
+    }
 }

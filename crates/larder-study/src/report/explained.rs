@@ -52,11 +52,7 @@ pub fn heading(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen
 }
 
 /// What `larder explain` prints where nothing failed.
-pub fn nothing_failed(heading: &str, number: u64, failures: u64, peaks: [u64; 2]) -> String {
-    if failures > 0 {
-        let failed = count(failures, "request");
-        return format!("{heading}\nonly {failed} failed: there is no failure {number}\n");
-    }
+pub fn nothing_failed(heading: &str, peaks: [u64; 2]) -> String {
     let [reserved, active] = peaks.map(Bytes);
     format!(
         "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the GPU.\n\
@@ -125,6 +121,12 @@ fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str
 pub fn why(explanation: &Explanation) -> String {
     let account = &explanation.account;
     let said = cause_in_words(explanation, account);
+    let total_bytes = explanation.failure.report.total_bytes;
+    let most_bytes = explanation.peak_active_bytes().filter(|&most_bytes| most_bytes > total_bytes);
+    let beyond = most_bytes.map_or(String::new(), |most_bytes| {
+        let (most, total) = (Bytes(most_bytes), Bytes(total_bytes));
+        format!(" But that is the first request that fails and not the last: the program has {most} in use at its peak, more than the {total} of the GPU.")
+    });
     let proof = match (explanation.cause, explanation.is_proven) {
         (Cause::TooLarge | Cause::Demand, _) => "",
         (_, true) => " A replay without that gets past this request.",
@@ -132,7 +134,7 @@ pub fn why(explanation: &Explanation) -> String {
             " Taking that away alone does not get past this request: the memory is short besides."
         }
     };
-    format!("{said}{proof}")
+    format!("{said}{proof}{beyond}")
 }
 
 fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
@@ -220,7 +222,8 @@ fn pools_in_words(account: &Account) -> String {
     if account.default_bytes > 0 {
         named.insert(0, "the default pools".to_owned());
     }
-    format!("in {}", named.join(", "))
+    let more = if account.by_pool.len() > 3 { " and others" } else { "" };
+    format!("in {}{more}", named.join(", "))
 }
 
 /// What each stream has in each pool.
@@ -312,7 +315,7 @@ pub fn held(scene: &Scene, provenance: &Provenance<'_>) -> String {
     let mut text = format!("What is live, {live} in all, {by}:\n\n");
     for holder in holders.iter().take(HOLDERS_SHOWN) {
         let of = match holder.size_bytes {
-            Some(size_bytes) => format!(" of {} each", Bytes(size_bytes)),
+            Some(size_bytes) => format!(", {} asked for each", Bytes(size_bytes)),
             None => String::new(),
         };
         let since = moment(holder.oldest, holder.oldest_id, provenance);
@@ -370,10 +373,16 @@ fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
                 .remedies
                 .iter()
                 .find(|remedy| remedy.verdict == Verdict::Runs && remedy.family != *family);
+            let has_both = other.is_some_and(|other| {
+                matches!(other.family, Family::LargerCard | Family::SmallerSizes)
+            });
+            let helps = match (has_both, family) {
+                (true, _) => "a larger card or a smaller batch",
+                (false, Family::LargerCard) => "a larger card",
+                (false, _) => "a smaller batch",
+            };
             let other = other.map_or(String::new(), |other| format!(", or with {}", other.words));
-            format!(
-                "So: nothing but a larger card or a smaller batch helps. It runs with {words}{other}."
-            )
+            format!("So: nothing but {helps} helps. It runs with {words}{other}.")
         }
         _ if best.is_setting() => {
             let proof = format!(

@@ -89,8 +89,12 @@ fn map(scene: &Scene, paint: Paint<'_>) -> String {
         return "nothing is held of the GPU\n\n".to_owned();
     }
     let cell_bytes = (held_bytes / (CELLS as u64 * LINES)).next_power_of_two().max(2 << 20);
-    let signs =
-        [(Ink::Live, '█', "live"), (Ink::Waiting, '▒', "awaited"), (Ink::Free, '·', "free")];
+    let signs = [
+        (Ink::Live, '█', "live"),
+        (Ink::Live, '▖', "live in part, mostly free"),
+        (Ink::Waiting, '▒', "awaited"),
+        (Ink::Free, '·', "free"),
+    ];
     let legend: Vec<String> = signs
         .iter()
         .map(|&(ink, sign, name)| format!("{} {name}", paint(ink, &sign.to_string())))
@@ -104,7 +108,7 @@ fn map(scene: &Scene, paint: Paint<'_>) -> String {
         let mut segments: Vec<&SegmentState> = scene.homes().filter(of_lane).collect();
         segments
             .sort_by_key(|segment| (std::cmp::Reverse(segment.backed_bytes), segment.span.addr));
-        let cells: Vec<Vec<State>> =
+        let cells: Vec<Vec<Cell>> =
             segments.iter().map(|segment| cells(segment, cell_bytes)).collect();
         let pool = lane.pool.map_or(String::new(), |pool| format!(", private {pool}"));
         let kind = if lane.kind == larder_core::types::PoolKind::Small { "small" } else { "large" };
@@ -115,8 +119,18 @@ fn map(scene: &Scene, paint: Paint<'_>) -> String {
     text
 }
 
-/// What each cell of a segment mostly is. What has no memory behind it has no cell.
-fn cells(segment: &SegmentState, cell_bytes: u64) -> Vec<State> {
+/// What a cell of the map shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cell {
+    Live,
+    Partly,
+    Waiting,
+    Free,
+}
+
+/// What each cell of a segment is: partly live if anything of it is, so that no segment that has to stay looks as if it
+/// could go. What has no memory behind it has no cell.
+fn cells(segment: &SegmentState, cell_bytes: u64) -> Vec<Cell> {
     let count = segment.backed_bytes.div_ceil(cell_bytes).max(1) as usize;
     // How much of each cell is live, waiting, free.
     let mut shares = vec![[0_u64; 3]; count];
@@ -138,13 +152,17 @@ fn cells(segment: &SegmentState, cell_bytes: u64) -> Vec<State> {
             at = until;
         }
     }
-    let states = [State::Live, State::Waiting, State::Free];
-    let most = |share: [u64; 3]| (0..3).rev().max_by_key(|&which| share[which]).unwrap_or(0);
-    shares.into_iter().map(|share| states[most(share)]).collect()
+    let state = |[live, waiting, free]: [u64; 3]| match () {
+        () if live >= waiting.max(free) && live > 0 => Cell::Live,
+        () if waiting >= free && waiting > 0 => Cell::Waiting,
+        () if live + waiting > 0 => Cell::Partly,
+        () => Cell::Free,
+    };
+    shares.into_iter().map(state).collect()
 }
 
 /// The cells of segments as lines.
-fn strip(segments: &[Vec<State>], paint: Paint<'_>) -> String {
+fn strip(segments: &[Vec<Cell>], paint: Paint<'_>) -> String {
     let (mut text, mut width) = (String::from("  "), 0);
     for (number, cells) in segments.iter().enumerate() {
         let bar = (number > 0).then_some(None);
@@ -156,9 +174,10 @@ fn strip(segments: &[Vec<State>], paint: Paint<'_>) -> String {
             width += 1;
             match cell {
                 None => text.push('|'),
-                Some(State::Live) => text.push_str(&paint(Ink::Live, "█")),
-                Some(State::Waiting) => text.push_str(&paint(Ink::Waiting, "▒")),
-                Some(_) => text.push_str(&paint(Ink::Free, "·")),
+                Some(Cell::Live) => text.push_str(&paint(Ink::Live, "█")),
+                Some(Cell::Partly) => text.push_str(&paint(Ink::Live, "▖")),
+                Some(Cell::Waiting) => text.push_str(&paint(Ink::Waiting, "▒")),
+                Some(Cell::Free) => text.push_str(&paint(Ink::Free, "·")),
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Summaries for people.
 
+use std::path::Path;
+
 use larder_core::Policy;
 use larder_core::types::Bytes;
 use larder_sim::Spent;
@@ -11,15 +13,16 @@ use crate::fit::Fit;
 use crate::passes::Pass;
 use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
+use crate::report::answer::quoted;
 use crate::report::driver;
 use crate::report::table::Table;
 use crate::settings::{Chosen, FRACTION_KEY, Origin, names_fraction};
 use crate::workload::{RecordingFacts, Workload};
 use larder_core::record::stats::Counter;
 
-/// What `larder replay` prints.
+/// What `larder replay` prints of a file.
 pub fn outcome(
-    name: &str,
+    file: &str,
     workload: &Workload,
     setup: &Setup,
     settings: &Chosen,
@@ -29,6 +32,7 @@ pub fn outcome(
         0 | 1 => String::new(),
         passes => format!(", {passes} times over,"),
     };
+    let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let mut text = format!(
         "{name}: {}{times} in {:.1} ms ({:.0} ns each)\n\
          {}, {}, on {}\n{}{}{}",
@@ -80,6 +84,13 @@ pub fn outcome(
         driver::measured_on()
     ));
     text.push_str(&passes(&run.passes));
+    text.push_str(&first_failure(file, workload, run));
+    text
+}
+
+/// What failed first, if anything did, and how to see it among the others.
+fn first_failure(file: &str, workload: &Workload, run: &Outcome) -> String {
+    let mut text = String::new();
     if let (Some(first), Some(index)) = (&run.first_oom, run.first_oom_index) {
         let number = index + 1;
         let pass =
@@ -89,8 +100,9 @@ pub fn outcome(
             "\nThe first allocation that failed, operation {number}{pass}: {first}\n"
         ));
         if workload.recording.is_some() {
+            let file = quoted(file);
             text.push_str(&format!(
-                "To see it among the others: `larder snapshot {name} -o operations.ops`, line {number}\n"
+                "To see it among the others: `larder snapshot {file} -o operations.ops`, line {number}\n"
             ));
         }
     }

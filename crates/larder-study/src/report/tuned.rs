@@ -62,7 +62,8 @@ pub fn below(tried: u64, seconds: f64, is_cut_short: bool) -> String {
 pub fn base_line(base: &Choice) -> String {
     let failed = match base.ooms {
         0 => String::new(),
-        ooms => format!(", and {} fail", count(ooms, "request")),
+        1 => ", and 1 request fails".to_owned(),
+        ooms => format!(", and {ooms} requests fail"),
     };
     format!(
         "as it is: {} under policy {}: {} reserved at the peak, {} in use, {}, driver time {}{failed}\n",

@@ -91,26 +91,33 @@ pub fn tune(
     let base_setup = Setup { policy, ..setup.clone() };
     let outcome = Replay::new(workload, &base_setup).run(&workload.ops, &mut ())?;
     let base = Choice::of(&base_setup.policy, &setup.config.text, &outcome);
-    // The last part of the time is for the smallest cards.
-    let mut search = Search::new(workload, setup, start + limit.mul_f64(0.7));
+    let mut search = Search::new(workload, setup);
     let extent = Extent::Steps(search.steps_expected(policies));
     let mut tuning = Watched::begin(watch, "tuning", extent);
+    // Each policy as it is comes first, however little time there is; then each has its part of it. The
+    // last part is for the smallest cards.
     for policy in policies {
-        search.run(policy, &mut tuning);
+        search.begin(policy, &mut tuning);
+    }
+    let each = limit.mul_f64(0.7) / policies.len().max(1) as u32;
+    for (policy, part) in policies.iter().zip(1..) {
+        search.run(policy, start + each * part, &mut tuning);
     }
     drop(tuning);
     let mut found = search.into_choices();
     let tried = found.choices.len() as u64;
     found.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
-    let choices = finalists(workload, setup, found.choices, watch);
+    let choices = finalists(workload, setup, found.choices, start + limit, watch);
     Ok(Tuned { base, choices, tried, is_cut_short: found.is_cut_short })
 }
 
-/// The best few: those that rank first, and whichever of the finalists runs on the smallest card.
+/// The best few: those that rank first, and whichever of the finalists runs on the smallest card, as far as the
+/// time allows to find that out.
 fn finalists(
     workload: &Workload,
     setup: &Setup,
     ranked: Vec<Choice>,
+    deadline: Instant,
     watch: &dyn Watch,
 ) -> Vec<Choice> {
     let mut finalists: Vec<Choice> = Vec::new();
@@ -133,6 +140,9 @@ fn finalists(
     let cards = crew::each(
         &finalists,
         |choice| {
+            if Instant::now() > deadline {
+                return None;
+            }
             let config = larder_core::config::Config::parse(&choice.conf).ok()?;
             let memory_bytes = search_limit_bytes(workload);
             let policy = choice.policy.clone();

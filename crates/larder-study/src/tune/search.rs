@@ -21,8 +21,9 @@ const ROUNDS: usize = 4;
 pub(super) struct Search<'a> {
     workload: &'a Workload,
     setup: &'a Setup,
-    deadline: Instant,
     choices: Vec<Choice>,
+    /// What was tried under each policy, by the policy's name.
+    tried: HashSet<(&'static str, String)>,
     is_cut_short: bool,
 }
 
@@ -33,8 +34,14 @@ pub(super) struct Found {
 }
 
 impl<'a> Search<'a> {
-    pub(super) fn new(workload: &'a Workload, setup: &'a Setup, deadline: Instant) -> Search<'a> {
-        Search { workload, setup, deadline, choices: Vec::new(), is_cut_short: false }
+    pub(super) fn new(workload: &'a Workload, setup: &'a Setup) -> Search<'a> {
+        let (choices, tried) = (Vec::new(), HashSet::new());
+        Search { workload, setup, choices, tried, is_cut_short: false }
+    }
+
+    /// Tries where the search under a policy begins, however long that takes.
+    pub(super) fn begin(&mut self, policy: &Policy, tuning: &mut Watched<'_>) {
+        self.try_each(policy, beginnings(policy), None, tuning);
     }
 
     /// About how many settings will be tried.
@@ -46,37 +53,43 @@ impl<'a> Search<'a> {
         policies.iter().map(around).sum::<usize>() as u64
     }
 
-    /// Searches under one policy.
-    pub(super) fn run(&mut self, policy: &Policy, tuning: &mut Watched<'_>) {
+    /// Searches under one policy, from where it began.
+    pub(super) fn run(&mut self, policy: &Policy, deadline: Instant, tuning: &mut Watched<'_>) {
         let dimensions = dimensions(policy, self.setup);
-        let mut tried: HashSet<String> = HashSet::new();
         let mut expanded: HashSet<String> = HashSet::new();
         let mut front = beginnings(policy);
-        let from = self.choices.len();
         for _ in 0..ROUNDS {
             let mut confs: Vec<String> = Vec::new();
             for conf in &front {
                 expanded.insert(conf.clone());
-                let around = neighbours(conf, &dimensions).into_iter();
-                confs.extend(std::iter::once(conf.clone()).chain(around));
+                confs.extend(neighbours(conf, &dimensions));
             }
-            confs.retain(|conf| tried.insert(conf.clone()));
-            self.try_each(policy, &confs, tuning);
-            self.choices[from..].sort_by(|one, other| one.rank().cmp(&other.rank()));
-            let best = self.choices[from..].iter().take(FRONT).map(|choice| choice.conf.clone());
+            let is_cut = self.try_each(policy, confs, Some(deadline), tuning);
+            self.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
+            let own = self.choices.iter().filter(|choice| choice.policy == *policy);
+            let best = own.take(FRONT).map(|choice| choice.conf.clone());
             front = best.filter(|conf| !expanded.contains(conf)).collect();
-            if front.is_empty() || self.is_cut_short {
+            if front.is_empty() || is_cut {
                 break;
             }
         }
     }
 
-    fn try_each(&mut self, policy: &Policy, confs: &[String], tuning: &mut Watched<'_>) {
-        let (workload, setup, deadline) = (self.workload, self.setup, self.deadline);
+    /// Tries those that were not tried yet, and says whether the time was up.
+    fn try_each(
+        &mut self,
+        policy: &Policy,
+        mut confs: Vec<String>,
+        deadline: Option<Instant>,
+        tuning: &mut Watched<'_>,
+    ) -> bool {
+        let (workload, setup) = (self.workload, self.setup);
+        confs.retain(|conf| self.tried.insert((policy.name, conf.clone())));
+        let is_up = || deadline.is_some_and(|deadline| Instant::now() > deadline);
         let ran = crew::each(
-            confs,
+            &confs,
             |conf| {
-                if Instant::now() > deadline {
+                if is_up() {
                     return None;
                 }
                 let config = Config::parse(conf).ok()?;
@@ -86,8 +99,10 @@ impl<'a> Search<'a> {
             },
             || tuning.step(),
         );
-        self.is_cut_short |= Instant::now() > deadline;
+        let is_cut = is_up();
+        self.is_cut_short |= is_cut;
         self.choices.extend(ran.into_iter().flatten());
+        is_cut
     }
 
     pub(super) fn into_choices(self) -> Found {
