@@ -107,8 +107,8 @@ fn a_fit_says_what_it_does_not_know() {
 fn the_operation_that_failed_can_be_seen() {
     let file = card("dies");
     let text = stdout(&larder(&["replay", "--policy", "torch-2.11"], Some(&file)));
-    let see = "`larder snapshot dies.pickle.gz -o operations.ops`, line 13\n";
-    assert!(text.contains("operation 13: ") && text.contains(see), "{text}");
+    let see = format!("`larder snapshot {} -o operations.ops`, line 13\n", file.display());
+    assert!(text.contains("operation 13: ") && text.contains(&see), "{text}");
     let ops = stdout(&larder(&["snapshot", "-o", "-", "--to", "ops"], Some(&file)));
     let line = ops.lines().nth(12).expect("a line");
     assert!(line.starts_with("alloc "), "{line}");
