@@ -68,7 +68,10 @@ fn take(source: &Arc<dyn SegmentSource>, count: u64) -> Result<Vec<Span>, String
         let other = taken.iter().find(|other| other.overlaps(span));
         ensure(other.is_none(), || {
             let before = other.map_or(Addr(0), |other| other.addr);
-            format!("it gave {addr} while {before} was out, and {} are asked for each", Bytes(PIECE_BYTES))
+            format!(
+                "it gave {addr} while {before} was out, and {} are asked for each",
+                Bytes(PIECE_BYTES)
+            )
         })?;
         taken.push(span);
     }
