@@ -114,7 +114,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
 /// Says so where settings of Larder's own stand under what stock PyTorch would do.
 pub(crate) fn foreign_remark(setup: &Setup) -> Option<String> {
     let keys = own_keys(&setup.config.text);
-    if keys.is_empty() || setup.policy != Policy::torch_2_11() {
+    if keys.is_empty() || !setup.policy.is_stock() {
         return None;
     }
     let (keys, is) = (keys.join(" and "), if keys.len() == 1 { "is" } else { "are" });

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::config::Config;
 use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
+use larder_core::policy::CaptureRule;
 use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
 use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats};
 use larder_sim::script::{Op, Route};
@@ -188,14 +190,65 @@ pub struct Replay {
     first_oom: Option<String>,
     /// What the last allocation said that failed, until somebody takes it.
     failure: Option<Box<OutOfMemory>>,
+    /// Who captures, where the policy goes by that.
+    hand: Option<CapturingHand>,
+}
+
+/// The stream on which the program works, where that decides what is captured: that of the capture begun last, as
+/// a program that captures works on the stream, and else the default stream.
+#[derive(Debug, Default)]
+struct CapturingHand {
+    captured: Vec<StreamId>,
+    current: Arc<AtomicU64>,
+}
+
+impl CapturingHand {
+    /// One that tells the allocator what it works on, if its policy goes by that.
+    fn of(allocator: &Allocator, policy: &Policy) -> Option<CapturingHand> {
+        let hand = CapturingHand::default();
+        if policy.capture != CaptureRule::Marked {
+            return None;
+        }
+        let current = hand.current.clone();
+        allocator.on_current_stream(move || Some(StreamId(current.load(Ordering::Relaxed))));
+        Some(hand)
+    }
+
+    fn work_on_last(&self) {
+        let current = self.captured.last().map_or(0, |stream| stream.0);
+        self.current.store(current, Ordering::Relaxed);
+    }
+
+    /// A capture began. One outside of all scopes is not PyTorch's, and is not marked.
+    fn begin(&mut self, allocator: &Allocator, stream: StreamId) {
+        self.captured.push(stream);
+        self.work_on_last();
+        let _ = allocator.mark_capture_begin(stream);
+    }
+
+    /// A capture is over.
+    fn end(&mut self, allocator: &Allocator, stream: StreamId) {
+        self.captured.retain(|&other| other != stream);
+        self.work_on_last();
+        allocator.mark_capture_end(stream);
+    }
 }
 
 impl Replay {
     /// A fresh device and allocator for a workload.
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
-        let (live, checkpoints) = (HashMap::new(), HashMap::new());
-        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None, failure: None }
+        let hand = CapturingHand::of(&allocator, &setup.policy);
+        Replay {
+            device,
+            allocator,
+            live: HashMap::new(),
+            checkpoints: HashMap::new(),
+            ooms: 0,
+            first_oom: None,
+            failure: None,
+            hand,
+        }
     }
 
     /// The allocator that the operations are run on.
@@ -358,6 +411,9 @@ impl Replay {
             Op::CaptureBegin { stream } => {
                 let begun = self.device.begin_capture(stream_id(stream));
                 begun.map_err(refused("begin a capture"))?;
+                if let Some(hand) = &mut self.hand {
+                    hand.begin(&self.allocator, stream_id(stream));
+                }
             }
             Op::CaptureEnd { stream } => {
                 if !self.device.is_captured(stream_id(stream)) {
@@ -366,6 +422,9 @@ impl Replay {
                 }
                 // A capture that was broken is over too.
                 let _ = self.device.end_capture(stream_id(stream));
+                if let Some(hand) = &mut self.hand {
+                    hand.end(&self.allocator, stream_id(stream));
+                }
             }
             Op::Checkpoint { checkpoint, pool } => {
                 let saved = self.allocator.checkpoint_pool(pool_id(pool))?;

@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
-use crate::policy::Policy;
 use crate::record::{Record, caught};
 use crate::types::Addr;
 
@@ -83,10 +82,15 @@ impl Allocator {
         let mut grown;
         (shelf, grown) = self.grow(shelf, want)?;
         // Pools that were told to lend to those in need do so.
-        if let Grown::NoRoom = grown
-            && let Some(addr) = shelf.heap.take_lent(want)
-        {
-            return Ok(addr);
+        if let Grown::NoRoom = grown {
+            for lender in shelf.heap.lenders_for(want) {
+                let lent = shelf.heap.take_lent(want, lender);
+                // PyTorch opens a scope for it.
+                shelf.reclaim_pool(device, lender)?;
+                if let Some(addr) = lent {
+                    return Ok(addr);
+                }
+            }
         }
         // Where oversize blocks are not split, one of them may be given back for this request.
         if let Grown::NoRoom = grown {
@@ -266,7 +270,7 @@ impl Allocator {
             pieces: Pieces::default(),
             processes: self.device.processes(),
             expandable_segments: shelf.heap.config().expandable_segments,
-            own_settings: *shelf.heap.policy() != Policy::torch_2_11(),
+            own_settings: !shelf.heap.policy().is_stock(),
             rejected: false,
             captured: false,
             snapshot: None,

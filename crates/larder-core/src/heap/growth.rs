@@ -131,11 +131,12 @@ impl Heap {
     ) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
         let lane = self.lane_of(want);
+        let order = self.first_order(span.addr, self.segments.next_serial());
         let id = self.blocks.add(Block {
             addr: span.addr,
             size_bytes: span.size_bytes,
             requested_bytes: 0,
-            free_since: 0,
+            order,
             prev: None,
             next: None,
             shelf_prev: None,
@@ -227,6 +228,7 @@ impl Heap {
         self.forget_unmapped(id);
         if span.size_bytes < self.blocks[id].size_bytes {
             let rest = self.blocks.split(id, span.size_bytes);
+            self.order_rest(rest);
             // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
             self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);

@@ -204,6 +204,9 @@ impl Heap {
         };
         let rest = cut.splits.then(|| {
             let rest = split(slots, spare, id, cut.size_bytes);
+            if !PLAIN {
+                self.drawn.cut_front(slots, id, rest);
+            }
             free.insert(slots, rest);
             rest
         });
@@ -261,6 +264,7 @@ impl Heap {
         let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
         if cut.splits {
             let rest = self.blocks.split(id, cut.size_bytes);
+            self.order_front(id, rest);
             self.shelve(rest);
         }
         let (slots, _) = self.blocks.parts();

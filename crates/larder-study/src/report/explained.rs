@@ -382,7 +382,7 @@ fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
                 policy.name,
                 quoted(conf)
             );
-            let program = if *policy == larder_core::Policy::torch_2_11() {
+            let program = if policy.is_stock() {
                 "your program"
             } else {
                 "`python -m larder`"

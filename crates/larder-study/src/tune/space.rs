@@ -42,7 +42,7 @@ pub(super) fn dimensions(policy: &Policy, setup: &Setup) -> Vec<Dimension> {
     if policy.collect_without_cap || setup.effective_fraction() < 1.0 {
         dimensions.push(COLLECTION);
     }
-    if *policy != Policy::torch_2_11() {
+    if !policy.is_stock() {
         dimensions.push(PAGE);
     }
     dimensions

@@ -24,7 +24,7 @@ impl Model {
 
     /// Whether what is done for the stream is done in a capture.
     pub(super) fn is_captured(&self, stream: StreamId) -> bool {
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         !self.scopes.is_empty() && (!by_stream || self.capture_of(stream).is_some())
     }
 
@@ -35,7 +35,7 @@ impl Model {
 
     /// Whether any stream is captured that a scope names or that a call named since one is open.
     pub(super) fn is_any_captured(&self) -> bool {
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         let named = |scope: &super::Scope| match scope.route {
             Route::All => false,
             Route::Stream(stream) | Route::Capture(stream) => {
@@ -60,7 +60,7 @@ impl Model {
     pub(in crate::soak) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
         let captured = self.is_captured(stream);
         self.note_named(stream);
-        let careful = self.policy.capture_is_by_stream;
+        let careful = self.policy.capture_is_by_stream();
         let (at, block_at) = self.find(addr.0);
         let segment = &mut self.segments[at];
         if segment.stream == stream {
@@ -98,7 +98,7 @@ impl Model {
             return None;
         }
         let captures: BTreeSet<_> = streams.iter().map(|&s| self.capture_of(s)).collect();
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         if by_stream && captures.iter().all(Option::is_none) {
             return None;
         }
@@ -148,7 +148,7 @@ impl Model {
             let spot = self.find(deferred.addr);
             debug_assert_eq!(self.block(spot).state, State::Waiting(0));
             let captured = self.streams_of(spot).iter().any(|&s| self.capture_of(s).is_some());
-            if self.policy.capture_is_by_stream && captured {
+            if self.policy.capture_is_by_stream() && captured {
                 self.deferred.push(deferred);
             } else {
                 let streams = self.running_uses(spot);

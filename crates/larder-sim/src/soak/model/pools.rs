@@ -1,5 +1,6 @@
 //! The model's private pools.
 
+use larder_core::policy::ReclaimRule;
 use larder_core::types::StreamId;
 
 use super::{Model, Want};
@@ -62,7 +63,7 @@ impl Model {
         if self.scopes.is_empty() {
             self.streams.clear();
         }
-        if self.policy.reclaim_at_scope_end {
+        if self.policy.reclaim == ReclaimRule::ScopeEnd {
             self.record_deferred();
         }
         Some(())
