@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
 
 namespace history {
 
@@ -156,6 +157,10 @@ class Listing {
         return "snapshot";
       case TraceEntry::OOM:
         return "oom";
+#if TORCH_VERSION_MINOR >= 14
+      case TraceEntry::ANNOTATE:
+        return "annotate";
+#endif
     }
     return "unknown";
   }

@@ -18,6 +18,7 @@ mod python;
 mod request;
 mod step;
 mod tidy;
+mod torch;
 mod wheel;
 mod wheels;
 mod world;

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::command;
 use crate::peer::Peer;
+use crate::torch::{self, Torch};
 
 /// The program that writes scripts.
 const WRITE_OPS: &str = "write_ops";
@@ -15,21 +16,34 @@ pub(crate) struct Programs {
     pub(crate) judge: PathBuf,
     pub(crate) larder: PathBuf,
     write_ops: PathBuf,
+    /// The judge's PyTorch.
+    pub(crate) torch: Torch,
 }
 
 impl Programs {
-    /// Builds both sides.
+    /// Builds both sides, with the oldest peer.
     pub(crate) fn build(root: &Path, cargo: &Path, target: &Path) -> Result<Self, String> {
+        Self::build_with(root, cargo, target, torch::OLDEST)
+    }
+
+    /// Builds both sides, with a peer of this version.
+    pub(crate) fn build_with(
+        root: &Path,
+        cargo: &Path,
+        target: &Path,
+        torch: Torch,
+    ) -> Result<Self, String> {
         build(root, cargo, target, &["-p", "larder-cudart"])?;
         build(root, cargo, target, &["-p", "larder-cli", "--bin", "larder"])?;
         build(root, cargo, target, &["-p", "larder-study", "--example", "write_ops"])?;
         let release = target.join("release");
-        let peer = Peer::new(target);
+        let peer = Peer::of(target, torch);
         peer.build(root, &release.join("liblarder_cudart.a"))?;
         Ok(Self {
             judge: peer.judge(),
             larder: release.join("larder"),
             write_ops: release.join("examples/write_ops"),
+            torch,
         })
     }
 
@@ -41,6 +55,7 @@ impl Programs {
             judge: program("judge"),
             larder: program("larder"),
             write_ops: program(WRITE_OPS),
+            torch: torch::OLDEST,
         })
     }
 

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::bench::{Options, threads};
 use crate::page::Page;
 use crate::parity::Seeds;
+use crate::torch::Torch;
 use crate::world::World;
 
 const USAGE: &str = "\
@@ -58,12 +59,13 @@ It reads the files that git tracks and the new ones that git does not ignore.
 ";
 
 const PARITY_HELP: &str = "\
-Runs PyTorch 2.11's own allocator and ours, policy torch-2.11, on the same simulated GPU with the
-same scripts, and compares every statistic, every count of device calls and every placement.
+Runs PyTorch's own allocator and ours, under the policy that is named after its version, on the same simulated GPU
+with the same scripts, and compares every statistic, every count of device calls and every placement.
 
-Usage: cargo xtask parity [--seeds N] [--from SEED] [--through-interface | --laid-out]
+Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--through-interface | --laid-out]
 
 Options:
+  --torch VERSION       which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15; 2.11 without it
   --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
   --from SEED           the first seed; 1 without it
   --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
@@ -301,6 +303,10 @@ impl Task {
             (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
             (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
+            (Self::Parity(seeds), "--torch") => {
+                let name = rest.next().ok_or("`--torch` needs a version of PyTorch")?;
+                seeds.torch = Torch::named(name)?;
+            }
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,

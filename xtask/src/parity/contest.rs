@@ -206,7 +206,7 @@ impl Ring<'_> {
         ask_for_history(command.arg("replay"), case, &history);
         let output = command
             .arg(file)
-            .args(["--policy", "torch-2.11", "--json", "--conf", case.conf])
+            .args(["--policy", &self.programs.torch.policy(), "--json", "--conf", case.conf])
             .args(["--memory", &format!("{}B", case.memory_bytes)])
             .arg("--placements")
             .arg(&placements)
