@@ -224,6 +224,11 @@ class Listing {
       file_ << ' ' << divisions;
     }
     file_ << '\n';
+#if TORCH_VERSION_MINOR >= 13
+    file_ << "setting max_round_threshold " << static_cast<int64_t>(config.max_round_threshold)
+          << '\n'
+          << "setting max_cached_size " << static_cast<int64_t>(config.max_cached_size) << '\n';
+#endif
   }
 
   std::ofstream file_;

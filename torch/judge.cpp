@@ -347,6 +347,15 @@ Report report(uint64_t ooms) {
   report["num_device_alloc"] = stats.num_device_alloc;
   report["num_device_free"] = stats.num_device_free;
   report["max_split_size"] = stats.max_split_size;
+#if TORCH_VERSION_MINOR >= 12
+  report["num_oom_rejections"] = stats.num_oom_rejections;
+#endif
+#if TORCH_VERSION_MINOR >= 13
+  for (const auto& [pool, reserved] : stats.reserved_bytes_by_private_pools) {
+    auto name = std::to_string(pool.first) + "_" + std::to_string(pool.second);
+    add(report, "reserved_bytes_by_private_pools." + name, reserved);
+  }
+#endif
   LarderCallCounts calls{};
   larder_sim_calls(&calls);
   report["ooms"] = static_cast<int64_t>(ooms);

@@ -47,15 +47,15 @@ impl Programs {
         })
     }
 
-    /// The programs beside this one, where they were laid out to be taken elsewhere.
-    pub(crate) fn beside() -> Result<Self, String> {
+    /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge of this version.
+    pub(crate) fn beside(torch: Torch) -> Result<Self, String> {
         let folder = beside()?;
         let program = |name| folder.join(name);
         Ok(Self {
             judge: program("judge"),
             larder: program("larder"),
             write_ops: program(WRITE_OPS),
-            torch: torch::OLDEST,
+            torch,
         })
     }
 
@@ -68,7 +68,11 @@ impl Programs {
     /// Writes the script that belongs to a seed; the most bytes that are live in it.
     pub(crate) fn write_seed(&self, seed: u64, flavour: &str, out: &Path) -> Result<u64, String> {
         let mut write = Command::new(&self.write_ops);
-        peak_bytes(write.args(["seed", &seed.to_string(), flavour]).arg(out))
+        write.args(["seed", &seed.to_string(), flavour]);
+        if self.torch.marks_captures() {
+            write.arg("marked");
+        }
+        peak_bytes(write.arg(out))
     }
 
     /// Writes what a recorded program did, and the addresses that it got; the most bytes that are

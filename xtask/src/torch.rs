@@ -31,8 +31,16 @@ impl Torch {
         let found = ALL.into_iter().find(|torch| name == torch.minor || name == torch.full);
         found.ok_or_else(|| {
             let [others @ .., last] = ALL.map(|torch| torch.minor);
-            format!("there is no peer of PyTorch '{name}'; there are {} and {last}", others.join(", "))
+            format!(
+                "there is no peer of PyTorch '{name}'; there are {} and {last}",
+                others.join(", ")
+            )
         })
+    }
+
+    /// Whether a capture is one that was marked, and not any open scope.
+    pub(crate) fn marks_captures(self) -> bool {
+        !["2.11", "2.12"].contains(&self.minor)
     }
 
     /// The policy that decides as it does.

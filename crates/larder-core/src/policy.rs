@@ -100,6 +100,9 @@ pub struct Policy {
     /// A pool's mark that its blocks are not split goes with the pool, as since PyTorch 2.14. Before, a later pool
     /// of the same name has it too.
     pub no_split_goes_with_pool: bool,
+    /// A request that is larger than all addresses of an expandable segment gets no pages, as since PyTorch 2.15.
+    /// Before, pages are mapped for it until the segment, or more likely the device, is full.
+    pub no_pages_beyond_segment: bool,
     /// The context in which a segment was made stays with the segment. PyTorch keeps it with a
     /// block, and loses it when that block is split off or merged.
     pub segment_context_stays: bool,
@@ -139,6 +142,7 @@ impl Policy {
             capture: CaptureRule::OpenScope,
             reclaim: ReclaimRule::NextMalloc,
             no_split_goes_with_pool: false,
+            no_pages_beyond_segment: false,
             segment_context_stays: false,
             pool_snapshot_is_whole: false,
             released_pools_go: false,
@@ -185,6 +189,7 @@ impl Policy {
         Policy {
             name: "torch-2.15",
             torch: Some(TorchVersion::V2_15),
+            no_pages_beyond_segment: true,
             ..Policy::torch_2_14()
         }
     }
@@ -219,6 +224,7 @@ impl Policy {
             capture: CaptureRule::OwnStream,
             reclaim: ReclaimRule::ScopeEnd,
             no_split_goes_with_pool: true,
+            no_pages_beyond_segment: true,
             segment_context_stays: true,
             pool_snapshot_is_whole: true,
             released_pools_go: true,

@@ -66,7 +66,8 @@ impl FromStr for TorchVersion {
     /// Reads `2.13`, and also `2.13.0` or `2.13.0+cu130`.
     fn from_str(text: &str) -> Result<TorchVersion, UnknownVersion> {
         let is_it = |version: &TorchVersion| {
-            text.strip_prefix(version.name()).is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
+            text.strip_prefix(version.name())
+                .is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_digit()))
         };
         TorchVersion::ALL.into_iter().find(is_it).ok_or_else(|| UnknownVersion(text.to_owned()))
     }
@@ -82,7 +83,10 @@ mod tests {
         assert_eq!("2.13.0+cu130".parse(), Ok(TorchVersion::V2_13));
         for unknown in ["2.1", "2.110", "2.10.0", "1.13", ""] {
             let error = unknown.parse::<TorchVersion>().unwrap_err();
-            assert_eq!(error.to_string(), format!("PyTorch '{unknown}' is not known; 2.11 to 2.15 are"));
+            assert_eq!(
+                error.to_string(),
+                format!("PyTorch '{unknown}' is not known; 2.11 to 2.15 are")
+            );
         }
         assert!(TorchVersion::V2_12 < TorchVersion::V2_13);
     }

@@ -11,8 +11,9 @@ use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::policy::CaptureRule;
+use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
-use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats};
+use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats, TorchVersion};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
@@ -100,6 +101,10 @@ impl Setup {
 pub struct Outcome {
     /// The allocator's statistics at the end.
     pub stats: Stats,
+    /// The bytes held for each private pool that ever held any.
+    pub reserved_by_pool: Vec<(PoolId, ByPool)>,
+    /// The PyTorch whose decisions these are.
+    pub torch: Option<TorchVersion>,
     /// The split limit in force, as PyTorch shows it: -1 for none.
     pub max_split_bytes: i64,
     /// Calls that reached the device.
@@ -190,6 +195,8 @@ pub struct Replay {
     first_oom: Option<String>,
     /// What the last allocation said that failed, until somebody takes it.
     failure: Option<Box<OutOfMemory>>,
+    /// The PyTorch whose policy it is.
+    torch: Option<TorchVersion>,
     /// Who captures, where the policy goes by that.
     hand: Option<CapturingHand>,
 }
@@ -247,6 +254,7 @@ impl Replay {
             ooms: 0,
             first_oom: None,
             failure: None,
+            torch: setup.policy.torch,
             hand,
         }
     }
@@ -302,6 +310,8 @@ impl Replay {
         audience.after(&self.allocator);
         Ok(Outcome {
             stats: self.allocator.stats(),
+            reserved_by_pool: self.allocator.reserved_by_pool(),
+            torch: self.torch,
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),
             driver: self.device.spent(),

@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let timing = options.timing();
     if options.is_laid_out {
         let workloads = workload::laid_out(&programs::beside()?)?;
-        print_times(&time_all(&Programs::beside()?, &workloads, timing));
+        print_times(&time_all(&Programs::beside(crate::torch::OLDEST)?, &workloads, timing));
         return Ok(());
     }
     let target = programs::target_folder(root);

@@ -68,7 +68,13 @@ impl Totals {
 
 impl Default for Seeds {
     fn default() -> Self {
-        Self { from: 1, count: 50, through_interface: false, is_laid_out: false, torch: torch::OLDEST }
+        Self {
+            from: 1,
+            count: 50,
+            through_interface: false,
+            is_laid_out: false,
+            torch: torch::OLDEST,
+        }
     }
 }
 
@@ -83,7 +89,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     if seeds.is_laid_out {
         let jobs: Vec<Job> = seeds.jobs().collect();
         let folder = std::env::temp_dir().join("larder-parity");
-        return Ok(compare_all(&jobs, &Programs::beside()?, None, &folder)?.say());
+        return Ok(compare_all(&jobs, &Programs::beside(seeds.torch)?, None, &folder)?.say());
     }
     let target = target_folder(root);
     let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;

@@ -364,10 +364,19 @@ impl Allocator {
         self.lock().heap.config().clone()
     }
 
-    /// Changes settings while running, as PyTorch does. A text that cannot be read changes nothing.
+    /// Who decides.
+    pub fn policy(&self) -> Policy {
+        self.lock().heap.policy().clone()
+    }
+
+    /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the PyTorch of the policy
+    /// does not know, changes nothing.
     pub fn configure(&self, text: &str) -> Result<(), Error> {
         let mut shelf = self.lock();
         let config = shelf.heap.config().update(text)?;
+        if let Some(version) = shelf.heap.policy().torch {
+            config.check_known(version)?;
+        }
         let config = fit(config, shelf.heap.policy(), &*self.device);
         shelf.heap.set_config(config);
         Ok(())
