@@ -44,6 +44,9 @@ pub enum ReclaimRule {
     ScopeEnd,
 }
 
+/// What a policy is called that is told by a recording.
+const TORCH: &str = "torch";
+
 /// The choices in which policies differ. Everything else is the same for all of them.
 ///
 /// `torch_2_11` decides exactly as PyTorch 2.11.0 does, its oddities included, and so do `torch_2_12` to
@@ -238,7 +241,23 @@ impl Policy {
         Policy { name: "tight", tight: true, ..Policy::larder() }
     }
 
-    /// All policies that have a name.
+    /// Decides as the PyTorch that made a recording, by [`Policy::for_recording`]; as PyTorch 2.11 where nobody
+    /// tells which one that was.
+    pub const fn torch() -> Policy {
+        Policy { name: TORCH, ..Policy::torch_2_11() }
+    }
+
+    /// The policy for a recording that was made by this PyTorch, if that is known.
+    #[must_use]
+    pub fn for_recording(self, made_by: Option<TorchVersion>) -> Policy {
+        match made_by {
+            _ if self.name != TORCH => self,
+            Some(version) => Policy::of_torch(version),
+            None => Policy::torch_2_11(),
+        }
+    }
+
+    /// All policies that have a name of their own.
     pub const fn all() -> [Policy; 7] {
         [
             Policy::larder(),
@@ -282,8 +301,11 @@ pub struct UnknownPolicy(pub String);
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = Policy::all().map(|policy| policy.name);
-        let [others @ .., last] = &names;
-        write!(f, "there is no policy '{}'; there are {} and {last}", self.0, others.join(", "))
+        let (names, unknown) = (names.join(", "), &self.0);
+        write!(
+            f,
+            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of a recording"
+        )
     }
 }
 
@@ -293,10 +315,8 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Policy, UnknownPolicy> {
-        Policy::all()
-            .into_iter()
-            .find(|policy| policy.name == name)
-            .ok_or_else(|| UnknownPolicy(name.to_owned()))
+        let mut policies = Policy::all().into_iter().chain([Policy::torch()]);
+        policies.find(|policy| policy.name == name).ok_or_else(|| UnknownPolicy(name.to_owned()))
     }
 }
 
@@ -314,11 +334,16 @@ mod tests {
             assert_eq!(policy.name, format!("torch-{version}"));
             assert_eq!((policy.torch, policy.name.parse()), (Some(version), Ok(policy.clone())));
         }
+        let told: Policy = "torch".parse().unwrap();
+        assert_eq!(told.clone().for_recording(None), Policy::torch_2_11());
+        assert_eq!(told.for_recording(Some(TorchVersion::V2_13)), Policy::torch_2_13());
+        let own = Policy::larder().for_recording(Some(TorchVersion::V2_13));
+        assert_eq!(own, Policy::larder());
         let unknown = "torch-1.0".parse::<Policy>().unwrap_err();
         assert_eq!(
             unknown.to_string(),
             "there is no policy 'torch-1.0'; there are larder, tight, torch-2.11, torch-2.12, torch-2.13, \
-             torch-2.14 and torch-2.15"
+             torch-2.14, torch-2.15, and torch for that of a recording"
         );
     }
 }

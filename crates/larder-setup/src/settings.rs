@@ -184,10 +184,14 @@ impl Settings {
             Some(policy) => settings.with_policy(policy),
             None => settings,
         };
-        if let Some(version) = settings.policy.torch {
-            settings.config.check_known(version).map_err(|error| error.to_string())?;
-        }
+        settings.check_known()?;
         Ok(settings)
+    }
+
+    /// Fails with a sentence if the PyTorch whose policy decides does not know one of the settings.
+    pub fn check_known(&self) -> Result<(), String> {
+        let Some(version) = self.policy.torch else { return Ok(()) };
+        self.config.check_known(version).map_err(|error| error.to_string())
     }
 }
 

@@ -56,7 +56,8 @@ impl Default for Setup {
 
 impl Setup {
     /// The same with the memory that was given, or else what the recorded program had, or else what
-    /// it is by default; more of it for a program that was made larger.
+    /// it is by default; more of it for a program that was made larger. The policy `torch` becomes that of the
+    /// recording.
     #[must_use]
     pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
         let usual = |memory_bytes| {
@@ -67,7 +68,8 @@ impl Setup {
             (None, Some(memory)) => (usual(memory.device_bytes), memory.fraction),
             (None, None) => (usual(DEFAULT_MEMORY_BYTES), None),
         };
-        Setup { memory_bytes, fraction, ..self }
+        let policy = self.policy.clone().for_recording(workload.recorded_torch());
+        Setup { memory_bytes, fraction, policy, ..self }
     }
 
     /// What part of the memory the program may have: by its settings, or else as it was recorded.

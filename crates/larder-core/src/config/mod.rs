@@ -246,6 +246,12 @@ impl Config {
         Ok(config)
     }
 
+    /// The first PyTorch that knows all settings of the text that was read last.
+    pub fn known_from(&self) -> TorchVersion {
+        let is_known = |version: &TorchVersion| self.check_known(*version).is_ok();
+        TorchVersion::ALL.into_iter().find(is_known).unwrap_or(TorchVersion::V2_15)
+    }
+
     /// Fails if a PyTorch of this version does not know a setting of the text that was read last.
     pub fn check_known(&self, version: TorchVersion) -> Result<(), ConfigError> {
         let text: String = self.text.chars().filter(|letter| !letter.is_whitespace()).collect();

@@ -278,7 +278,7 @@ fn has_key(conf: &str, key: &str) -> bool {
 }
 
 fn policy_ideas(setup: &Setup) -> Vec<Idea> {
-    let others = all_policies().into_iter().filter(|policy| *policy != setup.policy);
+    let others = all_policies(Policy::torch()).into_iter().filter(|policy| *policy != setup.policy);
     // Whoever runs Larder already does not go back for memory's sake.
     let others = others.filter(|policy| !policy.is_stock());
     let ideas = others.map(|policy| Idea {
