@@ -18,6 +18,8 @@ pub(crate) struct Programs {
     write_ops: PathBuf,
     /// The judge's PyTorch.
     pub(crate) torch: Torch,
+    /// The judge with the newest PyTorch, where that is asked for besides.
+    pub(crate) newest: Option<PathBuf>,
 }
 
 impl Programs {
@@ -44,7 +46,15 @@ impl Programs {
             larder: release.join("larder"),
             write_ops: release.join("examples/write_ops"),
             torch,
+            newest: None,
         })
+    }
+
+    /// The same with the newest PyTorch's judge besides.
+    pub(crate) fn with_newest(self, root: &Path, target: &Path) -> Result<Self, String> {
+        let peer = Peer::of(target, torch::NEWEST);
+        peer.build(root, &target.join("release/liblarder_cudart.a"))?;
+        Ok(Self { newest: Some(peer.judge()), ..self })
     }
 
     /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge of this version.
@@ -56,6 +66,7 @@ impl Programs {
             larder: program("larder"),
             write_ops: program(WRITE_OPS),
             torch,
+            newest: None,
         })
     }
 

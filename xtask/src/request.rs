@@ -18,6 +18,7 @@ Commands:
   lint     formatting, clippy and documentation, with warnings denied
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
+  differences  what each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
   tight    what the policy tight makes of recorded programs, beside the others; writes the docs
@@ -78,8 +79,17 @@ network: PyTorch's wheel is fetched from the package index and what is needed of
 target/judge.
 ";
 
+const DIFFERENCES_HELP: &str = "\
+Runs the scripts of docs/differences on the allocators of PyTorch 2.11 to 2.15 and on ours, and writes the table of
+docs/differences.md. It fails if a version has a defect that the page says is mended in it, or the other way round.
+
+Usage: cargo xtask differences
+
+What it needs is what parity needs, and the wheels of all five versions, one after the other.
+";
+
 const BENCH_HELP: &str = "\
-Measures PyTorch 2.11's own allocator and ours, torch-2.11 and larder, on the same simulated GPU with the
+Measures the allocators of PyTorch 2.11 and 2.15 and ours, torch-2.11 and larder, on the same simulated GPU with the
 same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
 
 Usage: cargo xtask bench [--rounds N] [--quick] [--laid-out]
@@ -245,6 +255,7 @@ pub(crate) enum Task {
     Python,
     Wheel,
     World(World),
+    Differences,
     Backend,
     Gpu(Gpu),
 }
@@ -265,6 +276,7 @@ impl Task {
             "python" => Some(Self::Python),
             "wheel" => Some(Self::Wheel),
             "world" => Some(Self::World(World::Whole)),
+            "differences" => Some(Self::Differences),
             "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
@@ -286,6 +298,7 @@ impl Task {
             Self::Python => PYTHON_HELP,
             Self::Wheel => WHEEL_HELP,
             Self::World(_) => WORLD_HELP,
+            Self::Differences => DIFFERENCES_HELP,
             Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
         }

@@ -200,6 +200,7 @@ mod tests {
                 "tidy",
                 "release build",
                 "parity",
+                "parity with the newest PyTorch",
                 "backend",
                 "parity through PyTorch's interface",
                 "model of the lock",

@@ -65,7 +65,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     }
     let target = programs::target_folder(root);
     eprintln!("==> building both sides");
-    let programs = Programs::build(root, cargo, &target)?;
+    let programs = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
     let folder = target.join("bench");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let workloads = workload::collect(root, &programs, &folder)?;
