@@ -40,8 +40,8 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 
 Usage: cargo xtask test
 
-Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
+Steps: format, clippy, docs, tidy, release build of the program, parity with the allocators of
+PyTorch 2.11 and, in short, 2.15, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
 what other programs see of the crates, in short, the page of `larder report` in a browser, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
@@ -63,12 +63,14 @@ const PARITY_HELP: &str = "\
 Runs PyTorch's own allocator and ours, under the policy that is named after its version, on the same simulated GPU
 with the same scripts, and compares every statistic, every count of device calls and every placement.
 
-Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--through-interface | --laid-out]
+Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--random-only]
+                          [--through-interface | --laid-out]
 
 Options:
   --torch VERSION       which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15; 2.11 without it
   --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
   --from SEED           the first seed; 1 without it
+  --random-only         no recorded programs
   --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
   --laid-out            take the programs that lie beside this one, as in target/gpu/threads, and compare no recordings
 
@@ -314,6 +316,7 @@ impl Task {
         match (self, option) {
             (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
             (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
+            (Self::Parity(seeds), "--random-only") => seeds.is_random_only = true,
             (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
             (Self::Parity(seeds), "--torch") => {

@@ -33,6 +33,8 @@ pub(crate) struct Seeds {
     pub(crate) through_interface: bool,
     /// The programs are those beside this one, and only random scripts are compared.
     pub(crate) is_laid_out: bool,
+    /// Recorded programs are left out.
+    pub(crate) is_random_only: bool,
     /// The peer's version.
     pub(crate) torch: Torch,
 }
@@ -73,6 +75,7 @@ impl Default for Seeds {
             count: 50,
             through_interface: false,
             is_laid_out: false,
+            is_random_only: false,
             torch: torch::OLDEST,
         }
     }
@@ -93,13 +96,14 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     }
     let target = target_folder(root);
     let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;
-    let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
+    let recordings = if seeds.is_random_only { Vec::new() } else { recordings(root) };
+    let mut jobs: Vec<Job> = recordings.into_iter().map(Job::File).collect();
     jobs.extend(seeds.jobs());
     let peer = Peer::of(&target, seeds.torch);
     let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
     let totals = compare_all(&jobs, &programs, backend.as_deref(), &target.join("judge"))?;
     // Snapshots are shown by the viewer of the oldest, whoever made them.
-    if backend.is_none() && seeds.torch == torch::OLDEST {
+    if backend.is_none() && seeds.torch == torch::OLDEST && !seeds.is_random_only {
         println!("{}", viewer::check(&programs, &peer, root)?);
     }
     Ok(totals.say())
