@@ -202,14 +202,17 @@ impl Heap {
         } else {
             cut_for(want, block, by_segment, limit_bytes)
         };
-        let rest = cut.splits.then(|| {
+        // No closure: it would name the heap, and would not be inlined.
+        let rest = if cut.splits {
             let rest = split(slots, spare, id, cut.size_bytes);
             if !PLAIN {
                 self.drawn.cut_front(slots, id, rest);
             }
             free.insert(slots, rest);
-            rest
-        });
+            Some(rest)
+        } else {
+            None
+        };
         let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
         if let Some(rest) = rest {
             self.start_age::<PLAIN>(rest);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_core::device::Device;
+use larder_core::policy::ReclaimRule;
 use larder_core::types::{Addr, CaptureId, NodeId, StreamId};
 
 use super::segment::State;
@@ -142,10 +143,26 @@ impl Model {
         }
     }
 
+    /// A scope of a pool was closed where that brings back the pool's blocks.
+    pub(super) fn reclaim_pool(&mut self, pool: u32) {
+        if self.config.capture_reuse && self.policy.reclaim == ReclaimRule::PoolWithReuse {
+            self.record_deferred_of(Some(pool));
+        }
+    }
+
     /// Blocks that no longer have to be put off wait for what runs.
     pub(super) fn record_deferred(&mut self) {
+        self.record_deferred_of(None);
+    }
+
+    /// The same for one pool, if one is named.
+    fn record_deferred_of(&mut self, pool: Option<u32>) {
         for deferred in std::mem::take(&mut self.deferred) {
             let spot = self.find(deferred.addr);
+            if pool.is_some() && self.segments[spot.0].pool != pool {
+                self.deferred.push(deferred);
+                continue;
+            }
             debug_assert_eq!(self.block(spot).state, State::Waiting(0));
             let captured = self.streams_of(spot).iter().any(|&s| self.capture_of(s).is_some());
             if self.policy.capture_is_by_stream() && captured {
