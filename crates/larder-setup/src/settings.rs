@@ -253,7 +253,7 @@ mod tests {
         assert!(parse("metrics:often").unwrap_err().contains("takes a port"));
         assert!(parse("oom_snapshot:").unwrap_err().contains("wants a value"));
         assert!(parse("metrics:1,metrics:2").unwrap_err().contains("stands twice"));
-        assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Config::default());
+        assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Settings::default().config);
         let again = settings.overlay("").unwrap();
         assert_eq!(again.oom_snapshot, settings.oom_snapshot);
     }

@@ -15,7 +15,8 @@ use crate::heap::ids::BlockId;
 use crate::heap::private::Caller;
 use crate::heap::{Filter, Want};
 use crate::policy::{CaptureRule, ReclaimRule};
-use crate::types::{CaptureId, NodeId, PoolId, StreamId};
+use crate::record::history::History;
+use crate::types::{Addr, CaptureId, NodeId, PoolId, StreamId};
 
 /// How far the graphs of running captures were walked: for each stream the nodes that its next work
 /// comes after. They only ever become more, so no node is walked twice.
@@ -468,18 +469,34 @@ impl Shelf {
         // What cannot be asked for is tried again by the next malloc.
         let _ = match self.heap.policy().reclaim {
             ReclaimRule::ScopeEnd => self.record_deferred(device),
-            ReclaimRule::PoolWithReuse => self.reclaim_pool(device, pool),
+            ReclaimRule::PoolWithReuse if self.heap.config().capture_reuse => {
+                self.record_deferred_of(device, pool)
+            }
+            ReclaimRule::PoolWithReuse => Ok(()),
             ReclaimRule::NextMalloc => Ok(()),
         };
     }
 
-    /// Records the events of a pool's blocks whose free was put off, where PyTorch does so as a scope is closed.
-    pub(super) fn reclaim_pool(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
+    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where that brings back the
+    /// pool's blocks whose free was put off, it does so when the block was found, and before it is handed out.
+    pub(super) fn take_lent(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+        lender: PoolId,
+    ) -> Option<Addr> {
         let reuses = self.heap.config().capture_reuse;
-        if reuses && self.heap.policy().reclaim == ReclaimRule::PoolWithReuse {
-            self.record_deferred_of(device, pool)?;
+        if !reuses || self.heap.policy().reclaim != ReclaimRule::PoolWithReuse {
+            return self.heap.take_lent(want, lender);
         }
-        Ok(())
+        let found = self.heap.take_off_lent(want, lender);
+        // For what is freed here a context is gathered only where one is for any free.
+        let context = self.heap.herald_mut().listener().and_then(History::set_context_aside);
+        let _ = self.record_deferred_of(device, lender);
+        if let Some(history) = self.heap.herald_mut().listener() {
+            history.take_context_back(context);
+        }
+        found.map(|found| self.heap.hand_out_lent(&found))
     }
 }
 

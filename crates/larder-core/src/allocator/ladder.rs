@@ -84,10 +84,7 @@ impl Allocator {
         // Pools that were told to lend to those in need do so.
         if let Grown::NoRoom = grown {
             for lender in shelf.heap.lenders_for(want) {
-                let lent = shelf.heap.take_lent(want, lender);
-                // PyTorch opens a scope for it.
-                shelf.reclaim_pool(device, lender)?;
-                if let Some(addr) = lent {
+                if let Some(addr) = shelf.take_lent(device, want, lender) {
                     return Ok(addr);
                 }
             }
@@ -197,6 +194,14 @@ impl Allocator {
                     return Ok(Grown::Served(shelf.heap.take_block(want, block)));
                 }
                 Expansion::NoRoom => return Ok(Grown::NoRoom),
+                // PyTorch finds out when it has them, which shows in the addresses of what comes next.
+                Expansion::TooFew { size_bytes } => {
+                    if let Some(span) = reserve(device, size_bytes)? {
+                        let given_back = device.unreserve(span);
+                        given_back.map_err(Error::device("give back addresses"))?;
+                    }
+                    return Ok(Grown::NoRoom);
+                }
                 Expansion::Reserve { size_bytes } => match reserve(device, size_bytes)? {
                     Some(span) => from = Some(shelf.heap.commit_reserve(want, span)),
                     None => return Ok(Grown::NoRoom),

@@ -29,6 +29,8 @@ pub(crate) enum Growth {
 pub(crate) enum Expansion {
     /// Reserve addresses for a new segment.
     Reserve { size_bytes: u64 },
+    /// Reserve addresses and give them back at once: they are too few for the request.
+    TooFew { size_bytes: u64 },
     /// Map pages.
     Map(MapPlan),
     /// The free block is large enough.
@@ -163,7 +165,11 @@ impl Heap {
             let size_bytes =
                 size::reserve_bytes(self.device_total_bytes, page_bytes, self.config.reserve);
             let is_beyond = want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment;
-            return if is_beyond { Expansion::NoRoom } else { Expansion::Reserve { size_bytes } };
+            return if is_beyond {
+                Expansion::TooFew { size_bytes }
+            } else {
+                Expansion::Reserve { size_bytes }
+            };
         };
         let block = &self.blocks[start];
         if block.state == State::Unmapped {

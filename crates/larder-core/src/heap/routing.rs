@@ -9,6 +9,12 @@ use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind};
 
+/// A block of a pool that lends, on its way to a request.
+pub(crate) struct Lent {
+    block: BlockId,
+    want: Want,
+}
+
 impl Heap {
     /// Whether any scope is open. A capture runs inside one, so that where none is open nothing
     /// needs to be known of captures.
@@ -39,10 +45,26 @@ impl Heap {
     /// Serves a request of the default pools with a free block of a pool that lends to those in need. The block
     /// stays a block of that pool.
     pub(crate) fn take_lent(&mut self, want: &Want, lender: PoolId) -> Option<Addr> {
-        let pool = self.privates.get(lender)?.pool(want.kind);
-        // A lent block must not be one that can grow.
-        let want = Want { expandable: false, ..self.want_from(want, pool) };
+        let want = self.want_lent(want, lender)?;
         self.take_again(&want)
+    }
+
+    /// The same request to a pool that lends. A lent block must not be one that can grow.
+    fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
+        let pool = self.privates.get(lender)?.pool(want.kind);
+        Some(Want { expandable: false, ..self.want_from(want, pool) })
+    }
+
+    /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is next.
+    pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
+        let want = self.want_lent(want, lender)?;
+        let block = self.take_off(&want)?;
+        Some(Lent { block, want })
+    }
+
+    /// Hands out what was taken off.
+    pub(crate) fn hand_out_lent(&mut self, lent: &Lent) -> Addr {
+        self.hand_out::<false>(lent.block, &lent.want)
     }
 
     /// Makes a private pool, or adds a use of it.

@@ -227,6 +227,14 @@ impl Heap {
         Some(taken.addr)
     }
 
+    /// Takes the block that a request gets out of the index, so that it merges with nobody until it is handed out.
+    pub(super) fn take_off(&mut self, want: &Want) -> Option<BlockId> {
+        let want = self.begin_search(want);
+        let id = self.take_off_with_care(&want)?;
+        self.blocks[id].state = State::Live;
+        Some(id)
+    }
+
     /// Takes the block that a request gets out of the index, if the split limit lets it have one.
     fn take_off_with_care(&mut self, want: &Want) -> Option<BlockId> {
         let spot = self.find_with_care(want)?;
