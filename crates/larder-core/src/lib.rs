@@ -2,7 +2,7 @@
 //!
 //! The layers, each of which imports only from those before it:
 //!
-//! 1. [`types`], [`torch_version`]: addresses, streams, handles; the PyTorchs that are known.
+//! 1. [`types`], [`torch_version`]: addresses, streams, handles; the versions of PyTorch that are known.
 //! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]: settings,
 //!    choices, the seam, where else segments come from, what ranks compare, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.

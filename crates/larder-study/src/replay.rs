@@ -69,7 +69,7 @@ impl Setup {
             (None, None) => (usual(DEFAULT_MEMORY_BYTES), None),
         };
         let policy = self.policy.clone().for_recording(workload.recorded_torch());
-        Setup { memory_bytes, fraction, policy, ..self }
+        Setup { policy, memory_bytes, fraction, ..self }
     }
 
     /// What part of the memory the program may have: by its settings, or else as it was recorded.

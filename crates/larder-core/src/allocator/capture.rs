@@ -472,8 +472,7 @@ impl Shelf {
             ReclaimRule::PoolWithReuse if self.heap.config().capture_reuse => {
                 self.record_deferred_of(device, pool)
             }
-            ReclaimRule::PoolWithReuse => Ok(()),
-            ReclaimRule::NextMalloc => Ok(()),
+            ReclaimRule::PoolWithReuse | ReclaimRule::NextMalloc => Ok(()),
         };
     }
 
