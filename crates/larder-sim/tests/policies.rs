@@ -12,7 +12,7 @@ use larder_core::heap::Filter;
 use larder_core::policy::{CaptureRule, ReclaimRule, TieBreak};
 use larder_core::record::context::{Context, Stack};
 use larder_core::record::event::{Action, Level};
-use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
+use larder_core::types::{Addr, GIB, MIB, PoolId};
 use larder_core::{Allocator, Policy, TorchVersion};
 use larder_sim::{SimDevice, SimOptions};
 
