@@ -18,6 +18,7 @@
 #include <vector>
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
 
 namespace history {
 
@@ -156,6 +157,10 @@ class Listing {
         return "snapshot";
       case TraceEntry::OOM:
         return "oom";
+#if TORCH_VERSION_MINOR >= 14
+      case TraceEntry::ANNOTATE:
+        return "annotate";
+#endif
     }
     return "unknown";
   }
@@ -219,6 +224,11 @@ class Listing {
       file_ << ' ' << divisions;
     }
     file_ << '\n';
+#if TORCH_VERSION_MINOR >= 13
+    file_ << "setting max_round_threshold " << static_cast<int64_t>(config.max_round_threshold)
+          << '\n'
+          << "setting max_cached_size " << static_cast<int64_t>(config.max_cached_size) << '\n';
+#endif
   }
 
   std::ofstream file_;

@@ -27,6 +27,8 @@
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/cuda/PeerToPeerAccess.h>
+#include <torch/headeronly/version.h>
 
 #include <dlfcn.h>
 
@@ -185,9 +187,9 @@ class Replay {
   // What the program does to the device and not to the allocator.
   void device_step(const Op& op) {
     if (op.name == "capture-begin") {
-      larder_sim_capture(stream(op.number(0)), 1);
+      begin_capture(stream(op.number(0)));
     } else if (op.name == "capture-end") {
-      larder_sim_capture(stream(op.number(0)), 0);
+      end_capture(stream(op.number(0)));
     } else if (op.name == "launch") {
       larder_sim_launch(stream(op.number(0)));
     } else if (op.name == "wait") {
@@ -195,6 +197,31 @@ class Replay {
     } else {
       throw BadInput("there is no operation '" + op.name + "'");
     }
+  }
+
+  // A program works on the stream that it captures, and since 2.13 it says that a capture is on: by these two the
+  // allocator knows one from then on.
+  void begin_capture(cudaStream_t stream) {
+    larder_sim_capture(stream, 1);
+#if TORCH_VERSION_MINOR >= 13
+    captured_.push_back(stream);
+    work_on_last();
+    allocator::markCaptureBegin(kDevice);
+#endif
+  }
+
+  void end_capture(cudaStream_t stream) {
+    larder_sim_capture(stream, 0);
+#if TORCH_VERSION_MINOR >= 13
+    std::erase(captured_, stream);
+    work_on_last();
+    allocator::markCaptureEnd(kDevice);
+#endif
+  }
+
+  void work_on_last() {
+    cudaStream_t last = captured_.empty() ? nullptr : captured_.back();
+    c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromExternal(last, kDevice));
   }
 
   void checkpoint(const std::string& name, c10::MempoolId_t pool) {
@@ -274,6 +301,8 @@ class Replay {
   };
 
   std::unordered_map<std::string, void*> live_;
+  // The streams on which captures began and are not over, the newest last.
+  std::vector<cudaStream_t> captured_;
   std::unordered_map<std::string, Checkpoint> checkpoints_;
   std::ofstream placements_;
   std::vector<std::vector<char>> litter_;
@@ -318,6 +347,15 @@ Report report(uint64_t ooms) {
   report["num_device_alloc"] = stats.num_device_alloc;
   report["num_device_free"] = stats.num_device_free;
   report["max_split_size"] = stats.max_split_size;
+#if TORCH_VERSION_MINOR >= 12
+  report["num_oom_rejections"] = stats.num_oom_rejections;
+#endif
+#if TORCH_VERSION_MINOR >= 13
+  for (const auto& [pool, reserved] : stats.reserved_bytes_by_private_pools) {
+    auto name = std::to_string(pool.first) + "_" + std::to_string(pool.second);
+    add(report, "reserved_bytes_by_private_pools." + name, reserved);
+  }
+#endif
   LarderCallCounts calls{};
   larder_sim_calls(&calls);
   report["ooms"] = static_cast<int64_t>(ooms);
@@ -434,7 +472,9 @@ void install(const std::string& path) {
   setenv("LARDER_DEVICE", "process", 1);
   auto* put_in = reinterpret_cast<int (*)(const char*)>(function("larder_torch_install"));
   auto* reason = reinterpret_cast<const char* (*)()>(function("larder_torch_last_error"));
-  if (put_in("policy:torch-2.11") != 0) {
+  auto policy = "policy:torch-" + std::to_string(TORCH_VERSION_MAJOR) + "." +
+      std::to_string(TORCH_VERSION_MINOR);
+  if (put_in(policy.c_str()) != 0) {
     throw BadInput(path + ": " + reason());
   }
 }
@@ -454,6 +494,7 @@ int run(const std::vector<std::string>& words) {
   // The allocator asks whether somebody uses the device before it answers for it.
   c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex) { return true; });
   allocator::init(1);
+  c10::cuda::detail::init_p2p_access_cache(1);
   if (words[0] == "replay") {
     uint64_t shuffle = std::stoull(option(words, "--shuffle").value_or("0"));
     bool is_audited = std::find(words.begin(), words.end(), "--audit") != words.end();

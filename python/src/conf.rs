@@ -48,7 +48,9 @@ fn under(
     }
     let parsed = name.parse::<Policy>();
     let policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
-    Ok(settings.with_policy(policy))
+    let settings = settings.with_policy(policy);
+    settings.check_known().map_err(SettingsError::new_err)?;
+    Ok(settings)
 }
 
 /// The policy that a text names: whatever the policy was before, it is this one after the text.

@@ -194,7 +194,7 @@ def test_the_cpp_part_can_be_compiled_beforehand(run_python: Run, fake_torch: Fa
         (("--conf", "expandable_segments:True", "x.py"), "belong into PYTORCH_CUDA_ALLOC_CONF"),
         (("--conf", "nonsense:1", "--compile"), "--conf: 'nonsense' is not one of Larder's own settings"),
         (("--conf", "nonsense:1", "--policy", "larder", "--env"), "--conf: 'nonsense' is not one"),
-        (("--policy", "best", "x.py"), "--policy: there is no policy 'best'; there are larder, tight and torch-2.11"),
+        (("--policy", "best", "x.py"), "--policy: there is no policy 'best'; there are larder, tight, torch-2.11,"),
         (
             ("--conf", "policy:larder", "--policy", "torch-2.11", "x.py"),
             "--conf names the policy larder, and --policy names torch-2.11",

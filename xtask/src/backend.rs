@@ -7,40 +7,32 @@ use crate::command;
 use crate::peer::Peer;
 use crate::programs::Programs;
 use crate::programs::target_folder;
-use crate::wheels::Wheels;
-
-/// The newest PyTorch for which it is known to build.
-const NEWEST: &str = "2.15.0";
+use crate::torch;
 
 /// Builds it against the oldest PyTorch that it is for, which is the judge's, and the newest.
 pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     let target = target_folder(root);
     Programs::build(root, cargo, &target)?;
     let peer = Peer::new(&target);
-    build(root, &peer, &peer.torch(), "2.11.0")?;
-    let files = peer.folder().join(format!("torch-{NEWEST}"));
-    let (what, pin) = ("the newest PyTorch", format!("torch=={NEWEST}"));
-    let wanted = [
-        "torch/lib/libc10.so",
-        "torch/lib/libc10_cuda.so",
-        "torch/include/c10/",
-        "torch/include/torch/headeronly/",
-    ];
-    Wheels { what, pins: &[&pin], wanted: &wanted, files: files.clone() }.fetch()?;
-    build(root, &peer, &files.join("torch"), NEWEST)?;
-    println!("the backend builds against PyTorch 2.11.0 and {NEWEST}");
+    let bin = peer.bin();
+    build(root, &peer, &bin)?;
+    let newest = Peer::of(&target, torch::NEWEST);
+    newest.fetch()?;
+    build(root, &newest, &bin)?;
+    println!("the backend builds against PyTorch {} and {}", torch::OLDEST, torch::NEWEST);
     Ok(())
 }
 
 /// The library for the judge's own PyTorch.
 pub(crate) fn for_judge(root: &Path, peer: &Peer) -> Result<PathBuf, String> {
-    build(root, peer, &peer.torch(), "2.11.0")
+    build(root, peer, &peer.bin())
 }
 
-/// Builds it against the PyTorch in a folder. Every symbol must be found in PyTorch's libraries or in the
-/// simulated GPU, which carries Larder's C interface too.
-fn build(root: &Path, peer: &Peer, torch: &Path, version: &str) -> Result<PathBuf, String> {
-    let library = peer.bin().join(format!("larder-torch-{version}.so"));
+/// Builds it against a peer's PyTorch, into a folder with the simulated GPU. Every symbol must be found in
+/// PyTorch's libraries or in the simulated GPU, which carries Larder's C interface too.
+fn build(root: &Path, peer: &Peer, bin: &Path) -> Result<PathBuf, String> {
+    let (torch, version) = (peer.torch(), peer.version());
+    let library = bin.join(format!("larder-torch-{version}.so"));
     let mut compile = Command::new("g++");
     compile
         .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
@@ -54,7 +46,7 @@ fn build(root: &Path, peer: &Peer, torch: &Path, version: &str) -> Result<PathBu
         .arg(root.join("torch/backend.cpp"))
         .arg(torch.join("lib/libc10_cuda.so"))
         .arg(torch.join("lib/libc10.so"))
-        .arg(peer.bin().join("libcudart.so.13"))
+        .arg(bin.join("libcudart.so.13"))
         .args(["-Wl,--no-undefined", "-Wl,-rpath,$ORIGIN", "-o"])
         .arg(&library);
     command::run(&mut compile)?;

@@ -7,6 +7,7 @@
 mod backend;
 mod bench;
 mod command;
+mod differences;
 mod gpu;
 mod headers;
 mod model;
@@ -18,6 +19,7 @@ mod python;
 mod request;
 mod step;
 mod tidy;
+mod torch;
 mod wheel;
 mod wheels;
 mod world;
@@ -79,6 +81,9 @@ fn perform(task: Task) -> ExitCode {
             return done(world::run(&runner.root, Path::new(&runner.program), world));
         }
         Task::Headers => return done(headers::run(&runner.root, Path::new(&runner.program))),
+        Task::Differences => {
+            return done(differences::run(&runner.root, Path::new(&runner.program)));
+        }
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {
             return done(gpu::run(&runner.root, Path::new(&runner.program), what));

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::run;
+use crate::torch::{self, Torch};
 use crate::wheels::Wheels;
 
-/// The wheels, of which the allocator and the headers are taken. Everything is pinned: the peer is
+/// The wheels, of which the oldest peer's allocator and the headers are taken. Everything is pinned: a peer is
 /// one version, and its results must not change under us.
 const WHEELS: [&str; 4] = [
     "torch==2.11.0",
@@ -25,19 +26,38 @@ const WANTED: [&str; 6] = [
     "nvidia/cu13/include/",
 ];
 
-/// The folder `judge` under Cargo's target folder, and what is in it.
+/// What is wanted of the wheels of later versions. CUDA's headers are those of the oldest.
+const WANTED_LATER: [&str; 4] = [
+    "torch/lib/libc10.so",
+    "torch/lib/libc10_cuda.so",
+    "torch/include/c10/",
+    "torch/include/torch/headeronly/",
+];
+
+/// The folder `judge` under Cargo's target folder, and what is in it of one version.
 pub(crate) struct Peer {
     folder: PathBuf,
+    torch: Torch,
 }
 
 impl Peer {
+    /// The oldest peer.
     pub(crate) fn new(target: &Path) -> Self {
-        Self { folder: target.join("judge") }
+        Self::of(target, torch::OLDEST)
+    }
+
+    /// A peer of this version.
+    pub(crate) fn of(target: &Path, torch: Torch) -> Self {
+        Self { folder: target.join("judge"), torch }
+    }
+
+    pub(crate) fn version(&self) -> Torch {
+        self.torch
     }
 
     /// The program that runs scripts on the peer.
     pub(crate) fn judge(&self) -> PathBuf {
-        self.folder.join("bin/judge")
+        self.bin().join("judge")
     }
 
     /// PyTorch's own viewer of memory snapshots.
@@ -50,18 +70,37 @@ impl Peer {
         &self.folder
     }
 
-    fn wheel_files(&self) -> PathBuf {
-        self.folder.join("peer")
+    fn is_oldest(&self) -> bool {
+        self.torch == torch::OLDEST
     }
 
-    fn fetch(&self) -> Result<(), String> {
-        let (what, files) = ("PyTorch's allocator", self.wheel_files());
-        Wheels { what, pins: &WHEELS, wanted: &WANTED, files }.fetch()
+    fn wheel_files(&self) -> PathBuf {
+        if self.is_oldest() {
+            self.folder.join("peer")
+        } else {
+            self.folder.join(format!("torch-{}", self.torch))
+        }
+    }
+
+    /// Fetches what is not there.
+    pub(crate) fn fetch(&self) -> Result<(), String> {
+        let files = self.wheel_files();
+        if self.is_oldest() {
+            let what = "PyTorch's allocator";
+            return Wheels { what, pins: &WHEELS, wanted: &WANTED, files }.fetch();
+        }
+        let (what, pin) =
+            (format!("the allocator of PyTorch {}", self.torch), format!("torch=={}", self.torch));
+        Wheels { what: &what, pins: &[&pin], wanted: &WANTED_LATER, files }.fetch()
     }
 
     /// The folder with the judge and the libraries that it runs with.
     pub(crate) fn bin(&self) -> PathBuf {
-        self.folder.join("bin")
+        if self.is_oldest() {
+            self.folder.join("bin")
+        } else {
+            self.folder.join(format!("bin-{}", self.torch))
+        }
     }
 
     /// The folder into which PyTorch's wheel was unpacked.
@@ -69,32 +108,49 @@ impl Peer {
         self.wheel_files().join("torch")
     }
 
-    /// CUDA's headers, which come with the peer.
+    /// CUDA's headers, which come with the oldest peer.
     pub(crate) fn cuda_headers(&self) -> Result<PathBuf, String> {
-        self.fetch()?;
-        Ok(self.wheel_files().join("nvidia/cu13/include"))
+        let oldest = Self { folder: self.folder.clone(), torch: torch::OLDEST };
+        oldest.fetch()?;
+        Ok(oldest.wheel_files().join("nvidia/cu13/include"))
     }
 
     /// Fetches the peer if it is not there, and builds the judge around it.
     pub(crate) fn build(&self, root: &Path, static_library: &Path) -> Result<(), String> {
         self.fetch()?;
-        let bin = self.folder.join("bin");
+        let bin = self.bin();
         fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
         for library in ["libc10.so", "libc10_cuda.so"] {
             let from = self.wheel_files().join("torch/lib").join(library);
             fs::copy(&from, bin.join(library))
                 .map_err(|error| format!("{}: {error}", from.display()))?;
         }
+        self.compile_nvml(root)?;
         let runtime = bin.join("libcudart.so.13");
         link_runtime(root, static_library, &runtime)?;
         self.compile_judge(root, &runtime)
+    }
+
+    /// The stand-in for NVML, which the oldest does without.
+    fn compile_nvml(&self, root: &Path) -> Result<(), String> {
+        if self.is_oldest() {
+            return Ok(());
+        }
+        let mut compile = Command::new("g++");
+        compile
+            .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-isystem"])
+            .arg(self.cuda_headers()?)
+            .arg(root.join("torch/nvml.cpp"))
+            .args(["-Wl,-soname,libnvidia-ml.so.1", "-o"])
+            .arg(self.bin().join("libnvidia-ml.so.1"));
+        run(&mut compile)
     }
 
     /// The judge's own search path comes before those of PyTorch's libraries, so that a CUDA that
     /// happens to be installed is not taken.
     fn compile_judge(&self, root: &Path, runtime: &Path) -> Result<(), String> {
         let files = self.wheel_files();
-        let bin = self.folder.join("bin");
+        let bin = self.bin();
         let mut compile = Command::new("g++");
         compile
             .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-pthread"])
@@ -102,7 +158,7 @@ impl Peer {
             .arg("-isystem")
             .arg(files.join("torch/include"))
             .arg("-isystem")
-            .arg(files.join("nvidia/cu13/include"))
+            .arg(self.cuda_headers()?)
             .arg(root.join("torch/judge.cpp"))
             .arg(bin.join("libc10_cuda.so"))
             .arg(bin.join("libc10.so"))

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use crate::command;
 use crate::peer::Peer;
+use crate::torch::{self, Torch};
 
 /// The program that writes scripts.
 const WRITE_OPS: &str = "write_ops";
@@ -15,32 +16,57 @@ pub(crate) struct Programs {
     pub(crate) judge: PathBuf,
     pub(crate) larder: PathBuf,
     write_ops: PathBuf,
+    /// The judge's PyTorch.
+    pub(crate) torch: Torch,
+    /// The judge with the newest PyTorch, where that is asked for besides.
+    pub(crate) newest: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Builds both sides.
+    /// Builds both sides, with the oldest peer.
     pub(crate) fn build(root: &Path, cargo: &Path, target: &Path) -> Result<Self, String> {
+        Self::build_with(root, cargo, target, torch::OLDEST)
+    }
+
+    /// Builds both sides, with a peer of this version.
+    pub(crate) fn build_with(
+        root: &Path,
+        cargo: &Path,
+        target: &Path,
+        torch: Torch,
+    ) -> Result<Self, String> {
         build(root, cargo, target, &["-p", "larder-cudart"])?;
         build(root, cargo, target, &["-p", "larder-cli", "--bin", "larder"])?;
         build(root, cargo, target, &["-p", "larder-study", "--example", "write_ops"])?;
         let release = target.join("release");
-        let peer = Peer::new(target);
+        let peer = Peer::of(target, torch);
         peer.build(root, &release.join("liblarder_cudart.a"))?;
         Ok(Self {
             judge: peer.judge(),
             larder: release.join("larder"),
             write_ops: release.join("examples/write_ops"),
+            torch,
+            newest: None,
         })
     }
 
-    /// The programs beside this one, where they were laid out to be taken elsewhere.
-    pub(crate) fn beside() -> Result<Self, String> {
+    /// The same with the newest PyTorch's judge besides.
+    pub(crate) fn with_newest(self, root: &Path, target: &Path) -> Result<Self, String> {
+        let peer = Peer::of(target, torch::NEWEST);
+        peer.build(root, &target.join("release/liblarder_cudart.a"))?;
+        Ok(Self { newest: Some(peer.judge()), ..self })
+    }
+
+    /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge of this version.
+    pub(crate) fn beside(torch: Torch) -> Result<Self, String> {
         let folder = beside()?;
         let program = |name| folder.join(name);
         Ok(Self {
             judge: program("judge"),
             larder: program("larder"),
             write_ops: program(WRITE_OPS),
+            torch,
+            newest: None,
         })
     }
 
@@ -53,7 +79,11 @@ impl Programs {
     /// Writes the script that belongs to a seed; the most bytes that are live in it.
     pub(crate) fn write_seed(&self, seed: u64, flavour: &str, out: &Path) -> Result<u64, String> {
         let mut write = Command::new(&self.write_ops);
-        peak_bytes(write.args(["seed", &seed.to_string(), flavour]).arg(out))
+        write.args(["seed", &seed.to_string(), flavour]);
+        if self.torch.marks_captures() {
+            write.arg("marked");
+        }
+        peak_bytes(write.arg(out))
     }
 
     /// Writes what a recorded program did, and the addresses that it got; the most bytes that are

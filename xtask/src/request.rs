@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::bench::{Options, threads};
 use crate::page::Page;
 use crate::parity::Seeds;
+use crate::torch::Torch;
 use crate::world::World;
 
 const USAGE: &str = "\
@@ -17,6 +18,7 @@ Commands:
   lint     formatting, clippy and documentation, with warnings denied
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
+  differences  what each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
   tight    what the policy tight makes of recorded programs, beside the others; writes the docs
@@ -38,8 +40,8 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 
 Usage: cargo xtask test
 
-Steps: format, clippy, docs, tidy, release build of the program, parity with PyTorch's own allocator
-on 200 seeds, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
+Steps: format, clippy, docs, tidy, release build of the program, parity with the allocators of
+PyTorch 2.11 and, in short, 2.15, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
 what other programs see of the crates, in short, the page of `larder report` in a browser, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 
@@ -58,14 +60,17 @@ It reads the files that git tracks and the new ones that git does not ignore.
 ";
 
 const PARITY_HELP: &str = "\
-Runs PyTorch 2.11's own allocator and ours, policy torch-2.11, on the same simulated GPU with the
-same scripts, and compares every statistic, every count of device calls and every placement.
+Runs PyTorch's own allocator and ours, under the policy that is named after its version, on the same simulated GPU
+with the same scripts, and compares every statistic, every count of device calls and every placement.
 
-Usage: cargo xtask parity [--seeds N] [--from SEED] [--through-interface | --laid-out]
+Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--random-only]
+                          [--through-interface | --laid-out]
 
 Options:
+  --torch VERSION       which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15; 2.11 without it
   --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
   --from SEED           the first seed; 1 without it
+  --random-only         no recorded programs
   --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
   --laid-out            take the programs that lie beside this one, as in target/gpu/threads, and compare no recordings
 
@@ -76,8 +81,17 @@ network: PyTorch's wheel is fetched from the package index and what is needed of
 target/judge.
 ";
 
+const DIFFERENCES_HELP: &str = "\
+Runs the scripts of docs/differences on the allocators of PyTorch 2.11 to 2.15 and on ours, and writes the table of
+docs/differences.md. It fails if a version has a defect that the page says is mended in it, or the other way round.
+
+Usage: cargo xtask differences
+
+What it needs is what parity needs, and the wheels of all five versions, one after the other.
+";
+
 const BENCH_HELP: &str = "\
-Measures PyTorch 2.11's own allocator and ours, torch-2.11 and larder, on the same simulated GPU with the
+Measures the allocators of PyTorch 2.11 and 2.15 and ours, torch-2.11 and larder, on the same simulated GPU with the
 same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
 
 Usage: cargo xtask bench [--rounds N] [--quick] [--laid-out]
@@ -243,6 +257,7 @@ pub(crate) enum Task {
     Python,
     Wheel,
     World(World),
+    Differences,
     Backend,
     Gpu(Gpu),
 }
@@ -263,6 +278,7 @@ impl Task {
             "python" => Some(Self::Python),
             "wheel" => Some(Self::Wheel),
             "world" => Some(Self::World(World::Whole)),
+            "differences" => Some(Self::Differences),
             "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
@@ -284,6 +300,7 @@ impl Task {
             Self::Python => PYTHON_HELP,
             Self::Wheel => WHEEL_HELP,
             Self::World(_) => WORLD_HELP,
+            Self::Differences => DIFFERENCES_HELP,
             Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
         }
@@ -299,8 +316,13 @@ impl Task {
         match (self, option) {
             (Self::Parity(seeds), "--seeds") => seeds.count = number(option, rest)?,
             (Self::Parity(seeds), "--through-interface") => seeds.through_interface = true,
+            (Self::Parity(seeds), "--random-only") => seeds.is_random_only = true,
             (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
+            (Self::Parity(seeds), "--torch") => {
+                let name = rest.next().ok_or("`--torch` needs a version of PyTorch")?;
+                seeds.torch = Torch::named(name)?;
+            }
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,

@@ -64,6 +64,8 @@ impl Step {
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
         steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "60"]));
+        let newest = ["xtask", "parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
+        steps.push(Self::cargo("parity with the newest PyTorch", &newest));
         steps.push(Self::cargo("backend", &["xtask", "backend"]));
         let through = ["xtask", "parity", "--through-interface", "--seeds", "20"];
         steps.push(Self::cargo("parity through PyTorch's interface", &through));
@@ -200,6 +202,7 @@ mod tests {
                 "tidy",
                 "release build",
                 "parity",
+                "parity with the newest PyTorch",
                 "backend",
                 "parity through PyTorch's interface",
                 "model of the lock",

@@ -229,9 +229,10 @@ pub(crate) struct Common {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
     /// or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Who decides: larder; tight, which holds hardly more than what is in use; or torch-2.11 exactly as
-    /// PyTorch 2.11 does. Without it: larder; for show and explain who decided when it was recorded, which
-    /// mostly is torch-2.11; for compare and tune all of them.
+    /// Who decides: larder; tight, which holds hardly more than what is in use; torch-2.11 to torch-2.15 exactly
+    /// as that PyTorch does; or torch, as the PyTorch that made the recording, and as 2.11 where nothing tells
+    /// which one it was. Without it: larder; for show and explain who decided when it was recorded; for compare
+    /// and tune Larder's and stock PyTorch's.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
@@ -266,8 +267,8 @@ pub(crate) struct Report {
     /// Show it in the browser.
     #[arg(long)]
     pub(crate) open: bool,
-    /// Who decides: larder, which is the default; tight; or torch-2.11 exactly as PyTorch 2.11 does.
-    /// Without it all three are compared.
+    /// Who decides: larder, which is the default; tight; torch-2.11 to torch-2.15 exactly as that PyTorch does; or
+    /// torch, as the one that made the recording. Without it three are compared.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the program was
@@ -289,7 +290,7 @@ pub(crate) struct Report {
 /// How a script is run for its snapshot.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Who decides when a script is run for it: larder, which is the default, tight, or torch-2.11.
+    /// Who decides when a script is run for it: larder, which is the default, tight, or torch-2.11 to torch-2.15.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// Settings of that run, as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.

@@ -22,7 +22,7 @@ pub(crate) fn explain(
     let Task { workload, snapshot, settings, setup } = set_up(common, conf, sizes)?;
     let failed = |error| stopped(common, &workload, &error);
     let policy = match &common.policy {
-        Some(policy) => policy.clone(),
+        Some(_) => setup.policy.clone(),
         None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
     };
     let setup = Setup { policy, ..setup };

@@ -32,7 +32,7 @@ use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
-use larder_study::settings::Chosen;
+use larder_study::settings::{Chosen, Origin};
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};
@@ -141,7 +141,16 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
         ..Setup::default()
     };
     let setup = setup.with_memory(common.memory, &workload);
+    check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
+}
+
+/// Fails if settings are unknown to the PyTorch whose policy decides.
+fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
+    let Some(version) = policy.torch else { return Ok(()) };
+    let whose = if settings.origin == Origin::Given { "--conf" } else { "the recorded settings" };
+    let checked = settings.config.check_known(version);
+    checked.map_err(|error| Refusal::Usage(format!("{whose}: {error}")))
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
@@ -282,7 +291,11 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
     // A program gets the policy that is the default everywhere.
-    let policy = common.policy.as_ref().or(common.json.then_some(&setup.policy));
+    let is_named = common.policy.is_some() || common.json;
+    let policy = is_named.then_some(&setup.policy);
+    for (conf, config) in &settings {
+        check_known(&Chosen::given(conf, config.clone()), &setup.policy)?;
+    }
     let compared = compare::under(&workload, &setup, policy, &settings, is_usual, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
     if common.json {

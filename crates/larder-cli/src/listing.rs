@@ -19,7 +19,7 @@ use larder_core::record::event::{Actions, Event, Level};
 use larder_core::record::history::{Stage, TraceEntry};
 use larder_core::record::note;
 use larder_core::types::{Addr, PoolId, PoolKind};
-use larder_core::{Allocator, Error};
+use larder_core::{Allocator, Error, TorchVersion};
 use larder_study::replay::Audience;
 
 /// How many private pools a script may have.
@@ -178,7 +178,7 @@ impl Listing {
         }
         let Tracked { count, sum } = *self.tracked.lock().expect("counting does not panic");
         text.push_str(&format!("tracked {count} {sum}\n"));
-        setting_lines(&mut text, config);
+        setting_lines(&mut text, config, allocator.policy().torch);
         text
     }
 }
@@ -237,9 +237,9 @@ fn run_lines(text: &mut String, runs: &[Run]) {
     }
 }
 
-fn setting_lines(text: &mut String, config: &Config) {
+fn setting_lines(text: &mut String, config: &Config, torch: Option<TorchVersion>) {
     let divisions: Vec<String> = config.roundup_divisions.iter().map(u64::to_string).collect();
-    let settings = [
+    let mut settings = vec![
         ("PYTORCH_CUDA_ALLOC_CONF", config.text.clone()),
         ("max_split_size", config.max_split_bytes.map_or(-1, |max| max as i64).to_string()),
         ("garbage_collection_threshold", config.garbage_collection_threshold.to_string()),
@@ -250,6 +250,11 @@ fn setting_lines(text: &mut String, config: &Config) {
         ("graph_capture_record_stream_reuse", u8::from(config.capture_reuse).to_string()),
         ("roundup_power2_divisions", divisions.join(" ")),
     ];
+    if torch.is_none_or(|version| version >= TorchVersion::V2_13) {
+        let limit = |bytes: Option<u64>| bytes.map_or(-1, |bytes| bytes as i64).to_string();
+        settings.push(("max_round_threshold", limit(config.pinned.max_round_threshold_bytes)));
+        settings.push(("max_cached_size", limit(config.pinned.max_cached_bytes)));
+    }
     for (key, value) in settings {
         text.push_str(&format!("setting {key} {value}\n"));
     }

@@ -34,7 +34,7 @@ pub(crate) fn show(
     let Task { workload, snapshot, settings, setup } = task;
     let failed = |error| stopped(common, &workload, &error);
     let policy = match &common.policy {
-        Some(policy) => policy.clone(),
+        Some(_) => setup.policy.clone(),
         None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
     };
     let setup = Setup { policy, ..setup };

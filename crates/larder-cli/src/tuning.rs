@@ -18,7 +18,8 @@ use crate::{Refusal, Task, name, print, print_text, set_up, stopped};
 pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Result<(), Refusal> {
     let start = Instant::now();
     let Task { workload, settings, setup, .. } = set_up(common, None, sizes)?;
-    let base = common.policy.clone().unwrap_or_else(Policy::torch_2_11);
+    let is_named = common.policy.is_some();
+    let base = if is_named { setup.policy.clone() } else { workload.stock() };
     let setup = Setup { policy: base.clone(), ..setup };
     let limit = Duration::from_secs(seconds);
     let run = |policies: &[Policy], limit: Duration| {
@@ -42,8 +43,10 @@ pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Resul
         return print_text(&text.join("\n"));
     }
     let stock = run(&[base], limit / 2)?;
-    let others: Vec<Policy> =
-        all_policies().into_iter().filter(|policy| *policy != stock.base.policy).collect();
+    let others: Vec<Policy> = all_policies(workload.stock())
+        .into_iter()
+        .filter(|policy| *policy != stock.base.policy)
+        .collect();
     // What the first search left is for the second.
     let larders: Tuned = run(&others, limit.saturating_sub(start.elapsed()))?;
     let heading = explained::heading(&name(common), &workload, &setup, &settings);

@@ -2,7 +2,7 @@
 //!
 //! The layers, each of which imports only from those before it:
 //!
-//! 1. [`types`]: addresses, streams, handles.
+//! 1. [`types`], [`torch_version`]: addresses, streams, handles; the versions of PyTorch that are known.
 //! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]: settings,
 //!    choices, the seam, where else segments come from, what ranks compare, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
@@ -23,6 +23,7 @@ pub mod policy;
 pub mod record;
 pub mod sequence;
 pub mod source;
+pub mod torch_version;
 pub mod types;
 
 pub use allocator::Allocator;
@@ -33,4 +34,5 @@ pub use error::Error;
 pub use out_of_memory::OutOfMemory;
 pub use policy::Policy;
 pub use record::stats::Stats;
+pub use torch_version::TorchVersion;
 pub use types::{Addr, Bytes, DeviceIndex, PoolId, StreamId};

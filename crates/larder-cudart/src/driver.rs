@@ -39,7 +39,8 @@ pub(crate) fn function(name: &str) -> Option<*const c_void> {
         "cuMemSetAccess" => set_access as *const c_void,
         "cuMemGetAllocationGranularity" => granularity as *const c_void,
         // PyTorch will not start without these, but its allocator calls them only to share memory.
-        "cuMemExportToShareableHandle"
+        "cuMemGetAddressRange"
+        | "cuMemExportToShareableHandle"
         | "cuMemImportFromShareableHandle"
         | "cuMemRetainAllocationHandle"
         | "cuMemGetAllocationPropertiesFromHandle"

@@ -130,6 +130,8 @@ macro_rules! not_supported {
 not_supported! {
     cudaDeviceEnablePeerAccess
     cudaDeviceGetDefaultMemPool
+    cudaDeviceGetGraphMemAttribute
+    cudaDeviceSetGraphMemAttribute
     cudaFreeAsync
     cudaIpcCloseMemHandle
     cudaIpcGetMemHandle

@@ -1,6 +1,5 @@
 //! Facts: all that the page says and that is no long table, as JSON.
 
-use larder_core::Policy;
 use larder_core::types::{Bytes, PoolId};
 use larder_study::report::{answer, driver, summary};
 use larder_study::timeline::{Growth, Lane, Peak, Timeline};
@@ -23,7 +22,7 @@ pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: 
         "name": subject.name,
         "policy": setup.policy.name,
         "is_tight": setup.policy.tight,
-        "is_stock": setup.policy == Policy::torch_2_11(),
+        "is_stock": setup.policy.is_stock(),
         "is_recording": subject.workload.recording.is_some(),
         "settings": subject.settings.in_words(),
         "memory_bytes": setup.memory_bytes,

@@ -103,7 +103,8 @@ impl Subject {
         let setup = setup.with_memory(question.memory_bytes, &workload);
         let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
         let compared = if question.compares {
-            compare::usual(&workload, &setup, question.policy.as_ref(), watch).map_err(stopped)?
+            let policy = question.policy.is_some().then_some(&setup.policy);
+            compare::usual(&workload, &setup, policy, watch).map_err(stopped)?
         } else {
             Vec::new()
         };

@@ -180,10 +180,18 @@ impl Settings {
             metrics: metrics.or(self.metrics),
             names_torch,
         };
-        Ok(match policy {
+        let settings = match policy {
             Some(policy) => settings.with_policy(policy),
             None => settings,
-        })
+        };
+        settings.check_known()?;
+        Ok(settings)
+    }
+
+    /// Fails with a sentence if the PyTorch whose policy decides does not know one of the settings.
+    pub fn check_known(&self) -> Result<(), String> {
+        let Some(version) = self.policy.torch else { return Ok(()) };
+        self.config.check_known(version).map_err(|error| error.to_string())
     }
 }
 
@@ -321,6 +329,9 @@ mod tests {
         assert!(!from(&given).unwrap().config.expandable_segments);
         let ours = from(&[(torch, ""), (VARIABLE, "page_size_mb:4")]).unwrap();
         assert!(ours.config.expandable_segments, "an empty text names none");
+        let older = parse("policy:torch-2.14,expandable_segments_reserve:0.5").unwrap_err();
+        assert!(older.ends_with("it is known from PyTorch 2.15 on"), "{older}");
+        assert!(parse("policy:torch-2.15,expandable_segments_reserve:0.5").is_ok());
         let stock = ours.with_policy(Policy::torch_2_11());
         assert!(!stock.config.expandable_segments);
     }

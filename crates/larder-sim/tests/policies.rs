@@ -9,10 +9,11 @@ use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::allocator::default_config;
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::Filter;
+use larder_core::policy::{CaptureRule, ReclaimRule, TieBreak};
 use larder_core::record::context::{Context, Stack};
 use larder_core::record::event::{Action, Level};
 use larder_core::types::{Addr, GIB, MIB, PoolId};
-use larder_core::{Allocator, Policy};
+use larder_core::{Allocator, Policy, TorchVersion};
 use larder_sim::{SimDevice, SimOptions};
 
 /// The policy to which one choice at a time is added.
@@ -25,6 +26,8 @@ fn the_two_policies_differ_in_every_choice() {
     let fields = |policy: Policy| {
         let Policy {
             name,
+            torch,
+            tie_break,
             search_after_recovery,
             collect_without_cap,
             split_limit_spares_expandable,
@@ -35,8 +38,10 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
-            capture_is_by_stream,
-            reclaim_at_scope_end,
+            capture,
+            reclaim,
+            no_split_goes_with_pool,
+            no_pages_beyond_segment,
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
@@ -44,6 +49,7 @@ fn the_two_policies_differ_in_every_choice() {
             tight,
         } = policy;
         assert!(!tight, "what that is has stories of its own");
+        assert_eq!(tie_break, TieBreak::Address, "in this alone they agree");
         let choices = [
             search_after_recovery,
             collect_without_cap,
@@ -55,17 +61,20 @@ fn the_two_policies_differ_in_every_choice() {
             make_room_skips_expandable,
             release_bare_segments,
             refuse_hopeless,
-            capture_is_by_stream,
-            reclaim_at_scope_end,
+            capture == CaptureRule::OwnStream,
+            reclaim == ReclaimRule::ScopeEnd,
+            no_split_goes_with_pool,
+            no_pages_beyond_segment,
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
             expandable_by_default,
         ];
-        (name, choices)
+        (name, torch, choices)
     };
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", [false; 16]));
-    assert_eq!(fields(Policy::larder()), ("larder", [true; 16]));
+    let stock = Some(TorchVersion::V2_11);
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", stock, [false; 18]));
+    assert_eq!(fields(Policy::larder()), ("larder", None, [true; 18]));
 }
 
 #[test]
@@ -260,13 +269,17 @@ fn capture_is_by_stream_and_a_scope_alone_is_none() {
         (events, top.try_malloc(30 * MIB).is_ok())
     };
     assert_eq!(story(TORCH), (0, false), "the free is put off, and nothing is given back");
-    let mended = Policy { capture_is_by_stream: true, ..TORCH };
+    let mended = Policy { capture: CaptureRule::OwnStream, ..TORCH };
     assert_eq!(story(mended), (1, true));
+    assert_eq!(story(Policy::torch_2_12()), (0, false));
+    for policy in [Policy::torch_2_13(), Policy::torch_2_14(), Policy::torch_2_15()] {
+        assert_eq!(story(policy), (1, true), "no capture is marked");
+    }
 }
 
 #[test]
 fn capture_is_by_stream_and_a_real_one_is_left_alone() {
-    for policy in [TORCH, Policy { capture_is_by_stream: true, ..TORCH }] {
+    for policy in [TORCH, Policy { capture: CaptureRule::OwnStream, ..TORCH }] {
         let top = BenchTop::new(40 * MIB, "", policy);
         let [used, cached] = [8, 20].map(|size| top.malloc(size * MIB));
         top.record(used, SIDE);
@@ -297,7 +310,7 @@ fn reclaim_at_scope_end_brings_back_what_a_capture_put_off() {
         (after_scope, top.stats().active.large_pool.current)
     };
     assert_eq!(story(TORCH), (1, 0), "it comes back with the next malloc");
-    assert_eq!(story(Policy { reclaim_at_scope_end: true, ..TORCH }), (0, 0));
+    assert_eq!(story(Policy { reclaim: ReclaimRule::ScopeEnd, ..TORCH }), (0, 0));
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! `LARDER_SEED=N` runs that seed alone.
 
 use larder_core::Policy;
+use larder_core::policy::{CaptureRule, ReclaimRule};
 use larder_sim::soak::{self, COMBINATIONS, Plan, Report};
 
 const STEPS: usize = 2_000;
@@ -158,8 +159,14 @@ const FLIPS: [Flip; 11] = [
     ("make_room_skips_expandable", |policy| policy.make_room_skips_expandable ^= true),
     ("release_bare_segments", |policy| policy.release_bare_segments ^= true),
     ("refuse_hopeless", |policy| policy.refuse_hopeless ^= true),
-    ("capture_is_by_stream", |policy| policy.capture_is_by_stream ^= true),
-    ("reclaim_at_scope_end", |policy| policy.reclaim_at_scope_end ^= true),
+    ("capture", |policy| {
+        let is_scope = policy.capture == CaptureRule::OpenScope;
+        policy.capture = if is_scope { CaptureRule::OwnStream } else { CaptureRule::OpenScope };
+    }),
+    ("reclaim", |policy| {
+        let is_next = policy.reclaim == ReclaimRule::NextMalloc;
+        policy.reclaim = if is_next { ReclaimRule::ScopeEnd } else { ReclaimRule::NextMalloc };
+    }),
 ];
 
 /// The first failure among many seeds when the model decides one thing differently.

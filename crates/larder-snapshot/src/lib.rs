@@ -23,6 +23,7 @@ mod stacks;
 mod tape;
 mod torch;
 mod tree;
+mod version;
 pub mod whole;
 mod word;
 

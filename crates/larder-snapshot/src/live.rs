@@ -11,11 +11,13 @@ use larder_core::record::context::Context;
 use larder_core::record::event::Action as CoreAction;
 use larder_core::record::history::{Stage, TraceEntry};
 use larder_core::types::PoolKind;
+use larder_core::{Policy, TorchVersion};
 use serde_json::{Map, Value, json};
 
 use super::Snapshot;
 use super::build::{Builder, NewEntry};
 use super::entry::{Action, BlockInfo, BlockState, SegmentInfo, StackId};
+use super::version::POLICY_KEY;
 
 /// How the times of a history are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -85,11 +87,16 @@ impl Snapshot {
             }));
         }
         let mut more = Map::new();
-        let config = devices.first().map(|device| &device.config);
-        more.insert(
-            "allocator_settings".to_owned(),
-            settings(config.unwrap_or(&Config::default())),
-        );
+        let (config, policy) = match devices.first() {
+            Some(device) => (device.config.clone(), device.policy.clone()),
+            None => (Config::default(), Policy::default()),
+        };
+        more.insert("allocator_settings".to_owned(), settings(&config, &policy));
+        // Pinned memory of the host is none of ours; the keys are there where PyTorch has them.
+        if policy.torch.is_none_or(|version| version >= TorchVersion::V2_14) {
+            more.insert("host_segments".to_owned(), json!([]));
+            more.insert("host_traces".to_owned(), json!([]));
+        }
         more.insert("external_annotations".to_owned(), annotations.into());
         builder.more = Some(more);
         builder.finish()
@@ -163,15 +170,15 @@ pub(super) fn sums(
     sums.into_iter().map(|(key, bytes)| (key.to_owned(), bytes.into())).collect()
 }
 
-/// The settings as torch shows them.
-pub(super) fn settings(config: &Config) -> Value {
+/// The settings as torch shows them, with the policy.
+pub(super) fn settings(config: &Config, policy: &Policy) -> Value {
     let divisions: Map<String, Value> = config
         .roundup_divisions
         .iter()
         .enumerate()
         .map(|(class, &divisions)| ((1_u64 << class).to_string(), divisions.into()))
         .collect();
-    json!({
+    let mut settings = json!({
         "PYTORCH_CUDA_ALLOC_CONF": config.text,
         "max_split_size": config.max_split_bytes.map_or(-1, |max| max as i64),
         "garbage_collection_threshold": config.garbage_collection_threshold,
@@ -181,5 +188,12 @@ pub(super) fn settings(config: &Config) -> Value {
         "pinned_use_cuda_host_register": config.pinned.use_host_register,
         "graph_capture_record_stream_reuse": config.capture_reuse,
         "roundup_power2_divisions": divisions,
-    })
+    });
+    if policy.torch.is_none_or(|version| version >= TorchVersion::V2_13) {
+        let limit = |bytes: Option<u64>| json!(bytes.map_or(-1, |bytes| bytes as i64));
+        settings["max_round_threshold"] = limit(config.pinned.max_round_threshold_bytes);
+        settings["max_cached_size"] = limit(config.pinned.max_cached_bytes);
+    }
+    settings[POLICY_KEY] = policy.name.into();
+    settings
 }

@@ -69,7 +69,9 @@ impl Level {
             Action::FreeCompleted => self.active -= bytes,
             Action::SegmentAlloc | Action::SegmentMap => self.reserved += bytes,
             Action::SegmentFree | Action::SegmentUnmap => self.reserved -= bytes,
-            Action::Snapshot | Action::OutOfMemory | Action::Other => return false,
+            Action::Snapshot | Action::OutOfMemory | Action::Annotate | Action::Other => {
+                return false;
+            }
         }
         true
     }
@@ -120,6 +122,18 @@ fn trace<W: Write>(snapshot: &Snapshot, device: u32, events: &mut Events<W>) -> 
                 events.push(&json!({
                     "ph": "i", "s": "p", "name": name, "pid": device, "tid": PROGRAM,
                     "ts": entry.time_us, "args": {"size": entry.size_bytes},
+                }))?;
+            }
+            Action::Annotate => {
+                let remark = snapshot.note(entry.note).user_metadata;
+                events.push(&json!({
+                    "ph": "i", "s": "p", "name": "annotate", "pid": device, "tid": PROGRAM,
+                    "ts": entry.time_us,
+                    "args": {
+                        "address": format!("{:#x}", entry.addr),
+                        "size": entry.size_bytes,
+                        "user_metadata": remark.map(|text| snapshot.text(text)),
+                    },
                 }))?;
             }
             Action::FreeRequested | Action::Other => {}

@@ -56,7 +56,10 @@ impl Snapshot {
             builder.segments.extend(segments);
         }
         let mut more = Map::new();
-        more.insert("allocator_settings".to_owned(), settings(&larder_core::Config::default()));
+        more.insert(
+            "allocator_settings".to_owned(),
+            settings(&larder_core::Config::default(), &larder_core::Policy::default()),
+        );
         more.insert("external_annotations".to_owned(), Vec::<u8>::new().into());
         builder.more = Some(more);
         builder.finish()
@@ -137,7 +140,7 @@ impl Ending {
                 }
             }
             Action::FreeCompleted => drop(self.blocks.remove(&event.addr)),
-            Action::Snapshot | Action::OutOfMemory | Action::Other => {}
+            Action::Snapshot | Action::OutOfMemory | Action::Annotate | Action::Other => {}
         }
     }
 

@@ -30,6 +30,7 @@ pub(super) const WORDS: &[&str] = &[
     "segment_unmap",
     "snapshot",
     "oom",
+    "annotate",
     "active_allocated",
     "active_pending_free",
     "active_awaiting_free",
@@ -62,7 +63,7 @@ pub(super) const FRAME_KEYS: u32 = 1 << NAME | 1 << FILENAME | 1 << LINE;
 /// How many of the words are keys of records.
 pub(super) const KEY_COUNT: usize = 16;
 
-const ACTIONS: [Action; 9] = [
+const ACTIONS: [Action; 10] = [
     Action::Alloc,
     Action::FreeRequested,
     Action::FreeCompleted,
@@ -72,6 +73,7 @@ const ACTIONS: [Action; 9] = [
     Action::SegmentUnmap,
     Action::Snapshot,
     Action::OutOfMemory,
+    Action::Annotate,
 ];
 
 const STATES: [BlockState; 4] =

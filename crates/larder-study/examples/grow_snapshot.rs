@@ -72,6 +72,7 @@ fn action_name(action: Action) -> &'static str {
         Action::SegmentMap => "segment_map",
         Action::SegmentUnmap => "segment_unmap",
         Action::OutOfMemory => "oom",
+        Action::Annotate => "annotate",
         Action::Snapshot | Action::Other => "snapshot",
     }
 }

@@ -25,14 +25,15 @@ use larder_sim::script::Op;
 use larder_study::watch::Unwatched;
 use larder_study::workload::Workload;
 
-const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs OUT.ops\n       \
+const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs [marked] OUT.ops\n       \
                      write_ops trace FILE OUT.ops OUT.addresses";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match words[..] {
-        ["seed", seed, flavour, out] => write_seed(seed, flavour, Path::new(out)),
+        ["seed", seed, flavour, out] => write_seed(seed, flavour, false, Path::new(out)),
+        ["seed", seed, flavour, "marked", out] => write_seed(seed, flavour, true, Path::new(out)),
         ["trace", file, out, addresses] => {
             write_trace(Path::new(file), Path::new(out), Path::new(addresses))
         }
@@ -53,9 +54,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_seed(seed: &str, flavour: &str, out: &Path) -> Result<u64, String> {
+/// `marked` says that only a graph capture is one, and not any open scope.
+fn write_seed(seed: &str, flavour: &str, marked: bool, out: &Path) -> Result<u64, String> {
     let seed: u64 = seed.parse().map_err(|_| format!("a seed is a number, not '{seed}'"))?;
-    let mut options = GenerateOptions { uses_stay_apart: true, ..shape(seed) };
+    let apart = GenerateOptions { uses_stay_apart: true, ..shape(seed) };
+    let mut options = GenerateOptions { captures_are_marked: marked, ..apart };
     let mut ops = Vec::new();
     match flavour {
         "plain" => {}

@@ -114,7 +114,7 @@ fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
 /// Says so where settings of Larder's own stand under what stock PyTorch would do.
 pub(crate) fn foreign_remark(setup: &Setup) -> Option<String> {
     let keys = own_keys(&setup.config.text);
-    if keys.is_empty() || setup.policy != Policy::torch_2_11() {
+    if keys.is_empty() || !setup.policy.is_stock() {
         return None;
     }
     let (keys, is) = (keys.join(" and "), if keys.len() == 1 { "is" } else { "are" });
@@ -172,7 +172,10 @@ pub fn under(
     is_usual: bool,
     watch: &dyn Watch,
 ) -> Result<Vec<(Setup, Vec<Row>)>, ReplayError> {
-    let policies = policy.map_or_else(|| all_policies().to_vec(), |policy| vec![policy.clone()]);
+    let policies = match policy {
+        Some(policy) => vec![policy.clone().for_recording(workload.recorded_torch())],
+        None => all_policies(stock_for(workload, settings)).to_vec(),
+    };
     let run = |one: Policy| {
         let count = if is_usual && one.tight && policy.is_none() { 1 } else { settings.len() };
         let setup = Setup { policy: one, ..setup.clone() };
@@ -183,6 +186,13 @@ pub fn under(
 }
 
 /// All policies, stock PyTorch's first, for those who named none.
-pub fn all_policies() -> [Policy; 3] {
-    [Policy::torch_2_11(), Policy::default(), Policy::tight()]
+pub fn all_policies(stock: Policy) -> [Policy; 3] {
+    [stock, Policy::default(), Policy::tight()]
+}
+
+/// Stock PyTorch for a workload: the one that made it, or the first later one that knows all of these settings.
+fn stock_for(workload: &Workload, settings: &[(String, Config)]) -> Policy {
+    let stock = workload.stock();
+    let needed = settings.iter().map(|(_, config)| config.known_from()).max();
+    Policy::torch().for_recording(stock.torch.max(needed))
 }

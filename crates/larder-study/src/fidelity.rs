@@ -50,7 +50,7 @@ pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
         Ok(Unlike::of(facts, &outcome))
     };
-    match unlike(Policy::torch_2_11())? {
+    match unlike(workload.stock())? {
         Some(found) => Ok(unlike(Policy::default())?.and(Some(found))),
         None => Ok(None),
     }

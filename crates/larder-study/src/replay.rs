@@ -3,14 +3,17 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use larder_core::config::Config;
 use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
+use larder_core::policy::CaptureRule;
+use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
-use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats};
+use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats, TorchVersion};
 use larder_sim::script::{Op, Route};
 use larder_sim::{Calls, SimDevice, SimOptions, Spent};
 
@@ -53,7 +56,8 @@ impl Default for Setup {
 
 impl Setup {
     /// The same with the memory that was given, or else what the recorded program had, or else what
-    /// it is by default; more of it for a program that was made larger.
+    /// it is by default; more of it for a program that was made larger. The policy `torch` becomes that of the
+    /// recording.
     #[must_use]
     pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
         let usual = |memory_bytes| {
@@ -64,7 +68,8 @@ impl Setup {
             (None, Some(memory)) => (usual(memory.device_bytes), memory.fraction),
             (None, None) => (usual(DEFAULT_MEMORY_BYTES), None),
         };
-        Setup { memory_bytes, fraction, ..self }
+        let policy = self.policy.clone().for_recording(workload.recorded_torch());
+        Setup { policy, memory_bytes, fraction, ..self }
     }
 
     /// What part of the memory the program may have: by its settings, or else as it was recorded.
@@ -98,6 +103,10 @@ impl Setup {
 pub struct Outcome {
     /// The allocator's statistics at the end.
     pub stats: Stats,
+    /// The bytes held for each private pool that ever held any.
+    pub reserved_by_pool: Vec<(PoolId, ByPool)>,
+    /// The PyTorch whose decisions these are.
+    pub torch: Option<TorchVersion>,
     /// The split limit in force, as PyTorch shows it: -1 for none.
     pub max_split_bytes: i64,
     /// Calls that reached the device.
@@ -188,14 +197,68 @@ pub struct Replay {
     first_oom: Option<String>,
     /// What the last allocation said that failed, until somebody takes it.
     failure: Option<Box<OutOfMemory>>,
+    /// The PyTorch whose policy it is.
+    torch: Option<TorchVersion>,
+    /// Who captures, where the policy goes by that.
+    hand: Option<CapturingHand>,
+}
+
+/// The stream on which the program works, where that decides what is captured: that of the capture begun last, as
+/// a program that captures works on the stream, and else the default stream.
+#[derive(Debug, Default)]
+struct CapturingHand {
+    captured: Vec<StreamId>,
+    current: Arc<AtomicU64>,
+}
+
+impl CapturingHand {
+    /// One that tells the allocator what it works on, if its policy goes by that.
+    fn of(allocator: &Allocator, policy: &Policy) -> Option<CapturingHand> {
+        let hand = CapturingHand::default();
+        if policy.capture != CaptureRule::Marked {
+            return None;
+        }
+        let current = hand.current.clone();
+        allocator.on_current_stream(move || Some(StreamId(current.load(Ordering::Relaxed))));
+        Some(hand)
+    }
+
+    fn work_on_last(&self) {
+        let current = self.captured.last().map_or(0, |stream| stream.0);
+        self.current.store(current, Ordering::Relaxed);
+    }
+
+    /// A capture began. One outside of all scopes is not PyTorch's, and is not marked.
+    fn begin(&mut self, allocator: &Allocator, stream: StreamId) {
+        self.captured.push(stream);
+        self.work_on_last();
+        let _ = allocator.mark_capture_begin(stream);
+    }
+
+    /// A capture is over.
+    fn end(&mut self, allocator: &Allocator, stream: StreamId) {
+        self.captured.retain(|&other| other != stream);
+        self.work_on_last();
+        allocator.mark_capture_end(stream);
+    }
 }
 
 impl Replay {
     /// A fresh device and allocator for a workload.
     pub fn new(workload: &Workload, setup: &Setup) -> Replay {
         let (device, allocator) = setup.build(workload);
-        let (live, checkpoints) = (HashMap::new(), HashMap::new());
-        Replay { device, allocator, live, checkpoints, ooms: 0, first_oom: None, failure: None }
+        let hand = CapturingHand::of(&allocator, &setup.policy);
+        Replay {
+            device,
+            allocator,
+            live: HashMap::new(),
+            checkpoints: HashMap::new(),
+            ooms: 0,
+            first_oom: None,
+            failure: None,
+            torch: setup.policy.torch,
+            hand,
+        }
     }
 
     /// The allocator that the operations are run on.
@@ -249,6 +312,8 @@ impl Replay {
         audience.after(&self.allocator);
         Ok(Outcome {
             stats: self.allocator.stats(),
+            reserved_by_pool: self.allocator.reserved_by_pool(),
+            torch: self.torch,
             max_split_bytes: self.allocator.config().max_split_bytes.map_or(-1, |max| max as i64),
             calls: self.device.calls(),
             driver: self.device.spent(),
@@ -358,6 +423,9 @@ impl Replay {
             Op::CaptureBegin { stream } => {
                 let begun = self.device.begin_capture(stream_id(stream));
                 begun.map_err(refused("begin a capture"))?;
+                if let Some(hand) = &mut self.hand {
+                    hand.begin(&self.allocator, stream_id(stream));
+                }
             }
             Op::CaptureEnd { stream } => {
                 if !self.device.is_captured(stream_id(stream)) {
@@ -366,6 +434,9 @@ impl Replay {
                 }
                 // A capture that was broken is over too.
                 let _ = self.device.end_capture(stream_id(stream));
+                if let Some(hand) = &mut self.hand {
+                    hand.end(&self.allocator, stream_id(stream));
+                }
             }
             Op::Checkpoint { checkpoint, pool } => {
                 let saved = self.allocator.checkpoint_pool(pool_id(pool))?;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::str::FromStr;
 
 use larder_core::types::Span;
+use larder_core::{Policy, TorchVersion};
 use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError, Snapshot};
@@ -76,6 +77,8 @@ pub struct RecordingFacts {
     pub memory: Option<RecordedMemory>,
     /// The settings of the recorded allocator, if the recording has them.
     pub conf: Option<String>,
+    /// The PyTorch that made the recording, as far as its keys tell.
+    pub torch: Option<TorchVersion>,
 }
 
 impl Workload {
@@ -87,6 +90,16 @@ impl Workload {
     /// The settings of the recorded allocator, if this is a recording that has some.
     pub fn recorded_conf(&self) -> Option<&str> {
         self.recording.as_ref().and_then(|facts| facts.conf.as_deref())
+    }
+
+    /// The PyTorch that made the recording, if this is one and tells.
+    pub fn recorded_torch(&self) -> Option<TorchVersion> {
+        self.recording.as_ref().and_then(|facts| facts.torch)
+    }
+
+    /// What stock PyTorch decides for it: the one that made the recording, where that is known.
+    pub fn stock(&self) -> Policy {
+        Policy::torch().for_recording(self.recorded_torch())
     }
 
     /// Changes every size. The segments of the recorded GPU had other sizes, so that their addresses serve
@@ -138,6 +151,7 @@ impl From<Recording> for Workload {
                 retries: recording.retries,
                 memory: recording.memory,
                 conf: recording.conf,
+                torch: recording.torch,
             }),
             ops: recording.ops,
             origins: recording.origins,

@@ -197,8 +197,8 @@ class Allocator(_native.Allocator):
     memory
         How much memory the simulated GPU has: a number of bytes or a text such as `"24GiB"`.
     policy
-        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11` exactly as PyTorch
-        2.11 does.
+        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11` to
+        `torch-2.15` exactly as that PyTorch does.
     settings
         As in PYTORCH_CUDA_ALLOC_CONF, with our own keys: a text or a dictionary. Without it, what the
         environment says; `""` for none.

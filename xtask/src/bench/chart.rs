@@ -1,6 +1,6 @@
 //! The chart: a bar for each contestant and workload.
 
-use super::contestant::Contestant;
+use super::contestant::{COUNT, Contestant};
 use super::table::{Figures, digits};
 
 const WIDTH: u32 = 860;
@@ -10,12 +10,12 @@ const LEFT: u32 = 210;
 const BAR_MAX: f64 = 560.0;
 const BAR_HEIGHT: u32 = 13;
 const BAR_STEP: u32 = 16;
-const GROUP_STEP: u32 = 3 * BAR_STEP + 14;
+const GROUP_STEP: u32 = COUNT as u32 * BAR_STEP + 14;
 const TOP: u32 = 84;
 
-/// One grey and three hues of middling lightness, which can be read on white and on black.
+/// One grey and four hues of middling lightness, which can be read on white and on black.
 const INK: &str = "#7a828e";
-const HUES: [&str; 3] = ["#e0743a", "#4a90d9", "#2fa36b"];
+const HUES: [&str; COUNT] = ["#e0743a", "#c9528f", "#4a90d9", "#2fa36b"];
 
 /// A chart of nanoseconds per operation.
 pub(super) fn draw(rows: &[Figures]) -> String {
@@ -48,8 +48,9 @@ fn heading() -> String {
                    What a malloc or a free costs: ns per operation, less is better</text>\n"
         .to_owned();
     let mut left = 16;
-    let explained = ["PyTorch 2.11", "larder, policy torch-2.11", "larder, policy larder"];
-    for ((hue, text), width) in HUES.into_iter().zip(explained).zip([140, 215, 0]) {
+    let explained =
+        ["PyTorch 2.11", "PyTorch 2.15", "larder, policy torch-2.11", "larder, policy larder"];
+    for ((hue, text), width) in HUES.into_iter().zip(explained).zip([140, 140, 215, 0]) {
         svg.push_str(&format!(
             "<rect x=\"{left}\" y=\"46\" width=\"13\" height=\"13\" rx=\"2\" fill=\"{hue}\"/>\n\
              <text x=\"{}\" y=\"57\">{text}</text>\n",
@@ -60,7 +61,7 @@ fn heading() -> String {
     svg
 }
 
-/// The three bars of a workload.
+/// The bars of a workload.
 fn group(row: &Figures, top: u32, largest: f64) -> String {
     let mut svg = format!(
         "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\n",
@@ -119,8 +120,8 @@ mod tests {
     fn rows() -> Vec<Figures> {
         let row = |name: &str, values| Figures { name: name.to_owned(), values };
         vec![
-            row("hot <&> block", [Some(600.0), Some(90.0), Some(60.0)]),
-            row("other, 2 threads", [None, Some(0.5), Some(1.0)]),
+            row("hot <&> block", [Some(600.0), Some(300.0), Some(90.0), Some(60.0)]),
+            row("other, 2 threads", [None, None, Some(0.5), Some(1.0)]),
         ]
     }
 

@@ -12,36 +12,50 @@ const TRIES: u32 = 3;
 /// An allocator, with the policy that it follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Contestant {
+    /// The oldest PyTorch.
     PyTorch,
+    /// The newest PyTorch.
+    Newest,
     Torch,
     Larder,
 }
 
+/// How many there are.
+pub(super) const COUNT: usize = 4;
+
 impl Contestant {
     /// In the order in which they run and stand in the tables.
-    pub(super) const ALL: [Self; 3] = [Self::PyTorch, Self::Torch, Self::Larder];
+    pub(super) const ALL: [Self; COUNT] = [Self::PyTorch, Self::Newest, Self::Torch, Self::Larder];
 
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::PyTorch => "PyTorch 2.11",
+            Self::Newest => "PyTorch 2.15",
             Self::Torch => "torch-2.11",
             Self::Larder => "larder",
         }
     }
 
-    /// The command that makes a measurement, with default settings on 80 GiB of memory.
-    pub(super) fn command(self, programs: &Programs, run: Run<'_>) -> Command {
-        let mut command = match self {
-            Self::PyTorch => Command::new(&programs.judge),
-            Self::Torch | Self::Larder => Command::new(&programs.larder),
-        };
+    /// The program to run; none where it was not brought along.
+    fn program(self, programs: &Programs) -> Option<&Path> {
+        match self {
+            Self::PyTorch => Some(&programs.judge),
+            Self::Newest => programs.newest.as_deref(),
+            Self::Torch | Self::Larder => Some(&programs.larder),
+        }
+    }
+
+    /// The command that makes a measurement, with default settings on 80 GiB of memory; none where its program
+    /// was not brought along.
+    pub(super) fn command(self, programs: &Programs, run: Run<'_>) -> Option<Command> {
+        let mut command = Command::new(self.program(programs)?);
         command.arg("bench").arg(run.script);
         command.args(["--repeat", &run.repeat.to_string()]);
         command.args(["--threads", &run.threads.to_string()]);
         if let Some(entries) = run.history {
             command.args(["--history", &entries.to_string()]);
         }
-        if self != Self::PyTorch {
+        if matches!(self, Self::Torch | Self::Larder) {
             command.args(["--policy", self.title()]);
         }
         // What the caller's shell happens to set must not change the peer alone.
@@ -49,13 +63,13 @@ impl Contestant {
             command.env_remove(name);
         }
         command.env_remove("LARDER_SIM_MEMORY").env_remove("LARDER_SIM_ADDRESSES");
-        command
+        Some(command)
     }
 
     /// Makes a measurement. None if it fails each time, which is said on standard error.
     pub(super) fn measure(self, programs: &Programs, run: Run<'_>) -> Option<Measured> {
         for _ in 0..TRIES {
-            let output = match self.command(programs, run).output() {
+            let output = match self.command(programs, run)?.output() {
                 Ok(output) => output,
                 Err(error) => {
                     eprintln!("    {} cannot be started: {error}", self.title());

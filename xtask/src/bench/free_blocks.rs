@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::contestant::{Contestant, Run};
+use super::contestant::{COUNT, Contestant, Run};
 use super::table::Figures;
 use super::timing::Timing;
 use super::workload::{Random, alloc, free, write};
@@ -91,11 +91,11 @@ fn difference(
     with: &Path,
     without: &Path,
     timing: Timing,
-) -> [Option<f64>; 3] {
+) -> [Option<f64>; COUNT] {
     let run = |script| Run { script, repeat: 1, threads: 1, history: None };
     let repeats = Contestant::ALL
         .map(|one| [with, without].map(|script| timing.calibrate(programs, one, run(script))));
-    let mut shortest_ns = [[f64::INFINITY; 2]; 3];
+    let mut shortest_ns = [[f64::INFINITY; 2]; COUNT];
     for _ in 0..timing.rounds.min(ROUNDS_MAX) {
         for (index, contestant) in Contestant::ALL.into_iter().enumerate() {
             for (at, script) in [with, without].into_iter().enumerate() {

@@ -24,8 +24,8 @@ pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
         let run = Run { script: &workload.script, repeat: 1, threads: 1, history: None };
         let pass_ops = contestant.measure(programs, run)?.ops;
         let repeat = OPS.div_ceil(pass_ops.max(1));
-        let once = collected(&contestant.command(programs, Run { repeat, ..run }))?;
-        let twice = collected(&contestant.command(programs, Run { repeat: 2 * repeat, ..run }))?;
+        let once = collected(&contestant.command(programs, Run { repeat, ..run })?)?;
+        let twice = collected(&contestant.command(programs, Run { repeat: 2 * repeat, ..run })?)?;
         Some(twice.saturating_sub(once) as f64 / (pass_ops * repeat) as f64)
     });
     Figures { name: workload.name.clone(), values }

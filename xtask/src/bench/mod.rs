@@ -60,12 +60,12 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let timing = options.timing();
     if options.is_laid_out {
         let workloads = workload::laid_out(&programs::beside()?)?;
-        print_times(&time_all(&Programs::beside()?, &workloads, timing));
+        print_times(&time_all(&Programs::beside(crate::torch::OLDEST)?, &workloads, timing));
         return Ok(());
     }
     let target = programs::target_folder(root);
     eprintln!("==> building both sides");
-    let programs = Programs::build(root, cargo, &target)?;
+    let programs = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
     let folder = target.join("bench");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let workloads = workload::collect(root, &programs, &folder)?;

@@ -50,8 +50,8 @@ impl Results {
     fn introduction(&self) -> String {
         let begin = wrap(
             "",
-            "What a malloc and a free cost: PyTorch 2.11's own allocator, taken as it is out of its \
-             wheel, beside ours, on the same simulated GPU and with the same scripts.",
+            "What a malloc and a free cost: the allocators of PyTorch 2.11 and 2.15, taken as they are out \
+             of their wheels, beside ours, on the same simulated GPU and with the same scripts.",
         );
         let command = &self.command;
         format!(
@@ -72,19 +72,19 @@ impl Results {
             points.push(rough.to_owned());
         }
         points.extend([
-            "The GPU is simulated, for all three by the same code. The figures are those of the \
+            "The GPU is simulated, for all of them by the same code. The figures are those of the \
              allocators' own work, without a driver's."
                 .to_owned(),
             format!(
-                "The three take turns, {rounds} rounds in one run, and the median is shown. What \
+                "They take turns, {rounds} rounds in one run, and the median is shown. What \
                  disturbs the machine then disturbs them alike."
             ),
             "Only `alloc` and `free` lines are timed, after one pass that is not. An operation is \
              one of either. With two threads each has streams of its own, and the figure is wall \
              time over the operations of both."
                 .to_owned(),
-            "The columns `PyTorch /` say how many times PyTorch's figure is ours: above 1, ours is \
-             the better one."
+            "The columns with a `/` say how many times the figure of that PyTorch is ours: above 1, \
+             ours is the better one."
                 .to_owned(),
             format!(
                 "The rounds of a figure in the first table lie {middle:.0}% apart (the median of \
@@ -135,7 +135,7 @@ impl Results {
              the bench `cargo bench -p larder-sim --bench free_blocks`, policy `torch-2.11`.",
         );
         let all = format!(
-            "The same on all three, in nanoseconds a pair. A script with {} such pairs is timed, \
+            "The same on all of them, in nanoseconds a pair. A script with {} such pairs is timed, \
              and one without them, and the difference of the shortest passes is shown: what \
              disturbs a pass only makes it longer.",
             thousands(PAIRS)
@@ -237,7 +237,10 @@ mod tests {
     use super::*;
 
     fn results() -> Results {
-        let row = Figures { name: "hot block".to_owned(), values: [Some(2.0), Some(1.0), None] };
+        let row = Figures {
+            name: "hot block".to_owned(),
+            values: [Some(2.0), Some(3.0), Some(1.0), None],
+        };
         let machine = Machine {
             date: "2026-01-01".to_owned(),
             cpu: "Some CPU".to_owned(),
@@ -272,10 +275,10 @@ mod tests {
         for part in [
             "2026-01-01, Some CPU, 2 cores, rustc 1.95.0.",
             "30% apart",
-            "| hot block | 2.0 | 1.0 | no figure | 2.00 | - |",
-            "| hot block, least | 2.0 | 1.0 | no figure | 2.00 | - |",
+            "| hot block | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
+            "| hot block, least | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
             "| 100 |",
-            "| hot block, an event | 2.0 | 1.0 | no figure | 2.00 | - |",
+            "| hot block, an event | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
             "| one | 1,234,567 | 35.2 | 120 |",
             "was not read in this run",
         ] {

@@ -1,18 +1,30 @@
 //! Tables: for the page in Markdown, for the screen in columns.
 
-use super::contestant::Contestant;
+use super::contestant::{COUNT, Contestant};
+
+/// What is held against each other.
+const GAINS: [(Contestant, Contestant); 3] = [
+    (Contestant::PyTorch, Contestant::Torch),
+    (Contestant::PyTorch, Contestant::Larder),
+    (Contestant::Newest, Contestant::Larder),
+];
+
+/// A peer's title without its name.
+fn version(title: &str) -> &str {
+    title.trim_start_matches("PyTorch ")
+}
 
 /// A figure for each contestant; none where it failed each time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figures {
     pub(super) name: String,
-    pub(super) values: [Option<f64>; 3],
+    pub(super) values: [Option<f64>; COUNT],
 }
 
 impl Figures {
-    /// How many times the peer's figure is ours: the larger, the better for us.
-    fn gain(&self, contestant: usize) -> String {
-        match (self.values[0], self.values[contestant]) {
+    /// How many times a peer's figure is ours: the larger, the better for us.
+    fn gain(&self, (peer, ours): (Contestant, Contestant)) -> String {
+        match (self.values[peer as usize], self.values[ours as usize]) {
             (Some(peer), Some(ours)) if ours > 0.0 => format!("{:.2}", peer / ours),
             _ => "-".to_owned(),
         }
@@ -40,7 +52,8 @@ impl Table {
     /// The contestants side by side, and what ours gain.
     pub(super) fn of_figures(heading: &str, rows: &[Figures]) -> Self {
         let titles = Contestant::ALL.map(Contestant::title);
-        let gains = [1, 2].map(|index| format!("PyTorch / {}", titles[index]));
+        let gains =
+            GAINS.map(|(peer, ours)| format!("{} / {}", version(peer.title()), ours.title()));
         let mut headings = vec![heading];
         headings.extend(titles);
         headings.extend(gains.iter().map(String::as_str));
@@ -50,7 +63,7 @@ impl Table {
                 row.values.map(|value| value.map_or_else(|| "no figure".to_owned(), digits));
             let mut cells = vec![row.name.clone()];
             cells.extend(values);
-            cells.extend([row.gain(1), row.gain(2)]);
+            cells.extend(GAINS.map(|pair| row.gain(pair)));
             table.push(cells);
         }
         table
@@ -104,8 +117,8 @@ mod tests {
         Table::of_figures(
             "workload",
             &[
-                row("hot block", [Some(300.0), Some(150.0), Some(60.0)]),
-                row("other", [None, Some(99.94), Some(1.0)]),
+                row("hot block", [Some(300.0), Some(450.0), Some(150.0), Some(60.0)]),
+                row("other", [None, None, Some(99.94), Some(1.0)]),
             ],
         )
     }
@@ -114,11 +127,11 @@ mod tests {
     fn the_page_gets_markdown() {
         assert_eq!(
             table().markdown(),
-            "| workload | PyTorch 2.11 | torch-2.11 | larder \
-             | PyTorch / torch-2.11 | PyTorch / larder |\n\
-             |---|---:|---:|---:|---:|---:|\n\
-             | hot block | 300 | 150 | 60.0 | 2.00 | 5.00 |\n\
-             | other | no figure | 99.9 | 1.0 | - | - |\n"
+            "| workload | PyTorch 2.11 | PyTorch 2.15 | torch-2.11 | larder \
+             | 2.11 / torch-2.11 | 2.11 / larder | 2.15 / larder |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|\n\
+             | hot block | 300 | 450 | 150 | 60.0 | 2.00 | 5.00 | 7.50 |\n\
+             | other | no figure | no figure | 99.9 | 1.0 | - | - | - |\n"
         );
     }
 

@@ -1,6 +1,6 @@
 //! Times: how often a script is repeated, and what the rounds come to.
 
-use super::contestant::{Contestant, Measured, Run};
+use super::contestant::{COUNT, Contestant, Measured, Run};
 use super::table::Figures;
 use super::workload::Workload;
 use crate::programs::Programs;
@@ -63,7 +63,7 @@ impl Timing {
         }
     }
 
-    /// Measures all three in turn, round after round, so that what disturbs the machine disturbs
+    /// Measures all in turn, round after round, so that what disturbs the machine disturbs
     /// them alike.
     pub(super) fn measure(self, programs: &Programs, workload: &Workload, threads: u64) -> Rounds {
         let run = Run { script: &workload.script, repeat: 1, threads, history: None };
@@ -73,7 +73,7 @@ impl Timing {
     /// The same for one run under a name.
     pub(super) fn measure_run(self, programs: &Programs, run: Run<'_>, name: String) -> Rounds {
         let repeats = Contestant::ALL.map(|one| self.calibrate(programs, one, run));
-        let mut times = [const { Vec::new() }; 3];
+        let mut times = [const { Vec::new() }; COUNT];
         for _ in 0..self.rounds {
             for (index, contestant) in Contestant::ALL.into_iter().enumerate() {
                 let Some(repeat) = repeats[index] else { continue };

@@ -22,6 +22,7 @@ use settings::{Flavour, RECORDED, Remembering, memory_sizes};
 use crate::backend;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
+use crate::torch::{self, Torch};
 
 /// Which scripts to compare.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,10 @@ pub(crate) struct Seeds {
     pub(crate) through_interface: bool,
     /// The programs are those beside this one, and only random scripts are compared.
     pub(crate) is_laid_out: bool,
+    /// Recorded programs are left out.
+    pub(crate) is_random_only: bool,
+    /// The peer's version.
+    pub(crate) torch: Torch,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -65,7 +70,14 @@ impl Totals {
 
 impl Default for Seeds {
     fn default() -> Self {
-        Self { from: 1, count: 50, through_interface: false, is_laid_out: false }
+        Self {
+            from: 1,
+            count: 50,
+            through_interface: false,
+            is_laid_out: false,
+            is_random_only: false,
+            torch: torch::OLDEST,
+        }
     }
 }
 
@@ -80,16 +92,18 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     if seeds.is_laid_out {
         let jobs: Vec<Job> = seeds.jobs().collect();
         let folder = std::env::temp_dir().join("larder-parity");
-        return Ok(compare_all(&jobs, &Programs::beside()?, None, &folder)?.say());
+        return Ok(compare_all(&jobs, &Programs::beside(seeds.torch)?, None, &folder)?.say());
     }
     let target = target_folder(root);
-    let programs = Programs::build(root, cargo, &target)?;
-    let mut jobs: Vec<Job> = recordings(root).into_iter().map(Job::File).collect();
+    let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;
+    let recordings = if seeds.is_random_only { Vec::new() } else { recordings(root) };
+    let mut jobs: Vec<Job> = recordings.into_iter().map(Job::File).collect();
     jobs.extend(seeds.jobs());
-    let peer = Peer::new(&target);
+    let peer = Peer::of(&target, seeds.torch);
     let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
     let totals = compare_all(&jobs, &programs, backend.as_deref(), &target.join("judge"))?;
-    if backend.is_none() {
+    // Snapshots are shown by the viewer of the oldest, whoever made them.
+    if backend.is_none() && seeds.torch == torch::OLDEST && !seeds.is_random_only {
         println!("{}", viewer::check(&programs, &peer, root)?);
     }
     Ok(totals.say())

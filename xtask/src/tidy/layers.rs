@@ -17,9 +17,10 @@ struct Layer {
     never: &'static [&'static str],
 }
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 13] = [
     Layer { module: "types", group: 0, also: &[], never: &[] },
     Layer { module: "nearest", group: 0, also: &[], never: &[] },
+    Layer { module: "torch_version", group: 0, also: &[], never: &[] },
     Layer { module: "config", group: 1, also: &[], never: &[] },
     Layer { module: "policy", group: 1, also: &[], never: &[] },
     Layer { module: "device", group: 1, also: &[], never: &[] },
@@ -41,7 +42,7 @@ const LAYERS: [Layer; 12] = [
     Layer { module: "allocator", group: 4, also: &[], never: &[] },
 ];
 
-const ORDER: &str = "types, nearest; config, policy, device, source, sequence, out_of_memory, error; record; heap; allocator";
+const ORDER: &str = "types, nearest, torch_version; config, policy, device, source, sequence, out_of_memory, error; record; heap; allocator";
 
 impl Layer {
     fn named(module: &str) -> Option<&'static Self> {

@@ -14,7 +14,9 @@ use crate::error::{CaptureProblem, Error};
 use crate::heap::ids::BlockId;
 use crate::heap::private::Caller;
 use crate::heap::{Filter, Want};
-use crate::types::{CaptureId, NodeId, PoolId, StreamId};
+use crate::policy::{CaptureRule, ReclaimRule};
+use crate::record::history::History;
+use crate::types::{Addr, CaptureId, NodeId, PoolId, StreamId};
 
 /// How far the graphs of running captures were walked: for each stream the nodes that its next work
 /// comes after. They only ever become more, so no node is walked twice.
@@ -60,6 +62,7 @@ impl Allocator {
         let capture = shelf.ask(&*self.device, stream)?;
         let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
         shelf.sightings.mark(stream, id, thread::current().id());
+        shelf.marks += 1;
         Ok(())
     }
 
@@ -68,7 +71,8 @@ impl Allocator {
     pub fn mark_capture_end(&self, stream: StreamId) {
         let mut shelf = self.lock();
         shelf.sightings.unmark(stream);
-        if shelf.heap.policy().reclaim_at_scope_end {
+        shelf.marks = shelf.marks.saturating_sub(1);
+        if shelf.heap.policy().reclaim == ReclaimRule::ScopeEnd {
             // What cannot be asked for is tried again by the next malloc.
             let _ = shelf.record_deferred(&*self.device);
         }
@@ -114,11 +118,18 @@ impl Shelf {
         device: &dyn Device,
         stream: StreamId,
     ) -> Result<bool, Error> {
-        let diverted = self.heap.is_diverted();
-        if diverted && self.heap.policy().capture_is_by_stream {
-            return Ok(self.ask(device, stream)?.is_some());
+        if !self.heap.is_diverted() {
+            return Ok(false);
         }
-        Ok(diverted)
+        match self.heap.policy().capture {
+            CaptureRule::OpenScope => Ok(true),
+            CaptureRule::Marked if self.marks == 0 => Ok(false),
+            CaptureRule::Marked => {
+                let current = self.current_stream().unwrap_or(stream);
+                Ok(self.ask(device, current)?.is_some())
+            }
+            CaptureRule::OwnStream => Ok(self.ask(device, stream)?.is_some()),
+        }
     }
 
     /// Whether a call may be made about a stream that need not be the caller's: to wait for it, so
@@ -140,11 +151,17 @@ impl Shelf {
 
     /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is none.
     pub(super) fn is_any_captured(&mut self, device: &dyn Device) -> Result<bool, Error> {
-        let diverted = self.heap.is_diverted();
-        if !diverted || !self.heap.policy().capture_is_by_stream {
-            return Ok(diverted);
+        if !self.heap.is_diverted() {
+            return Ok(false);
         }
-        self.may_anybody_capture(device)
+        match (self.heap.policy().capture, self.current_stream()) {
+            (CaptureRule::OpenScope, _) => Ok(true),
+            (CaptureRule::Marked, Some(current)) => self.is_captured(device, current),
+            (CaptureRule::Marked, None) if self.marks == 0 => Ok(false),
+            (CaptureRule::Marked, None) | (CaptureRule::OwnStream, _) => {
+                self.may_anybody_capture(device)
+            }
+        }
     }
 
     /// Whether a capture may be on in any scope.
@@ -193,7 +210,8 @@ impl Shelf {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Want, Error> {
-        let by_stream = self.heap.policy().capture_is_by_stream;
+        let rule = self.heap.policy().capture;
+        let by_stream = rule == CaptureRule::OwnStream;
         let thread = thread::current().id();
         self.sightings.note_named(stream);
         let origins = self.sightings.origins(thread);
@@ -212,7 +230,12 @@ impl Shelf {
             }
         }
         if !is_idle {
-            if by_stream && own.is_none() {
+            let captured = match rule {
+                CaptureRule::OpenScope => true,
+                CaptureRule::Marked => self.is_captured(device, stream)?,
+                CaptureRule::OwnStream => own.is_some(),
+            };
+            if !captured {
                 self.poll_events(device)?;
             } else if reuses {
                 self.reclaim_in_capture(device, stream, own)?;
@@ -304,12 +327,18 @@ impl Shelf {
         if !self.heap.is_diverted() {
             return Ok(None);
         }
-        let (by_stream, reuse) =
-            (self.heap.policy().capture_is_by_stream, self.heap.config().capture_reuse);
-        if !by_stream && !reuse {
+        let (rule, reuse) = (self.heap.policy().capture, self.heap.config().capture_reuse);
+        let by_stream = rule == CaptureRule::OwnStream;
+        let streams = self.heap.streams_of(block);
+        // Whatever the streams of the block are about, the call is part of a capture.
+        let in_capture = match (rule, streams.first()) {
+            (CaptureRule::OpenScope, _) => true,
+            (CaptureRule::Marked, Some(&stream)) => self.is_captured(device, stream)?,
+            (CaptureRule::Marked, None) | (CaptureRule::OwnStream, _) => false,
+        };
+        if in_capture && !reuse {
             return Ok(Some(Deferral::default()));
         }
-        let streams = self.heap.streams_of(block);
         // What runs is not in the graph, so that the graph cannot show its end.
         let runs = by_stream && !self.heap.uses_outside_captures(block).is_empty();
         let mut deferral = Deferral::default();
@@ -319,7 +348,7 @@ impl Shelf {
             for &stream in &streams {
                 captures.push(self.ask(device, stream)?);
             }
-            if by_stream && captures.iter().all(Option::is_none) {
+            if !in_capture && captures.iter().all(Option::is_none) {
                 return Ok(None);
             }
             let first = captures.first().copied().flatten();
@@ -328,7 +357,7 @@ impl Shelf {
             let me = thread::current().id();
             deferral.capture = self.own_capture(device)?;
             let mut suspects = streams.iter().filter(|&&s| self.sightings.is_suspect(s, me));
-            if by_stream && deferral.capture.is_none() && suspects.next().is_none() {
+            if !in_capture && deferral.capture.is_none() && suspects.next().is_none() {
                 return Ok(None);
             }
             // The streams of its own capture are this thread's.
@@ -348,12 +377,30 @@ impl Shelf {
     /// Records the events of blocks whose free was put off by a capture, if they no longer have to
     /// be put off. Work of the capture itself is not waited for: it has not run.
     pub(super) fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        let deferred = self.heap.deferred();
+        self.record_those_deferred(device, self.heap.deferred())
+    }
+
+    /// The same for the blocks of one private pool.
+    pub(super) fn record_deferred_of(
+        &mut self,
+        device: &dyn Device,
+        pool: PoolId,
+    ) -> Result<(), Error> {
+        let mut deferred = self.heap.deferred();
+        deferred.retain(|&block| self.heap.pool_of(block) == Some(pool));
+        self.record_those_deferred(device, deferred)
+    }
+
+    fn record_those_deferred(
+        &mut self,
+        device: &dyn Device,
+        deferred: Vec<BlockId>,
+    ) -> Result<(), Error> {
         if deferred.is_empty() {
             return Ok(());
         }
         let diverted = self.heap.is_diverted();
-        let by_stream = self.heap.policy().capture_is_by_stream;
+        let by_stream = self.heap.policy().capture_is_by_stream();
         let (alone, me) = (self.is_alone(), thread::current().id());
         let mut asked = HashMap::new();
         if diverted && by_stream && alone && self.sightings.holds_any() {
@@ -419,9 +466,36 @@ impl Shelf {
         if !self.heap.is_diverted() {
             self.walks.passed.clear();
         }
-        if self.heap.policy().reclaim_at_scope_end {
-            let _ = self.record_deferred(device);
+        // What cannot be asked for is tried again by the next malloc.
+        let _ = match self.heap.policy().reclaim {
+            ReclaimRule::ScopeEnd => self.record_deferred(device),
+            ReclaimRule::PoolWithReuse if self.heap.config().capture_reuse => {
+                self.record_deferred_of(device, pool)
+            }
+            ReclaimRule::PoolWithReuse | ReclaimRule::NextMalloc => Ok(()),
+        };
+    }
+
+    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where that brings back the
+    /// pool's blocks whose free was put off, it does so when the block was found, and before it is handed out.
+    pub(super) fn take_lent(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+        lender: PoolId,
+    ) -> Option<Addr> {
+        let reuses = self.heap.config().capture_reuse;
+        if !reuses || self.heap.policy().reclaim != ReclaimRule::PoolWithReuse {
+            return self.heap.take_lent(want, lender);
         }
+        let found = self.heap.take_off_lent(want, lender);
+        // For what is freed here a context is gathered only where one is for any free.
+        let context = self.heap.herald_mut().listener().and_then(History::set_context_aside);
+        let _ = self.record_deferred_of(device, lender);
+        if let Some(history) = self.heap.herald_mut().listener() {
+            history.take_context_back(context);
+        }
+        found.map(|found| self.heap.hand_out_lent(&found))
     }
 }
 

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::run::Run;
+use crate::policy::Policy;
 use crate::record::caught;
 use crate::record::context::{Context, ContextHook};
 use crate::record::event::{Actions, Event, Level};
@@ -156,6 +157,8 @@ pub struct DeviceSnapshot {
     pub annotations: Vec<Annotation>,
     /// The settings in force.
     pub config: Config,
+    /// Who decides.
+    pub policy: Policy,
 }
 
 /// What stands beside the lock: all that is asked before it is taken.
@@ -389,10 +392,10 @@ impl Allocator {
         let runs = shelf.heap.runs(pool);
         let active_bytes = runs.iter().map(Run::active_bytes).sum();
         shelf.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
-        let config = shelf.heap.config().clone();
+        let (config, policy) = (shelf.heap.config().clone(), shelf.heap.policy().clone());
         drop(shelf);
         self.leave();
-        DeviceSnapshot { device: self.device_index(), runs, trace, annotations, config }
+        DeviceSnapshot { device: self.device_index(), runs, trace, annotations, config, policy }
     }
 
     /// The context in which a live block was allocated, if one was gathered.

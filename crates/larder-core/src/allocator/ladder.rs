@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
-use crate::policy::Policy;
 use crate::record::{Record, caught};
 use crate::types::Addr;
 
@@ -83,10 +82,12 @@ impl Allocator {
         let mut grown;
         (shelf, grown) = self.grow(shelf, want)?;
         // Pools that were told to lend to those in need do so.
-        if let Grown::NoRoom = grown
-            && let Some(addr) = shelf.heap.take_lent(want)
-        {
-            return Ok(addr);
+        if let Grown::NoRoom = grown {
+            for lender in shelf.heap.lenders_for(want) {
+                if let Some(addr) = shelf.take_lent(device, want, lender) {
+                    return Ok(addr);
+                }
+            }
         }
         // Where oversize blocks are not split, one of them may be given back for this request.
         if let Grown::NoRoom = grown {
@@ -193,6 +194,14 @@ impl Allocator {
                     return Ok(Grown::Served(shelf.heap.take_block(want, block)));
                 }
                 Expansion::NoRoom => return Ok(Grown::NoRoom),
+                // PyTorch finds out when it has them, which shows in the addresses of what comes next.
+                Expansion::TooFew { size_bytes } => {
+                    if let Some(span) = reserve(device, size_bytes)? {
+                        let given_back = device.unreserve(span);
+                        given_back.map_err(Error::device("give back addresses"))?;
+                    }
+                    return Ok(Grown::NoRoom);
+                }
                 Expansion::Reserve { size_bytes } => match reserve(device, size_bytes)? {
                     Some(span) => from = Some(shelf.heap.commit_reserve(want, span)),
                     None => return Ok(Grown::NoRoom),
@@ -266,7 +275,7 @@ impl Allocator {
             pieces: Pieces::default(),
             processes: self.device.processes(),
             expandable_segments: shelf.heap.config().expandable_segments,
-            own_settings: *shelf.heap.policy() != Policy::torch_2_11(),
+            own_settings: !shelf.heap.policy().is_stock(),
             rejected: false,
             captured: false,
             snapshot: None,

@@ -89,6 +89,8 @@ struct Shelf {
     sightings: Sightings,
     /// Says which stream a thread works on, if the program tells.
     current_stream: Option<CurrentStream>,
+    /// How many captures were marked and are not over.
+    marks: u32,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
     /// The clock of the history, if it is not the device's.
@@ -120,6 +122,7 @@ impl Allocator {
             walks: Walks::default(),
             sightings: Sightings::default(),
             current_stream: None,
+            marks: 0,
             pools_named: (0, 0),
             clock: None,
             exports: Exports::default(),
@@ -361,10 +364,19 @@ impl Allocator {
         self.lock().heap.config().clone()
     }
 
-    /// Changes settings while running, as PyTorch does. A text that cannot be read changes nothing.
+    /// Who decides.
+    pub fn policy(&self) -> Policy {
+        self.lock().heap.policy().clone()
+    }
+
+    /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the PyTorch of the policy
+    /// does not know, changes nothing.
     pub fn configure(&self, text: &str) -> Result<(), Error> {
         let mut shelf = self.lock();
         let config = shelf.heap.config().update(text)?;
+        if let Some(version) = shelf.heap.policy().torch {
+            config.check_known(version)?;
+        }
         let config = fit(config, shelf.heap.policy(), &*self.device);
         shelf.heap.set_config(config);
         Ok(())

@@ -274,7 +274,7 @@ impl Shelf {
         if !self.heap.is_diverted() {
             return Ok(false);
         }
-        if self.heap.policy().capture_is_by_stream {
+        if self.heap.policy().capture_is_by_stream() {
             return Ok(self.plan_deferral(device, block)?.is_some());
         }
         self.may_anybody_capture(device)

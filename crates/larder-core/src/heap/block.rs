@@ -3,6 +3,7 @@
 use std::ops::{Index, IndexMut};
 
 use crate::heap::ids::{BLOCKS_MAX, BlockId, LaneId, SegmentId, place_of};
+use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::types::{Addr, PoolKind, Span};
 
 /// What a block is. One state, not four flags: what cannot be is not expressible.
@@ -30,8 +31,9 @@ pub(crate) struct Block {
     pub(crate) size_bytes: u64,
     /// What the program asked for; the last value stays when the block is free.
     pub(crate) requested_bytes: u64,
-    /// The pool's count of searches when the block became free. Its age is measured from it.
-    pub(crate) free_since: u64,
+    /// What decides between free blocks of one size: the lower comes first. It rises with the address by one
+    /// for each unit, from wherever the policy lets the segment begin, or is a number that was drawn for it.
+    pub(crate) order: u64,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
     /// The free blocks before and behind it in its list, while it is in one.
@@ -77,6 +79,9 @@ pub(crate) struct Blocks {
     slots: Vec<Block>,
     /// The first spare slot; each names the next by `next`.
     spare: Option<BlockId>,
+    /// By slot, its pool's count of searches when a block became free: its age is measured from it. Nothing is
+    /// written here, and every age is zero, before searches are counted.
+    free_since: Vec<u64>,
 }
 
 impl Blocks {
@@ -85,7 +90,7 @@ impl Blocks {
             addr: Addr(0),
             size_bytes: u64::MAX,
             requested_bytes: 0,
-            free_since: 0,
+            order: 0,
             prev: None,
             next: None,
             shelf_prev: None,
@@ -100,7 +105,7 @@ impl Blocks {
             oversize: false,
             used_elsewhere: false,
         };
-        Blocks { slots: vec![nobody], spare: None }
+        Blocks { slots: vec![nobody], spare: None, free_since: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, block: Block) -> BlockId {
@@ -156,6 +161,19 @@ impl Blocks {
         &self.slots
     }
 
+    /// The pool's count of searches when the block became free.
+    pub(crate) fn free_since(&self, id: BlockId) -> u64 {
+        self.free_since.get(id.place()).copied().unwrap_or(0)
+    }
+
+    /// The block became free when its pool had counted so many searches.
+    pub(crate) fn set_free_since(&mut self, id: BlockId, searches: u64) {
+        if self.free_since.len() <= id.place() {
+            self.free_since.resize(self.slots.len(), 0);
+        }
+        self.free_since[id.place()] = searches;
+    }
+
     /// Forgets a block. Its slot is marked so that nothing mistakes it for a live one.
     pub(crate) fn remove(&mut self, id: BlockId) {
         let spare = self.spare.replace(id);
@@ -167,7 +185,7 @@ impl Blocks {
     #[cfg(test)]
     pub(crate) fn add_for_test(&mut self, addr: Addr, size_bytes: u64) -> BlockId {
         let filler = self.slots[0];
-        self.add(Block { addr, size_bytes, state: State::Free, ..filler })
+        self.add(Block { addr, size_bytes, order: addr.0, state: State::Free, ..filler })
     }
 
     /// How many blocks there are. Counted on demand: only checks ask.
@@ -204,6 +222,7 @@ pub(crate) fn split(
     debug_assert!(size_bytes > 0 && size_bytes < rest.size_bytes);
     rest.addr = rest.addr.offset(size_bytes);
     rest.size_bytes -= size_bytes;
+    rest.order += size_bytes / BLOCK_UNIT_BYTES;
     rest.prev = Some(id);
     rest.oversize = false;
     let next = rest.next;

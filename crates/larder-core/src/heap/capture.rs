@@ -12,7 +12,7 @@ impl Heap {
     /// use of a stream that it had others; where captures are told by the stream, a use that runs
     /// counts, whenever it was noted.
     pub(super) fn note_captured_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
-        let careful = self.policy.capture_is_by_stream;
+        let careful = self.policy.capture_is_by_stream();
         if captured {
             if !(careful && self.pending.uses(id).contains(&stream)) {
                 self.pending.add_captured_use(id, stream);

@@ -10,7 +10,7 @@ use crate::heap::pool::Pool;
 use crate::heap::segment::{Backing, Segment};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::record::stats::{ByPool, Stats};
-use crate::types::{Addr, PoolKind};
+use crate::types::PoolKind;
 
 /// Fails with a sentence unless the condition holds.
 macro_rules! ensure {
@@ -249,17 +249,18 @@ impl Heap {
         self.pools.check()?;
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
-            let mut last = (0, Addr(0));
+            let mut last = None;
             for id in lane.free_blocks(&self.blocks) {
                 let block = &self.blocks[id];
                 ensure!(
                     block.state == State::Free && block.lane == lane_id,
                     "{id:?} is indexed as free in {lane_id:?}"
                 );
-                let key = (block.size_bytes, block.addr);
+                let key = Some((block.size_bytes, block.order));
                 ensure!(last < key, "the free blocks of {lane_id:?} are out of order");
+                ensure!(self.is_order_right(block), "{id:?} has the order {}", block.order);
                 ensure!(
-                    block.free_since <= self.pools.pool(lane.pool).searches,
+                    self.blocks.free_since(id) <= self.pools.pool(lane.pool).searches,
                     "{id:?} was freed in the future"
                 );
                 last = key;

@@ -89,14 +89,16 @@ impl Heap {
             .map(|(id, segment)| {
                 let (first, lane) = (&self.blocks[segment.first], self.pools.lane(segment.lane));
                 let key = match first.state {
-                    State::Live | State::Waiting => (false, PoolKind::Small, StreamId(0), 0),
-                    _ => (true, lane.kind, lane.stream, first.size_bytes),
+                    State::Live | State::Waiting => {
+                        (false, PoolKind::Small, StreamId(0), 0, segment.span.addr.0)
+                    }
+                    _ => (true, lane.kind, lane.stream, first.size_bytes, first.order),
                 };
-                (key, segment.span.addr, id)
+                (key, id)
             })
             .collect();
-        segments.sort_unstable_by_key(|&(key, addr, _)| (key, addr));
-        segments.into_iter().map(|(_, _, id)| id).collect()
+        segments.sort_unstable();
+        segments.into_iter().map(|(_, id)| id).collect()
     }
 
     pub(super) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
@@ -250,6 +252,7 @@ impl Heap {
         let (expandable, was_split) = (block.expandable, block.is_split());
         if whole_bytes > size_bytes {
             let rest = self.blocks.split(id, size_bytes);
+            self.order_front(id, rest);
             self.shelve(rest);
         }
         if !expandable {

@@ -1,4 +1,5 @@
-//! The free blocks of one pool on one stream, in PyTorch's order: by size, then by address.
+//! The free blocks of one pool on one stream, in PyTorch's order: by size, then by address, or by what else the
+//! policy lets decide (`Block::order`).
 //!
 //! Sizes fall into bins, 64 to a power of two; a two-level bitmap says which bins hold anything,
 //! so the smallest block that fits is found with two counts of trailing zeros and a look into one
@@ -11,7 +12,6 @@ use crate::heap::block::{Block, Blocks, State};
 use crate::heap::ids::{BLOCKS_MAX, BlockId, place_of};
 use crate::heap::rows::{Entry, Rows};
 use crate::heap::size::BLOCK_UNIT_BYTES;
-use crate::types::Addr;
 
 const WORDS: usize = 64;
 const BINS_PER_WORD: usize = 64;
@@ -97,20 +97,20 @@ fn room_bytes(slots: &[Block], id: BlockId) -> u64 {
 }
 
 #[inline]
-fn key(block: &Block) -> (u64, Addr) {
-    (block.size_bytes, block.addr)
+fn key(block: &Block) -> (u64, u64) {
+    (block.size_bytes, block.order)
 }
 
 fn entry(slots: &[Block], id: BlockId) -> Entry {
-    let (size_bytes, addr) = key(&slots[id.place()]);
-    Entry { size_bytes, addr, id }
+    let (size_bytes, order) = key(&slots[id.place()]);
+    Entry { size_bytes, order, id }
 }
 
 /// Whether one block comes before another in order. With no branch on which of the two numbers
 /// decides.
 #[inline]
 fn is_before(one: &Block, other: &Block) -> bool {
-    let wide = |block: &Block| u128::from(block.size_bytes) << 64 | u128::from(block.addr.0);
+    let wide = |block: &Block| u128::from(block.size_bytes) << 64 | u128::from(block.order);
     wide(one) < wide(other)
 }
 
@@ -133,7 +133,7 @@ impl FreeIndex {
         size_of::<FreeIndex>() + rows + self.spare_rows.capacity() * size_of::<u32>()
     }
 
-    /// Takes out the smallest block of at least `size_bytes`; of several, the lowest. An expandable one is
+    /// Takes out the smallest block of at least `size_bytes`; of several, the first in order. An expandable one is
     /// passed over as `search_expandable` says.
     // Mostly it is the first of its bin, which is taken off a list with no look at what is before it.
     #[inline(always)]
@@ -223,7 +223,7 @@ impl FreeIndex {
         Some(spot)
     }
 
-    /// The smallest block of at least `size_bytes`; of several, the lowest.
+    /// The smallest block of at least `size_bytes`; of several, the first in order.
     pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
         let first = self.first_from(bin_of(size_bytes))?;
         self.find_behind(slots, first, size_bytes)
@@ -253,7 +253,7 @@ impl FreeIndex {
         size_bytes: u64,
     ) -> (Option<Spot>, u32) {
         if let Some(at) = held.rows() {
-            let found = self.rows[at].find((size_bytes, Addr(0)));
+            let found = self.rows[at].find((size_bytes, 0));
             let spot = found.map(|entry| Spot { id: entry.id, bin });
             return (spot.or_else(|| self.first_behind(bin)), 0);
         }
@@ -315,7 +315,7 @@ impl FreeIndex {
         self.first_behind(bin)
     }
 
-    /// Puts in a block. Its size and address must not change until it is taken out.
+    /// Puts in a block. Its size and order must not change until it is taken out.
     // Always inlined: the usual case is a few stores. A block that comes before all others of its bin
     // is put there with no branch on whether there are any.
     #[inline(always)]
@@ -471,7 +471,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::types::GIB;
+    use crate::types::{Addr, GIB};
 
     #[test]
     fn bins_never_fall_as_sizes_grow() {

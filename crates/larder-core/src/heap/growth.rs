@@ -29,6 +29,8 @@ pub(crate) enum Growth {
 pub(crate) enum Expansion {
     /// Reserve addresses for a new segment.
     Reserve { size_bytes: u64 },
+    /// Reserve addresses and give them back at once: they are too few for the request.
+    TooFew { size_bytes: u64 },
     /// Map pages.
     Map(MapPlan),
     /// The free block is large enough.
@@ -131,11 +133,12 @@ impl Heap {
     ) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
         let lane = self.lane_of(want);
+        let order = self.first_order(span.addr, self.segments.next_serial());
         let id = self.blocks.add(Block {
             addr: span.addr,
             size_bytes: span.size_bytes,
             requested_bytes: 0,
-            free_since: 0,
+            order,
             prev: None,
             next: None,
             shelf_prev: None,
@@ -159,8 +162,14 @@ impl Heap {
     pub(crate) fn plan_expansion(&self, want: &Want, from: Option<BlockId>) -> Expansion {
         let Some(start) = from.or_else(|| self.find_room(want)) else {
             let page_bytes = size::page_bytes(want.kind, &self.config);
-            let size_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes);
-            return Expansion::Reserve { size_bytes };
+            let size_bytes =
+                size::reserve_bytes(self.device_total_bytes, page_bytes, self.config.reserve);
+            let is_beyond = want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment;
+            return if is_beyond {
+                Expansion::TooFew { size_bytes }
+            } else {
+                Expansion::Reserve { size_bytes }
+            };
         };
         let block = &self.blocks[start];
         if block.state == State::Unmapped {
@@ -227,6 +236,7 @@ impl Heap {
         self.forget_unmapped(id);
         if span.size_bytes < self.blocks[id].size_bytes {
             let rest = self.blocks.split(id, span.size_bytes);
+            self.order_rest(rest);
             // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
             self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);

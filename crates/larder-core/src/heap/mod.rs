@@ -15,6 +15,7 @@ pub(crate) mod ids;
 pub mod lane_state;
 mod lift;
 mod name_table;
+mod order;
 mod pending;
 mod pieces;
 mod pool;
@@ -43,6 +44,7 @@ use crate::config::Config;
 use crate::heap::block::Blocks;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::lift::Lift;
+use crate::heap::order::Drawn;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{Lane, Pools};
 use crate::heap::private::Privates;
@@ -85,6 +87,7 @@ pub struct Heap {
     pending: Pending,
     herald: Herald,
     lift: Lift,
+    drawn: Drawn,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
     /// Bytes that the device is being asked for with the lock dropped.
@@ -99,8 +102,8 @@ pub struct Heap {
     /// The smallest rest for which a block is cut in two on the usual path: for a request of each kind, from
     /// a block of a fixed segment and of an expandable one.
     rest_min_bytes: [[u64; 2]; 2],
-    /// Whether requests are rounded plainly and nothing was unusual yet: what the usual path through
-    /// the heap may take for granted.
+    /// Whether requests are rounded plainly, nothing was unusual yet and blocks have no numbers: what the usual
+    /// path through the heap may take for granted.
     plain: bool,
     /// Whether the policy is tight; then all sizes share the lanes of the large pools.
     is_tight: bool,
@@ -110,7 +113,7 @@ pub struct Heap {
 impl Heap {
     /// An empty heap for a device of this much memory.
     pub fn new(config: Config, policy: Policy, device_total_bytes: u64) -> Heap {
-        let is_tight = policy.tight;
+        let (is_tight, drawn) = (policy.tight, Drawn::new(policy.tie_break));
         let mut heap = Heap {
             config,
             policy,
@@ -123,6 +126,7 @@ impl Heap {
             pending: Pending::default(),
             herald: Herald::default(),
             lift: Lift::NONE,
+            drawn,
             reserved_bytes: 0,
             asked_bytes: 0,
             split_limit_bytes: u64::MAX,
@@ -190,7 +194,7 @@ impl Heap {
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
         self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
-        self.plain = rounds_plainly && !self.was_unusual;
+        self.plain = rounds_plainly && !self.was_unusual && !self.drawn.is_on();
         let growing = self.config.expandable_segments;
         let by_segment = self.policy.split_by_segment_kind;
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {

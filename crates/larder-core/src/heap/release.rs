@@ -102,17 +102,17 @@ impl Heap {
         let searches = self.pools.pool(PoolIndex::LARGE).searches;
         // An expandable block is never whole as long as its segment has room to grow, so that
         // leaving them out changes no average.
-        let idle = self
-            .free_blocks(PoolIndex::LARGE)
-            .map(|id| &self.blocks[id])
-            .filter(|block| !block.is_split() && !block.expandable);
-        let age = |since: u64| searches - since;
+        let idle = self.free_blocks(PoolIndex::LARGE).filter(|&id| {
+            let block = &self.blocks[id];
+            !block.is_split() && !block.expandable
+        });
         let (mut total_age, mut count) = (0, 0_u64);
         let mut left = Vec::new();
-        for block in idle {
-            total_age += age(block.free_since);
+        for id in idle {
+            let (block, age) = (&self.blocks[id], searches - self.blocks.free_since(id));
+            total_age += age;
             count += 1;
-            left.push((block.segment, age(block.free_since), block.size_bytes));
+            left.push((block.segment, age, block.size_bytes));
         }
         let (mut plan, mut found_bytes) = (Vec::new(), 0);
         while found_bytes < target_bytes && count > 0 {
@@ -253,11 +253,13 @@ impl Heap {
         if block.addr < span.addr {
             let head = id;
             id = self.blocks.split(head, span.addr.0 - block.addr.0);
+            self.order_front(head, id);
             self.blocks[head].requested_bytes = 0;
             self.shelve(head);
         }
         if span.end() < block.end() {
             let tail = self.blocks.split(id, span.size_bytes);
+            self.order_rest(tail);
             self.blocks[tail].requested_bytes = 0;
             self.shelve(tail);
         }

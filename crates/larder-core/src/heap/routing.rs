@@ -9,6 +9,12 @@ use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind};
 
+/// A block of a pool that lends, on its way to a request.
+pub(crate) struct Lent {
+    block: BlockId,
+    want: Want,
+}
+
 impl Heap {
     /// Whether any scope is open. A capture runs inside one, so that where none is open nothing
     /// needs to be known of captures.
@@ -27,20 +33,38 @@ impl Heap {
         }
     }
 
-    /// Serves a request of the default pools with a free block of a pool that lends to those in
-    /// need. The block stays a block of that pool.
-    pub(crate) fn take_lent(&mut self, want: &Want) -> Option<Addr> {
+    /// The private pools that may lend to a request, in the order in which they are asked.
+    pub(crate) fn lenders_for(&self, want: &Want) -> Vec<PoolId> {
         if self.pools.pool(want.pool).owner.is_some() {
-            return None;
+            return Vec::new();
         }
-        let lenders = self.privates.lenders.iter().filter_map(|id| self.privates.get(id));
-        let lenders = lenders.filter(|private| !private.is_released());
-        let pools: Vec<PoolIndex> = lenders.map(|private| private.pool(want.kind)).collect();
-        pools.into_iter().find_map(|pool| {
-            // A lent block must not be one that can grow.
-            let want = Want { expandable: false, ..self.want_from(want, pool) };
-            self.take_again(&want)
-        })
+        let is_open = |id: &PoolId| self.privates.get(*id).is_some_and(|p| !p.is_released());
+        self.privates.lenders.iter().filter(is_open).collect()
+    }
+
+    /// Serves a request of the default pools with a free block of a pool that lends to those in need. The block
+    /// stays a block of that pool.
+    pub(crate) fn take_lent(&mut self, want: &Want, lender: PoolId) -> Option<Addr> {
+        let want = self.want_lent(want, lender)?;
+        self.take_again(&want)
+    }
+
+    /// The same request to a pool that lends. A lent block must not be one that can grow.
+    fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
+        let pool = self.privates.get(lender)?.pool(want.kind);
+        Some(Want { expandable: false, ..self.want_from(want, pool) })
+    }
+
+    /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is next.
+    pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
+        let want = self.want_lent(want, lender)?;
+        let block = self.take_off(&want)?;
+        Some(Lent { block, want })
+    }
+
+    /// Hands out what was taken off.
+    pub(crate) fn hand_out_lent(&mut self, lent: &Lent) -> Addr {
+        self.hand_out::<false>(lent.block, &lent.want)
     }
 
     /// Makes a private pool, or adds a use of it.
@@ -156,6 +180,12 @@ impl Heap {
         private.uses = private.uses.checked_sub(1).ok_or(PoolProblem::Released)?;
         if private.is_released() {
             self.privates.released.add(id);
+            if self.policy.no_split_goes_with_pool {
+                self.privates.unsplit.remove(&id);
+                for pool in self.privates.parts(id) {
+                    self.pools.pool_mut(pool).no_split = false;
+                }
+            }
         }
         Ok(())
     }
@@ -213,7 +243,8 @@ impl Heap {
         Ok(())
     }
 
-    /// The pool's blocks are never split from now on, nor are those of a later pool of its name.
+    /// The pool's blocks are never split from now on, nor, unless the policy lets the mark go with the pool, are
+    /// those of a later pool of its name.
     pub(crate) fn set_no_split(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         let is_bound = self.privates.symmetric.get(&id).is_some_and(Symmetric::has_begun);
         if is_bound {

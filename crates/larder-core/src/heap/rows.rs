@@ -2,7 +2,6 @@
 //! never moves more than a row.
 
 use crate::heap::ids::BlockId;
-use crate::types::Addr;
 
 /// The most entries of a row.
 const ROW_MAX: usize = 64;
@@ -13,13 +12,13 @@ const ROWS_FEW: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) size_bytes: u64,
-    pub(crate) addr: Addr,
+    pub(crate) order: u64,
     pub(crate) id: BlockId,
 }
 
 impl Entry {
-    fn key(&self) -> (u64, Addr) {
-        (self.size_bytes, self.addr)
+    fn key(&self) -> (u64, u64) {
+        (self.size_bytes, self.order)
     }
 }
 
@@ -28,7 +27,7 @@ impl Entry {
 /// has to move for it. No row is empty, but for the last one that is left.
 #[derive(Clone, Debug)]
 pub(crate) struct Rows {
-    heads: Vec<(u64, Addr)>,
+    heads: Vec<(u64, u64)>,
     list: Vec<Vec<Entry>>,
     len: usize,
     /// Rows that fell empty, kept so that growing again allocates nothing.
@@ -36,7 +35,7 @@ pub(crate) struct Rows {
 }
 
 /// How many entries of a row are not before the key. They stand first in it.
-fn count_from(row: &[Entry], key: (u64, Addr)) -> usize {
+fn count_from(row: &[Entry], key: (u64, u64)) -> usize {
     // Most often it is all of them: the key is small, or looked for in a bin of one size.
     match row.last() {
         Some(last) if last.key() < key => row.partition_point(|entry| entry.key() >= key),
@@ -61,20 +60,20 @@ impl Rows {
     pub(crate) fn held_bytes(&self) -> usize {
         let entries = self.list.iter().chain(&self.spare).map(Vec::capacity).sum::<usize>();
         let rows = self.list.capacity() + self.spare.capacity();
-        let heads = self.heads.capacity() * size_of::<(u64, Addr)>();
+        let heads = self.heads.capacity() * size_of::<(u64, u64)>();
         size_of::<Rows>() + entries * size_of::<Entry>() + rows * size_of::<Vec<Entry>>() + heads
     }
 
     /// The first entry not before the key.
-    pub(crate) fn find(&self, key: (u64, Addr)) -> Option<Entry> {
+    pub(crate) fn find(&self, key: (u64, u64)) -> Option<Entry> {
         let row = self.list.get(self.row_of(key))?;
         let at = count_from(row, key).checked_sub(1)?;
         Some(row[at])
     }
 
     /// The entry behind the one with this key, in order.
-    pub(crate) fn next(&self, (size_bytes, addr): (u64, Addr)) -> Option<Entry> {
-        self.find((size_bytes, Addr(addr.0 + 1)))
+    pub(crate) fn next(&self, (size_bytes, order): (u64, u64)) -> Option<Entry> {
+        self.find((size_bytes, order + 1))
     }
 
     /// The first entry of all.
@@ -120,7 +119,7 @@ impl Rows {
     }
 
     /// Takes out the entry with this key, which must be there.
-    pub(crate) fn remove(&mut self, key: (u64, Addr)) {
+    pub(crate) fn remove(&mut self, key: (u64, u64)) {
         // Mostly it is the first, and not the only one of its row.
         if let Some(row) = self.list.last_mut()
             && row.len() > 1
@@ -134,7 +133,7 @@ impl Rows {
     }
 
     #[inline(never)]
-    fn remove_from(&mut self, key: (u64, Addr)) {
+    fn remove_from(&mut self, key: (u64, u64)) {
         let row = self.row_of(key);
         let entries = &mut self.list[row];
         let at = count_from(entries, key).checked_sub(1).expect("a free block is indexed");
@@ -150,7 +149,7 @@ impl Rows {
     }
 
     /// The lowest row whose head is not before the key; the first row if there is none.
-    fn row_of(&self, key: (u64, Addr)) -> usize {
+    fn row_of(&self, key: (u64, u64)) -> usize {
         self.heads.partition_point(|&head| head >= key).saturating_sub(1)
     }
 

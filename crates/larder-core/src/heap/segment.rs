@@ -230,6 +230,11 @@ impl Segments {
         Segments { slots, spare, cover, len, expandable_count: 0, given: 0, fine_below_bytes }
     }
 
+    /// The number of the next segment.
+    pub(crate) fn next_serial(&self) -> u64 {
+        self.given
+    }
+
     /// Adds a segment whose first block will be `first`.
     pub(crate) fn add(
         &mut self,

@@ -53,8 +53,8 @@ impl Heap {
     #[allow(clippy::inline_always)]
     pub(super) fn start_age<const PLAIN: bool>(&mut self, id: BlockId) {
         if !PLAIN && self.was_unusual {
-            let block = &mut self.blocks[id];
-            block.free_since = self.pools.pool(self.pools.lane(block.lane).pool).searches;
+            let lane = self.pools.lane(self.blocks[id].lane);
+            self.blocks.set_free_since(id, self.pools.pool(lane.pool).searches);
         }
     }
 
@@ -67,7 +67,7 @@ impl Heap {
         let block = &mut slots[id.place()];
         block.state = State::Free;
         let &mut Block { addr, size_bytes, requested_bytes, expandable, kind, .. } = block;
-        let (prev, next, lane_id) = (block.prev, block.next, block.lane);
+        let (prev, next, lane_id, order) = (block.prev, block.next, block.lane, block.order);
         let lane = self.pools.lane_mut(lane_id);
         let freed = Place { kind, stream: lane.stream, addr, size_bytes };
         lane.frees += 1;
@@ -91,6 +91,9 @@ impl Heap {
             merged_blocks += 1;
             whole = prev;
         }
+        if !PLAIN && self.drawn.is_on() {
+            slots[whole.place()].order = order;
+        }
         free.insert(slots, whole);
         let block = &mut slots[whole.place()];
         block.requested_bytes = requested_bytes;
@@ -105,6 +108,7 @@ impl Heap {
         let unmapped = |id: &BlockId| self.blocks[*id].state == State::Unmapped;
         let block = &self.blocks[id];
         let (prev, next) = (block.prev.filter(unmapped), block.next.filter(unmapped));
+        let order = block.order;
         if let Some(next) = next {
             self.forget_unmapped(next);
             self.blocks.join(id, next);
@@ -113,7 +117,11 @@ impl Heap {
             self.forget_unmapped(prev);
             self.blocks.join(prev, id);
         }
-        prev.unwrap_or(id)
+        let whole = prev.unwrap_or(id);
+        if self.drawn.is_on() {
+            self.blocks[whole].order = order;
+        }
+        whole
     }
 
     /// Takes an unmapped block out of its lane's map of holes.

@@ -1,6 +1,6 @@
 //! Sizes: rounding, small or large, what to ask of the device, when to split. Pure functions.
 
-use crate::config::{Config, division_class};
+use crate::config::{Config, Reserve, division_class};
 use crate::types::{MIB, PoolKind};
 
 /// The unit of all blocks: every size and address is a multiple of it.
@@ -76,9 +76,11 @@ pub fn page_bytes(kind: PoolKind, config: &Config) -> u64 {
 }
 
 /// How much address space an expandable segment reserves: an eighth more than the device has, so
-/// that pages can be taken from its front and put to its end.
-pub fn reserve_bytes(device_total_bytes: u64, page_bytes: u64) -> u64 {
-    (device_total_bytes + device_total_bytes / 8).next_multiple_of(page_bytes)
+/// that pages can be taken from its front and put to its end; or less, if the settings say so.
+pub fn reserve_bytes(device_total_bytes: u64, page_bytes: u64, reserve: Option<Reserve>) -> u64 {
+    let most_bytes = device_total_bytes + device_total_bytes / 8;
+    let wanted_bytes = reserve.map_or(most_bytes, |reserve| reserve.bytes(device_total_bytes));
+    wanted_bytes.clamp(1, most_bytes).next_multiple_of(page_bytes)
 }
 
 /// Whether a block that is `remainder_bytes` larger than the request is cut in two. Pieces of
@@ -180,6 +182,8 @@ mod tests {
 
     #[test]
     fn expandable_segments_reserve_nine_eighths() {
-        assert_eq!(reserve_bytes(80 * MIB, 20 * MIB), 100 * MIB);
+        assert_eq!(reserve_bytes(80 * MIB, 20 * MIB, None), 100 * MIB);
+        let part = |part| reserve_bytes(80 * MIB, 20 * MIB, Some(Reserve::Fraction(part)));
+        assert_eq!([0.01, 0.5, 2.0].map(part), [20 * MIB, 40 * MIB, 100 * MIB]);
     }
 }

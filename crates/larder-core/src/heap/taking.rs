@@ -202,11 +202,17 @@ impl Heap {
         } else {
             cut_for(want, block, by_segment, limit_bytes)
         };
-        let rest = cut.splits.then(|| {
+        // No closure: it would name the heap, and would not be inlined.
+        let rest = if cut.splits {
             let rest = split(slots, spare, id, cut.size_bytes);
+            if !PLAIN {
+                self.drawn.cut_front(slots, id, rest);
+            }
             free.insert(slots, rest);
-            rest
-        });
+            Some(rest)
+        } else {
+            None
+        };
         let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
         if let Some(rest) = rest {
             self.start_age::<PLAIN>(rest);
@@ -219,6 +225,14 @@ impl Heap {
             self.note_step(want, taken.id);
         }
         Some(taken.addr)
+    }
+
+    /// Takes the block that a request gets out of the index, so that it merges with nobody until it is handed out.
+    pub(super) fn take_off(&mut self, want: &Want) -> Option<BlockId> {
+        let want = self.begin_search(want);
+        let id = self.take_off_with_care(&want)?;
+        self.blocks[id].state = State::Live;
+        Some(id)
     }
 
     /// Takes the block that a request gets out of the index, if the split limit lets it have one.
@@ -261,6 +275,7 @@ impl Heap {
         let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
         if cut.splits {
             let rest = self.blocks.split(id, cut.size_bytes);
+            self.order_front(id, rest);
             self.shelve(rest);
         }
         let (slots, _) = self.blocks.parts();

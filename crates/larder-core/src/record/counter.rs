@@ -24,3 +24,25 @@ pub struct ByPool {
     /// Over the large pools.
     pub large_pool: Counter,
 }
+
+impl Counter {
+    /// Each of its values, by a name that begins with this one, in the order of names.
+    pub fn entries(&self, name: &str) -> [(String, i64); 4] {
+        [
+            (format!("{name}.allocated"), self.allocated),
+            (format!("{name}.current"), self.current),
+            (format!("{name}.freed"), self.freed),
+            (format!("{name}.peak"), self.peak),
+        ]
+    }
+}
+
+impl ByPool {
+    /// Each of its values, by a name that begins with this one, in the order of names.
+    pub fn entries(&self, name: &str) -> Vec<(String, i64)> {
+        let all = self.all.entries(&format!("{name}.all"));
+        let large = self.large_pool.entries(&format!("{name}.large_pool"));
+        let small = self.small_pool.entries(&format!("{name}.small_pool"));
+        [all, large, small].concat()
+    }
+}

@@ -60,19 +60,11 @@ impl Stats {
             ("segment", &self.segment),
         ];
         let mut entries = Vec::with_capacity(128);
-        let mut push = |name: &str, counter: &Counter| {
-            entries.push((format!("{name}.allocated"), counter.allocated));
-            entries.push((format!("{name}.current"), counter.current));
-            entries.push((format!("{name}.freed"), counter.freed));
-            entries.push((format!("{name}.peak"), counter.peak));
-        };
         for (name, family) in by_pool {
-            push(&format!("{name}.all"), &family.all);
-            push(&format!("{name}.large_pool"), &family.large_pool);
-            push(&format!("{name}.small_pool"), &family.small_pool);
+            entries.extend(family.entries(name));
         }
-        push("oversize_allocations", &self.oversize_allocations);
-        push("oversize_segments", &self.oversize_segments);
+        entries.extend(self.oversize_allocations.entries("oversize_allocations"));
+        entries.extend(self.oversize_segments.entries("oversize_segments"));
         let plain = [
             ("num_alloc_retries", self.num_alloc_retries),
             ("num_device_alloc", self.num_device_alloc),

@@ -112,6 +112,11 @@ impl Generator {
         for few in inside.chunks(super::DEFERRED_MAX as usize) {
             let Some(index) = index else { break };
             self.open_scope(index, Route::All);
+            if self.options.captures_are_marked {
+                self.pools[index].captures = Some(0);
+                self.captured.push(0);
+                self.ops.push(Op::CaptureBegin { stream: 0 });
+            }
             self.free_these(few);
             self.end_routing(index);
             self.poll();

@@ -50,6 +50,9 @@ pub struct GenerateOptions {
     /// against whatever is recorded in that place next. Few such blocks wait for the end of a scope at
     /// a time, because PyTorch takes them back in the order of a hash table.
     pub uses_stay_apart: bool,
+    /// Whether only a graph capture is one, as since PyTorch 2.13, and not any open scope: what the uses of a block
+    /// stay apart by.
+    pub captures_are_marked: bool,
     /// Probability of doing something about pools, if there are any.
     pub pool_probability: f64,
     /// Whether all that is still live is freed at the end.
@@ -74,6 +77,7 @@ impl Default for GenerateOptions {
             graphs: false,
             lending: false,
             uses_stay_apart: false,
+            captures_are_marked: false,
             pool_probability: 0.03,
             free_all_at_end: false,
         }
@@ -255,7 +259,7 @@ impl Generator {
     }
 
     fn alloc_on(&mut self, size_bytes: u64, stream: u32) {
-        if self.scopes.is_empty() {
+        if !self.is_inside() {
             self.deferred = 0;
         }
         let id = self.id_next;
@@ -282,13 +286,22 @@ impl Generator {
         }
     }
 
+    /// Whether the allocator is taken to be inside of a capture.
+    fn is_inside(&self) -> bool {
+        if self.options.captures_are_marked {
+            !self.captured.is_empty()
+        } else {
+            !self.scopes.is_empty()
+        }
+    }
+
     /// Whether the block may be freed here.
     fn may_free(&self, live: &Live) -> bool {
         let GenerateOptions { uses_stay_apart, graphs, .. } = self.options;
         if !uses_stay_apart || !live.is_used() {
             return true;
         }
-        if self.scopes.is_empty() {
+        if !self.is_inside() {
             return !live.used_inside;
         }
         !(graphs && live.used_outside) && self.deferred < DEFERRED_MAX
@@ -299,7 +312,7 @@ impl Generator {
         for block in blocks {
             self.live.retain(|live| live.id != block.id);
             self.live_bytes -= block.size_bytes;
-            self.deferred += u32::from(block.is_used() && !self.scopes.is_empty());
+            self.deferred += u32::from(block.is_used() && self.is_inside());
             self.ops.push(Op::Free { id: block.id });
         }
     }
@@ -334,7 +347,7 @@ impl Generator {
         let id = self.live[index].id;
         let strays = !self.in_graph() || self.random.chance(0.2);
         let stream = if strays { self.any_stream() } else { self.captured_stream() };
-        let inside = !self.scopes.is_empty();
+        let inside = self.is_inside();
         let live = &mut self.live[index];
         if self.options.uses_stay_apart && self.options.graphs {
             let other_side = if inside { live.used_outside } else { live.used_inside };

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use larder_core::policy::CaptureRule;
 use larder_core::types::{Bytes, GIB, MIB};
 use larder_core::{Config, Policy};
 
@@ -171,9 +172,13 @@ impl Plan {
         }
     }
 
-    /// The same plan under another policy.
+    /// The same plan under another policy. Nobody marks captures here: where a capture is one that was marked, any
+    /// open scope is one.
     #[must_use]
-    pub fn under(mut self, policy: Policy) -> Plan {
+    pub fn under(mut self, mut policy: Policy) -> Plan {
+        if policy.capture == CaptureRule::Marked {
+            policy.capture = CaptureRule::OpenScope;
+        }
         if policy.tight {
             let mut random = Random::new(self.seed ^ 0x07a6_17e5);
             self.habits = Habits {

@@ -108,7 +108,7 @@ impl<'a> Run<'a> {
             oversize_is_remembered: plan.policy.oversize_is_remembered,
             calls_work,
             pages_go: calls_work || !plan.trouble.stubborn,
-            capture_is_by_stream: plan.policy.capture_is_by_stream,
+            capture_is_by_stream: plan.policy.capture_is_by_stream(),
             tight: plan.policy.tight,
         });
         let source = Arc::new(DeviceSource::new(own.clone()));
@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
     fn record(&mut self, id: u64, stream: StreamId) -> Result<(), String> {
         let Some(&addr) = self.addresses.get(&id) else { return Ok(()) };
         let captured = !self.open_pools.is_empty()
-            && (!self.plan.policy.capture_is_by_stream || self.device.is_captured(stream));
+            && (!self.plan.policy.capture_is_by_stream() || self.device.is_captured(stream));
         let recorded = self.allocator.record_stream(addr, stream);
         if recorded.is_err() {
             return self.tolerate(recorded);

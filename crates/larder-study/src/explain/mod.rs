@@ -84,8 +84,8 @@ pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, Rep
         Ok::<_, ReplayError>(Unlike::of(facts, &outcome).is_none())
     };
     // What did not run out of memory tells nothing of who decided.
-    if facts.ooms > 0 && !is_alike(Policy::torch_2_11())? && is_alike(Policy::default())? {
+    if facts.ooms > 0 && !is_alike(workload.stock())? && is_alike(Policy::default())? {
         return Ok(Policy::default());
     }
-    Ok(Policy::torch_2_11())
+    Ok(workload.stock())
 }

@@ -246,7 +246,7 @@ fn settings_ideas(setup: &Setup) -> Vec<Idea> {
     if !config.expandable_segments {
         add(Family::Expandable, with(expandable), expandable);
     }
-    if setup.policy != Policy::torch_2_11() && !setup.policy.tight {
+    if !setup.policy.is_stock() && !setup.policy.tight {
         let fine = "expandable_segments:True,page_size_mb:2";
         add(Family::FinePages, with_entry(&with(expandable), "page_size_mb:2"), fine);
     }
@@ -281,9 +281,9 @@ fn has_key(conf: &str, key: &str) -> bool {
 }
 
 fn policy_ideas(setup: &Setup) -> Vec<Idea> {
-    let others = all_policies().into_iter().filter(|policy| *policy != setup.policy);
+    let others = all_policies(Policy::torch()).into_iter().filter(|policy| *policy != setup.policy);
     // Whoever runs Larder already does not go back for memory's sake.
-    let others = others.filter(|policy| *policy != Policy::torch_2_11());
+    let others = others.filter(|policy| !policy.is_stock());
     let ideas = others.map(|policy| Idea {
         family: if policy.tight { Family::Tight } else { Family::Policy },
         words: format!("Larder's policy {}", policy.name),

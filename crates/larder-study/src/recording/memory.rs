@@ -130,7 +130,9 @@ impl Requests {
                 | Action::SegmentMap
                 | Action::SegmentUnmap
                 | Action::FreeCompleted => {}
-                Action::FreeRequested | Action::Snapshot | Action::Other => next = None,
+                Action::FreeRequested | Action::Snapshot | Action::Annotate | Action::Other => {
+                    next = None;
+                }
             }
             requests[index] = next;
         }

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::HashMap;
 
+use larder_core::TorchVersion;
 use larder_core::types::Span;
 use larder_sim::script::{Op, Route};
 
@@ -69,6 +70,8 @@ pub struct Recording {
     pub memory: Option<RecordedMemory>,
     /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
     pub conf: Option<String>,
+    /// The PyTorch that made the recording, as far as its keys tell.
+    pub torch: Option<TorchVersion>,
     /// How many entries have an action that is not known. They are not replayed.
     pub unknown_entries: u64,
     /// Where the trace tells of each allocation, in the order of their IDs, which begin at 0.
@@ -104,6 +107,7 @@ impl Recording {
         let flushes = Flushes::of(snapshot, device, trace, &old);
         let mut writer = Writer::new(places, &old, trace, flushes);
         writer.recording.conf.clone_from(&snapshot.allocator_conf);
+        writer.recording.torch = snapshot.torch_version();
         for block in &old {
             writer.old_block(block);
         }
@@ -264,7 +268,8 @@ impl<'a> Writer<'a> {
             | Action::SegmentAlloc
             | Action::SegmentMap
             | Action::SegmentUnmap
-            | Action::Snapshot => {}
+            | Action::Snapshot
+            | Action::Annotate => {}
         }
     }
 

@@ -93,6 +93,7 @@ impl<'a> Shadow<'a> {
             | Action::FreeCompleted
             | Action::Snapshot
             | Action::OutOfMemory
+            | Action::Annotate
             | Action::Other => {}
         }
     }

@@ -42,7 +42,7 @@ impl Run<'_> {
 
     /// Whether it has settings of Larder's own, but stock PyTorch's policy, under which nobody has them.
     fn is_foreign(&self) -> bool {
-        *self.policy == Policy::torch_2_11() && !own_keys(&self.row.conf).is_empty()
+        self.policy.is_stock() && !own_keys(&self.row.conf).is_empty()
     }
 
     fn reserved_bytes(&self) -> i64 {
@@ -158,7 +158,7 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
 
 fn some_ran(best: Run<'_>, commands: &Commands) -> String {
     let whole = match (best.row.is_recorded, best.variables()) {
-        (true, _) if *best.policy == Policy::torch_2_11() => {
+        (true, _) if best.policy.is_stock() => {
             "so the settings that it was recorded with need least".to_owned()
         }
         (_, None) => "so the default settings need least".to_owned(),

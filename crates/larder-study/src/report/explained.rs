@@ -391,11 +391,7 @@ fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
                 policy.name,
                 quoted(conf)
             );
-            let program = if *policy == larder_core::Policy::torch_2_11() {
-                "your program"
-            } else {
-                "`python -m larder`"
-            };
+            let program = if policy.is_stock() { "your program" } else { "`python -m larder`" };
             match line(policy, conf) {
                 Some(line) => {
                     format!("So: with {words} it runs; {proof}. Start {program} with\n\n  {line}")

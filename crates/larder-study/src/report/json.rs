@@ -1,5 +1,6 @@
 //! The output of `--json`: flat objects with the keys that PyTorch users know.
 
+use larder_core::TorchVersion;
 use serde_json::{Map, Value, json};
 
 use crate::bench::Measured;
@@ -18,6 +19,7 @@ pub fn outcome(workload: &Workload, outcome: &Outcome) -> Value {
     for (key, value) in outcome.stats.entries() {
         object.insert(key, value.into());
     }
+    later_statistics(outcome, &mut object);
     object.insert("max_split_size".into(), outcome.max_split_bytes.into());
     object.insert("ooms".into(), outcome.ooms.into());
     object.insert("device.used".into(), outcome.used_bytes.into());
@@ -41,6 +43,23 @@ pub fn outcome(workload: &Workload, outcome: &Outcome) -> Value {
         object.insert("passes".into(), outcome.passes.iter().map(pass).collect());
     }
     Value::Object(object)
+}
+
+/// What PyTorch counts since 2.12 and 2.13; of an older one it would be a key that it does not have.
+fn later_statistics(outcome: &Outcome, object: &mut Map<String, Value>) {
+    let counts_since = |since| outcome.torch.is_none_or(|version| version >= since);
+    if counts_since(TorchVersion::V2_12) {
+        object.insert("num_oom_rejections".into(), outcome.stats.num_oom_rejections.into());
+    }
+    if !counts_since(TorchVersion::V2_13) {
+        return;
+    }
+    for (pool, reserved) in &outcome.reserved_by_pool {
+        let name = format!("reserved_bytes_by_private_pools.{}_{}", pool.0, pool.1);
+        for (key, value) in reserved.entries(&name) {
+            object.insert(key, value.into());
+        }
+    }
 }
 
 fn pass(pass: &Pass) -> Value {

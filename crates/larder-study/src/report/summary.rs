@@ -162,7 +162,7 @@ enum Whose {
 
 fn whose(policy: &Policy) -> Whose {
     match policy {
-        policy if *policy == Policy::torch_2_11() => Whose::Torch,
+        policy if policy.is_stock() => Whose::Torch,
         policy if policy.tight => Whose::Tight,
         _ => Whose::Larder,
     }

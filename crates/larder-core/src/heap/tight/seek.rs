@@ -202,7 +202,7 @@ impl Heap {
             let more_bytes = plan.span.size_bytes;
             return (Move::Map(plan), more_bytes);
         }
-        let reserve_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes);
+        let reserve_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes, None);
         let more_bytes = size_bytes.next_multiple_of(page_bytes);
         (Move::Reserve { page_bytes, size_bytes: reserve_bytes }, more_bytes)
     }

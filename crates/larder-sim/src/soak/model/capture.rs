@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_core::device::Device;
+use larder_core::policy::ReclaimRule;
 use larder_core::types::{Addr, CaptureId, NodeId, StreamId};
 
 use super::segment::State;
@@ -24,7 +25,7 @@ impl Model {
 
     /// Whether what is done for the stream is done in a capture.
     pub(super) fn is_captured(&self, stream: StreamId) -> bool {
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         !self.scopes.is_empty() && (!by_stream || self.capture_of(stream).is_some())
     }
 
@@ -35,7 +36,7 @@ impl Model {
 
     /// Whether any stream is captured that a scope names or that a call named since one is open.
     pub(super) fn is_any_captured(&self) -> bool {
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         let named = |scope: &super::Scope| match scope.route {
             Route::All => false,
             Route::Stream(stream) | Route::Capture(stream) => {
@@ -60,7 +61,7 @@ impl Model {
     pub(in crate::soak) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
         let captured = self.is_captured(stream);
         self.note_named(stream);
-        let careful = self.policy.capture_is_by_stream;
+        let careful = self.policy.capture_is_by_stream();
         let (at, block_at) = self.find(addr.0);
         let segment = &mut self.segments[at];
         if segment.stream == stream {
@@ -98,7 +99,7 @@ impl Model {
             return None;
         }
         let captures: BTreeSet<_> = streams.iter().map(|&s| self.capture_of(s)).collect();
-        let by_stream = self.policy.capture_is_by_stream;
+        let by_stream = self.policy.capture_is_by_stream();
         if by_stream && captures.iter().all(Option::is_none) {
             return None;
         }
@@ -142,13 +143,29 @@ impl Model {
         }
     }
 
+    /// A scope of a pool was closed where that brings back the pool's blocks.
+    pub(super) fn reclaim_pool(&mut self, pool: u32) {
+        if self.config.capture_reuse && self.policy.reclaim == ReclaimRule::PoolWithReuse {
+            self.record_deferred_of(Some(pool));
+        }
+    }
+
     /// Blocks that no longer have to be put off wait for what runs.
     pub(super) fn record_deferred(&mut self) {
+        self.record_deferred_of(None);
+    }
+
+    /// The same for one pool, if one is named.
+    fn record_deferred_of(&mut self, pool: Option<u32>) {
         for deferred in std::mem::take(&mut self.deferred) {
             let spot = self.find(deferred.addr);
+            if pool.is_some() && self.segments[spot.0].pool != pool {
+                self.deferred.push(deferred);
+                continue;
+            }
             debug_assert_eq!(self.block(spot).state, State::Waiting(0));
             let captured = self.streams_of(spot).iter().any(|&s| self.capture_of(s).is_some());
-            if self.policy.capture_is_by_stream && captured {
+            if self.policy.capture_is_by_stream() && captured {
                 self.deferred.push(deferred);
             } else {
                 let streams = self.running_uses(spot);

@@ -36,7 +36,8 @@ impl Model {
             let segment = &self.segments[at];
             let first = &segment.blocks[0];
             let free = first.is_open();
-            let order = (segment.kind, segment.stream, first.size_bytes);
+            let tie = self.tie((at, 0));
+            let order = (segment.kind, segment.stream, first.size_bytes, tie);
             (free, free.then_some(order), first.addr)
         });
         own
@@ -154,7 +155,7 @@ impl Model {
 
     fn hand_out_exactly(&mut self, (at, block_at): Spot, size_bytes: u64) {
         let (pool, kind) = (self.segments[at].pool, self.segments[at].kind);
-        let searches = self.searches_of(pool, kind);
+        let (searches, number) = (self.searches_of(pool, kind), self.draw());
         let segment = &mut self.segments[at];
         let (was_split, whole_bytes) = (segment.is_split(), segment.blocks[block_at].size_bytes);
         let rest_bytes = whole_bytes - size_bytes;
@@ -166,6 +167,7 @@ impl Model {
         };
         if rest_bytes > 0 {
             segment.cut(block_at, size_bytes);
+            segment.blocks[block_at].number = number;
             segment.blocks[block_at + 1].free_since = searches;
         }
         let is_expandable = segment.is_expandable();

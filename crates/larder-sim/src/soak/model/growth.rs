@@ -53,15 +53,19 @@ impl Model {
 
     fn add_segment(&mut self, want: &Want, span: Span, page_bytes: Option<u64>, state: State) {
         let searches = self.searches_of(want.pool, want.kind);
+        let (number, drawn) = (self.made, self.draw());
+        self.made += 1;
+        let first = Block::new(span.addr.0, span.size_bytes, state, searches);
         self.segments.push(Segment {
             span,
+            number,
             stream: want.stream,
             kind: want.kind,
             pool: want.pool,
             page_bytes,
             oversize: false,
             pages: BTreeMap::new(),
-            blocks: vec![Block::new(span.addr.0, span.size_bytes, state, searches)],
+            blocks: vec![Block { number: drawn, ..first }],
         });
     }
 
@@ -137,6 +141,7 @@ impl Model {
         }
         let pages = self.create_pages(mapped_bytes / page_bytes, page_bytes)?;
         let searches = self.searches_of(self.segments[at].pool, self.segments[at].kind);
+        let number = self.draw();
         let segment = &mut self.segments[at];
         for (page_addr, page) in (addr..).step_by(page_bytes as usize).zip(pages) {
             self.device.map(Span::new(Addr(page_addr), page_bytes), page).expect(NO_FAULTS);
@@ -145,6 +150,7 @@ impl Model {
         self.device.set_access(Span::new(Addr(addr), mapped_bytes)).expect(NO_FAULTS);
         if mapped_bytes < segment.blocks[block_at].size_bytes {
             segment.cut(block_at, mapped_bytes);
+            segment.blocks[block_at + 1].number = number;
         }
         segment.blocks[block_at].state = State::Free;
         segment.blocks[block_at].free_since = searches;

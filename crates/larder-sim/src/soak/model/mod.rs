@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use larder_core::config::ConfigError;
 use larder_core::device::Device;
+use larder_core::policy::TieBreak;
 use larder_core::types::{Addr, EventId, MIB, PoolKind, StreamId};
 use larder_core::{Config, Policy, Stats};
 
@@ -78,6 +79,9 @@ pub(super) struct Model {
     streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
     deferred: Vec<Deferred>,
+    /// How many segments were made, and how many numbers were drawn for blocks.
+    made: u64,
+    drawn: u64,
     stats: Stats,
 }
 
@@ -100,6 +104,8 @@ impl Model {
             scopes: Vec::new(),
             streams: BTreeSet::new(),
             deferred: Vec::new(),
+            made: 0,
+            drawn: 0,
             stats: Stats::default(),
         };
         model.set_fraction(fraction);
@@ -255,7 +261,7 @@ impl Model {
     }
 
     /// All free blocks of a pool on a stream (on all streams, if none is named), in the order in
-    /// which they are looked at: by stream, size, address.
+    /// which they are looked at: by stream, size, and what the policy lets decide.
     fn free_blocks(
         &self,
         pool: Option<u32>,
@@ -271,12 +277,29 @@ impl Model {
                 spots.extend(free.map(|(block, _)| (at, block)));
             }
         }
-        spots.sort_by_key(|&(segment, block)| {
-            let segment = &self.segments[segment];
-            let block = &segment.blocks[block];
-            (segment.stream, block.size_bytes, block.addr)
+        spots.sort_by_key(|&(segment_at, block_at)| {
+            let segment = &self.segments[segment_at];
+            let block = &segment.blocks[block_at];
+            (segment.stream, block.size_bytes, self.tie((segment_at, block_at)))
         });
         spots
+    }
+
+    /// What decides between blocks of one size.
+    fn tie(&self, (segment, block): Spot) -> (u64, u64) {
+        let segment = &self.segments[segment];
+        let block = &segment.blocks[block];
+        match self.policy.tie_break {
+            TieBreak::Address => (0, block.addr),
+            TieBreak::BlockNumber => (block.number, 0),
+            TieBreak::SegmentNumber => (segment.number, block.addr),
+        }
+    }
+
+    /// The number of the next block that is made.
+    fn draw(&mut self) -> u64 {
+        self.drawn += 1;
+        self.drawn
     }
 
     fn block(&self, (segment, block): Spot) -> &Block {
@@ -321,6 +344,7 @@ impl Model {
         let limit_bytes = self.split_limit_bytes();
         let searches = self.searches_of(want.pool, want.kind);
         let splits = want.pool.is_none_or(|pool| !self.privates[&pool].no_split);
+        let number = self.draw();
         let segment = &mut self.segments[at];
         let (expandable, was_split) = (segment.is_expandable(), segment.is_split());
         let fine = if self.policy.split_by_segment_kind { expandable } else { want.expandable };
@@ -335,6 +359,7 @@ impl Model {
         };
         if cut {
             segment.cut(block_at, want.size_bytes);
+            segment.blocks[block_at].number = number;
             segment.blocks[block_at + 1].free_since = searches;
         }
         let (blocks, bytes) = match (cut, was_split) {

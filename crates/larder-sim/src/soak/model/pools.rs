@@ -1,5 +1,6 @@
 //! The model's private pools.
 
+use larder_core::policy::ReclaimRule;
 use larder_core::types::StreamId;
 
 use super::{Model, Want};
@@ -45,6 +46,10 @@ impl Model {
         let private = self.privates.get_mut(&pool)?;
         private.uses = private.uses.checked_sub(1)?;
         if private.uses == 0 {
+            if self.policy.no_split_goes_with_pool {
+                private.no_split = false;
+                self.unsplit.remove(&pool);
+            }
             self.released.insert(pool);
         }
         Some(())
@@ -65,8 +70,10 @@ impl Model {
         if self.scopes.is_empty() {
             self.streams.clear();
         }
-        if self.policy.reclaim_at_scope_end {
-            self.record_deferred();
+        match self.policy.reclaim {
+            ReclaimRule::ScopeEnd => self.record_deferred(),
+            ReclaimRule::PoolWithReuse => self.reclaim_pool(pool),
+            ReclaimRule::NextMalloc => {}
         }
         Some(())
     }
@@ -133,8 +140,10 @@ impl Model {
         }
         let lends = |pool: &u32| self.privates.get(pool).is_some_and(|private| private.uses > 0);
         let lenders: Vec<u32> = self.lenders.in_order().into_iter().filter(lends).collect();
-        lenders
-            .into_iter()
-            .find_map(|pool| self.take(&Want { pool: Some(pool), expandable: false, ..*want }))
+        lenders.into_iter().find_map(|pool| {
+            let lent = self.take(&Want { pool: Some(pool), expandable: false, ..*want });
+            self.reclaim_pool(pool);
+            lent
+        })
     }
 }

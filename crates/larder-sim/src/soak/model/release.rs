@@ -99,6 +99,7 @@ impl Model {
 
     fn unmap(&mut self, (at, block_at): Spot, pages: &[Span], whole: Span) {
         let searches = self.searches_of(self.segments[at].pool, self.segments[at].kind);
+        let numbers = [self.draw(), self.draw()];
         let segment = &mut self.segments[at];
         self.device.wait_stream(segment.stream).expect(NO_FAULTS);
         for &span in pages {
@@ -111,10 +112,12 @@ impl Model {
         let head_bytes = whole.addr.0 - segment.blocks[middle].addr;
         if head_bytes > 0 {
             segment.cut(middle, head_bytes);
+            segment.blocks[middle].number = numbers[0];
             middle += 1;
         }
         if whole.end().0 < segment.blocks[middle].end() {
             segment.cut(middle, whole.size_bytes);
+            segment.blocks[middle + 1].number = numbers[1];
         }
         segment.blocks[middle].state = State::Unmapped;
         segment.join(middle);

@@ -25,6 +25,8 @@ pub(super) struct Block {
     pub(super) oversize: bool,
     /// How often its pool had been searched when it became free.
     pub(super) free_since: u64,
+    /// The number that was drawn for it, where blocks have numbers.
+    pub(super) number: u64,
     /// The other streams that use it.
     pub(super) uses: Vec<StreamId>,
     /// Of those, the ones that use it in a capture only.
@@ -40,6 +42,7 @@ impl Block {
             requested_bytes: 0,
             oversize: false,
             free_since,
+            number: 0,
             uses: Vec::new(),
             captured: Vec::new(),
         }
@@ -59,6 +62,8 @@ impl Block {
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub(super) span: Span,
+    /// How many segments were made before it.
+    pub(super) number: u64,
     pub(super) stream: StreamId,
     pub(super) kind: PoolKind,
     /// The private pool that it belongs to.
@@ -119,6 +124,7 @@ impl Segment {
             count += 1;
             self.blocks[at].size_bytes += here.size_bytes;
             self.blocks[at].free_since = here.free_since;
+            self.blocks[at].number = here.number;
         }
         (at, count, joined_bytes)
     }

@@ -3,9 +3,18 @@
 //! Reading is all or nothing: a text with an unknown key or a bad value changes no setting and
 //! says which key it was. Nothing here reads the environment.
 
+mod entry;
+mod keys;
+mod reserve;
+
 use std::fmt;
 
+use crate::config::entry::{Entry, entries};
+use crate::config::keys::KEYS;
+pub use crate::config::keys::{OWN_KEYS, known_since};
+pub use crate::config::reserve::Reserve;
 use crate::nearest::nearest;
+use crate::torch_version::TorchVersion;
 use crate::types::{Bytes, MIB};
 
 /// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
@@ -39,6 +48,12 @@ pub struct Pinned {
     pub use_background_threads: bool,
     /// `pinned_reserve_segment_size_mb`, in bytes; 0 is none.
     pub reserve_segment_bytes: u64,
+    /// `pinned_free_catch_all`
+    pub free_catch_all: bool,
+    /// `pinned_max_round_threshold_mb`, in bytes; none is no limit.
+    pub max_round_threshold_bytes: Option<u64>,
+    /// `pinned_max_cached_size_mb`, in bytes; none is no limit.
+    pub max_cached_bytes: Option<u64>,
 }
 
 /// All settings. `Config::default()` is PyTorch's default; `parse` and `update` read a text.
@@ -62,6 +77,12 @@ pub struct Config {
     pub roundup_divisions: [u64; DIVISION_CLASSES],
     /// `expandable_segments`
     pub expandable_segments: bool,
+    /// `expandable_segments_reserve`: the addresses that an expandable segment reserves. None is an eighth more
+    /// than the device has, which is also the most.
+    pub reserve: Option<Reserve>,
+    /// `expandable_segments_reserve_by_class`: the same for classes of streams, by name. They are kept; a stream
+    /// gets a class by calls of PyTorch's in C++ alone.
+    pub reserve_by_class: Vec<(String, Reserve)>,
     /// `release_lock_on_cudamalloc`
     pub release_lock_on_device_alloc: bool,
     /// `graph_capture_record_stream_reuse`
@@ -94,6 +115,8 @@ impl Default for Config {
             garbage_collection_threshold: 0.0,
             roundup_divisions: [0; DIVISION_CLASSES],
             expandable_segments: false,
+            reserve: None,
+            reserve_by_class: Vec::new(),
             release_lock_on_device_alloc: false,
             capture_reuse: false,
             memory_fraction: 1.0,
@@ -103,6 +126,9 @@ impl Default for Config {
                 register_threads: 1,
                 use_background_threads: false,
                 reserve_segment_bytes: 0,
+                free_catch_all: false,
+                max_round_threshold_bytes: None,
+                max_cached_bytes: None,
             },
             page_bytes: None,
             tight_soft: 1.007,
@@ -120,6 +146,15 @@ pub enum ConfigError {
     UnknownKey {
         /// The word found where a key belongs.
         key: String,
+    },
+    /// A PyTorch does not have the setting yet.
+    NotYet {
+        /// The setting.
+        key: String,
+        /// The first that has it.
+        since: TorchVersion,
+        /// The one that was asked.
+        version: TorchVersion,
     },
     /// The key is known, its value is not one it takes.
     BadValue {
@@ -158,6 +193,10 @@ impl fmt::Display for ConfigError {
                 }
                 write!(f, "the settings are {}", KEYS.join(", "))
             }
+            ConfigError::NotYet { key, since, version } => write!(
+                f,
+                "PyTorch {version} has no setting '{key}': it is known from PyTorch {since} on"
+            ),
             ConfigError::BadValue { key, value, expected } => {
                 write!(f, "the setting '{key}' takes {expected}, not '{value}'")
             }
@@ -172,38 +211,12 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-const KEYS: &[&str] = &[
-    "backend",
-    "large_segment_size_mb",
-    "max_split_size_mb",
-    "max_non_split_rounding_mb",
-    "garbage_collection_threshold",
-    "roundup_power2_divisions",
-    "expandable_segments",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "graph_capture_record_stream_reuse",
-    "per_process_memory_fraction",
-    "throw_on_cudamalloc_oom",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "pinned_num_register_threads",
-    "pinned_use_background_threads",
-    "pinned_reserve_segment_size_mb",
-    "page_size_mb",
-    "tight_soft",
-    "tight_floor_mb",
-];
-
 /// What `tight_soft` takes.
 fn is_soft(value: f64) -> bool {
     (1.0..=16.0).contains(&value)
 }
 
 const SOFT_EXPECTED: &str = "a number from 1 to 16";
-
-/// The settings that PyTorch does not have.
-pub const OWN_KEYS: [&str; 3] = ["page_size_mb", "tight_soft", "tight_floor_mb"];
 
 impl Config {
     /// Reads a settings text on top of the defaults.
@@ -231,6 +244,24 @@ impl Config {
         let config = self.clone().read(text)?;
         config.check()?;
         Ok(config)
+    }
+
+    /// The first PyTorch that knows all settings of the text that was read last.
+    pub fn known_from(&self) -> TorchVersion {
+        let is_known = |version: &TorchVersion| self.check_known(*version).is_ok();
+        TorchVersion::ALL.into_iter().find(is_known).unwrap_or(TorchVersion::V2_15)
+    }
+
+    /// Fails if a PyTorch of this version does not know a setting of the text that was read last.
+    pub fn check_known(&self, version: TorchVersion) -> Result<(), ConfigError> {
+        let text: String = self.text.chars().filter(|letter| !letter.is_whitespace()).collect();
+        for entry in entries(&text)? {
+            if let Some(since) = known_since(entry.key).filter(|&since| since > version) {
+                let key = entry.key.to_owned();
+                return Err(ConfigError::NotYet { key, since, version });
+            }
+        }
+        Ok(())
     }
 
     fn read(mut self, text: &str) -> Result<Config, ConfigError> {
@@ -334,6 +365,17 @@ impl Config {
             "pinned_reserve_segment_size_mb" => {
                 self.pinned.reserve_segment_bytes = entry.mebibytes_from(1)?;
             }
+            "pinned_free_catch_all" => self.pinned.free_catch_all = entry.boolean()?,
+            "pinned_max_round_threshold_mb" => {
+                self.pinned.max_round_threshold_bytes = Some(entry.mebibytes_from(0)?);
+            }
+            "pinned_max_cached_size_mb" => {
+                self.pinned.max_cached_bytes = Some(entry.mebibytes_from(0)?);
+            }
+            "expandable_segments_reserve" => self.reserve = Some(entry.reserve()?),
+            "expandable_segments_reserve_by_class" => {
+                self.reserve_by_class = entry.reserves()?;
+            }
             "page_size_mb" => self.page_bytes = Some(entry.page_bytes()?),
             "tight_soft" => {
                 self.tight_soft = entry.fraction(is_soft, SOFT_EXPECTED)?;
@@ -345,159 +387,11 @@ impl Config {
     }
 }
 
-/// One `key:value` of a text.
-struct Entry<'a> {
-    key: &'a str,
-    value: &'a str,
-}
-
-impl Entry<'_> {
-    fn bad(&self, expected: impl Into<String>) -> ConfigError {
-        ConfigError::BadValue {
-            key: self.key.to_owned(),
-            value: self.value.to_owned(),
-            expected: expected.into(),
-        }
-    }
-
-    fn boolean(&self) -> Result<bool, ConfigError> {
-        match self.value {
-            "True" => Ok(true),
-            "False" => Ok(false),
-            _ => Err(self.bad("True or False")),
-        }
-    }
-
-    fn backend(&self) -> Result<Backend, ConfigError> {
-        match self.value {
-            "native" => Ok(Backend::Native),
-            "cudaMallocAsync" => Ok(Backend::CudaMallocAsync),
-            _ => Err(self.bad("native or cudaMallocAsync")),
-        }
-    }
-
-    /// A whole number of MiB of at least `least_mb`, in bytes. What is larger than any memory is as
-    /// good as `SIZE_MAX_BYTES`.
-    fn mebibytes_from(&self, least_mb: u64) -> Result<u64, ConfigError> {
-        let expected = || self.bad(format!("a whole number of MiB, {least_mb} or more"));
-        let mebibytes: u64 = self.value.parse().map_err(|_| expected())?;
-        if mebibytes < least_mb {
-            return Err(expected());
-        }
-        Ok(mebibytes.min(SIZE_MAX_BYTES / MIB) * MIB)
-    }
-
-    fn page_bytes(&self) -> Result<u64, ConfigError> {
-        let mebibytes = self.value.parse().ok();
-        let even = mebibytes.filter(|&mebibytes: &u64| {
-            mebibytes.is_multiple_of(2) && (2..=1024).contains(&mebibytes)
-        });
-        let expected = || self.bad("an even number of MiB from 2 to 1024");
-        even.map(|mebibytes| mebibytes * MIB).ok_or_else(expected)
-    }
-
-    fn register_threads(&self) -> Result<u64, ConfigError> {
-        let expected = "a power of two from 1 to 128";
-        let threads: u64 = self.value.parse().map_err(|_| self.bad(expected))?;
-        let fits = threads.is_power_of_two() && threads <= 128;
-        if fits { Ok(threads) } else { Err(self.bad(expected)) }
-    }
-
-    fn fraction(&self, fits: impl Fn(f64) -> bool, expected: &str) -> Result<f64, ConfigError> {
-        let value: f64 = self.value.parse().map_err(|_| self.bad(expected))?;
-        if fits(value) { Ok(value) } else { Err(self.bad(expected)) }
-    }
-
-    /// One number for all size classes, or a list `[256:1,512:2,>:4]`. In a list the first entry
-    /// also fills the classes below it, and `>` fills those after the last key.
-    fn divisions(&self) -> Result<[u64; DIVISION_CLASSES], ConfigError> {
-        let mut divisions = [0; DIVISION_CLASSES];
-        let Some(list) = self.value.strip_prefix('[') else {
-            let expected = "a power of two, or a list of sizes in MiB and powers of two";
-            let value: u64 = self.value.parse().map_err(|_| self.bad(expected))?;
-            if !value.is_power_of_two() {
-                return Err(self.bad(expected));
-            }
-            return Ok([value; DIVISION_CLASSES]);
-        };
-        let list = list.strip_suffix(']').unwrap_or(list);
-        let mut class_last = None;
-        let mut items = list.split(',').filter(|item| !item.is_empty()).peekable();
-        if items.peek().is_none() {
-            return Err(self.bad("a list with at least one size:divisions"));
-        }
-        for item in items {
-            let (key, value) = item
-                .split_once(':')
-                .ok_or_else(|| self.bad("a list of size:divisions such as [256:1,512:2,>:4]"))?;
-            let value: u64 = value
-                .parse()
-                .ok()
-                .filter(|&value: &u64| value == 0 || value.is_power_of_two())
-                .ok_or_else(|| self.bad("divisions that are 0 or a power of two"))?;
-            if key == ">" {
-                let from = class_last.unwrap_or(0) + 1;
-                divisions[from..].fill(value);
-                continue;
-            }
-            let mebibytes: u64 = key
-                .parse()
-                .ok()
-                .filter(|&size: &u64| size.is_power_of_two())
-                .ok_or_else(|| self.bad("sizes that are a power of two in MiB, or >"))?;
-            let class = division_class(mebibytes.saturating_mul(MIB));
-            if class_last.is_none() {
-                divisions[..class].fill(value);
-            }
-            divisions[class] = value;
-            class_last = Some(class);
-        }
-        Ok(divisions)
-    }
-}
-
 /// The size class of the divisions that `size_bytes` falls into.
 #[inline]
 pub fn division_class(size_bytes: u64) -> usize {
     let class = (size_bytes | 1).ilog2().saturating_sub(MIB.ilog2()) as usize;
     class.min(DIVISION_CLASSES - 1)
-}
-
-/// Cuts a text, free of spaces by now, into its entries. A comma may close the text.
-fn entries(text: &str) -> Result<Vec<Entry<'_>>, ConfigError> {
-    let mut entries: Vec<Entry<'_>> = Vec::new();
-    let mut rest = text;
-    while !rest.is_empty() {
-        let (item, after) = cut_item(rest)?;
-        let syntax = || ConfigError::BadSyntax { found: item.to_owned() };
-        let (key, value) = item.split_once(':').ok_or_else(syntax)?;
-        if key.is_empty() || value.is_empty() {
-            return Err(syntax());
-        }
-        if entries.iter().any(|entry| entry.key == key) {
-            return Err(ConfigError::Repeated { key: key.to_owned() });
-        }
-        entries.push(Entry { key, value });
-        rest = after;
-    }
-    Ok(entries)
-}
-
-/// The first item of a text and what follows its comma. Commas inside brackets belong to the item.
-fn cut_item(text: &str) -> Result<(&str, &str), ConfigError> {
-    let mut depth = 0;
-    for (at, letter) in text.char_indices() {
-        match letter {
-            '[' => depth += 1,
-            ']' => depth -= 1,
-            ',' if depth == 0 => return Ok((&text[..at], &text[at + 1..])),
-            _ => {}
-        }
-        if !(0..=1).contains(&depth) {
-            return Err(ConfigError::BadSyntax { found: text.to_owned() });
-        }
-    }
-    if depth == 0 { Ok((text, "")) } else { Err(ConfigError::BadSyntax { found: text.to_owned() }) }
 }
 
 #[cfg(test)]
@@ -585,6 +479,56 @@ mod tests {
         assert!(refusal("backend:native,backend:native").contains("twice"));
         assert!(refusal("page_size_mb:3").contains("even"));
         assert!(refusal("pinned_num_register_threads:256").contains("128"));
+    }
+
+    #[test]
+    fn a_setting_is_unknown_to_those_before_it() {
+        let refusal =
+            |text: &str, version| parse(text).check_known(version).unwrap_err().to_string();
+        assert_eq!(
+            refusal(
+                "expandable_segments:True, expandable_segments_reserve:0.5",
+                TorchVersion::V2_14
+            ),
+            "PyTorch 2.14 has no setting 'expandable_segments_reserve': it is known from PyTorch 2.15 on"
+        );
+        for (text, since) in [
+            ("throw_on_cudamalloc_oom:True", TorchVersion::V2_12),
+            ("pinned_free_catch_all:True", TorchVersion::V2_12),
+            ("pinned_max_round_threshold_mb:8", TorchVersion::V2_13),
+            ("pinned_max_cached_size_mb:8", TorchVersion::V2_13),
+            ("expandable_segments_reserve:40G", TorchVersion::V2_15),
+            ("expandable_segments_reserve_by_class:[a:0.5,b:2g]", TorchVersion::V2_15),
+        ] {
+            for version in TorchVersion::ALL {
+                assert_eq!(parse(text).check_known(version).is_ok(), version >= since, "{text}");
+            }
+        }
+        for text in ["max_split_size_mb:40", "page_size_mb:2", "roundup_power2_divisions:[4:2,>:4]"]
+        {
+            assert_eq!(parse(text).check_known(TorchVersion::V2_11), Ok(()), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_reserve_is_a_part_of_the_device_or_so_many_gibibytes() {
+        let bytes = |text: &str| {
+            let reserve = parse(&format!("expandable_segments_reserve:{text}")).reserve;
+            reserve.map(|reserve| reserve.bytes(80 << 30))
+        };
+        assert_eq!(bytes("0.5"), Some(40 << 30));
+        assert_eq!((bytes("40G"), bytes("1.5g")), (Some(40 << 30), Some(3 << 29)));
+        for bad in ["0", "-1", "inf", "nan", "40M", "G"] {
+            assert!(
+                refusal(&format!("expandable_segments_reserve:{bad}")).contains("GiB"),
+                "{bad}"
+            );
+        }
+        let classes = parse("expandable_segments_reserve_by_class:[serve:2G,train:0.75]");
+        let names: Vec<&str> =
+            classes.reserve_by_class.iter().map(|entry| entry.0.as_str()).collect();
+        assert_eq!(names, ["serve", "train"]);
+        assert!(refusal("expandable_segments_reserve_by_class:0.5").contains("[name:value"));
     }
 
     #[test]
