@@ -63,7 +63,7 @@ impl Step {
         let mut steps = Self::lints(root);
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
-        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "60"]));
+        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "40"]));
         let newest = ["xtask", "parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
         steps.push(Self::cargo("parity with the newest PyTorch", &newest));
         steps.push(Self::cargo("backend", &["xtask", "backend"]));
