@@ -76,9 +76,9 @@ const DEFECTS: [Defect; 12] = [
         script: "lending-open-pool",
         what: "a pool that lends and is open ends the program instead of lending",
         conf: "",
-        memory_mib: 40,
+        memory_mib: 60,
         key: "ooms",
-        right: 1,
+        right: 0,
         fixed_in: None,
     },
     Defect {

@@ -79,7 +79,7 @@ fn replay_prints_every_key_and_every_placement() {
     let stats = json(&words, &script);
     let keys: BTreeMap<String, Value> = serde_json::from_value(stats).expect("an object");
     assert!(keys.values().all(|value| !value.is_object() && !value.is_array()), "it is flat");
-    assert_eq!(keys.len(), 108 + 8 + 6 + 7 + 4 + 5);
+    assert_eq!(keys.len(), 108 + 8 + 7 + 7 + 4 + 5);
     assert_eq!(keys["operations"], 7);
     assert_eq!(keys["first_oom.operation"], 3);
     assert!(keys["first_oom"].as_str().is_some_and(|text| text.contains("out of memory")));
