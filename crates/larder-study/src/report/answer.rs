@@ -4,6 +4,7 @@ use larder_core::Policy;
 
 use crate::compare::Row;
 use crate::replay::Setup;
+use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
 use crate::settings::{own_keys, variables, without_fraction};
 
@@ -170,13 +171,4 @@ fn some_ran(best: Run<'_>, commands: &Commands) -> String {
 /// Settings as an option of a command; none where that would say nothing else than leaving them out.
 fn option(conf: &str) -> String {
     format!(" --conf {}", quoted(conf))
-}
-
-/// A word as a shell takes it.
-pub(super) fn quoted(word: &str) -> String {
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_:.,-+/=@%".contains(letter);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', "'\\''"))
 }

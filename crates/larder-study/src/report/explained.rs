@@ -5,8 +5,9 @@ use larder_snapshot::StackId;
 
 use crate::explain::{Account, Cause, Explanation, Family, Remedy, Verdict};
 use crate::replay::Setup;
-use crate::report::answer::{Commands, quoted};
+use crate::report::answer::Commands;
 use crate::report::driver;
+use crate::report::quote::quoted;
 use crate::report::summary::{self, count};
 use crate::report::table::Table;
 use crate::scene::{Hold, Lane, Provenance, Scene, holders, holds, lanes};

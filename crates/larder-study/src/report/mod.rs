@@ -7,6 +7,7 @@ pub mod explained_json;
 pub mod json;
 pub mod live;
 pub mod picture;
+mod quote;
 pub mod shown;
 pub mod summary;
 pub mod table;
