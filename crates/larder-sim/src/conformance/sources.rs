@@ -67,11 +67,8 @@ fn take(source: &Arc<dyn SegmentSource>, count: u64) -> Result<Vec<Span>, String
         let span = Span::new(addr, PIECE_BYTES);
         let other = taken.iter().find(|other| other.overlaps(span));
         ensure(other.is_none(), || {
-            let before = other.map_or(Addr(0), |other| other.addr);
-            format!(
-                "it gave {addr} while {before} was out, and {} are asked for each",
-                Bytes(PIECE_BYTES)
-            )
+            let (before, size) = (other.map_or(Addr(0), |other| other.addr), Bytes(PIECE_BYTES));
+            format!("{addr} lies in or reaches into the {size} at {before}, which it gave before")
         })?;
         taken.push(span);
     }
