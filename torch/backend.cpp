@@ -77,13 +77,11 @@ std::string& last_error() {
   return text;
 }
 
-// Runs the body of a call with the backend that is installed. Returns 0, or 1 with the reason in last_error().
+// Runs the body of a call. Returns 0, or 1 with the reason in last_error().
 template <typename Body>
-int with_backend(Body&& body) {
+int caught(Body&& body) {
   try {
-    Backend* backend = Backend::installed.load();
-    TORCH_CHECK(backend != nullptr, "Larder is not installed in this process");
-    body(*backend);
+    body();
     return 0;
   } catch (const c10::Error& error) {
     last_error() = error.what_without_backtrace();
@@ -91,6 +89,16 @@ int with_backend(Body&& body) {
     last_error() = error.what();
   }
   return 1;
+}
+
+// The same with the backend that is installed.
+template <typename Body>
+int with_backend(Body&& body) {
+  return caught([&] {
+    Backend* backend = Backend::installed.load();
+    TORCH_CHECK(backend != nullptr, "Larder is not installed in this process");
+    body(*backend);
+  });
 }
 
 } // namespace
@@ -105,9 +113,9 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
   using namespace larder_torch;
   static std::mutex mutex;
   std::lock_guard<std::mutex> guard(mutex);
-  try {
+  return caught([&] {
     if (Backend::installed.load() != nullptr) {
-      return 0;
+      return;
     }
     auto& current = c10::cuda::CUDACachingAllocator::allocator;
     TORCH_CHECK(
@@ -128,13 +136,7 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
     Backend::installed = backend.get();
     current = backend.get();
     c10::SetAllocator(c10::kCUDA, backend.release(), /*priority=*/255);
-    return 0;
-  } catch (const c10::Error& error) {
-    last_error() = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    last_error() = error.what();
-  }
-  return 1;
+  });
 }
 
 __attribute__((visibility("default"))) int larder_torch_is_installed(void) {

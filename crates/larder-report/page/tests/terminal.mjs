@@ -1,11 +1,12 @@
-// Takes the pictures of the terminal views of the docs: `node terminal.mjs FOLDER RECORDING SHORT_OF_MEMORY TAPE`, with the
+// Takes the pictures of the terminal views of the docs: `node terminal.mjs FOLDER RECORDING MEMORY TAPE`, with a
+// memory that is too small for the recorded program, and the
 // program that LARDER names, in a real terminal (by `script`), as a browser draws what it printed.
 
 import { execFileSync } from "node:child_process";
 import { join } from "node:path";
 import { browser } from "./pages.mjs";
 
-const [folder, recording, failed, tape] = process.argv.slice(2);
+const [folder, recording, memory, tape] = process.argv.slice(2);
 const larder = process.env.LARDER ?? "larder";
 
 /** What a command prints to a terminal of this size. */
@@ -48,7 +49,7 @@ const page = (text, columns) => {
 
 const VIEWS = [
   ["show", `show ${recording} --policy torch-2.11`, 110],
-  ["explain", `explain ${failed} --policy torch-2.11 --memory ${process.env.SHORT ?? "12.76GiB"}`, 118],
+  ["explain", `explain ${recording} --policy torch-2.11 --memory ${memory}`, 118],
   ["tune", `tune ${recording}`, 150],
   ["top", `top ${tape} --once`, 110],
 ];

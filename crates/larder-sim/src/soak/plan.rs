@@ -146,11 +146,8 @@ impl Plan {
         let streams = (combination / 8) as u32 + 1;
         let mut random = Random::new(seed);
         let (memory_bytes, script) = script_options(&mut random, streams, steps);
-        let settings = known_to(&policy, settings(&mut random, expandable));
-        let mut changes = changes(&mut random, &settings, expandable, steps);
-        for change in &mut changes {
-            change.settings = known_to(&policy, std::mem::take(&mut change.settings));
-        }
+        let settings = settings(&mut random, expandable);
+        let changes = changes(&mut random, &settings, expandable, steps);
         let trouble = if faulty {
             Trouble::from_random(&mut random, memory_bytes)
         } else {
@@ -216,16 +213,6 @@ impl Plan {
     pub(super) fn has_model(&self) -> bool {
         !self.trouble.has_failing_calls() && !self.policy.tight
     }
-}
-
-/// The settings without what the policy's PyTorch does not know yet, and refuses.
-fn known_to(policy: &Policy, settings: String) -> String {
-    let later = "throw_on_cudamalloc_oom:True";
-    if *policy != Policy::torch_2_11() || !settings.contains(later) {
-        return settings;
-    }
-    let cut = [format!(",{later}"), format!("{later},"), later.to_owned()];
-    cut.iter().fold(settings, |text, entry| text.replace(entry.as_str(), ""))
 }
 
 /// The policy that a seed gives.

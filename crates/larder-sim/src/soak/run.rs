@@ -13,7 +13,7 @@ use larder_core::heap::states::SegmentState;
 use larder_core::record::context::{Context, Frame, Stack};
 use larder_core::record::event::Level;
 use larder_core::types::{MIB, Span};
-use larder_core::{Addr, Allocator, Error, StreamId};
+use larder_core::{Addr, Allocator, Config, Error, StreamId};
 
 use super::abroad::Abroad;
 use super::contents;
@@ -194,7 +194,12 @@ impl<'a> Run<'a> {
         let change = self.plan.changes.iter().find(|change| change.before_id == id);
         let Some(change) = change else { return Ok(()) };
         let before = self.allocator.config();
-        let mut expected = before.update(&change.settings);
+        // What a PyTorch does not know yet, its policy refuses.
+        let known = |config: Config| match self.plan.policy.torch {
+            Some(version) => config.check_known(version).map(|()| config),
+            None => Ok(config),
+        };
+        let mut expected = before.update(&change.settings).and_then(known);
         if let Ok(expected) = &mut expected {
             expected.expandable_segments |= self.plan.policy.tight;
         }

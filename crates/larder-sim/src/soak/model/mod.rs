@@ -135,7 +135,11 @@ impl Model {
     }
 
     pub(super) fn configure(&mut self, text: &str) -> Result<(), ConfigError> {
-        self.config = self.config.update(text)?;
+        let config = self.config.update(text)?;
+        if let Some(version) = self.policy.torch {
+            config.check_known(version)?;
+        }
+        self.config = config;
         Ok(())
     }
 
