@@ -64,7 +64,7 @@ Runs PyTorch's own allocator and ours, under the policy that is named after its 
 with the same scripts, and compares every statistic, every count of device calls and every placement.
 
 Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--random-only]
-                          [--through-interface | --laid-out]
+                          [--through-interface | --laid-out] [--as VERSION]
 
 Options:
   --torch VERSION       which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15; 2.11 without it
@@ -73,6 +73,7 @@ Options:
   --random-only         no recorded programs
   --through-interface   ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program
   --laid-out            take the programs that lie beside this one, as in target/gpu/threads, and compare no recordings
+  --as VERSION          ours decides as this other PyTorch, to see how many scripts tell the two apart
 
 The recorded programs are compared too. A difference is printed with its seed, its settings and the
 shortest beginning of the script that shows it. Scripts on which the peer gives up or does not agree
@@ -319,10 +320,8 @@ impl Task {
             (Self::Parity(seeds), "--random-only") => seeds.is_random_only = true,
             (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
-            (Self::Parity(seeds), "--torch") => {
-                let name = rest.next().ok_or("`--torch` needs a version of PyTorch")?;
-                seeds.torch = Torch::named(name)?;
-            }
+            (Self::Parity(seeds), "--torch") => seeds.torch = torch(option, rest)?,
+            (Self::Parity(seeds), "--as") => seeds.decided_as = Some(torch(option, rest)?),
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,
@@ -344,6 +343,12 @@ impl Task {
 fn rounds<'a>(rest: &mut impl Iterator<Item = &'a String>) -> Result<u64, String> {
     let rounds = number("--rounds", rest)?;
     if rounds > 0 { Ok(rounds) } else { Err("`--rounds` is at least 1".to_owned()) }
+}
+
+/// The version of PyTorch behind an option.
+fn torch<'a>(option: &str, rest: &mut impl Iterator<Item = &'a String>) -> Result<Torch, String> {
+    let name = rest.next().ok_or_else(|| format!("`{option}` needs a version of PyTorch"))?;
+    Torch::named(name)
 }
 
 /// The folder behind an option.

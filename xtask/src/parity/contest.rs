@@ -50,11 +50,20 @@ enum Ending {
     },
 }
 
-/// Where one worker runs its cases.
-pub(super) struct Ring<'a> {
+/// Who is compared with whom.
+pub(super) struct Sides<'a> {
     pub(super) programs: &'a Programs,
     /// The library that puts ours behind the peer's own interface, if ours is to run there.
     pub(super) backend: Option<&'a Path>,
+    /// The policy under which ours runs.
+    pub(super) policy: String,
+    /// The two are meant to differ: differences are counted, and nothing is shown of them.
+    pub(super) is_counted: bool,
+}
+
+/// Where one worker runs its cases.
+pub(super) struct Ring<'a> {
+    pub(super) sides: &'a Sides<'a>,
     /// A folder of its own for what the runs write.
     pub(super) scratch: PathBuf,
     /// Where scripts are kept that show a difference.
@@ -160,7 +169,7 @@ impl Ring<'_> {
     ) -> Result<Ending, String> {
         let placements = self.scratch.join(format!("{who}.placements"));
         let history = self.scratch.join(format!("{who}.history"));
-        let mut command = Command::new(&self.programs.judge);
+        let mut command = Command::new(&self.sides.programs.judge);
         command
             .arg("replay")
             .arg(case.script)
@@ -192,7 +201,7 @@ impl Ring<'_> {
 
     /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
     fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
-        if let Some(library) = self.backend {
+        if let Some(library) = self.sides.backend {
             let library = library.to_string_lossy();
             let ending = self.behind_interface(case, "ours", &["--backend", &library])?;
             return Ok(match ending {
@@ -203,11 +212,11 @@ impl Ring<'_> {
         let placements = self.scratch.join("ours.placements");
         let history = self.scratch.join("ours.history");
         let file = case.recording.map_or(case.script, |(recording, _)| recording);
-        let mut command = Command::new(&self.programs.larder);
+        let mut command = Command::new(&self.sides.programs.larder);
         ask_for_history(command.arg("replay"), case, &history);
         let output = command
             .arg(file)
-            .args(["--policy", &self.programs.torch.policy(), "--json", "--conf", case.conf])
+            .args(["--policy", &self.sides.policy, "--json", "--conf", case.conf])
             .args(["--memory", &format!("{}B", case.memory_bytes)])
             .arg("--placements")
             .arg(&placements)
@@ -228,7 +237,7 @@ impl Ring<'_> {
             None => String::new(),
         };
         let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}{remembering}:");
-        if case.recording.is_some() {
+        if self.sides.is_counted || case.recording.is_some() {
             return Ok(format!("{heading} {found}"));
         }
         let lines = operations(case.script)?;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use contest::{Case, Ring, Verdict};
+use contest::{Case, Ring, Sides, Verdict};
 use settings::{Flavour, RECORDED, Remembering, memory_sizes};
 
 use crate::backend;
@@ -37,6 +37,8 @@ pub(crate) struct Seeds {
     pub(crate) is_random_only: bool,
     /// The peer's version.
     pub(crate) torch: Torch,
+    /// Another version, as which ours decides, to see how many scripts tell the two apart.
+    pub(crate) decided_as: Option<Torch>,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -77,6 +79,7 @@ impl Default for Seeds {
             is_laid_out: false,
             is_random_only: false,
             torch: torch::OLDEST,
+            decided_as: None,
         }
     }
 }
@@ -85,14 +88,28 @@ impl Seeds {
     fn jobs(self) -> impl Iterator<Item = Job> {
         (0..self.count).map(move |at| Job::Seed(self.from.wrapping_add(at)))
     }
+
+    fn sides<'a>(self, programs: &'a Programs, backend: Option<&'a Path>) -> Sides<'a> {
+        let decided_as = self.decided_as.unwrap_or(self.torch);
+        Sides {
+            programs,
+            backend,
+            policy: decided_as.policy(),
+            is_counted: self.decided_as.is_some(),
+        }
+    }
 }
 
 /// Builds both sides, runs all scripts and prints the result; true if nothing differs.
 pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
+    if seeds.through_interface && seeds.decided_as.is_some() {
+        return Err("behind the interface ours decides as its PyTorch, whatever `--as` says".into());
+    }
     if seeds.is_laid_out {
         let jobs: Vec<Job> = seeds.jobs().collect();
         let folder = std::env::temp_dir().join("larder-parity");
-        return Ok(compare_all(&jobs, &Programs::beside(seeds.torch)?, None, &folder)?.say());
+        let programs = Programs::beside(seeds.torch)?;
+        return Ok(compare_all(&jobs, &seeds.sides(&programs, None), &folder)?.say());
     }
     let target = target_folder(root);
     let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;
@@ -101,20 +118,16 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     jobs.extend(seeds.jobs());
     let peer = Peer::of(&target, seeds.torch);
     let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
-    let totals = compare_all(&jobs, &programs, backend.as_deref(), &target.join("judge"))?;
+    let sides = seeds.sides(&programs, backend.as_deref());
+    let totals = compare_all(&jobs, &sides, &target.join("judge"))?;
     // Snapshots are shown by the viewer of the oldest, whoever made them.
-    if backend.is_none() && seeds.torch == torch::OLDEST && !seeds.is_random_only {
+    if seeds == (Seeds { from: seeds.from, count: seeds.count, ..Seeds::default() }) {
         println!("{}", viewer::check(&programs, &peer, root)?);
     }
     Ok(totals.say())
 }
 
-fn compare_all(
-    jobs: &[Job],
-    programs: &Programs,
-    backend: Option<&Path>,
-    folder: &Path,
-) -> Result<Totals, String> {
+fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals, String> {
     let differences = folder.join("differences");
     // Scripts of an earlier run would be taken for findings of this one.
     let _ = fs::remove_dir_all(&differences);
@@ -126,7 +139,7 @@ fn compare_all(
         let threads: Vec<_> = (0..workers)
             .map(|number| {
                 let scratch = folder.join(format!("worker-{number}"));
-                let ring = Ring { programs, backend, scratch, differences: differences.clone() };
+                let ring = Ring { sides, scratch, differences: differences.clone() };
                 let (next, totals) = (&next, &totals);
                 scope.spawn(move || -> Result<(), String> {
                     create(&ring.scratch)?;
@@ -154,7 +167,7 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
     let script = ring.scratch.join("script.ops");
     for flavour in Flavour::ALL {
         let word = flavour.word();
-        let peak_bytes = ring.programs.write_seed(seed, word, &script)?;
+        let peak_bytes = ring.sides.programs.write_seed(seed, word, &script)?;
         for memory_bytes in memory_sizes(peak_bytes, seed) {
             for (number, &conf) in flavour.settings().iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
@@ -172,7 +185,7 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
 /// A file: at the addresses of its recording, and at the lowest ones.
 fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<(), String> {
     let (script, addresses) = (ring.scratch.join("file.ops"), ring.scratch.join("file.addresses"));
-    let peak_bytes = ring.programs.write_trace(file, &script, &addresses)?;
+    let peak_bytes = ring.sides.programs.write_trace(file, &script, &addresses)?;
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let is_recording = fs::metadata(&addresses).is_ok_and(|facts| facts.len() > 0);
     for (number, conf) in RECORDED.into_iter().enumerate() {
