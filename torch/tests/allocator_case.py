@@ -52,6 +52,11 @@ def filled(size_bytes, value):
     return torch.full((size_bytes,), value, dtype=torch.uint8, device="cuda")
 
 
+def holds(tensor, value):
+    """Whether every element has this value, as seen by the host: no memory of the GPU is needed to find out."""
+    return bool((tensor.cpu() == value).all())
+
+
 def segments_of(pool_id):
     """The segments of one pool, in the order of their addresses."""
     pool_id = tuple(pool_id)

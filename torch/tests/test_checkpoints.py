@@ -188,7 +188,7 @@ class CheckpointCase(AllocatorCase):
         pool_id = graph.pool()
         graph.replay()
         for tensor in outputs:
-            self.assertEqual(tensor.mean(dtype=torch.float).item(), 2.0)
+            self.assertEqual(tensor.cpu().mean(dtype=torch.float).item(), 2.0)
         state = checkpoint(pool_id)
         descriptions = [describe(tensor) for tensor in outputs]
         self.assertEqual(live_blocks(pool_id), 3)
@@ -198,7 +198,7 @@ class CheckpointCase(AllocatorCase):
         addend.add_(1)
         graph.replay()
         for tensor in again:
-            self.assertEqual(tensor.mean(dtype=torch.float).item(), 3.0)
+            self.assertEqual(tensor.cpu().mean(dtype=torch.float).item(), 3.0)
         restore(state, owned=again[:2])
         del tensor
         self.assertEqual(live_blocks(pool_id), 3)

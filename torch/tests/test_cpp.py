@@ -10,7 +10,7 @@ import unittest
 
 import torch
 
-from allocator_case import MIB, AllocatorCase, byte_tensor, filled
+from allocator_case import MIB, AllocatorCase, byte_tensor, filled, holds
 
 SOURCE = """
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -195,7 +195,7 @@ class CppCase(AllocatorCase):
         storage = torch._C._construct_storage_from_data_pointer(pointer, tensor.device, MIB)
         copy = torch.empty(0, dtype=torch.uint8, device="cuda").set_(storage)
         torch.cuda.synchronize()
-        self.assertTrue(bool((copy == 17).all()))
+        self.assertTrue(holds(copy, 17))
         del copy, storage, tensor
         self.assertEqual(torch.cuda.memory_allocated() - before, MIB)
         self.calls.drop_clones()

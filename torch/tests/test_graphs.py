@@ -41,7 +41,7 @@ class GraphCase(AllocatorCase):
         for value in range(5):
             source.fill_(value)
             graph.replay()
-            self.assertEqual(result.sum().item(), 1000.0 * (value + 1))
+            self.assertEqual(result.cpu().sum().item(), 1000.0 * (value + 1))
 
     def test_memory_of_a_graph_stays_as_long_as_the_graph(self):
         source = torch.ones(MIB, device="cuda")
@@ -54,11 +54,11 @@ class GraphCase(AllocatorCase):
         self.assertEqual(sum(s["total_size"] for s in segments_of(pool_id)), held)
         self.assertEqual(live_blocks(pool_id), 1)
         graph.replay()
-        self.assertEqual(result.sum().item(), 4.0 * MIB)
+        self.assertEqual(result.cpu().sum().item(), 4.0 * MIB)
         del graph
         torch.cuda.empty_cache()
         self.assertEqual(live_blocks(pool_id), 1, "the result is still there")
-        self.assertEqual(result.sum().item(), 4.0 * MIB)
+        self.assertEqual(result.cpu().sum().item(), 4.0 * MIB)
         del result
         torch.cuda.empty_cache()
         self.assertEqual(segments_of(pool_id), [])
@@ -118,16 +118,16 @@ class GraphCase(AllocatorCase):
 
                 assert_added(True)
                 graph.replay()
-                self.assertEqual(result.sum().item(), 6 * elements)
+                self.assertEqual(result.cpu().sum().item(), 6 * elements)
                 torch.cuda.empty_cache()
                 assert_added(True)
                 graph.replay()
-                self.assertEqual(result.sum().item(), 6 * elements)
+                self.assertEqual(result.cpu().sum().item(), 6 * elements)
                 del graph
                 gc.collect()
                 torch.cuda.empty_cache()
                 assert_added(False)
-                self.assertEqual(result.sum().item(), 6 * elements)
+                self.assertEqual(result.cpu().sum().item(), 6 * elements)
                 del source, result
                 torch.cuda.synchronize()
                 torch.cuda.empty_cache()
@@ -160,8 +160,8 @@ class GraphCase(AllocatorCase):
             first.replay()
             eager = with_temporaries(eager, 3)
             second.replay()
-            self.assertEqual(result.sum().item(), 1000 * 3070)
-            self.assertEqual(eager.sum().item(), 1000 * 22)
+            self.assertEqual(result.cpu().sum().item(), 1000 * 3070)
+            self.assertEqual(eager.cpu().sum().item(), 1000 * 22)
             reserved[sharing] = torch.cuda.memory_reserved()
             del source, first, second, result, eager
             torch.cuda.synchronize()
@@ -194,11 +194,11 @@ class GraphCase(AllocatorCase):
                 self.assertEqual(last.data_ptr() == dies_address, sharing)
                 for graph in graphs:
                     graph.replay()
-                self.assertEqual((middle.sum().item(), last.sum().item()), (5000.0, 7000.0))
+                self.assertEqual((middle.cpu().sum().item(), last.cpu().sum().item()), (5000.0, 7000.0))
                 for index in (0, 2, 1):
                     graphs[index].replay()
                 # Out of order, the shared block holds what the last graph wrote.
-                self.assertEqual(middle.sum().item(), 10000.0 if sharing else 5000.0)
+                self.assertEqual(middle.cpu().sum().item(), 10000.0 if sharing else 5000.0)
                 del source, base, stays, middle, last, graphs, graph
 
     def test_a_graph_may_be_captured_again(self):
@@ -208,7 +208,7 @@ class GraphCase(AllocatorCase):
             with torch.cuda.graph(graph):
                 result = source + value
             graph.replay()
-            self.assertEqual(result.sum().item(), 1000.0 * (1 + value))
+            self.assertEqual(result.cpu().sum().item(), 1000.0 * (1 + value))
             graph.reset()
             del result
 
@@ -265,7 +265,7 @@ class GraphCase(AllocatorCase):
         with torch.cuda.graph(graph):
             result = source + 1
         graph.replay()
-        self.assertEqual(result.sum().item(), 20.0)
+        self.assertEqual(result.cpu().sum().item(), 20.0)
 
     def test_a_stream_that_joins_allocates_from_the_same_pool(self):
         left = torch.randn(10_240_000, device="cuda")

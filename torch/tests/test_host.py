@@ -5,7 +5,7 @@ import unittest
 
 import torch
 
-from allocator_case import AllocatorCase, BusyStream, configure, run_in_threads
+from allocator_case import AllocatorCase, BusyStream, configure, holds, run_in_threads
 
 HOST_REGISTER = ("pinned_use_cuda_host_register:True", "pinned_num_register_threads:8")
 
@@ -107,7 +107,7 @@ class PinnedCase(AllocatorCase):
                 result.copy_(on_device + 1, non_blocking=True)
             del source, on_device
             stream.synchronize()
-            self.assertTrue(bool((result == round_number + 1).all()))
+            self.assertTrue(holds(result, round_number + 1))
 
 
 class CaptureCase(AllocatorCase):
@@ -175,7 +175,7 @@ class CaptureCase(AllocatorCase):
             source.fill_(value)
             graph.replay()
             torch.cuda.synchronize()
-            self.assertEqual(target.sum().item(), 1000.0 * value)
+            self.assertEqual(target.cpu().sum().item(), 1000.0 * value)
 
     def test_memory_that_is_not_pinned_cannot_be_copied(self):
         for to_device in (True, False):

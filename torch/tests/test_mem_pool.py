@@ -15,6 +15,7 @@ from allocator_case import (
     build_library,
     byte_tensor,
     filled,
+    holds,
     live_blocks,
     output_of,
     private_segments,
@@ -192,7 +193,7 @@ class PoolCase(AllocatorCase):
             tensor = filled(5 * MIB, 9)
         del pool
         torch.cuda.empty_cache()
-        self.assertTrue(bool((tensor == 9).all()))
+        self.assertTrue(holds(tensor, 9))
         self.assertEqual(live_blocks(identifier), 1)
         del tensor
         torch.cuda.empty_cache()
@@ -328,7 +329,7 @@ class CustomAllocatorCase(AllocatorCase):
         # Two of the pool, and one for the tensor outside.
         self.assertEqual(change["segment.all.current"], 3)
         for value, tensor in enumerate((first, second, third), 1):
-            self.assertTrue(bool((tensor == value).all()))
+            self.assertTrue(holds(tensor, value))
         del first, second, third, tensor, outside
         self.assertEqual(self.counts(), (2, 0))
         del pool
@@ -342,7 +343,7 @@ class CustomAllocatorCase(AllocatorCase):
 
         tensor = make()
         self.assertEqual(self.counts(), (1, 0))
-        self.assertTrue(bool((tensor == 4).all()), "the tensor outlives pool and allocator")
+        self.assertTrue(holds(tensor, 4), "the tensor outlives pool and allocator")
         del tensor
         torch.cuda.empty_cache()
         self.assertEqual(self.counts(), (1, 1))
@@ -399,7 +400,7 @@ class CustomAllocatorCase(AllocatorCase):
         with torch.cuda.graph(graph, pool=pool.id, capture_error_mode="relaxed"):
             result = source + 1
         graph.replay()
-        self.assertEqual(result.sum().item(), 2000.0)
+        self.assertEqual(result.cpu().sum().item(), 2000.0)
         self.assertEqual(self.allocations.value, 1)
         del graph, result
         del pool

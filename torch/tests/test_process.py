@@ -67,7 +67,7 @@ print(torch.cuda.memory_allocated() >> 20, torch.cuda.memory_snapshot()[0]["is_e
             """
 import torch
 tensor = torch.full((1000,), 2.0, device="cuda")
-print(tensor.sum().item(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
+print(tensor.cpu().sum().item(), torch.cuda.memory_allocated(), torch.cuda.memory_reserved())
 """,
             PYTORCH_NO_CUDA_MEMORY_CACHING="1",
         )
@@ -118,7 +118,7 @@ tensor = torch.ones(1024 * 1024, pin_memory=True)
 on_device = tensor.cuda(non_blocking=True)
 del tensor
 again = torch.ones(1024 * 1024, pin_memory=True)
-print(again.is_pinned(), on_device.sum().item())
+print(again.is_pinned(), on_device.cpu().sum().item())
 """
         )
         self.assertEqual(output_of(child), "True 1048576.0")
@@ -136,7 +136,7 @@ with torch.cuda.graph(graph):
     captured = outside + inside
 graph.replay()
 torch.cuda.memory._record_memory_history()
-print(captured.sum().item())
+print(captured.cpu().sum().item())
 """
         )
         self.assertEqual(output_of(child), "2000.0")

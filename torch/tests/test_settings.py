@@ -270,7 +270,7 @@ class SwitchCase(SettingsCase):
         try:
             torch.cuda.caching_allocator_enable(False)
             tensor = torch.full((1000,), 4.0, device="cuda")
-            self.assertEqual(tensor.sum().item(), 4000.0)
+            self.assertEqual(tensor.cpu().sum().item(), 4000.0)
             self.assertEqual(change["allocation.all.current"], 0)
             del tensor
         finally:

@@ -127,14 +127,14 @@ class SharingCase(AllocatorCase):
         tensor = torch.ones(3 * MIB, device="cuda")
         torch.cuda.synchronize()
         self.ask("double", tensor)
-        self.assertEqual(tensor.sum().item(), 6.0 * MIB)
+        self.assertEqual(tensor.cpu().sum().item(), 6.0 * MIB)
         tensor.fill_(5)
         torch.cuda.synchronize()
         self.assertEqual(self.ask("sum_of", tensor), 15.0 * MIB)
 
     def test_the_other_way(self):
         tensor = self.ask("make", (7.0, 1000))
-        self.assertEqual(tensor.sum().item(), 7000.0)
+        self.assertEqual(tensor.cpu().sum().item(), 7000.0)
         tensor.add_(1)
         torch.cuda.synchronize()
         self.assertEqual(self.ask("sums_of_kept"), [8000.0])
@@ -177,7 +177,7 @@ class SharingCase(AllocatorCase):
         torch.cuda.synchronize()
         self.assertEqual(self.ask("sums_of", tensors), [5.0 * value for value in range(200)])
         received = self.ask("make_many", 200)
-        self.assertEqual([t.sum().item() for t in received], [5.0 * value for value in range(200)])
+        self.assertEqual([t.cpu().sum().item() for t in received], [5.0 * value for value in range(200)])
         del received
 
     def test_the_same_one_again_and_again(self):
@@ -218,7 +218,7 @@ class SharingCase(AllocatorCase):
         before = self.ask("allocated")
         tensor = self.ask("make", (2.0, 5 * MIB))
         self.assertEqual(self.ask("allocated") - before, 20 * MIB)
-        self.assertEqual(tensor.sum().item(), 10.0 * MIB)
+        self.assertEqual(tensor.cpu().sum().item(), 10.0 * MIB)
         del tensor
         self.ask("forget")
         self.assertEqual(self.ask("allocated"), before)

@@ -1,5 +1,5 @@
 // How old the driver is that is stood in for: those before CUDA 12.3 know nothing of data on edges, and
-// have the two calls that tell of edges under older names.
+// have the calls that tell of edges under older names.
 
 #pragma once
 
@@ -7,11 +7,14 @@
 
 #ifdef BEFORE_CUDA_12_3
 #undef cuGraphNodeGetDependencies
+#undef cuStreamUpdateCaptureDependencies
 #define CAPTURE_INFO cuStreamGetCaptureInfo_v2
 #define DEPENDENCIES cuGraphNodeGetDependencies
+#define UPDATE_DEPENDENCIES cuStreamUpdateCaptureDependencies
 #define EDGES(type)
 #else
 #define CAPTURE_INFO cuStreamGetCaptureInfo_v3
 #define DEPENDENCIES cuGraphNodeGetDependencies_v2
+#define UPDATE_DEPENDENCIES cuStreamUpdateCaptureDependencies_v2
 #define EDGES(type) type,
 #endif

@@ -2,88 +2,31 @@
 // below it runs where there is no GPU. It shows that the calls are made as CUDA's own header
 // declares them and that the proof can pass; it shows nothing about a GPU.
 //
-// Memory is memory files, so that pages can be mapped, shared and outlive those who made them.
 // Streams are queues of work that is done whenever somebody asks; the proof's kernels are functions
 // of the same names below. It knows no more than the proof needs.
 // It is strict about whose a stream is: see hands.h.
 
 #include <cuda.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "age.h"
 #include "hands.h"
 #include "kernels.h"
+#include "memory.h"
+#include "pages.h"
+#include "work.h"
 
 namespace {
-
-constexpr size_t UNIT = 2 << 20;
-constexpr size_t TOTAL = size_t{2} << 30;
-
-std::mutex mutex;
-
-// Memory.
-
-size_t used = 0;
-
-size_t whole(size_t size) { return (size + UNIT - 1) / UNIT * UNIT; }
-
-// Memory of the card, which goes with the last who has it.
-struct Physical {
-    int file = -1;
-    size_t size = 0;
-    bool counted = false;
-    ~Physical() {
-        if (counted) used -= whole(size);
-        if (file >= 0) close(file);
-    }
-};
-using Shared = std::shared_ptr<Physical>;
-
-std::map<ino_t, std::weak_ptr<Physical>> known;
-
-CUresult create(size_t size, Shared &out) {
-    if (size > TOTAL || used + whole(size) > TOTAL) return CUDA_ERROR_OUT_OF_MEMORY;
-    out = std::make_shared<Physical>();
-    out->file = memfd_create("card", MFD_CLOEXEC);
-    out->size = size;
-    if (out->file < 0 || ftruncate(out->file, static_cast<off_t>(size)) != 0) return CUDA_ERROR_UNKNOWN;
-    out->counted = true;
-    used += whole(size);
-    struct stat info {};
-    fstat(out->file, &info);
-    known[info.st_ino] = out;
-    return CUDA_SUCCESS;
-}
-
-struct Plain {
-    Shared memory;
-    size_t size;
-};
-std::map<CUdeviceptr, Plain> plain, opened;
-std::map<CUdeviceptr, size_t> ranges;
-std::map<CUmemGenericAllocationHandle, Shared> pages;
-CUmemGenericAllocationHandle page_next = 1;
-
-CUdeviceptr place(const Shared &memory, void *at, int flags) {
-    void *addr = mmap(at, memory->size, PROT_READ | PROT_WRITE, MAP_SHARED | flags, memory->file, 0);
-    return addr == MAP_FAILED ? 0 : reinterpret_cast<CUdeviceptr>(addr);
-}
 
 // Streams, events, captures.
 
@@ -95,6 +38,7 @@ struct Node {
 struct Capture {
     cuuint64_t id = 0;
     bool broken = false;
+    bool over = false;
     std::vector<std::shared_ptr<Node>> nodes;
     std::set<struct CUstream_st *> streams;
 };
@@ -113,8 +57,14 @@ struct CUstream_st {
     bool origin = false;
 };
 
+// That a stream has come to where an event was recorded, and when.
+struct Mark {
+    bool done = false;
+    Clock::time_point at;
+};
+
 struct CUevent_st {
-    std::shared_ptr<bool> done;
+    std::shared_ptr<Mark> mark;
     std::shared_ptr<Capture> capture;
     std::set<Node *> nodes;
 };
@@ -183,13 +133,6 @@ int context_mark;
 thread_local CUcontext current = nullptr;
 thread_local CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-struct IpcHandle {
-    char mark[8];
-    pid_t pid;
-    int file;
-    size_t size;
-};
-
 }  // namespace
 
 extern "C" {
@@ -203,7 +146,7 @@ CUresult cuDeviceGetPCIBusId(char *name, int length, CUdevice) {
     std::strncpy(name, "0000:00:00.0", static_cast<size_t>(length));
     return CUDA_SUCCESS;
 }
-CUresult cuDeviceTotalMem(size_t *bytes, CUdevice) { return *bytes = TOTAL, CUDA_SUCCESS; }
+CUresult cuDeviceTotalMem(size_t *bytes, CUdevice) { return *bytes = capacity, CUDA_SUCCESS; }
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice) {
     return *context = reinterpret_cast<CUcontext>(&context_mark), CUDA_SUCCESS;
 }
@@ -223,8 +166,8 @@ CUresult cuGetErrorString(CUresult, const char **text) {
 
 CUresult cuMemGetInfo(size_t *free, size_t *total) {
     Lock lock(mutex);
-    *free = TOTAL - used;
-    *total = TOTAL;
+    *free = capacity - used;
+    *total = capacity;
     return current ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
@@ -254,130 +197,6 @@ CUresult cuMemFree(CUdeviceptr addr) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAddressReserve(CUdeviceptr *addr, size_t size, size_t alignment, CUdeviceptr, unsigned long long) {
-    Lock lock(mutex);
-    size_t room = size + alignment;
-    void *base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
-    auto start = reinterpret_cast<CUdeviceptr>(base);
-    *addr = alignment ? (start + alignment - 1) / alignment * alignment : start;
-    if (*addr > start) munmap(base, *addr - start);
-    if (*addr + size < start + room) munmap(reinterpret_cast<void *>(*addr + size), start + room - *addr - size);
-    ranges[*addr] = size;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemAddressFree(CUdeviceptr addr, size_t size) {
-    Lock lock(mutex);
-    auto found = ranges.find(addr);
-    if (found == ranges.end() || found->second != size) return CUDA_ERROR_INVALID_VALUE;
-    munmap(reinterpret_cast<void *>(addr), size);
-    ranges.erase(found);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
-    return *size = UNIT, CUDA_SUCCESS;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle *page, size_t size, const CUmemAllocationProp *kind, unsigned long long) {
-    Lock lock(mutex);
-    if (kind->type != CU_MEM_ALLOCATION_TYPE_PINNED || kind->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (kind->requestedHandleTypes == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
-    Shared memory;
-    if (CUresult result = create(size, memory); result != CUDA_SUCCESS) return result;
-    pages[*page = page_next++] = memory;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
-    Lock lock(mutex);
-    return pages.erase(page) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemMap(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllocationHandle page, unsigned long long) {
-    Lock lock(mutex);
-    auto found = pages.find(page);
-    if (found == pages.end() || found->second->size != size || offset) return CUDA_ERROR_INVALID_VALUE;
-    // No access yet: that is what cuMemSetAccess gives.
-    void *at = mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0);
-    return at == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-}
-
-CUresult cuMemUnmap(CUdeviceptr addr, size_t size) {
-    Lock lock(mutex);
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    void *at = mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, flags, -1, 0);
-    return at == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
-}
-
-CUresult cuMemSetAccess(CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count) {
-    Lock lock(mutex);
-    if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
-    int result = mprotect(reinterpret_cast<void *>(addr), size, PROT_READ | PROT_WRITE);
-    return result == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle page, CUmemAllocationHandleType kind, unsigned long long) {
-    Lock lock(mutex);
-    auto found = pages.find(page);
-    if (found == pages.end() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
-    *static_cast<int *>(out) = fcntl(found->second->file, F_DUPFD_CLOEXEC, 0);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *page, void *handle, CUmemAllocationHandleType kind) {
-    Lock lock(mutex);
-    int file = static_cast<int>(reinterpret_cast<intptr_t>(handle));
-    struct stat info {};
-    if (kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(file, &info) != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (!S_ISREG(info.st_mode)) return CUDA_ERROR_INVALID_VALUE;
-    Shared memory = known[info.st_ino].lock();
-    if (!memory) {
-        memory = std::make_shared<Physical>();
-        memory->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
-        memory->size = static_cast<size_t>(info.st_size);
-    }
-    pages[*page = page_next++] = memory;
-    return CUDA_SUCCESS;
-}
-
-CUresult cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr addr) {
-    Lock lock(mutex);
-    auto found = plain.find(addr);
-    if (found == plain.end()) return CUDA_ERROR_INVALID_VALUE;
-    IpcHandle inner{"standin", getpid(), found->second.memory->file, found->second.size};
-    std::memset(handle, 0, sizeof *handle);
-    std::memcpy(handle, &inner, sizeof inner);
-    return CUDA_SUCCESS;
-}
-
-CUresult cuIpcOpenMemHandle(CUdeviceptr *addr, CUipcMemHandle handle, unsigned) {
-    Lock lock(mutex);
-    IpcHandle inner;
-    std::memcpy(&inner, &handle, sizeof inner);
-    if (std::strcmp(inner.mark, "standin") != 0) return CUDA_ERROR_INVALID_VALUE;
-    if (inner.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;
-    auto memory = std::make_shared<Physical>();
-    std::string path = "/proc/" + std::to_string(inner.pid) + "/fd/" + std::to_string(inner.file);
-    memory->file = open(path.c_str(), O_RDWR | O_CLOEXEC);
-    memory->size = inner.size;
-    if (memory->file < 0) return CUDA_ERROR_INVALID_VALUE;
-    *addr = place(memory, nullptr, 0);
-    opened[*addr] = {memory, inner.size};
-    return CUDA_SUCCESS;
-}
-
-CUresult cuIpcCloseMemHandle(CUdeviceptr addr) {
-    Lock lock(mutex);
-    auto found = opened.find(addr);
-    if (found == opened.end()) return CUDA_ERROR_INVALID_VALUE;
-    munmap(reinterpret_cast<void *>(addr), found->second.size);
-    opened.erase(found);
-    return CUDA_SUCCESS;
-}
-
 CUresult cuEventCreate(CUevent *event, unsigned) {
     Lock lock(mutex);
     return events.insert(*event = new CUevent_st), CUDA_SUCCESS;
@@ -397,21 +216,30 @@ CUresult cuEventRecord(CUevent event, CUstream stream) {
     event->capture = at->capture;
     event->nodes = at->ends;
     if (at->capture) return CUDA_SUCCESS;
-    auto done = event->done = std::make_shared<bool>(false);
-    add(stream, [done] { return *done = true; });
+    auto mark = event->mark = std::make_shared<Mark>();
+    add(stream, [mark] { return mark->at = Clock::now(), mark->done = true; });
     return CUDA_SUCCESS;
 }
 
 CUresult cuEventQuery(CUevent event) {
     Lock lock(mutex);
     pump();
-    return !event->done || *event->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+    return !event->mark || event->mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event) {
     Lock lock(mutex);
-    auto done = event->done;
-    return wait_until(lock, [done] { return !done || *done; });
+    auto mark = event->mark;
+    return wait_until(lock, [mark] { return !mark || mark->done; });
+}
+
+CUresult cuEventElapsedTime(float *elapsed_ms, CUevent from, CUevent to) {
+    Lock lock(mutex);
+    pump();
+    if (!from->mark || !to->mark) return CUDA_ERROR_INVALID_HANDLE;
+    if (!from->mark->done || !to->mark->done) return CUDA_ERROR_NOT_READY;
+    *elapsed_ms = std::chrono::duration<float, std::milli>(to->mark->at - from->mark->at).count();
+    return CUDA_SUCCESS;
 }
 
 CUresult cuStreamCreate(CUstream *stream, unsigned) {
@@ -429,6 +257,13 @@ CUresult cuStreamDestroy(CUstream stream) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuStreamQuery(CUstream stream) {
+    Lock lock(mutex);
+    CUstream_st *at = resolve(stream, "cuStreamQuery");
+    pump();
+    return at->queue.empty() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+}
+
 CUresult cuStreamSynchronize(CUstream stream) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamSynchronize");
@@ -442,15 +277,15 @@ CUresult cuStreamSynchronize(CUstream stream) {
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamWaitEvent");
-    if (event->capture) {
+    if (event->capture && !event->capture->over) {
         at->capture = event->capture;
         at->capture->streams.insert(at);
         at->ends.insert(event->nodes.begin(), event->nodes.end());
         return CUDA_SUCCESS;
     }
     if (at->capture) return CUDA_ERROR_STREAM_CAPTURE_ISOLATION;
-    auto done = event->done;
-    add(stream, [done] { return !done || *done; });
+    auto mark = event->mark;
+    add(stream, [mark] { return !mark || mark->done; });
     return CUDA_SUCCESS;
 }
 
@@ -470,6 +305,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     auto capture = resolve(stream, "cuStreamEndCapture")->capture;
     if (!capture) return CUDA_ERROR_STREAM_CAPTURE_UNMATCHED;
     InHand hand(lock, capture->streams, "whose capture another thread is ending");
+    capture->over = true;
     for (CUstream_st *at : capture->streams) {
         at->capture = nullptr;
         at->ends.clear();
@@ -480,7 +316,7 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     return CUDA_SUCCESS;
 }
 
-CUresult CAPTURE_INFO(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *,
+CUresult CAPTURE_INFO(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
                       const CUgraphNode **nodes, EDGES(const CUgraphEdgeData **) size_t *count) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamGetCaptureInfo");
@@ -488,11 +324,12 @@ CUresult CAPTURE_INFO(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t
     if (!at->capture) return CUDA_SUCCESS;
     *status = at->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id) *id = at->capture->id;
+    if (graph) *graph = reinterpret_cast<CUgraph>(at->capture.get());
     if (!nodes) return CUDA_SUCCESS;
     at->told.clear();
     for (Node *node : at->ends) at->told.push_back(reinterpret_cast<CUgraphNode>(node));
     *nodes = at->told.data();
-    *count = at->told.size();
+    if (count) *count = at->told.size();
     return CUDA_SUCCESS;
 }
 
@@ -505,6 +342,37 @@ CUresult DEPENDENCIES(CUgraphNode node, CUgraphNode *out, EDGES(CUgraphEdgeData 
         ++at;
     }
     *count = at;
+    return CUDA_SUCCESS;
+}
+
+// An empty node is all that anybody adds by hand; it goes with its capture.
+CUresult add_empty_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count) {
+    Lock lock(mutex);
+    auto node = std::make_shared<Node>();
+    for (size_t i = 0; i < count; ++i) node->before.insert(reinterpret_cast<Node *>(before[i]));
+    node->work = [] { return true; };
+    reinterpret_cast<Capture *>(graph)->nodes.push_back(node);
+    *out = reinterpret_cast<CUgraphNode>(node.get());
+    return CUDA_SUCCESS;
+}
+
+// The ends of a captured stream become these, or these besides.
+CUresult UPDATE_DEPENDENCIES(CUstream stream, CUgraphNode *nodes, EDGES(const CUgraphEdgeData *) size_t count, unsigned flags) {
+    Lock lock(mutex);
+    CUstream_st *at = resolve(stream, "cuStreamUpdateCaptureDependencies");
+    if (!at->capture) return CUDA_ERROR_ILLEGAL_STATE;
+    if (flags == CU_STREAM_SET_CAPTURE_DEPENDENCIES) at->ends.clear();
+    for (size_t i = 0; i < count; ++i) at->ends.insert(reinterpret_cast<Node *>(nodes[i]));
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *out, size_t *count) {
+    Lock lock(mutex);
+    auto found = graphs.find(graph);
+    if (found == graphs.end()) return CUDA_ERROR_INVALID_VALUE;
+    auto &nodes = found->second->nodes;
+    for (size_t i = 0; out && i < std::min(*count, nodes.size()); ++i) out[i] = reinterpret_cast<CUgraphNode>(nodes[i].get());
+    *count = nodes.size();
     return CUDA_SUCCESS;
 }
 
@@ -577,6 +445,14 @@ CUresult cuMemsetD8Async(CUdeviceptr addr, unsigned char value, size_t count, CU
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemsetD32Async(CUdeviceptr addr, unsigned value, size_t count, CUstream stream) {
+    return give_work(stream, [=] { return std::fill_n(reinterpret_cast<unsigned *>(addr), count, value), true; });
+}
+
+CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned) {
+    return cuMemsetD32Async(addr, value, 1, stream);
+}
+
 CUresult cuMemsetD8(CUdeviceptr addr, unsigned char value, size_t count) {
     std::memset(reinterpret_cast<void *>(addr), value, count);
     return CUDA_SUCCESS;
@@ -598,3 +474,9 @@ CUresult cuMemFreeHost(void *memory) {
 }
 
 }  // extern "C"
+
+CUresult give_work(CUstream stream, Work work) {
+    Lock lock(mutex);
+    add(stream, std::move(work));
+    return CUDA_SUCCESS;
+}

@@ -9,7 +9,7 @@
 #include <memory>
 #include <string>
 
-using Work = std::function<bool()>;  // true when it is done
+#include "work.h"
 
 namespace {
 

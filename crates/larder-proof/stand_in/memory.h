@@ -1,0 +1,92 @@
+// The memory of the card: memory files, so that pages can be mapped, shared and outlive those who made them.
+// LARDER_STAND_IN_MEMORY says how many bytes there are; only what is written to costs memory of the host.
+
+#pragma once
+
+#include <cuda.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <mutex>
+
+namespace {
+
+constexpr size_t UNIT = 2 << 20;
+
+size_t capacity_from_environment() {
+    const char *said = std::getenv("LARDER_STAND_IN_MEMORY");
+    return said ? std::strtoull(said, nullptr, 10) : size_t{2} << 30;
+}
+const size_t capacity = capacity_from_environment();
+
+std::mutex mutex;
+
+size_t used = 0;
+
+size_t whole(size_t size) { return (size + UNIT - 1) / UNIT * UNIT; }
+
+// Memory of the card, which goes with the last who has it.
+struct Physical {
+    int file = -1;
+    size_t size = 0;
+    bool counted = false;
+    ~Physical() {
+        if (counted) used -= whole(size);
+        if (file >= 0) close(file);
+    }
+};
+using Shared = std::shared_ptr<Physical>;
+
+std::map<ino_t, std::weak_ptr<Physical>> known;
+
+CUresult create(size_t size, Shared &out) {
+    if (size > capacity || used + whole(size) > capacity) return CUDA_ERROR_OUT_OF_MEMORY;
+    out = std::make_shared<Physical>();
+    out->file = memfd_create("card", MFD_CLOEXEC);
+    out->size = size;
+    if (out->file < 0 || ftruncate(out->file, static_cast<off_t>(size)) != 0) return CUDA_ERROR_UNKNOWN;
+    out->counted = true;
+    used += whole(size);
+    struct stat info {};
+    fstat(out->file, &info);
+    known[info.st_ino] = out;
+    return CUDA_SUCCESS;
+}
+
+struct Plain {
+    Shared memory;
+    size_t size;
+};
+std::map<CUdeviceptr, Plain> plain, opened;
+std::map<CUdeviceptr, size_t> ranges;
+std::map<CUmemGenericAllocationHandle, Shared> pages;
+CUmemGenericAllocationHandle page_next = 1;
+
+CUdeviceptr place(const Shared &memory, void *at, int flags) {
+    void *addr = mmap(at, memory->size, PROT_READ | PROT_WRITE, MAP_SHARED | flags, memory->file, 0);
+    return addr == MAP_FAILED ? 0 : reinterpret_cast<CUdeviceptr>(addr);
+}
+
+// The plain memory in which an address lies, and where it begins; none where there is none.
+std::pair<CUdeviceptr, const Plain *> plain_at(CUdeviceptr addr) {
+    auto after = plain.upper_bound(addr);
+    if (after == plain.begin()) return {0, nullptr};
+    auto found = std::prev(after);
+    if (addr >= found->first + found->second.size) return {0, nullptr};
+    return {found->first, &found->second};
+}
+
+// The range of addresses in which one lies.
+bool is_in_range(CUdeviceptr addr) {
+    auto after = ranges.upper_bound(addr);
+    if (after == ranges.begin()) return false;
+    auto found = std::prev(after);
+    return addr < found->first + found->second;
+}
+
+}  // namespace

@@ -1,0 +1,29 @@
+// Functions of the runtime that are not supported. They look at none of their arguments, so CUDA's own
+// declarations of them would be in the way.
+
+extern "C" {
+
+#define NOT_SUPPORTED(name) \
+  int name() {              \
+    return 801;             \
+  }
+
+NOT_SUPPORTED(cudaDeviceEnablePeerAccess)
+NOT_SUPPORTED(cudaDeviceGetGraphMemAttribute)
+NOT_SUPPORTED(cudaDeviceSetGraphMemAttribute)
+NOT_SUPPORTED(cudaGetSymbolAddress)
+NOT_SUPPORTED(cudaGraphConditionalHandleCreate)
+NOT_SUPPORTED(cudaKernelSetAttributeForDevice)
+NOT_SUPPORTED(cudaLibraryGetGlobal)
+NOT_SUPPORTED(cudaLibraryGetKernel)
+NOT_SUPPORTED(cudaLibraryGetKernelCount)
+NOT_SUPPORTED(cudaLibraryGetManaged)
+NOT_SUPPORTED(cudaLibraryGetUnifiedFunction)
+NOT_SUPPORTED(cudaLibraryLoadData)
+NOT_SUPPORTED(cudaLibraryLoadFromFile)
+NOT_SUPPORTED(cudaLibraryUnload)
+NOT_SUPPORTED(cudaMemPoolSetAccess)
+NOT_SUPPORTED(cudaMemcpyToSymbol)
+NOT_SUPPORTED(cudaStreamBeginCaptureToGraph)
+
+} // extern "C"
