@@ -91,10 +91,23 @@ class Backend final : public CUDAAllocator {
     return larder_.load(std::memory_order_acquire) != nullptr;
   }
 
-  // Settings were read anew by PyTorch.
+  // Settings were read anew by PyTorch. The memory fraction among them caps nothing by now: it did when the
+  // devices were opened, and from then on the cap is what setMemoryFraction says.
   void reconfigure() {
-    if (larder* opened = larder_.load(std::memory_order_acquire)) {
-      apply_settings(opened);
+    larder* opened = larder_.load(std::memory_order_acquire);
+    if (opened == nullptr) {
+      return;
+    }
+    std::vector<double> caps;
+    for (int device = 0; device < device_count_; ++device) {
+      caps.push_back(getMemoryFraction(static_cast<c10::DeviceIndex>(device)));
+    }
+    apply_settings(opened);
+    for (int device = 0; device < device_count_; ++device) {
+      auto index = static_cast<c10::DeviceIndex>(device);
+      if (getMemoryFraction(index) != caps[device]) {
+        setMemoryFraction(caps[device], index);
+      }
     }
   }
 

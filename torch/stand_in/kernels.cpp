@@ -1,5 +1,6 @@
 #include "kernels.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -65,8 +66,13 @@ Work fill(void** arguments, size_t size) {
   std::vector<char> value(size);
   std::memcpy(value.data(), arguments[1], size);
   return [=] {
-    for (size_t i = 0; i < count; ++i) {
-      std::memcpy(place + i * size, value.data(), size);
+    if (count == 0) {
+      return true;
+    }
+    std::memcpy(place, value.data(), size);
+    // Twice as much each time.
+    for (size_t done = size; done < count * size; done *= 2) {
+      std::memcpy(place + done, place, std::min(done, count * size - done));
     }
     return true;
   };

@@ -181,7 +181,7 @@ CUresult cuMemAlloc(CUdeviceptr *addr, size_t size) {
     if (!current) return CUDA_ERROR_INVALID_CONTEXT;
     Shared memory;
     if (CUresult result = create(size, memory); result != CUDA_SUCCESS) return result;
-    *addr = place(memory, nullptr, 0);
+    *addr = place(memory, lowest_room(size));
     plain[*addr] = {memory, size};
     return CUDA_SUCCESS;
 }
@@ -192,7 +192,7 @@ CUresult cuMemFree(CUdeviceptr addr) {
     wait_until(lock, all_done);
     auto found = plain.find(addr);
     if (found == plain.end()) return CUDA_ERROR_INVALID_VALUE;
-    munmap(reinterpret_cast<void *>(addr), found->second.size);
+    displace(addr, found->second.size);
     plain.erase(found);
     return CUDA_SUCCESS;
 }
@@ -413,11 +413,15 @@ CUresult cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
 CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t size, CUstream) { return cuMemAlloc(addr, size); }
 CUresult cuMemFreeAsync(CUdeviceptr addr, CUstream stream) {
     Lock lock(mutex);
-    auto found = plain.find(addr);
-    if (found == plain.end()) return CUDA_ERROR_INVALID_VALUE;
-    Plain gone = found->second;
-    plain.erase(found);
-    add(stream, [addr, gone] { return munmap(reinterpret_cast<void *>(addr), gone.size), true; });
+    if (!plain.count(addr)) return CUDA_ERROR_INVALID_VALUE;
+    add(stream, [addr] {
+        auto found = plain.find(addr);
+        if (found != plain.end()) {
+            displace(addr, found->second.size);
+            plain.erase(found);
+        }
+        return true;
+    });
     return CUDA_SUCCESS;
 }
 

@@ -67,9 +67,33 @@ std::map<CUdeviceptr, size_t> ranges;
 std::map<CUmemGenericAllocationHandle, Shared> pages;
 CUmemGenericAllocationHandle page_next = 1;
 
-CUdeviceptr place(const Shared &memory, void *at, int flags) {
-    void *addr = mmap(at, memory->size, PROT_READ | PROT_WRITE, MAP_SHARED | flags, memory->file, 0);
+// Where plain memory is put: the lowest room that is large enough, as a card that nobody else uses does it.
+constexpr size_t ROOM = size_t{1} << 40;
+
+CUdeviceptr lowest_room(size_t size) {
+    static const CUdeviceptr start = [] {
+        void *base = mmap(nullptr, ROOM + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        return base == MAP_FAILED ? 0 : whole(reinterpret_cast<CUdeviceptr>(base));
+    }();
+    CUdeviceptr at = start;
+    for (const auto &[addr, taken] : plain) {
+        if (addr < start || addr >= start + ROOM) continue;
+        if (addr - at >= size) break;
+        at = addr + whole(taken.size);
+    }
+    return start && at + size <= start + ROOM ? at : 0;
+}
+
+CUdeviceptr place(const Shared &memory, CUdeviceptr room) {
+    int flags = MAP_SHARED | (room ? MAP_FIXED : 0);
+    void *addr = mmap(reinterpret_cast<void *>(room), memory->size, PROT_READ | PROT_WRITE, flags, memory->file, 0);
     return addr == MAP_FAILED ? 0 : reinterpret_cast<CUdeviceptr>(addr);
+}
+
+// Takes memory away from where it was put; the addresses stay ours.
+void displace(CUdeviceptr addr, size_t size) {
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
+    mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, flags, -1, 0);
 }
 
 // The plain memory in which an address lies, and where it begins; none where there is none.

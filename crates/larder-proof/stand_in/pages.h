@@ -149,7 +149,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr *addr, CUipcMemHandle handle, unsigned) 
     memory->file = open(path.c_str(), O_RDWR | O_CLOEXEC);
     memory->size = inner.size;
     if (memory->file < 0) return CUDA_ERROR_INVALID_VALUE;
-    *addr = place(memory, nullptr, 0);
+    *addr = place(memory, 0);
     opened[*addr] = {memory, inner.size};
     return CUDA_SUCCESS;
 }

@@ -356,10 +356,10 @@ fn in_pool(top: &BenchTop, pool: PoolId, count: usize) -> Vec<Addr> {
 
 #[test]
 fn segment_context_stays_although_blocks_split_and_merge() {
-    let story = |policy| {
+    let story = |policy, level| {
         let top = BenchTop::new(GIB, "", policy);
         let hook = || -> Option<Arc<dyn Context>> { Some(Arc::new(Stack::default())) };
-        let options = HistoryOptions::default().level(Level::State).context_hook(Arc::new(hook));
+        let options = HistoryOptions::default().level(level).context_hook(Arc::new(hook));
         top.allocator.record_history(options).unwrap();
         let has_context =
             || top.allocator.take_snapshot(SnapshotOptions::default()).runs[0].context.is_some();
@@ -368,8 +368,11 @@ fn segment_context_stays_although_blocks_split_and_merge() {
         top.free(block);
         (split, has_context())
     };
-    assert_eq!(story(TORCH), (false, false));
-    assert_eq!(story(Policy { segment_context_stays: true, ..TORCH }), (true, true));
+    let ours = Policy { segment_context_stays: true, ..TORCH };
+    assert_eq!(story(TORCH, Level::Alloc), (false, false));
+    assert_eq!(story(ours.clone(), Level::Alloc), (true, true));
+    // Who wants the contexts of what is allocated, and no others, gets no others.
+    assert_eq!(story(ours, Level::State), (false, false));
 }
 
 #[test]

@@ -185,7 +185,7 @@ impl Ring<'_> {
         }
         let output = command.output().map_err(|error| format!("the judge: {error}"))?;
         match output.status.code() {
-            Some(0) => read(&output.stdout, &placements, &history).map(Ending::Done),
+            Some(0) => self.read(&output.stdout, &placements, &history).map(Ending::Done),
             // An allocator that ends the process has given up too.
             Some(3) | None => {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -226,7 +226,12 @@ impl Ring<'_> {
             let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             return Ok(Err(format!("ours ends with {}: {said}", output.status)));
         }
-        read(&output.stdout, &placements, &history).map(Ok)
+        self.read(&output.stdout, &placements, &history).map(Ok)
+    }
+
+    fn read(&self, printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
+        let outcome = read(printed, placements, history)?;
+        Ok(if self.sides.is_counted { outcome.in_common() } else { outcome })
     }
 
     /// Reports a difference, with the shortest beginning of the script that shows one.

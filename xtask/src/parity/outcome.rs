@@ -15,6 +15,9 @@ const OURS_ALONE: [&str; 9] = [
     "driver.measured_on",
 ];
 
+/// Statistics that the oldest peer does not have.
+const LATER: [&str; 2] = ["num_oom_rejections", "reserved_bytes_by_private_pools"];
+
 /// A text in quotation marks at the beginning, without them, and what follows it.
 fn text(from: &str) -> Option<(&str, &str)> {
     let inside = from.strip_prefix('"')?;
@@ -68,6 +71,12 @@ impl Outcome {
         }
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
         Some(Self { stats, placements: lines(placements), history: lines(history) })
+    }
+
+    /// Without the statistics that not every version has.
+    pub(super) fn in_common(mut self) -> Self {
+        self.stats.retain(|(name, _)| !LATER.iter().any(|later| name.starts_with(later)));
+        self
     }
 
     /// Where two runs part.

@@ -8,7 +8,7 @@ use crate::heap::Want;
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId};
 use crate::record::Record;
-use crate::record::event::Action;
+use crate::record::event::{Action, Level};
 use crate::record::history::{Fact, Owner};
 use crate::types::{Addr, PoolId, StreamId};
 
@@ -96,7 +96,9 @@ impl Heap {
             }
             Record::SegmentAlloc { place, .. } => {
                 history.tell(&fact(Action::SegmentAlloc, place.addr.0, place.size_bytes), None);
-                history.own(Owner::Segment(place.addr.0));
+                if !self.policy.segment_context_stays || history.level() >= Level::Alloc {
+                    history.own(Owner::Segment(place.addr.0));
+                }
             }
             Record::SegmentFree { place, .. } => {
                 let owner = Owner::Segment(place.addr.0);
@@ -158,7 +160,8 @@ impl Heap {
     }
 
     /// Where the context of a block's segment is kept. PyTorch keeps it with a block, which takes
-    /// it along through splits and merges, until it is lost; we keep it with the segment.
+    /// it along through splits and merges, until it is lost; we keep it with the segment, unless the contexts
+    /// of what is allocated are all that is wanted.
     pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
         let block = &self.blocks[id];
         if self.policy.segment_context_stays {
@@ -226,9 +229,11 @@ impl Heap {
     /// The first part of an expandable segment was mapped: whoever asked for it made the segment.
     fn own_grown_segment(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
-        let is_first = self.blocks[id].prev.is_none() || self.policy.segment_context_stays;
+        let stays = self.policy.segment_context_stays;
+        let is_first = self.blocks[id].prev.is_none() || stays;
         if let Some(history) = self.herald.listener()
             && is_first
+            && (!stays || history.level() >= Level::Alloc)
             && history.context_of(owner).is_none()
         {
             history.own(owner);
