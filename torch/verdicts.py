@@ -5,15 +5,9 @@
 writes a line `VERDICT NAME` into OUT for each test: passed, failed, skipped, or ended (the process did). Each file runs
 in a process of its own, and goes on in another behind a test that ended one or took too long. Children of
 `python -m larder torch/verdicts.py …` run on Larder as well.
-
-    python torch/verdicts.py --compare NATIVE LARDER
-
-prints how many tests have which verdicts on both, and each one that passed natively and did not on Larder; it fails if
-there is one.
 """
 
 import argparse
-import collections
 import os
 import pathlib
 import subprocess
@@ -127,29 +121,13 @@ def settle(out):
     pathlib.Path(out).write_text("".join(lines))
 
 
-def compare(native, larder):
-    native, larder = verdicts(native), verdicts(larder)
-    counts = collections.Counter((word, larder.get(name, "missing")) for name, word in native.items())
-    for (on_native, on_larder), count in sorted(counts.items()):
-        print(f"{count:5} {on_native} natively, {on_larder} on Larder")
-    lost = [name for name, word in sorted(native.items()) if word == "passed" and larder.get(name) != "passed"]
-    for name in lost:
-        print(f"passed natively, {larder.get(name, 'missing')} on Larder: {name}")
-    return not lost
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--compare", nargs=2, metavar=("NATIVE", "LARDER"))
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("-k", action="append", default=[], metavar="WORD", help="tests with this in their names")
-    parser.add_argument("out", nargs="?")
-    parser.add_argument("files", nargs="*", type=pathlib.Path)
+    parser.add_argument("out")
+    parser.add_argument("files", nargs="+", type=pathlib.Path)
     asked = parser.parse_intermixed_args()
-    if asked.compare:
-        sys.exit(0 if compare(*asked.compare) else 1)
-    if not asked.files:
-        parser.error("no files are named")
     files = [file.resolve() for file in asked.files]
     if asked.here:
         run_here(files[0], asked.out, verdicts(asked.out), asked.k)

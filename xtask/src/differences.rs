@@ -1,10 +1,10 @@
 //! Differences: what PyTorch's allocators get wrong, each shown by a script of a few lines on every version's own
 //! library and on ours.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::docs::Page;
 use crate::programs::{Programs, target_folder};
 use crate::torch::{self, Torch};
 
@@ -254,14 +254,7 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     if !wrong.is_empty() {
         return Err(format!("not as {PAGE} says: {}", wrong.join("; ")));
     }
-    let page = root.join(PAGE);
-    let said = |error| format!("{}: {error}", page.display());
-    let old = fs::read_to_string(&page).map_err(said)?;
-    let new = with_table(&old, &table)
-        .ok_or_else(|| format!("{PAGE} has no lines `{BEGIN}` and `{END}`"))?;
-    if new != old {
-        fs::write(&page, new).map_err(said)?;
-    }
+    Page { path: PAGE, begin: BEGIN, end: END }.write(root, &table)?;
     println!("{} scripts on {} PyTorchs and on Larder", DEFECTS.len(), judges.len());
     Ok(())
 }
@@ -289,13 +282,6 @@ fn table(rows: &[String]) -> String {
     format!("{head}\n{line}\n{}\n", rows.join("\n"))
 }
 
-/// The page with its table replaced.
-fn with_table(page: &str, table: &str) -> Option<String> {
-    let begin = page.find(BEGIN)? + BEGIN.len();
-    let end = begin + page[begin..].find(END)?;
-    Some(format!("{}\n\n{table}\n{}", &page[..begin], &page[end..]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -306,15 +292,6 @@ mod tests {
         assert_eq!(figure(printed, "ooms"), Some(-1));
         assert_eq!(figure(printed, "num_ooms"), Some(2));
         assert_eq!(figure(printed, "oom"), None);
-    }
-
-    #[test]
-    fn the_table_is_replaced_and_the_rest_stays() {
-        let page = format!("before\n{BEGIN}\n\nold\n\n{END}\nbehind\n");
-        let new = with_table(&page, "| new |\n").unwrap();
-        assert_eq!(new, format!("before\n{BEGIN}\n\n| new |\n\n{END}\nbehind\n"));
-        assert_eq!(with_table(&new, "| new |\n").as_deref(), Some(new.as_str()));
-        assert_eq!(with_table("no table", ""), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod backend;
 mod bench;
 mod command;
 mod differences;
+mod docs;
 mod gpu;
 mod headers;
 mod model;
@@ -20,6 +21,7 @@ mod request;
 mod step;
 mod tidy;
 mod torch;
+mod verdicts;
 mod wheel;
 mod wheels;
 mod world;
@@ -84,6 +86,7 @@ fn perform(task: Task) -> ExitCode {
         Task::Differences => {
             return done(differences::run(&runner.root, Path::new(&runner.program)));
         }
+        Task::Verdicts(options) => return done(verdicts::run(&runner.root, &options)),
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {
             return done(gpu::run(&runner.root, Path::new(&runner.program), what));

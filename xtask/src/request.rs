@@ -6,6 +6,7 @@ use crate::bench::{Options, threads};
 use crate::page::Page;
 use crate::parity::Seeds;
 use crate::torch::Torch;
+use crate::verdicts;
 use crate::world::World;
 
 const USAGE: &str = "\
@@ -25,6 +26,7 @@ Commands:
   page     the page of `larder report`: built from its sources, and used in a real browser
   model    the lock, checked by loom over the ways in which threads can interleave
   backend  the library for PyTorch programs, built against the oldest and the newest PyTorch
+  verdicts PyTorch itself, of each version, on a stand-in for the GPU: its tests and ours, natively and on Larder
   headers  what we hand to the CUDA driver, compared with CUDA's own headers
   python   the Python package, installed as its users install it, and its tests
   wheel    the Python package as a wheel for everybody, with the command larder in it; tried without Rust
@@ -89,6 +91,21 @@ docs/differences.md. It fails if a version has a defect that the page says is me
 Usage: cargo xtask differences
 
 What it needs is what parity needs, and the wheels of all five versions, one after the other.
+";
+
+const VERDICTS_HELP: &str = "\
+Runs PyTorch itself, of each version, on a stand-in for the GPU, with its own allocator and with ours: the tests in
+torch/tests, and those of PyTorch's own test_cuda.py that are about memory. Says which pass on both and which do not, and
+writes a table in docs/torch.md where all of it was run.
+
+Usage: cargo xtask verdicts [--torch VERSION] [--own DIR] [--keep]
+
+Options:
+  --torch VERSION   one version, not all
+  --own DIR         a folder with PyTorch's own tests, which are not in its wheels: DIR/2.15/test_cuda.py and so on
+  --keep            the environments stay under target/verdicts, five gigabytes each
+
+It needs python3 with pip, g++ and the network. A version takes about ten minutes on an idle core.
 ";
 
 const BENCH_HELP: &str = "\
@@ -259,6 +276,7 @@ pub(crate) enum Task {
     Wheel,
     World(World),
     Differences,
+    Verdicts(verdicts::Options),
     Backend,
     Gpu(Gpu),
 }
@@ -280,6 +298,7 @@ impl Task {
             "wheel" => Some(Self::Wheel),
             "world" => Some(Self::World(World::Whole)),
             "differences" => Some(Self::Differences),
+            "verdicts" => Some(Self::Verdicts(verdicts::Options::default())),
             "backend" => Some(Self::Backend),
             "gpu" => Some(Self::Gpu(Gpu::Folder)),
             _ => None,
@@ -301,6 +320,7 @@ impl Task {
             Self::Python => PYTHON_HELP,
             Self::Wheel => WHEEL_HELP,
             Self::World(_) => WORLD_HELP,
+            Self::Verdicts(_) => VERDICTS_HELP,
             Self::Differences => DIFFERENCES_HELP,
             Self::Backend => BACKEND_HELP,
             Self::Gpu(_) => GPU_HELP,
@@ -322,6 +342,9 @@ impl Task {
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
             (Self::Parity(seeds), "--torch") => seeds.torch = torch(option, rest)?,
             (Self::Parity(seeds), "--as") => seeds.decided_as = Some(torch(option, rest)?),
+            (Self::Verdicts(options), "--torch") => options.torch = Some(torch(option, rest)?),
+            (Self::Verdicts(options), "--own") => options.own = Some(folder(option, rest)?),
+            (Self::Verdicts(options), "--keep") => options.keeps = true,
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,

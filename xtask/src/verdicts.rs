@@ -1,0 +1,302 @@
+//! Verdicts: PyTorch itself, of every version, on a stand-in for the GPU, with its own allocator and with ours; what
+//! becomes of each test on both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command;
+use crate::docs::Page;
+use crate::peer::Peer;
+use crate::programs::target_folder;
+use crate::python::{self, Environment};
+use crate::torch::{self, Torch};
+
+/// What PyTorch's own tests need besides PyTorch.
+const TOOLS: [&str; 5] =
+    ["numpy==2.4.6", "expecttest==0.3.0", "hypothesis==6.170.15", "psutil==7.2.2", "ninja==1.13.2"];
+
+/// The classes of PyTorch's `test_cuda.py` that are about memory, under the names that they have had.
+const OWN_CLASSES: [&str; 8] = [
+    "TestResizeStorageWithAddr",
+    "TestCudaAllocator",
+    "TestCudaMallocAsync",
+    "TestBlockStateAbsorption",
+    "TestCachingHostAllocator",
+    "TestMemPool",
+    "TestFXMemoryProfiler",
+    "TestMemoryViz",
+];
+
+/// The memory of the stand-in. What is not written to costs nothing.
+const MEMORY_BYTES: u64 = 80 << 30;
+
+/// How often a test that fares worse on ours is tried again on both: some go by the clock.
+const AGAIN: usize = 2;
+
+const PAGE: &str = "docs/torch.md";
+const BEGIN: &str = "<!-- verdicts -->";
+const END: &str = "<!-- end of verdicts -->";
+
+/// What is asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Options {
+    /// One version, instead of all.
+    pub(crate) torch: Option<Torch>,
+    /// A folder with PyTorch's own `test_cuda.py` of each version, in a folder of its name.
+    pub(crate) own: Option<PathBuf>,
+    /// The environments stay, five gigabytes each.
+    pub(crate) keeps: bool,
+}
+
+/// Some test files under some settings.
+struct Suite {
+    name: &'static str,
+    files: Vec<PathBuf>,
+    classes: &'static [&'static str],
+    settings: &'static str,
+}
+
+/// The verdict on each test.
+type Verdicts = BTreeMap<String, String>;
+
+/// What a suite came to.
+struct Found {
+    suite: &'static str,
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+    unsteady: usize,
+    /// Tests that pass natively and not on ours.
+    lost: Vec<String>,
+    /// Tests that pass on ours and not natively.
+    won: usize,
+}
+
+/// One version's environment, and where its results go.
+struct Stage<'a> {
+    root: &'a Path,
+    environment: Environment,
+    stand_in: &'a Path,
+}
+
+/// Runs the suites on all versions asked for, and writes the table if those are all.
+pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
+    let target = target_folder(root);
+    let folder = target.join("verdicts");
+    let stand_in = build_stand_in(root, &target, &folder.join("stand-in"))?;
+    let wheels = folder.join("wheel");
+    let _ = fs::remove_dir_all(&wheels);
+    python::build_wheel(root, &wheels)?;
+    let (mut rows, mut lost) = (Vec::new(), Vec::new());
+    for torch in options.torch.map_or(torch::ALL.to_vec(), |torch| vec![torch]) {
+        let environment = Environment { folder: folder.join(torch.minor), target: target.clone() };
+        let stage = Stage { root, environment, stand_in: &stand_in };
+        for found in stage.run(torch, &wheels, options)? {
+            println!("{}", found.row(torch));
+            rows.push(found.row(torch));
+            let names = found.lost.iter();
+            lost.extend(names.map(|name| format!("{torch}, {}: {name}", found.suite)));
+        }
+        if !options.keeps {
+            stage.clear()?;
+        }
+    }
+    if options.torch.is_none() && options.own.is_some() {
+        write_table(root, &rows)?;
+    }
+    if lost.is_empty() {
+        return Ok(());
+    }
+    Err(format!("these pass natively and not on Larder:\n{}", lost.join("\n")))
+}
+
+impl Stage<'_> {
+    fn run(&self, torch: Torch, wheels: &Path, options: &Options) -> Result<Vec<Found>, String> {
+        eprintln!("==> PyTorch {torch} in {}", self.environment.folder.display());
+        let pins = TOOLS.map(str::to_owned).into_iter();
+        self.environment.prepare(&pins.chain([format!("torch=={torch}")]).collect::<Vec<_>>())?;
+        let mut pip = self.environment.python();
+        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
+            .args(["--no-deps", "--no-index", "--force-reinstall", "--find-links"]);
+        command::run(pip.arg(wheels).arg("larder"))?;
+        command::run(self.environment.python().args(["-m", "larder", "--compile"]))?;
+        suites(self.root, torch, options)?.iter().map(|suite| self.compare(suite)).collect()
+    }
+
+    /// Runs a suite on both, and what fares worse on ours once more on both.
+    fn compare(&self, suite: &Suite) -> Result<Found, String> {
+        eprintln!("==> {}, natively and on Larder", suite.name);
+        let native = self.verdicts(suite, false, suite.classes)?;
+        let ours = self.verdicts(suite, true, suite.classes)?;
+        let count = |word: &str| ours.values().filter(|verdict| *verdict == word).count();
+        let passes = |verdicts: &Verdicts, name: &str| {
+            verdicts.get(name).is_some_and(|verdict| verdict == "passed")
+        };
+        let worse: Vec<&String> =
+            native.keys().filter(|name| passes(&native, name) && !passes(&ours, name)).collect();
+        let mut lost: Vec<String> = worse.iter().map(|name| (*name).clone()).collect();
+        for _ in 0..AGAIN {
+            let mut left = Vec::new();
+            for name in lost {
+                let only = [name.as_str()];
+                let native = self.verdicts(suite, false, &only)?;
+                let ours = self.verdicts(suite, true, &only)?;
+                if passes(&native, &name) && !passes(&ours, &name) {
+                    left.push(name);
+                }
+            }
+            lost = left;
+        }
+        let won = ours.keys().filter(|name| passes(&ours, name) && !passes(&native, name)).count();
+        Ok(Found {
+            suite: suite.name,
+            passed: count("passed"),
+            failed: count("failed") + count("ended"),
+            skipped: count("skipped"),
+            unsteady: worse.len() - lost.len(),
+            lost,
+            won,
+        })
+    }
+
+    /// What becomes of each test with one of these words in its name, or of all.
+    fn verdicts(&self, suite: &Suite, on_larder: bool, words: &[&str]) -> Result<Verdicts, String> {
+        let side = if on_larder { "larder" } else { "native" };
+        let name = suite.name.replace([' ', '/', ','], "-");
+        let out = self.environment.folder.join(format!("{name}.{side}"));
+        let log = self.environment.folder.join(format!("{name}.{side}.log"));
+        let _ = fs::remove_file(&out);
+        let said = |error| format!("{}: {error}", log.display());
+        let written = fs::File::create(&log).map_err(said)?;
+        let mut python = self.environment.python();
+        if on_larder {
+            python.args(["-m", "larder"]);
+        }
+        python.arg(self.root.join("torch/verdicts.py")).arg(&out);
+        for word in words {
+            python.args(["-k", word]);
+        }
+        python
+            .args(&suite.files)
+            .env("LARDER_STAND_IN_MEMORY", MEMORY_BYTES.to_string())
+            .env("LD_LIBRARY_PATH", self.stand_in)
+            .env("LD_PRELOAD", self.stand_in.join("libcudart.so.13"))
+            .env("PYTORCH_CUDA_ALLOC_CONF", suite.settings)
+            .env_remove("LARDER_CONF")
+            .stdout(written.try_clone().map_err(said)?)
+            .stderr(written);
+        command::run(&mut python).map_err(|error| format!("{error}; see {}", log.display()))?;
+        let text =
+            fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+        Ok(read_verdicts(&text))
+    }
+
+    /// Takes the environment away; what it printed stays.
+    fn clear(&self) -> Result<(), String> {
+        let folder = &self.environment.folder;
+        let _ = fs::remove_file(folder.join("complete"));
+        let venv = folder.join("venv");
+        fs::remove_dir_all(&venv).map_err(|error| format!("{}: {error}", venv.display()))
+    }
+}
+
+impl Found {
+    fn row(&self, torch: Torch) -> String {
+        let Self { suite, passed, failed, skipped, unsteady, won, .. } = self;
+        let lost = self.lost.len();
+        format!(
+            "| {torch} | {suite} | {passed} | {lost} | {won} | {failed} | {skipped} | {unsteady} |"
+        )
+    }
+}
+
+/// The suites for a version. Plain settings are said, since ours has others by default.
+fn suites(root: &Path, torch: Torch, options: &Options) -> Result<Vec<Suite>, String> {
+    const PLAIN: &str = "expandable_segments:False";
+    const EXPANDABLE: &str = "expandable_segments:True";
+    let folder = root.join("torch/tests");
+    let entries =
+        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("test_"))
+    });
+    files.sort();
+    let mut suites = vec![Suite { name: "torch/tests", files, classes: &[], settings: PLAIN }];
+    if let Some(own) = &options.own {
+        let file = own.join(torch.minor).join("test_cuda.py");
+        if !file.is_file() {
+            return Err(format!("{} is not there", file.display()));
+        }
+        for (name, settings) in
+            [("test_cuda.py, memory", PLAIN), ("test_cuda.py, memory, expandable", EXPANDABLE)]
+        {
+            suites.push(Suite { name, files: vec![file.clone()], classes: &OWN_CLASSES, settings });
+        }
+    }
+    Ok(suites)
+}
+
+fn read_verdicts(text: &str) -> Verdicts {
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.map(|(verdict, name)| (name.to_owned(), verdict.to_owned())).collect()
+}
+
+/// The libraries in the places of the driver, the runtime and NVML.
+fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let headers = Peer::new(target).cuda_headers()?;
+    let (proof, own) = (root.join("crates/larder-proof/stand_in"), root.join("torch/stand_in"));
+    let compile = |name: &str, sources: &[PathBuf], others: &[String]| {
+        let mut compile = Command::new("g++");
+        compile
+            .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
+            .arg("-isystem")
+            .arg(&headers)
+            .arg("-I")
+            .arg(&proof)
+            .args(sources)
+            .args(others)
+            .arg(format!("-Wl,-soname,{name}"))
+            .args(["-Wl,-rpath,$ORIGIN", "-o"])
+            .arg(folder.join(name));
+        command::run(&mut compile)
+    };
+    compile("libcuda.so.1", &[proof.join("driver.cpp"), own.join("driver.cpp")], &[])?;
+    let map = format!("-Wl,--version-script={}", own.join("libcudart.map").display());
+    let sources = ["runtime.cpp", "kernels.cpp", "unsupported.cpp"].map(|file| own.join(file));
+    let driver = folder.join("libcuda.so.1").display().to_string();
+    compile("libcudart.so.13", &sources, &[driver, map, "-Wl,--no-undefined".to_owned()])?;
+    compile("libnvidia-ml.so.1", &[root.join("torch/nvml.cpp")], &[])?;
+    Ok(folder.to_owned())
+}
+
+fn write_table(root: &Path, rows: &[String]) -> Result<(), String> {
+    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | fail on Larder | skipped | now so, now otherwise |\n\
+                |---|---|---:|---:|---:|---:|---:|---:|";
+    let table = format!("{head}\n{}\n", rows.join("\n"));
+    Page { path: PAGE, begin: BEGIN, end: END }.write(root, &table)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_became_of_a_suite() {
+        let verdicts = read_verdicts("passed a.B.c\nended a.B.d e\n");
+        assert_eq!(verdicts["a.B.d e"], "ended");
+        let found = Found {
+            suite: "torch/tests",
+            passed: 7,
+            failed: 1,
+            skipped: 2,
+            unsteady: 0,
+            lost: vec!["a.B.c".to_owned()],
+            won: 3,
+        };
+        assert_eq!(found.row(torch::NEWEST), "| 2.15.0 | torch/tests | 7 | 1 | 3 | 1 | 2 | 0 |");
+    }
+}
