@@ -86,7 +86,9 @@ fn perform(task: Task) -> ExitCode {
         Task::Differences => {
             return done(differences::run(&runner.root, Path::new(&runner.program)));
         }
-        Task::Verdicts(options) => return done(verdicts::run(&runner.root, &options)),
+        Task::Verdicts(options) => {
+            return done(verdicts::run(&runner.root, Path::new(&runner.program), &options));
+        }
         Task::Backend => return done(backend::run(&runner.root, Path::new(&runner.program))),
         Task::Gpu(what) => {
             return done(gpu::run(&runner.root, Path::new(&runner.program), what));

@@ -1,6 +1,8 @@
 //! Verdicts: PyTorch itself, of every version, on a stand-in for the GPU, with its own allocator and with ours; what
 //! becomes of each test on both.
 
+mod recordings;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +11,7 @@ use std::process::Command;
 use crate::command;
 use crate::docs::Page;
 use crate::peer::Peer;
-use crate::programs::target_folder;
+use crate::programs::{Programs, target_folder};
 use crate::python::{self, Environment};
 use crate::torch::{self, Torch};
 
@@ -82,13 +84,14 @@ struct Stage<'a> {
 }
 
 /// Runs the suites on all versions asked for, and writes the table if those are all.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
+pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), String> {
     let target = target_folder(root);
     let folder = target.join("verdicts");
     let stand_in = build_stand_in(root, &target, &folder.join("stand-in"))?;
     let wheels = folder.join("wheel");
     let _ = fs::remove_dir_all(&wheels);
     python::build_wheel(root, &wheels)?;
+    let programs = Programs::build(root, cargo, &target)?;
     let (mut rows, mut lost) = (Vec::new(), Vec::new());
     for torch in options.torch.map_or(torch::ALL.to_vec(), |torch| vec![torch]) {
         let environment = Environment { folder: folder.join(torch.minor), target: target.clone() };
@@ -99,6 +102,12 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
             let names = found.lost.iter();
             lost.extend(names.map(|name| format!("{torch}, {}: {name}", found.suite)));
         }
+        let (equal, different) = recordings::compare(&stage, &programs)?;
+        println!(
+            "PyTorch {torch}: {equal} of {} recordings are replayed to the byte",
+            equal + different.len()
+        );
+        lost.extend(different.into_iter().map(|sentence| format!("{torch}, recorded: {sentence}")));
         if !options.keeps {
             stage.clear()?;
         }
@@ -109,7 +118,7 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     if lost.is_empty() {
         return Ok(());
     }
-    Err(format!("these pass natively and not on Larder:\n{}", lost.join("\n")))
+    Err(format!("not as in PyTorch:\n{}", lost.join("\n")))
 }
 
 impl Stage<'_> {
@@ -170,7 +179,7 @@ impl Stage<'_> {
         let _ = fs::remove_file(&out);
         let said = |error| format!("{}: {error}", log.display());
         let written = fs::File::create(&log).map_err(said)?;
-        let mut python = self.environment.python();
+        let mut python = self.on_stand_in(MEMORY_BYTES);
         if on_larder {
             python.args(["-m", "larder"]);
         }
@@ -180,9 +189,6 @@ impl Stage<'_> {
         }
         python
             .args(&suite.files)
-            .env("LARDER_STAND_IN_MEMORY", MEMORY_BYTES.to_string())
-            .env("LD_LIBRARY_PATH", self.stand_in)
-            .env("LD_PRELOAD", self.stand_in.join("libcudart.so.13"))
             .env("PYTORCH_CUDA_ALLOC_CONF", suite.settings)
             .env_remove("LARDER_CONF")
             .stdout(written.try_clone().map_err(said)?)
@@ -193,8 +199,19 @@ impl Stage<'_> {
         Ok(read_verdicts(&text))
     }
 
+    /// Python, where a GPU with so much memory seems to be.
+    fn on_stand_in(&self, memory_bytes: u64) -> Command {
+        let mut python = self.environment.python();
+        python
+            .env("LARDER_STAND_IN_MEMORY", memory_bytes.to_string())
+            .env("LD_LIBRARY_PATH", self.stand_in)
+            .env("LD_PRELOAD", self.stand_in.join("libcudart.so.13"));
+        python
+    }
+
     /// Takes the environment away; what it printed stays.
     fn clear(&self) -> Result<(), String> {
+        recordings::clear(self);
         let folder = &self.environment.folder;
         let _ = fs::remove_file(folder.join("complete"));
         let venv = folder.join("venv");

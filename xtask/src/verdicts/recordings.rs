@@ -1,0 +1,109 @@
+//! Recordings of each version: PyTorch runs what a program did, with its history on, and a replay of the snapshot under
+//! `--policy torch` comes to the same figures, with memory enough and with too little.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::Stage;
+use crate::programs::{Programs, recordings};
+
+/// The figures that must be equal.
+const FIGURES: [&str; 4] =
+    ["reserved_bytes.all.peak", "active_bytes.all.peak", "num_ooms", "num_alloc_retries"];
+
+/// The part of what was reserved that is left the second time.
+const SHORT: f64 = 0.97;
+
+type Figures = [Option<u64>; FIGURES.len()];
+
+/// Compares all recorded programs; how many runs were equal, and what was not.
+pub(super) fn compare(
+    stage: &Stage<'_>,
+    programs: &Programs,
+) -> Result<(usize, Vec<String>), String> {
+    let folder = &stage.environment.folder;
+    let path = |name: &str| folder.join(name);
+    let (script, addresses) = (path("program.ops"), path("program.addresses"));
+    let (snapshot, other) = (path("program.pickle"), path("short.pickle"));
+    let (mut equal, mut different) = (0, Vec::new());
+    for file in recordings(stage.root) {
+        if file.extension().is_some_and(|extension| extension == "ops") {
+            continue;
+        }
+        eprintln!("==> {}, recorded and replayed", file.display());
+        programs.write_trace(&file, &script, &addresses)?;
+        let whole = record(stage, &script, &snapshot, super::MEMORY_BYTES)?;
+        let reserved_bytes = whole[0].ok_or("PyTorch tells no peak of its reserved bytes")?;
+        let short_bytes = (reserved_bytes as f64 * SHORT) as u64;
+        let short = record(stage, &script, &other, short_bytes)?;
+        for (memory_bytes, theirs) in [(super::MEMORY_BYTES, whole), (short_bytes, short)] {
+            let ours = replay(programs, &snapshot, memory_bytes)?;
+            if ours == theirs {
+                equal += 1;
+            } else {
+                let name = file.file_name().unwrap_or_default().to_string_lossy();
+                different.push(format!(
+                    "{name} with {memory_bytes} bytes: {FIGURES:?} are {theirs:?}, replayed {ours:?}"
+                ));
+            }
+        }
+    }
+    Ok((equal, different))
+}
+
+/// Runs a script on PyTorch's allocator and writes its snapshot.
+fn record(
+    stage: &Stage<'_>,
+    script: &Path,
+    out: &Path,
+    memory_bytes: u64,
+) -> Result<Figures, String> {
+    let mut python = stage.on_stand_in(memory_bytes);
+    python.arg(stage.root.join("torch/record.py")).arg(script).arg(out);
+    // Nobody's settings but PyTorch's own.
+    python.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF");
+    figures(&mut python)
+}
+
+fn replay(programs: &Programs, snapshot: &Path, memory_bytes: u64) -> Result<Figures, String> {
+    let mut larder = Command::new(&programs.larder);
+    larder.arg("replay").arg(snapshot).args(["--policy", "torch", "--json", "--memory"]);
+    figures(larder.arg(format!("{memory_bytes}B")))
+}
+
+/// The figures in the object that a program prints.
+fn figures(command: &mut Command) -> Result<Figures, String> {
+    let said = command.output().map_err(|error| error.to_string())?;
+    let printed = String::from_utf8_lossy(&said.stdout);
+    if !said.status.success() {
+        let why = String::from_utf8_lossy(&said.stderr);
+        return Err(format!("{command:?} failed: {}", why.trim()));
+    }
+    Ok(FIGURES.map(|name| figure(&printed, name)))
+}
+
+fn figure(printed: &str, name: &str) -> Option<u64> {
+    let after = printed.split_once(&format!("\"{name}\""))?.1;
+    let number = after.trim_start_matches([':', ' ']);
+    number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+}
+
+/// What is left of a run.
+pub(super) fn clear(stage: &Stage<'_>) {
+    for name in ["program.ops", "program.addresses", "program.pickle", "short.pickle"] {
+        let _ = fs::remove_file(stage.environment.folder.join(name));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_either_spelling() {
+        assert_eq!(figure("{\"num_ooms\": 7, \"x\": 1}", "num_ooms"), Some(7));
+        assert_eq!(figure("{\"x\":1,\"num_ooms\":12}", "num_ooms"), Some(12));
+        assert_eq!(figure("{\"x\":1}", "num_ooms"), None);
+    }
+}
