@@ -11,6 +11,9 @@ use crate::torch::{self, Torch};
 /// The program that writes scripts.
 const WRITE_OPS: &str = "write_ops";
 
+/// The folder of the newest judge, beside programs that were laid out.
+pub(crate) const NEWEST: &str = "newest";
+
 /// The programs that take part.
 pub(crate) struct Programs {
     pub(crate) judge: PathBuf,
@@ -61,12 +64,13 @@ impl Programs {
     pub(crate) fn beside(torch: Torch) -> Result<Self, String> {
         let folder = beside()?;
         let program = |name| folder.join(name);
+        let newest = folder.join(NEWEST).join("judge");
         Ok(Self {
             judge: program("judge"),
             larder: program("larder"),
             write_ops: program(WRITE_OPS),
             torch,
-            newest: None,
+            newest: newest.is_file().then_some(newest),
         })
     }
 

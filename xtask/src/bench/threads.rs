@@ -125,7 +125,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
 pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), String> {
     let target = programs::target_folder(root);
     eprintln!("==> building PyTorch's allocator, ours, and ours with a plain mutex");
-    let built = Programs::build(root, cargo, &target)?;
+    let built = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let mut mutex = Command::new(cargo);
     mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
@@ -138,16 +138,10 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     for name in ["larder", "larder-mutex", "threads", "write_ops"] {
         command::run(Command::new("strip").arg(folder.join(name)))?;
     }
-    let judge = built.judge.parent().unwrap_or(Path::new("."));
-    for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
-        copy(&judge.join(name), &folder.join(name))?;
+    lay_out_judge(&built.judge, folder)?;
+    if let Some(newest) = &built.newest {
+        lay_out_judge(newest, &folder.join(programs::NEWEST))?;
     }
-    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where NVML does
-    // not know the GPU, as it does not know ours. An empty file is none.
-    workload::write(&folder.join("libnvidia-ml.so.1"), "")?;
-    command::run(
-        Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
-    )?;
     let scripts = target.join("bench");
     fs::create_dir_all(&scripts).map_err(|error| format!("{}: {error}", scripts.display()))?;
     let workloads = workload::collect(root, &built, &scripts)?;
@@ -160,6 +154,26 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
         }
     }
     Ok(())
+}
+
+/// A judge with the libraries that it runs with.
+fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let from = judge.parent().unwrap_or(Path::new("."));
+    for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
+        copy(&from.join(name), &folder.join(name))?;
+    }
+    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where NVML does
+    // not know the GPU, as it does not know ours. An empty file is none; later versions need the stand-in.
+    let nvml = from.join("libnvidia-ml.so.1");
+    if nvml.is_file() {
+        copy(&nvml, &folder.join("libnvidia-ml.so.1"))?;
+    } else {
+        workload::write(&folder.join("libnvidia-ml.so.1"), "")?;
+    }
+    command::run(
+        Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
+    )
 }
 
 /// One measurement.
