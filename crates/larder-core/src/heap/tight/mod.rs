@@ -29,9 +29,10 @@ use trail::{Ask, Trail};
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
 /// The largest page.
 const PAGE_MAX_BYTES: u64 = 64 * MIB;
-/// A page is at most this part of what is held: what is lost in pages that are partly in use grows with
-/// the pages, and must not grow beside what is held.
-const PAGES_MIN: u64 = 1024;
+/// A page is at most a part of what is held: what is lost in pages that are partly in use grows with the pages, and
+/// must not grow beside what is held. The less is lost so far, the larger that part may be: while what is lost times
+/// the first is less than what is held, as many pages as the second says are the fewest.
+const PAGES_MIN: [(u64, u64); 3] = [(512, 256), (100, 512), (0, 1024)];
 /// Or this part of what a request needs, though not more than that: a program that is about to hold much
 /// does not have to begin with the smallest pages.
 const GROWTH_PAGES_MIN: u64 = 16;
@@ -73,10 +74,19 @@ impl Tight {
     }
 }
 
-/// The largest page that may be made for so much, when so much is held; the settings may give all pages
-/// one size.
-fn page_limit_bytes(config: &Config, reserved_bytes: u64, more_bytes: u64) -> u64 {
-    config.page_bytes.unwrap_or_else(|| fitting_page_bytes(reserved_bytes, more_bytes))
+/// How much is held when a page is made, and what for.
+#[allow(clippy::struct_field_names)] // Units come last.
+#[derive(Clone, Copy, Debug)]
+struct Growth {
+    reserved_bytes: u64,
+    /// What is held and not in use.
+    lost_bytes: u64,
+    more_bytes: u64,
+}
+
+/// The largest page that may be made; the settings may give all pages one size.
+fn page_limit_bytes(config: &Config, growth: Growth) -> u64 {
+    config.page_bytes.unwrap_or_else(|| fitting_page_bytes(growth))
 }
 
 /// The smallest page that may be made.
@@ -84,9 +94,12 @@ fn page_min_bytes(config: &Config) -> u64 {
     config.page_bytes.unwrap_or(PAGE_MIN_BYTES)
 }
 
-fn fitting_page_bytes(reserved_bytes: u64, more_bytes: u64) -> u64 {
+fn fitting_page_bytes(growth: Growth) -> u64 {
+    let Growth { reserved_bytes, lost_bytes, more_bytes } = growth;
     let early_bytes = (more_bytes / GROWTH_PAGES_MIN).min(EARLY_PAGE_MAX_BYTES);
-    let limit_bytes = (reserved_bytes / PAGES_MIN).max(early_bytes);
+    let is_spared = |factor: u64| lost_bytes.saturating_mul(factor) < reserved_bytes;
+    let parts = PAGES_MIN.into_iter().find(|&(factor, _)| is_spared(factor));
+    let limit_bytes = parts.map_or(0, |(_, parts)| reserved_bytes / parts).max(early_bytes);
     1 << limit_bytes.clamp(PAGE_MIN_BYTES, PAGE_MAX_BYTES).ilog2()
 }
 
@@ -94,12 +107,25 @@ fn fitting_page_bytes(reserved_bytes: u64, more_bytes: u64) -> u64 {
 mod tests {
     use super::*;
 
+    fn page_mib(reserved_mib: u64, lost_mib: u64, more_mib: u64) -> u64 {
+        let [reserved_bytes, lost_bytes, more_bytes] =
+            [reserved_mib, lost_mib, more_mib].map(|mib| mib * MIB);
+        fitting_page_bytes(Growth { reserved_bytes, lost_bytes, more_bytes }) / MIB
+    }
+
     #[test]
     fn pages_grow_with_what_is_held() {
-        assert_eq!(fitting_page_bytes(0, 0), 2 * MIB);
-        assert_eq!(fitting_page_bytes(4096 * MIB, 0), 4 * MIB);
-        assert_eq!(fitting_page_bytes(40_000 * MIB, 0), 32 * MIB);
-        assert_eq!(fitting_page_bytes(1 << 40, 0), 64 * MIB);
-        assert_eq!(fitting_page_bytes(0, 1 << 40), 4 * MIB, "at first");
+        assert_eq!(page_mib(0, 0, 0), 2);
+        assert_eq!(page_mib(4096, 4096, 0), 4);
+        assert_eq!(page_mib(40_000, 4000, 0), 32);
+        assert_eq!(page_mib(1 << 20, 1 << 20, 0), 64);
+        assert_eq!(page_mib(0, 0, 1 << 20), 4, "at first");
+    }
+
+    #[test]
+    fn pages_are_larger_where_little_is_lost() {
+        assert_eq!(page_mib(8192, 82, 0), 8, "a hundredth is lost");
+        assert_eq!(page_mib(8192, 80, 0), 16);
+        assert_eq!(page_mib(8192, 15, 0), 32);
     }
 }

@@ -10,7 +10,7 @@ use crate::heap::tight::ground::{Ground, Home};
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
 use crate::heap::tight::survey::{Reach, Run};
 use crate::heap::tight::views::ViewPlan;
-use crate::heap::tight::{PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
+use crate::heap::tight::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 
@@ -144,6 +144,17 @@ impl Heap {
         want.size_bytes >= PAGE_MIN_BYTES && !is_private
     }
 
+    /// How things stand when memory is about to grow by so much.
+    fn growth_by(&self, more_bytes: u64) -> Growth {
+        let active_bytes = self.herald.active_bytes().current as u64;
+        let reserved_bytes = self.reserved_bytes;
+        Growth {
+            reserved_bytes,
+            lost_bytes: reserved_bytes.saturating_sub(active_bytes),
+            more_bytes,
+        }
+    }
+
     /// Growth within what the policy allows itself, in the largest pages that are right.
     fn grow_softly(&self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
@@ -151,7 +162,7 @@ impl Heap {
         let high_bytes = self.tight.high_bytes.max(active.current as u64 + want.size_bytes);
         let soft_bytes = (self.config.tight_soft * high_bytes as f64) as u64;
         let limit_bytes = soft_bytes.max(self.config.tight_floor_bytes);
-        let mut page_bytes = page_limit_bytes(&self.config, self.reserved_bytes, want.size_bytes);
+        let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(want.size_bytes));
         let page_min_bytes = page_min_bytes(&self.config);
         loop {
             let (growth, more_bytes) =
@@ -172,7 +183,7 @@ impl Heap {
     /// may begin in.
     fn grow_hard(&self, want: &Want, size_bytes: u64, whole: Option<Reach<'_>>) -> Move {
         let page_min_bytes = page_min_bytes(&self.config);
-        let mut page_bytes = page_limit_bytes(&self.config, self.reserved_bytes, size_bytes);
+        let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(size_bytes));
         while page_bytes > page_min_bytes.max(size_bytes) {
             page_bytes /= 2;
         }
