@@ -50,7 +50,8 @@ typedef enum larder_status {
     LARDER_NOT_SUPPORTED = 8,    /* the device cannot do this */
     LARDER_INTERNAL = 9,         /* a mistake of Larder's own, caught at the border */
     LARDER_DIVERGED = 10,        /* the ranks of a symmetric pool made different calls; the words name the first */
-    LARDER_EXCHANGE_FAILED = 11  /* the ranks of a symmetric pool could not compare their calls */
+    LARDER_EXCHANGE_FAILED = 11, /* the ranks of a symmetric pool could not compare their calls */
+    LARDER_NOT_FREE = 12         /* larder_malloc_at: no free block holds what was asked for there */
 } larder_status;
 
 /* "0.1.0" */
@@ -117,6 +118,12 @@ larder_status larder_check(larder *larder);
 
 /* Memory of at least size bytes for use on the stream. Size 0 gives NULL. */
 larder_status larder_malloc(larder *larder, int32_t device, size_t size, void *stream, void **out);
+
+/* The same at this very address, a multiple of 512: where a program that is run again had it before, say. A free block of the
+ * pool and the stream that larder_malloc would serve the request from must hold all of it, else LARDER_NOT_FREE: the device is
+ * not asked for more. What lies before the address in that block is handed out and given back on the way; it counts as one
+ * allocation more, and in the history its events have an internal_metadata. */
+larder_status larder_malloc_at(larder *larder, int32_t device, size_t size, void *stream, void *ptr, void **out);
 
 /* Gives memory back. The device is found by the address; NULL is ignored. */
 larder_status larder_free(larder *larder, void *ptr);
@@ -455,7 +462,8 @@ typedef enum larder_action {
     LARDER_SEGMENT_MAP = 5,
     LARDER_SEGMENT_UNMAP = 6,
     LARDER_SNAPSHOT = 7,
-    LARDER_OOM = 8
+    LARDER_OOM = 8,
+    LARDER_ANNOTATE = 9          /* larder_annotate_memory */
 } larder_action;
 
 /* For what contexts are gathered. */
@@ -504,6 +512,10 @@ void larder_pop_compile_context(void);
 /* A part of the program began (start) or ended, on a device. */
 larder_status larder_annotate(larder *larder, int32_t device, const char *name, bool start);
 
+/* Remembers what the program says about a live block: an event of its own, LARDER_ANNOTATE, with the block's address, the size
+ * that was asked for, and the text as its user_metadata. */
+larder_status larder_annotate_memory(larder *larder, const void *ptr, const char *text);
+
 /* One event. Strings and the context are valid as long as what they came with. */
 typedef struct larder_event {
     larder_action action;
@@ -516,6 +528,7 @@ typedef struct larder_event {
     void *context;            /* NULL for none */
     const char *compile_context;   /* "N/A" for none, as PyTorch has it */
     const char *user_metadata;
+    const char *internal_metadata; /* what the library did it for, where that was for its own ends; else "" */
 } larder_event;
 
 /* Told of every event on the device with its allocator locked, whether a history is on or not; it must not call

@@ -84,8 +84,9 @@ extern "C" fn larder_on_event(
         allocator.on_event(move |event| {
             // What the thread says is mostly nothing, and then no text is copied.
             let compiling = Words::of(event.compile_context);
-            let metadata = Words::of(Some(event.user_metadata).filter(|text| !text.is_empty()));
-            let event = Event::told(device, event, &compiling, &metadata);
+            let some = |text| Words::of(Some(text).filter(|text: &&str| !text.is_empty()));
+            let (metadata, own) = (some(event.user_metadata), some(event.internal_metadata));
+            let event = Event::told(device, event, &compiling, &metadata, &own);
             tracker(hook.data(), &raw const event);
         });
         Ok(())

@@ -31,6 +31,24 @@ extern "C" fn larder_malloc(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_malloc_at(
+    larder: Held<Larder>,
+    device: i32,
+    size: usize,
+    stream: Token,
+    ptr: Token,
+    out: Out<Token>,
+) -> Status {
+    guard(|| {
+        let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
+        let place = Addr(ptr.number());
+        let addr = larder.malloc_at(device, size as u64, stream.stream(), place)?;
+        out.put(Token::new(addr.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_free(larder: Held<Larder>, ptr: Token) -> Status {
     guard(|| {
         let larder = larder.get("larder")?;

@@ -108,7 +108,24 @@ static void memory(void) {
     OK(larder_largest_free_block(larder, 0, &largest));
     CHECK(largest == 2 * MIB - 1024);
 
+    char *at = (char *)ptr + 64 * 1024;
+    void *placed = NULL;
+    OK(larder_malloc_at(larder, 0, 3000, MAIN, at, &placed));
+    CHECK(placed == at);
+    OK(larder_block_of(larder, placed, &info));
+    CHECK(info.device == 0 && info.size == 3072);
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, &placed), LARDER_NOT_FREE, "no free block");
+    FAILS(larder_malloc_at(larder, 0, 3000, SIDE, at + 4096, &placed), LARDER_NOT_FREE, "stream");
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at + 1, &placed), LARDER_BAD_ARGUMENT, "multiple of 512");
+    FAILS(larder_malloc_at(larder, 3, 3000, MAIN, at, &placed), LARDER_NO_DEVICE, "no device 3");
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, NULL), LARDER_BAD_ARGUMENT, "`out`");
+    FAILS(larder_malloc_at(NULL, 0, 3000, MAIN, at, &placed), LARDER_BAD_ARGUMENT, "`larder`");
+    OK(larder_free(larder, at));
+
     void *nothing = (void *)0x1;
+    OK(larder_malloc_at(larder, 0, 0, MAIN, at, &nothing));
+    CHECK(nothing == NULL);
+    nothing = (void *)0x1;
     OK(larder_malloc(larder, 0, 0, MAIN, &nothing));
     CHECK(nothing == NULL);
     OK(larder_free(larder, NULL));
@@ -600,6 +617,7 @@ static void histories(void) {
     OK(larder_context_of(larder, second, &found));
     CHECK(found == &CONTEXTS[1]);
     release_context(NULL, found);
+    OK(larder_annotate_memory(larder, second, "the weights"));
     OK(larder_free(larder, first));
     OK(larder_context_of(larder, second, &found));
     release_context(NULL, found);
@@ -619,7 +637,9 @@ static void histories(void) {
     CHECK(blocks[1].addr == (uint64_t)(uintptr_t)second && blocks[1].size == 2048 && blocks[1].requested_size == 2000);
     CHECK(blocks[1].context == &CONTEXTS[1]);
     const larder_event *events = larder_snapshot_events(snapshot, 1, &count);
-    CHECK(count == 4 && events[0].action == LARDER_ALLOC && events[3].action == LARDER_FREE_COMPLETED);
+    CHECK(count == 5 && events[0].action == LARDER_ALLOC && events[4].action == LARDER_FREE_COMPLETED);
+    CHECK(events[2].action == LARDER_ANNOTATE && events[2].addr == (uint64_t)(uintptr_t)second && events[2].size == 2000);
+    CHECK(strcmp(events[2].user_metadata, "the weights") == 0 && strcmp(events[2].internal_metadata, "") == 0);
     CHECK(events[0].device == 1 && events[0].size == 1000 && events[0].context == &CONTEXTS[0]);
     CHECK(strcmp(events[0].compile_context, "graph 0") == 0 && strcmp(events[0].user_metadata, "step 1") == 0);
     CHECK(strcmp(events[1].compile_context, "N/A") == 0 && strcmp(events[1].user_metadata, "") == 0);
@@ -653,6 +673,9 @@ static void histories(void) {
     options.skip = 1u << 20;
     FAILS(larder_record_history(larder, &options), LARDER_BAD_ARGUMENT, "`skip`");
     FAILS(larder_annotate(larder, 0, NULL, true), LARDER_BAD_ARGUMENT, "`name`");
+    FAILS(larder_annotate_memory(larder, second, "late"), LARDER_UNKNOWN_ADDRESS, "no live");
+    FAILS(larder_annotate_memory(larder, second, NULL), LARDER_BAD_ARGUMENT, "`text`");
+    FAILS(larder_annotate_memory(NULL, second, "late"), LARDER_BAD_ARGUMENT, "`larder`");
     larder_close(larder);
     CHECK(CONTEXTS[0].references == 0 && CONTEXTS[1].references == 0);
 }

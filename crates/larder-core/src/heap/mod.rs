@@ -9,6 +9,7 @@ mod capture;
 mod check;
 pub mod checkpoint;
 mod cover;
+mod exact;
 mod free_index;
 pub(crate) mod growth;
 pub(crate) mod ids;
