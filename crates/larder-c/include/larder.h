@@ -122,7 +122,7 @@ larder_status larder_malloc(larder *larder, int32_t device, size_t size, void *s
 /* The same at this very address, a multiple of 512: where a program that is run again had it before, say. A free block of the
  * pool and the stream that larder_malloc would serve the request from must hold all of it, else LARDER_NOT_FREE: the device is
  * not asked for more. What lies before the address in that block is handed out and given back on the way; it counts as one
- * allocation more, and in the history its events have an internal_metadata. */
+ * allocation more. In the history the internal_metadata of all these events is "mallocWithAddress". */
 larder_status larder_malloc_at(larder *larder, int32_t device, size_t size, void *stream, void *ptr, void **out);
 
 /* Gives memory back. The device is found by the address; NULL is ignored. */
@@ -141,6 +141,10 @@ larder_status larder_forget_stream(larder *larder, int32_t device, void *stream)
 /* The same for a stream that was destroyed already: the whole device is waited for instead. While a capture may be
  * on that is refused, LARDER_BAD_ARGUMENT, and nothing changes. */
 larder_status larder_stream_is_gone(larder *larder, int32_t device, void *stream);
+
+/* The stream is of this class from now on; "" is none. Expandable segments that are made for it reserve as many addresses as
+ * the setting expandable_segments_reserve_by_class says of the class, or else expandable_segments_reserve. */
+larder_status larder_set_stream_class(larder *larder, int32_t device, void *stream, const char *name);
 
 /* Where a live address belongs, and how large its block is. */
 typedef struct larder_block_info {
@@ -451,6 +455,13 @@ larder_status larder_on_out_of_memory(larder *larder, int32_t device,
                                       void (*observer)(void *data, const larder_out_of_memory *report),
                                       void (*release)(void *data), void *data);
 
+/* Asked how many bytes of addresses an expandable segment should reserve, whenever a request on the stream may bring a new one, with
+ * no lock held: for a host that keeps such settings, and classes of streams, itself. device_bytes is what the device has; an eighth
+ * more is the most. 0 is as the settings of the larder say. It may call the library, and replaces one given before. */
+larder_status larder_on_reserve(larder *larder, int32_t device,
+                                uint64_t (*reserve)(void *data, int32_t device, void *stream, uint64_t device_bytes),
+                                void (*release)(void *data), void *data);
+
 /* ---------------------------------------------------------------- history */
 
 typedef enum larder_action {
@@ -528,7 +539,7 @@ typedef struct larder_event {
     void *context;            /* NULL for none */
     const char *compile_context;   /* "N/A" for none, as PyTorch has it */
     const char *user_metadata;
-    const char *internal_metadata; /* what the library did it for, where that was for its own ends; else "" */
+    const char *internal_metadata; /* what the library says of it: which unusual call it was part of; mostly "" */
 } larder_event;
 
 /* Told of every event on the device with its allocator locked, whether a history is on or not; it must not call

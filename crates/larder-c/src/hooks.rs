@@ -70,6 +70,26 @@ extern "C" fn larder_on_out_of_memory(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_on_reserve(
+    larder: Held<Larder>,
+    device: i32,
+    reserve: Option<extern "C" fn(Foreign, i32, Token, u64) -> u64>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let reserve = needed(reserve, "reserve")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_reserve(move |stream, total_bytes| {
+            let size_bytes = reserve(hook.data(), device, Token::new(stream.0), total_bytes);
+            Some(size_bytes).filter(|&size_bytes| size_bytes > 0)
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_on_event(
     larder: Held<Larder>,
     device: i32,

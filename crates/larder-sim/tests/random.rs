@@ -58,6 +58,8 @@ fn check_exercise(group: u64, total: &Report) {
     let pooled = [total.scopes, total.captures, total.deferrals];
     assert!(pooled.into_iter().all(|count| count > 2 * scripts), "{total:?}");
     assert!(total.restores > scripts / 2, "{total:?}");
+    let named = [total.placed, total.refused_addresses];
+    assert!(named.into_iter().all(|count| count > 10 * scripts), "{total:?}");
     let sourced = [total.sources, total.source_segments];
     assert!(sourced.into_iter().all(|count| count > scripts / 2), "{total:?}");
     assert!(total.reclaimed_in_captures > scripts / 8, "{total:?}");

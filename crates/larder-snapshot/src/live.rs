@@ -124,7 +124,7 @@ fn push(builder: &mut Builder, stacks: &mut Stacks, entry: &TraceEntry, epoch: E
     });
 }
 
-/// What an entry says of the allocator's own doing, where it says so; since PyTorch 2.15.
+/// What the allocator says of an entry, where it says something; since PyTorch 2.15.
 pub(super) fn own_doing(doing: &str) -> Map<String, Value> {
     let mut more = Map::new();
     if !doing.is_empty() {

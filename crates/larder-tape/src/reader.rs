@@ -43,7 +43,7 @@ pub struct TapeNote {
     pub compiling: Option<usize>,
     /// The program's remark; of an annotation, what it said about the block.
     pub remark: Option<usize>,
-    /// What the allocator did it for, where that was for its own ends.
+    /// What the allocator says of it: which unusual call it was part of.
     pub doing: Option<usize>,
 }
 

@@ -155,9 +155,9 @@ fn contexts_and_remarks_are_on_the_tape() {
         })
         .collect();
     let [both, alone] = [[Some("graph"), Some("batch 1"), None], [None, Some("batch 1"), None]];
-    let (placed, own) = ([None; 3], [None, None, Some("mallocWithAddress")]);
+    let placed = [None, None, Some("mallocWithAddress")];
     let remark = [None, Some("the weights"), None];
-    assert_eq!(remarks, [both, both, alone, alone, own, placed, own, own, remark]);
+    assert_eq!(remarks, [both, both, alone, alone, placed, placed, placed, placed, remark]);
     assert!(tape.events.iter().all(|event| event.stream.0 == 3));
     assert_eq!(tape.events.last().unwrap().action, Action::Annotate);
     fs::remove_file(&path).unwrap();

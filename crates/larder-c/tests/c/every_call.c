@@ -539,6 +539,39 @@ static void sees_event(void *data, const larder_event *event) {
     CHECK(event->device == 0 && strcmp(event->compile_context, "N/A") == 0 && strcmp(event->user_metadata, "") == 0);
 }
 
+static uint64_t reserves(void *data, int32_t device, void *stream, uint64_t device_bytes) {
+    hook *hook = data;
+    hook->calls++;
+    hook->number = device_bytes;
+    CHECK(device == 0 && (stream == MAIN || stream == SIDE));
+    return stream == MAIN ? 40 * MIB : 0;
+}
+
+/* How far apart the addresses of two requests are that do not fit into one segment. */
+static size_t apart(larder *larder, void *stream) {
+    char *first = take(larder, 0, 30 * MIB, stream), *second = take(larder, 0, 30 * MIB, stream);
+    return (size_t)(second - first);
+}
+
+static void address_space(void) {
+    larder *larder = open_larder("sim:1GiB", "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.0625]");
+    void *const tagged = (void *)0x30;
+    OK(larder_set_stream_class(larder, 0, tagged, "a"));
+    CHECK(apart(larder, tagged) >= 60 * MIB);
+    OK(larder_set_stream_class(larder, 0, tagged, ""));
+    hook hook = {0}, refused = {0};
+    OK(larder_on_reserve(larder, 0, reserves, release, &hook));
+    CHECK(apart(larder, MAIN) == 40 * MIB && apart(larder, SIDE) == 30 * MIB);
+    CHECK(hook.calls == 4 && hook.number == GIB);
+    FAILS(larder_on_reserve(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`reserve`");
+    FAILS(larder_on_reserve(larder, 1, reserves, release, &refused), LARDER_NO_DEVICE, "no device 1");
+    FAILS(larder_set_stream_class(larder, 0, MAIN, NULL), LARDER_BAD_ARGUMENT, "`name`");
+    FAILS(larder_set_stream_class(larder, 1, MAIN, "a"), LARDER_NO_DEVICE, "no device 1");
+    CHECK(refused.releases == 2 && hook.releases == 0);
+    larder_close(larder);
+    CHECK(hook.releases == 1);
+}
+
 static void hooks(void) {
     larder *larder = open_larder("sim:64MiB", PLAIN);
     hook miss = {.larder = larder}, failure = {.larder = larder}, tracker = {0}, refused = {0};
@@ -708,6 +741,7 @@ int main(void) {
     checkpoints();
     sharing();
     hooks();
+    address_space();
     histories();
     process_wide();
     puts("all is well");

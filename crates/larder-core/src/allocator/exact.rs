@@ -12,7 +12,7 @@ impl Allocator {
     /// all of it; the device is not asked for more. No bytes are at address 0.
     ///
     /// What lies before the address in its block is handed out and given back on the way, which is counted, and shown
-    /// by the history, as one allocation more.
+    /// by the history, as one allocation more. The history marks all that is done for such a request.
     pub fn malloc_at(&self, size_bytes: u64, stream: StreamId, addr: Addr) -> Result<Addr, Error> {
         let not_at = |problem| Error::NotAt { addr, size_bytes, stream, problem };
         if size_bytes == 0 {

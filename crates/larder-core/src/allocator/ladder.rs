@@ -56,16 +56,24 @@ impl Allocator {
     ) -> Result<Addr, Error> {
         let device = &*self.device;
         let mut want = *want;
-        // Callbacks may free blocks.
+        // Callbacks may free blocks. What a new segment should reserve is asked here too, where nothing is locked.
         let callbacks = self.hooks.miss_callbacks();
-        if !callbacks.is_empty() {
-            let ask_all = || callbacks.iter().fold(false, |freed, callback| callback() | freed);
-            let freed;
-            (shelf, freed) = self.step_aside(shelf, ask_all);
+        let expands = shelf.heap.config().expandable_segments;
+        let reserve = self.hooks.reserve_hook().filter(|_| expands);
+        if !callbacks.is_empty() || reserve.is_some() {
+            let (stream, total_bytes) = (want.stream, self.device.properties().total_bytes);
+            let ask_all = || {
+                let freed = callbacks.iter().fold(false, |freed, callback| callback() | freed);
+                (freed, reserve.map(|reserve| reserve(stream, total_bytes)))
+            };
+            let answers;
+            (shelf, answers) = self.step_aside(shelf, ask_all);
             want = shelf.heap.want_again(&want);
-            if freed == Some(true)
-                && let Some(addr) = shelf.heap.take_again(&want)
-            {
+            let (freed, reserve) = answers.unwrap_or_default();
+            if let Some(size_bytes) = reserve {
+                shelf.heap.tell_reserve(stream, size_bytes);
+            }
+            if freed && let Some(addr) = shelf.heap.take_again(&want) {
                 return Ok(addr);
             }
         }

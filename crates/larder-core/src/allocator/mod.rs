@@ -14,6 +14,7 @@ mod ladder;
 pub mod mem_pool;
 mod pages;
 mod pools;
+mod reserves;
 pub mod share;
 mod share_bytes;
 mod sightings;

@@ -1,8 +1,8 @@
 //! Exact: a request is put at an address that its caller names.
 //!
 //! Blocks are cut at their front. So what lies before the address is handed out too, and put back once the
-//! request has its block; it is counted and told like any other, as in PyTorch, and the history says that it was the
-//! allocator's own doing.
+//! request has its block; it is counted and told like any other, as in PyTorch. The history says of all of it that an
+//! address was named.
 
 use crate::heap::block::State;
 use crate::heap::ids::BlockId;
@@ -10,7 +10,7 @@ use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span};
 
-/// What PyTorch says of the two events of the bytes before the address.
+/// What PyTorch says of the events of such a request.
 const BY_ADDRESS: &str = "mallocWithAddress";
 
 impl Heap {
@@ -19,18 +19,23 @@ impl Heap {
     pub(crate) fn take_at(&mut self, want: &Want, addr: Addr) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let id = self.free_over(want, addr)?;
+        Some(self.tell_as(BY_ADDRESS, |heap| heap.hand_out_at(id, want, addr)))
+    }
+
+    /// Hands out what lies at an address in a free block that holds the request there.
+    fn hand_out_at(&mut self, id: BlockId, want: &Want, addr: Addr) -> Addr {
         let before_bytes = addr.0 - self.blocks[id].addr.0;
         self.unshelve(id);
         if before_bytes == 0 {
-            return Some(self.hand_out_off_trail::<false>(id, want));
+            return self.hand_out_off_trail::<false>(id, want);
         }
         let before = Want { requested_bytes: before_bytes, size_bytes: before_bytes, ..*want };
-        self.tell_as(BY_ADDRESS, |heap| heap.hand_out_front(id, &before));
+        self.hand_out_front(id, &before);
         let rest = self.blocks[id].next.expect("it was cut off just now");
         self.unshelve(rest);
         let taken = self.hand_out_off_trail::<false>(rest, want);
-        self.tell_as(BY_ADDRESS, |heap| heap.put(id));
-        Some(taken)
+        self.put(id);
+        taken
     }
 
     /// The free block that holds the request at an address. Blocks lie at multiples of a unit from the start of their

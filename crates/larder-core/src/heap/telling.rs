@@ -162,17 +162,17 @@ impl Heap {
         }
     }
 
-    /// Does something that is told as the allocator's own doing, under a name that the history shows.
-    pub(super) fn tell_as(&mut self, doing: &str, act: impl FnOnce(&mut Heap)) {
-        let said = self.herald.listener().map(|history| {
-            history.say(|note| {
-                note.internal_metadata = doing.into();
-            })
-        });
-        act(self);
+    /// Does something of which the history says what it is part of.
+    pub(super) fn tell_as<T>(&mut self, doing: &str, act: impl FnOnce(&mut Heap) -> T) -> T {
+        let said = self
+            .herald
+            .listener()
+            .map(|history| history.say(|note| note.internal_metadata = doing.into()));
+        let result = act(self);
         if let (Some(history), Some(said)) = (self.herald.listener(), said) {
             history.unsay(said);
         }
+        result
     }
 
     /// The stream and the private pool of a lane.

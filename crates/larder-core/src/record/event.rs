@@ -174,7 +174,7 @@ pub struct Event<'a> {
     pub compile_context: Option<&'a str>,
     /// What the program had set as its remark; of an annotation, what it said about the block.
     pub user_metadata: &'a str,
-    /// What the allocator did it for, where that was for its own ends; else empty.
+    /// What the allocator says of it: which unusual call it was part of; mostly nothing.
     pub internal_metadata: &'a str,
 }
 

@@ -47,7 +47,7 @@ pub struct TraceEntry {
     pub compile_context: Option<Arc<str>>,
     /// What the program had set as its remark; of an annotation, what it said about the block.
     pub user_metadata: Arc<str>,
-    /// What the allocator did it for, where that was for its own ends; else empty.
+    /// What the allocator says of it: which unusual call it was part of; mostly nothing.
     pub internal_metadata: Arc<str>,
 }
 

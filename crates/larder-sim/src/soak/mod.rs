@@ -20,6 +20,7 @@ mod abroad;
 mod apart;
 pub mod concurrent;
 mod contents;
+mod exact;
 mod failure;
 mod habits;
 mod model;
