@@ -5,8 +5,8 @@ use larder_core::heap::State;
 use larder_core::heap::states::BlockState;
 use larder_core::types::{Addr, Span, StreamId};
 
+use super::outcome::Outcome;
 use super::run::Run;
-use super::witness::Outcome;
 use crate::UNIT_BYTES;
 use crate::random::Random;
 

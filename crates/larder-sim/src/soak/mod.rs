@@ -25,6 +25,7 @@ mod failure;
 mod habits;
 mod model;
 mod order;
+mod outcome;
 mod plan;
 mod pools;
 mod recount;

@@ -19,11 +19,12 @@ use super::abroad::Abroad;
 use super::contents;
 use super::model::{self, Model};
 use super::order::Order;
+use super::outcome::{Outcome, Placed};
 use super::plan::Plan;
 use super::report::Report;
 use super::source::DeviceSource;
 use super::tally;
-use super::witness::{Outcome, Placed, Terms, Witness};
+use super::witness::{Terms, Witness};
 use crate::script::Op;
 use crate::{FaultPlan, SimDevice, SimOptions};
 
