@@ -2,8 +2,8 @@
 
 use larder_core::error::{AddressProblem, Error};
 use larder_core::heap::State;
-use larder_core::heap::states::BlockState;
-use larder_core::types::{Addr, Span, StreamId};
+use larder_core::heap::states::{BlockState, SegmentState};
+use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
 use super::outcome::Outcome;
 use super::run::Run;
@@ -23,7 +23,9 @@ impl Run<'_> {
         if !self.plan.habits.names_addresses || size_bytes == 0 || !random.chance(0.2) {
             return Ok(None);
         }
-        let Some(addr) = self.pick_address(&mut random, size_bytes) else { return Ok(None) };
+        let Some(addr) = self.pick_address(&mut random, size_bytes, stream) else {
+            return Ok(None);
+        };
         let handed_out = self.allocator.stats().allocation.all.allocated;
         let taken = self.allocator.malloc_at(size_bytes, stream, addr);
         let modelled = self.model.as_mut().map(|model| model.malloc_at(size_bytes, stream, addr));
@@ -53,17 +55,24 @@ impl Run<'_> {
     }
 
     /// An address: mostly one in a free block with room enough, at times any.
-    fn pick_address(&self, random: &mut Random, size_bytes: u64) -> Option<Addr> {
+    fn pick_address(&self, random: &mut Random, size_bytes: u64, stream: StreamId) -> Option<Addr> {
         let segments = self.allocator.snapshot();
-        let blocks: Vec<BlockState> =
-            segments.iter().flat_map(|segment| segment.blocks.iter().copied()).collect();
+        let is_small = size_bytes <= MIB && !self.plan.policy.tight;
+        let suits = |segment: &&SegmentState| {
+            segment.stream == stream && (segment.kind == PoolKind::Small) == is_small
+        };
+        let suiting = segments.iter().filter(suits).flat_map(|segment| &segment.blocks);
         let fits =
             |block: &&BlockState| block.state == State::Free && block.span.size_bytes >= size_bytes;
-        let fitting: Vec<BlockState> = blocks.iter().filter(fits).copied().collect();
-        let pick_any = fitting.is_empty() || random.chance(0.2);
-        let from = if pick_any { &blocks } else { &fitting };
-        let span = if from.is_empty() { return None } else { random.pick(from).span };
-        let room_bytes = span.size_bytes.saturating_sub(if pick_any { 0 } else { size_bytes });
+        let fitting: Vec<Span> = suiting.filter(fits).map(|block| block.span).collect();
+        let picks_any = fitting.is_empty() || random.chance(0.2);
+        let all = segments.iter().flat_map(|segment| &segment.blocks).map(|block| block.span);
+        let spans = if picks_any { all.collect() } else { fitting };
+        if spans.is_empty() {
+            return None;
+        }
+        let span = *random.pick(&spans);
+        let room_bytes = span.size_bytes.saturating_sub(if picks_any { 0 } else { size_bytes });
         let units = if random.chance(0.3) { 0 } else { random.between(0, room_bytes / UNIT_BYTES) };
         Some(span.addr.offset(units * UNIT_BYTES))
     }
