@@ -42,7 +42,7 @@ fn refused(top: &BenchTop, size_bytes: u64, stream: StreamId, addr: Addr) {
 /// The sums of handed out and given back blocks.
 fn counted(top: &BenchTop) -> (i64, i64) {
     let allocation = top.stats().allocation.all;
-    (allocation.allocated as i64, allocation.freed as i64)
+    (allocation.allocated, allocation.freed)
 }
 
 #[test]

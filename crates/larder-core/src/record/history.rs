@@ -141,7 +141,7 @@ impl Clone for Away {
 }
 
 /// What was said about a call before something was added to it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Unsaid(Option<KeptId>);
 
 /// By this a call gets its scene back.
