@@ -554,10 +554,10 @@ static size_t apart(larder *larder, void *stream) {
 }
 
 static void address_space(void) {
-    larder *larder = open_larder("sim:1GiB", "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.0625]");
+    larder *larder = open_larder("sim:1GiB", "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.03125]");
     void *const tagged = (void *)0x30;
     OK(larder_set_stream_class(larder, 0, tagged, "a"));
-    CHECK(apart(larder, tagged) >= 60 * MIB);
+    CHECK(apart(larder, tagged) == 40 * MIB);
     OK(larder_set_stream_class(larder, 0, tagged, ""));
     hook hook = {0}, refused = {0};
     OK(larder_on_reserve(larder, 0, reserves, release, &hook));
