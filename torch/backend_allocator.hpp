@@ -1,6 +1,5 @@
 // Larder as PyTorch's CUDA allocator: every virtual that c10::cuda::CUDACachingAllocator::CUDAAllocator of
-// PyTorch 2.11 has, forwarded to larder.h. What later versions added is marked by LARDER_TORCH; of that
-// allocateWithAddress and annotateMemory are not there.
+// PyTorch 2.11 has, forwarded to larder.h. What later versions added is marked by LARDER_TORCH.
 
 #pragma once
 
@@ -79,6 +78,9 @@ class Backend final : public CUDAAllocator {
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));
       check(larder_on_current_stream(opened, device, tell_current_stream, nullptr, nullptr));
+#if LARDER_TORCH >= 215
+      check(larder_on_reserve(opened, device, reserve_for, nullptr, nullptr));
+#endif
     }
     larder_stats stats;
     check(larder_get_stats(opened, 0, &stats));
@@ -549,11 +551,37 @@ class Backend final : public CUDAAllocator {
   void markCaptureEnd(c10::DeviceIndex device) override {
     check(larder_capture_end(opened(), device, c10::cuda::getCurrentCUDAStream(device)));
   }
+
+  c10::DataPtr allocateWithAddress(size_t size, void* addr) override {
+    TORCH_CHECK(
+        !is_uncached(), "Exact-address allocation is only supported by the native CUDA caching allocator");
+    c10::DeviceIndex device = current_device();
+    void* ptr = nullptr;
+    if (size != 0) {
+      auto stream = c10::cuda::getCurrentCUDAStream(device);
+      larder_status status = larder_malloc_at(opened(), device, size, stream, addr, &ptr);
+      if (status != LARDER_OK) {
+        check_at(status, addr);
+      }
+      hand_out(status, ptr, device);
+    }
+    return {ptr, ptr, &delete_cached, device_named(device)};
+  }
 #endif
 
 #if LARDER_TORCH >= 214
   bool supportsUserMetadata() override {
     return true;
+  }
+
+  // In PyTorch's words, as all that programs may look for.
+  void annotateMemory(const void* ptr, const std::string& metadata) override {
+    larder_status status = larder_annotate_memory(opened(), ptr, metadata.c_str());
+    rethrow_kept();
+    TORCH_CHECK(
+        status != LARDER_UNKNOWN_ADDRESS,
+        "annotateMemory: no live allocation found at pointer " + address_text(ptr));
+    check(status);
   }
 #endif
 
@@ -603,7 +631,12 @@ class Backend final : public CUDAAllocator {
 
   void* take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
     void* ptr = nullptr;
-    larder_status status = larder_malloc(opened(), device, size, stream, &ptr);
+    hand_out(larder_malloc(opened(), device, size, stream, &ptr), ptr, device);
+    return ptr;
+  }
+
+  // The end of a call that hands out memory.
+  void hand_out(larder_status status, void* ptr, c10::DeviceIndex device) {
     if (auto kept = take_exception()) [[unlikely]] {
       if (status == LARDER_OK) {
         larder_free(opened(), ptr);
@@ -623,7 +656,6 @@ class Backend final : public CUDAAllocator {
     if (const auto* interpreter = c10::impl::GPUTrace::get_trace()) [[unlikely]] {
       (*interpreter)->trace_gpu_memory_allocation(c10::kCUDA, reinterpret_cast<uintptr_t>(ptr));
     }
-    return ptr;
   }
 
   std::string devices_;

@@ -6,10 +6,14 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/headeronly/version.h>
@@ -151,6 +155,33 @@ inline bool tell_current_stream(void*, int32_t device, void** stream) {
   });
 }
 
+#if LARDER_TORCH >= 215
+// What PyTorch's settings have the next expandable segment of a stream reserve, by the class that PyTorch keeps of the
+// stream. A class that they do not name is warned of once.
+inline uint64_t reserve_for(void*, int32_t, void* stream, uint64_t device_bytes) {
+  using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
+  return keeping_exceptions([&]() -> uint64_t {
+    const auto name = c10::cuda::CUDACachingAllocator::getExpandableSegmentReserveClassForStream(
+        static_cast<cudaStream_t>(stream));
+    const auto decision = CUDAAllocatorConfig::expandable_segments_reserve_decision(name, device_bytes);
+    if (decision.reserve_bytes.has_value() && !name.empty() && !decision.class_known) {
+      static std::mutex mutex;
+      static std::set<std::string> known;
+      std::unique_lock<std::mutex> lock(mutex);
+      const bool is_new = known.insert(name).second;
+      lock.unlock();
+      if (is_new) {
+        TORCH_WARN(
+            "expandable_segments_reserve_by_class has no class '",
+            name,
+            "': its streams reserve what expandable_segments_reserve says");
+      }
+    }
+    return CUDAAllocatorConfig::clamp_reserve_bytes(decision, device_bytes + device_bytes / 8);
+  });
+}
+#endif
+
 // Contexts: a shared pointer in a box that counts its references.
 
 using Context = std::shared_ptr<c10::GatheredContext>;
@@ -228,7 +259,14 @@ inline void tell_rejection(void* data, const larder_out_of_memory* report) {
 #endif
 
 inline TraceEntry entry_of(const larder_event& event, c10::approx_time_t time) {
-  return {
+  std::string metadata = event.user_metadata;
+#if LARDER_TORCH < 215
+  // Before there was a place for it, PyTorch put what the allocator says behind what the program does.
+  if (event.internal_metadata[0] != '\0') {
+    metadata += (metadata.empty() ? "" : "\n") + std::string(event.internal_metadata);
+  }
+#endif
+  TraceEntry entry{
       static_cast<TraceEntry::Action>(event.action),
       static_cast<c10::DeviceIndex>(event.device),
       event.addr,
@@ -238,7 +276,11 @@ inline TraceEntry entry_of(const larder_event& event, c10::approx_time_t time) {
       time,
       context_in(event.context),
       event.compile_context,
-      event.user_metadata};
+      std::move(metadata)};
+#if LARDER_TORCH >= 215
+  entry.internal_metadata_ = event.internal_metadata;
+#endif
+  return entry;
 }
 
 inline void tell_event(void* data, const larder_event* event) {

@@ -38,12 +38,19 @@ inline void rethrow_kept() {
   }
 }
 
-// In PyTorch's words, which programs look for. The address is written without a stream: where a compiler
-// brings a standard library of its own into this one, its streams cannot write numbers.
-[[noreturn]] inline void fail_at(larder_status status, void* ptr) {
+// Without a stream of C++'s: where a compiler brings a standard library of its own into this one, its streams cannot
+// write numbers.
+inline std::string address_text(const void* ptr) {
   char address[32];
   std::snprintf(address, sizeof(address), "%p", ptr);
-  TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, std::string("invalid device pointer: ") + address);
+  return ptr == nullptr ? "0" : address;
+}
+
+// In PyTorch's words, which programs look for.
+[[noreturn]] inline void fail_at(larder_status status, void* ptr) {
+  TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: " + address_text(ptr));
+  TORCH_CHECK(
+      status != LARDER_NOT_FREE, "Could not allocate CUDA storage at exact address " + address_text(ptr));
   fail(status);
 }
 

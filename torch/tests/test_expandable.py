@@ -9,7 +9,15 @@ import test_mem_pool
 import test_out_of_memory
 import test_statistics
 import test_streams
-from allocator_case import MIB, block_sizes, byte_tensor
+from allocator_case import (
+    MIB,
+    TORCH_VERSION,
+    AllocatorCase,
+    block_sizes,
+    byte_tensor,
+    output_of,
+    start_child,
+)
 
 EXPANDABLE = ("expandable_segments:True",)
 
@@ -56,6 +64,26 @@ class ExpandablePoolCase(test_mem_pool.PoolCase):
         sizes = [size for segment in pool.snapshot() for size in block_sizes(segment)]
         self.assertEqual(sizes, [20 * MIB, 20 * MIB])
         del first, second
+
+
+@unittest.skipUnless(TORCH_VERSION >= (2, 15), "this torch has no expandable_segments_reserve")
+class ReserveCase(AllocatorCase):
+    # Settled when a process starts: a later change of settings would leave it to the tests that follow.
+    SCRIPT = (
+        "import torch; tensors = [torch.empty(700 << 20, dtype=torch.uint8, device='cuda') for _ in range(2)]\n"
+        "first, second = (tensor.data_ptr() for tensor in tensors); print(abs(second - first))"
+    )
+
+    def apart(self, *settings):
+        """How far from each other two tensors of 700 MiB are."""
+        child = start_child(self.SCRIPT, PYTORCH_CUDA_ALLOC_CONF=",".join(EXPANDABLE + settings))
+        return int(output_of(child))
+
+    def test_a_segment_has_as_many_addresses_as_the_settings_say(self):
+        self.assertEqual(self.apart(), 700 * MIB)
+        self.assertGreaterEqual(self.apart("expandable_segments_reserve:1G"), 1024 * MIB)
+        # Nobody gave a stream the class.
+        self.assertEqual(self.apart("expandable_segments_reserve_by_class:[serve:1G]"), 700 * MIB)
 
 
 if __name__ == "__main__":

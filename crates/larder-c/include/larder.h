@@ -1,25 +1,23 @@
 /* larder.h: Larder, a caching allocator for GPU memory, for programs in C and in whatever calls C.
  *
- * A `larder` is the allocators of some devices, one each. Memory is handed out on a stream and, once
- * freed, handed out again on that stream at once; use on another stream must be told by
- * larder_record_stream. All functions may be called from any thread at any time, but for those that
- * say otherwise.
+ * A `larder` is the allocators of some devices, one each. Memory is handed out on a stream and, once freed, handed out again on that stream
+ * at once; use on another stream must be told by larder_record_stream. All functions may be called from any thread at any time, but for
+ * those that say otherwise.
  *
- * Every call that can fail returns a larder_status. LARDER_OK is 0; after anything else
- * larder_last_error() tells the calling thread in one sentence what was wrong, nothing was changed, and no
- * result was written. Nothing ever unwinds or throws out of this library, and it never ends the process.
+ * Every call that can fail returns a larder_status. LARDER_OK is 0; after anything else larder_last_error() tells the calling thread in one
+ * sentence what was wrong, nothing was changed, and no result was written. Nothing ever unwinds or throws out of this library, and it never
+ * ends the process.
  *
- * Hooks, which are functions that you give to the library, must not throw or unwind either. Each comes
- * with `data`, which is passed back to it, and most with `release`, which is called once with `data` when
- * the hook will not be called any more, or was refused; `release` may be NULL. Hooks are called from whichever
- * thread calls the library, also from several at once.
+ * Hooks, which are functions that you give to the library, must not throw or unwind either. Each comes with `data`, which is passed back to
+ * it, and most with `release`, which is called once with `data` when the hook will not be called any more, or was refused; `release` may be
+ * NULL. Hooks are called from whichever thread calls the library, also from several at once.
  *
- * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream) of the device's primary
- * context; NULL is the default stream. Sizes are in bytes, times in nanoseconds.
+ * Addresses are device addresses. A stream is CUDA's handle (a cudaStream_t or CUstream) of the device's primary context; NULL is the
+ * default stream. Sizes are in bytes, times in nanoseconds.
  *
- * Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a capture of
- * it, or destroys it, meanwhile. The library asks CUDA about that stream and about no other that another thread may
- * be capturing. A stream stays alive until larder_forget_stream was called for it, or the larder is closed.
+ * Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a capture of it, or destroys it,
+ * meanwhile. The library asks CUDA about that stream and about no other that another thread may be capturing. A stream stays alive until
+ * larder_forget_stream was called for it, or the larder is closed.
  */
 #ifndef LARDER_H
 #define LARDER_H
@@ -50,14 +48,14 @@ typedef enum larder_status {
     LARDER_NOT_SUPPORTED = 8,    /* the device cannot do this */
     LARDER_INTERNAL = 9,         /* a mistake of Larder's own, caught at the border */
     LARDER_DIVERGED = 10,        /* the ranks of a symmetric pool made different calls; the words name the first */
-    LARDER_EXCHANGE_FAILED = 11  /* the ranks of a symmetric pool could not compare their calls */
+    LARDER_EXCHANGE_FAILED = 11, /* the ranks of a symmetric pool could not compare their calls */
+    LARDER_NOT_FREE = 12         /* larder_malloc_at: no free block holds what was asked for there */
 } larder_status;
 
 /* "0.1.0" */
 const char *larder_version(void);
 
-/* What went wrong in the calling thread's last call that failed; "" if none did. It stays valid until that
- * thread's next call that fails. */
+/* What went wrong in the calling thread's last call that failed; "" if none did. It stays valid until that thread's next call that fails. */
 const char *larder_last_error(void);
 
 /* The driver's error number behind the calling thread's last LARDER_DEVICE_ERROR, or 0. */
@@ -118,6 +116,12 @@ larder_status larder_check(larder *larder);
 /* Memory of at least size bytes for use on the stream. Size 0 gives NULL. */
 larder_status larder_malloc(larder *larder, int32_t device, size_t size, void *stream, void **out);
 
+/* The same at this very address, a multiple of 512: where a program that is run again had it before, say. A free block of the
+ * pool and the stream that larder_malloc would serve the request from must hold all of it, else LARDER_NOT_FREE: the device is
+ * not asked for more. What lies before the address in that block is handed out and given back on the way; it counts as one
+ * allocation more. In the history the internal_metadata of all these events is "mallocWithAddress". */
+larder_status larder_malloc_at(larder *larder, int32_t device, size_t size, void *stream, void *ptr, void **out);
+
 /* Gives memory back. The device is found by the address; NULL is ignored. */
 larder_status larder_free(larder *larder, void *ptr);
 
@@ -125,15 +129,18 @@ larder_status larder_free(larder *larder, void *ptr);
  * there by then is done. NULL is ignored, and so is the stream it was handed out on. */
 larder_status larder_record_stream(larder *larder, void *ptr, void *stream);
 
-/* The stream is about to be destroyed: waits for its work, and makes no call about it after that. Memory that was
- * handed out on it stays good; what is cached for it goes back to the device. It
- * is the caller's, and nobody issues work on it from here on. The default stream and one under a capture are
- * refused: LARDER_BAD_ARGUMENT. */
+/* The stream is about to be destroyed: waits for its work, and makes no call about it after that. Memory that was handed out on it stays
+ * good; what is cached for it goes back to the device. It is the caller's, and nobody issues work on it from here on. The default stream
+ * and one under a capture are refused: LARDER_BAD_ARGUMENT. */
 larder_status larder_forget_stream(larder *larder, int32_t device, void *stream);
 
 /* The same for a stream that was destroyed already: the whole device is waited for instead. While a capture may be
  * on that is refused, LARDER_BAD_ARGUMENT, and nothing changes. */
 larder_status larder_stream_is_gone(larder *larder, int32_t device, void *stream);
+
+/* The stream is of this class from now on; "" is none. Expandable segments that are made for it reserve as many addresses as
+ * the setting expandable_segments_reserve_by_class says of the class, or else expandable_segments_reserve. */
+larder_status larder_set_stream_class(larder *larder, int32_t device, void *stream, const char *name);
 
 /* Where a live address belongs, and how large its block is. */
 typedef struct larder_block_info {
@@ -195,9 +202,8 @@ larder_status larder_set_settings(larder *larder, const larder_settings *setting
 /* The same by a text, with PyTorch's rules for what a text resets. A text that cannot be read changes nothing. */
 larder_status larder_configure(larder *larder, const char *settings);
 
-/* For a host that reads PyTorch's settings itself: LARDER_BAD_SETTING unless the text has only those that PyTorch
- * does not have, each with a value that it takes. The sentence of larder_last_error begins with name, which
- * says where the text is from. */
+/* For a host that reads PyTorch's settings itself: LARDER_BAD_SETTING unless the text has only those that PyTorch does not have, each with
+ * a value that it takes. The sentence of larder_last_error begins with name, which says where the text is from. */
 larder_status larder_check_own_settings(const char *name, const char *settings);
 
 /* ---------------------------------------------------------------- statistics */
@@ -254,13 +260,12 @@ typedef enum larder_source_property {
                                    * same order and size: all get memory, or none does */
 } larder_source_property;
 
-/* Where a private pool's segments come from, if not from the device. `alloc` returns NULL when it has no
- * memory. They run with the device's allocator locked and must not call it; so may `release`. What a source gives is
- * checked: memory that is NULL, that is no multiple of 512 or that is in use is given back to it, and the request fails
- * with LARDER_BAD_POOL.
+/* Where a private pool's segments come from, if not from the device. `alloc` returns NULL when it has no memory. They run with the device's
+ * allocator locked and must not call it; so may `release`. What a source gives is checked: memory that is NULL, that is no multiple of 512
+ * or that is in use is given back to it, and the request fails with LARDER_BAD_POOL.
  *
- * All that comes after `data` may be left zero. Those functions return whether it went well; if not, so does the call
- * that led to it, with LARDER_DEVICE_ERROR, and nothing was changed. */
+ * All that comes after `data` may be left zero. Those functions return whether it went well; if not, so does the call that led to it, with
+ * LARDER_DEVICE_ERROR, and nothing was changed. */
 typedef struct larder_source {
     void *(*alloc)(void *data, size_t size, int32_t device, void *stream);
     void (*free)(void *data, void *ptr, size_t size, int32_t device, void *stream);
@@ -295,8 +300,7 @@ typedef struct larder_source_counts {
 } larder_source_counts;
 larder_status larder_pool_source_counts(larder *larder, int32_t device, larder_pool_id pool, larder_source_counts *out);
 
-/* Makes a private pool with one use, or adds a use to it. With a source the pool must be new. On failure the
- * source is released. */
+/* Makes a private pool with one use, or adds a use to it. With a source the pool must be new. On failure the source is released. */
 larder_status larder_pool_add_use(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source);
 
 /* Makes a symmetric pool with one use. Where a block lies in it, segment and offset, follows from the sequence of
@@ -355,27 +359,23 @@ typedef struct larder_filter {
     void *data;
 } larder_filter;
 
-/* Routes requests to a pool until larder_pool_end; the pool is made if it is new, and gets a use, which
- * larder_pool_drop_use drops. The newest open scope that takes a request gets it. A pool has at most one open
- * scope. On failure the filter is released. */
+/* Routes requests to a pool until larder_pool_end; the pool is made if it is new, and gets a use, which larder_pool_drop_use drops. The
+ * newest open scope that takes a request gets it. A pool has at most one open scope. On failure the filter is released. */
 larder_status larder_pool_begin(larder *larder, int32_t device, larder_pool_id pool, const larder_filter *filter);
 larder_status larder_pool_end(larder *larder, int32_t device, larder_pool_id pool);
 
-/* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread that
- * begins and ends it, before and after. Requests on captured streams tell the library of the capture. Where it has
- * to be known earlier, because another thread allocates for the capture on a stream that joins it, the capturing
- * thread marks it: right after it began, on the stream that it began on, which is the caller's. LARDER_BAD_ARGUMENT
- * if the stream is not captured or no scope is open. */
+/* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread that begins and ends it,
+ * before and after. Requests on captured streams tell the library of the capture. Where it has to be known earlier, because another thread
+ * allocates for the capture on a stream that joins it, the capturing thread marks it: right after it began, on the stream that it began on,
+ * which is the caller's. LARDER_BAD_ARGUMENT if the stream is not captured or no scope is open. */
 larder_status larder_capture_begin(larder *larder, int32_t device, void *stream);
 
 /* The capture that was marked on the stream is over. Closing its scope says as much. */
 larder_status larder_capture_end(larder *larder, int32_t device, void *stream);
 
-/* Says which stream the calling thread works on: true, and *stream, if it is known. What a thread frees while its
- * stream is captured is part of the capture. It runs with the device's allocator locked and must not call it; it
- * replaces one given before. */
-larder_status larder_on_current_stream(larder *larder, int32_t device,
-                                       bool (*current)(void *data, int32_t device, void **stream),
+/* Says which stream the calling thread works on: true, and *stream, if it is known. What a thread frees while its stream is captured is
+ * part of the capture. It runs with the device's allocator locked and must not call it; it replaces one given before. */
+larder_status larder_on_current_stream(larder *larder, int32_t device, bool (*current)(void *data, int32_t device, void **stream),
                                        void (*release)(void *data), void *data);
 
 /* Whether the pool lends free blocks to requests that would otherwise run out of memory. */
@@ -385,19 +385,16 @@ larder_status larder_pool_set_use_on_oom(larder *larder, int32_t device, larder_
 larder_status larder_pool_set_no_split(larder *larder, int32_t device, larder_pool_id pool);
 
 /* Whether the pool's live blocks are exactly these. */
-larder_status larder_pool_has_live(larder *larder, int32_t device, larder_pool_id pool,
-                                   void *const *ptrs, size_t count, bool *out);
+larder_status larder_pool_has_live(larder *larder, int32_t device, larder_pool_id pool, void *const *ptrs, size_t count, bool *out);
 
 /* The layout of a private pool, saved to be put back. */
 typedef struct larder_checkpoint larder_checkpoint;
 larder_status larder_pool_checkpoint(larder *larder, int32_t device, larder_pool_id pool, larder_checkpoint **out);
 void larder_checkpoint_free(larder_checkpoint *checkpoint);
 
-/* What putting a layout back changed: addresses that were live and were freed, and addresses that are live
- * now. One can be in both. */
+/* What putting a layout back changed: addresses that were live and were freed, and addresses that are live now. One can be in both. */
 typedef struct larder_restored larder_restored;
-larder_status larder_pool_restore(larder *larder, int32_t device, const larder_checkpoint *checkpoint,
-                                  larder_restored **out);
+larder_status larder_pool_restore(larder *larder, int32_t device, const larder_checkpoint *checkpoint, larder_restored **out);
 void *const *larder_restored_freed(const larder_restored *restored, size_t *count);
 void *const *larder_restored_live(const larder_restored *restored, size_t *count);
 void larder_restored_free(larder_restored *restored);
@@ -438,11 +435,16 @@ larder_status larder_has_expandable(larder *larder, int32_t device, bool *out);
 larder_status larder_on_miss(larder *larder, int32_t device, bool (*callback)(void *data, int32_t device),
                              void (*release)(void *data), void *data);
 
-/* Told of every request that could not be met, before larder_malloc returns, with no lock held. It may call the
- * library. */
-larder_status larder_on_out_of_memory(larder *larder, int32_t device,
-                                      void (*observer)(void *data, const larder_out_of_memory *report),
+/* Told of every request that could not be met, before larder_malloc returns, with no lock held. It may call the library. */
+larder_status larder_on_out_of_memory(larder *larder, int32_t device, void (*observer)(void *data, const larder_out_of_memory *report),
                                       void (*release)(void *data), void *data);
+
+/* Asked how many bytes of addresses an expandable segment should reserve, whenever a request on the stream may bring a new one, with
+ * no lock held: for a host that keeps such settings, and classes of streams, itself. device_bytes is what the device has; an eighth
+ * more is the most. 0 is as the settings of the larder say. It may call the library, and replaces one given before. */
+larder_status larder_on_reserve(larder *larder, int32_t device,
+                                uint64_t (*reserve)(void *data, int32_t device, void *stream, uint64_t device_bytes),
+                                void (*release)(void *data), void *data);
 
 /* ---------------------------------------------------------------- history */
 
@@ -455,7 +457,8 @@ typedef enum larder_action {
     LARDER_SEGMENT_MAP = 5,
     LARDER_SEGMENT_UNMAP = 6,
     LARDER_SNAPSHOT = 7,
-    LARDER_OOM = 8
+    LARDER_OOM = 8,
+    LARDER_ANNOTATE = 9          /* larder_annotate_memory */
 } larder_action;
 
 /* For what contexts are gathered. */
@@ -504,6 +507,10 @@ void larder_pop_compile_context(void);
 /* A part of the program began (start) or ended, on a device. */
 larder_status larder_annotate(larder *larder, int32_t device, const char *name, bool start);
 
+/* Remembers what the program says about a live block: an event of its own, LARDER_ANNOTATE, with the block's address, the size
+ * that was asked for, and the text as its user_metadata. */
+larder_status larder_annotate_memory(larder *larder, const void *ptr, const char *text);
+
 /* One event. Strings and the context are valid as long as what they came with. */
 typedef struct larder_event {
     larder_action action;
@@ -516,6 +523,7 @@ typedef struct larder_event {
     void *context;            /* NULL for none */
     const char *compile_context;   /* "N/A" for none, as PyTorch has it */
     const char *user_metadata;
+    const char *internal_metadata; /* what the library says of it: which unusual call it was part of; mostly "" */
 } larder_event;
 
 /* Told of every event on the device with its allocator locked, whether a history is on or not; it must not call
@@ -569,9 +577,8 @@ typedef struct larder_annotation {
 
 typedef struct larder_snapshot larder_snapshot;
 
-/* The state of all devices, or of one private pool (pool other than {0, 0}), with the history if `traces`. All
- * that the following return stays valid until larder_snapshot_free; whoever keeps a context longer makes a
- * reference of their own. */
+/* The state of all devices, or of one private pool (pool other than {0, 0}), with the history if `traces`. All that the following return
+ * stays valid until larder_snapshot_free; whoever keeps a context longer makes a reference of their own. */
 larder_status larder_take_snapshot(larder *larder, larder_pool_id pool, bool traces, larder_snapshot **out);
 const larder_snapshot_segment *larder_snapshot_segments(const larder_snapshot *snapshot, size_t *count);
 const larder_event *larder_snapshot_events(const larder_snapshot *snapshot, int32_t device, size_t *count);

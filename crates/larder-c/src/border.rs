@@ -12,6 +12,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
 use larder_core::device::DeviceError;
+use larder_core::error::AddressProblem;
 use larder_core::{Error, PoolId, StreamId};
 use larder_cuda::CudaDevice;
 
@@ -33,6 +34,7 @@ pub(crate) enum Status {
     Internal = 9,
     Diverged = 10,
     ExchangeFailed = 11,
+    NotFree = 12,
 }
 
 /// Why a call failed.
@@ -79,6 +81,7 @@ fn status_of(error: &Error) -> Status {
     match error {
         Error::OutOfMemory(_) => Status::OutOfMemory,
         Error::UnknownAddress(_) | Error::NotOpened(_) => Status::UnknownAddress,
+        Error::NotAt { problem: AddressProblem::NotFree, .. } => Status::NotFree,
         Error::Config(_) => Status::BadSetting,
         Error::Pool { .. } => Status::BadPool,
         Error::NoDevice(_) => Status::NoDevice,

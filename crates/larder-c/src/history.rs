@@ -43,6 +43,7 @@ pub(crate) struct Event {
     pub(crate) context: Foreign,
     pub(crate) compile_context: *const c_char,
     pub(crate) user_metadata: *const c_char,
+    pub(crate) internal_metadata: *const c_char,
 }
 
 /// A text for C, if there is one.
@@ -68,6 +69,7 @@ impl Event {
         event: &CoreEvent<'_>,
         compile_context: &Words,
         user_metadata: &Words,
+        internal_metadata: &Words,
     ) -> Event {
         Event {
             action: event.action as u32,
@@ -80,6 +82,7 @@ impl Event {
             context: context::pointer_of(event.context),
             compile_context: compile_context.or(NOT_COMPILING),
             user_metadata: user_metadata.or(c""),
+            internal_metadata: internal_metadata.or(c""),
         }
     }
 
@@ -89,6 +92,7 @@ impl Event {
         entry: &TraceEntry,
         compile_context: *const c_char,
         user_metadata: *const c_char,
+        internal_metadata: *const c_char,
     ) -> Event {
         Event {
             action: entry.action as u32,
@@ -101,6 +105,7 @@ impl Event {
             context: context::pointer_of(entry.context.as_deref()),
             compile_context,
             user_metadata,
+            internal_metadata,
         }
     }
 }
@@ -208,6 +213,16 @@ extern "C" fn larder_annotate(
         let allocator = larder.get("larder")?.device(device)?;
         let name = name.needed("name")?;
         allocator.annotate(name, if start { Stage::Start } else { Stage::End });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_annotate_memory(larder: Held<Larder>, ptr: Token, text: Text) -> Status {
+    guard(|| {
+        let (larder, text) = (larder.get("larder")?, text.needed("text")?);
+        let addr = Addr(ptr.number());
+        larder.at(addr, |allocator| allocator.annotate_memory(addr, text))?;
         Ok(())
     })
 }

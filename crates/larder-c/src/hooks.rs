@@ -70,6 +70,26 @@ extern "C" fn larder_on_out_of_memory(
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_on_reserve(
+    larder: Held<Larder>,
+    device: i32,
+    reserve: Option<extern "C" fn(Foreign, i32, Token, u64) -> u64>,
+    release: Option<extern "C" fn(Foreign)>,
+    data: Foreign,
+) -> Status {
+    guard(|| {
+        let hook = HookData::new(data, release);
+        let reserve = needed(reserve, "reserve")?;
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.on_reserve(move |stream, total_bytes| {
+            let size_bytes = reserve(hook.data(), device, Token::new(stream.0), total_bytes);
+            Some(size_bytes).filter(|&size_bytes| size_bytes > 0)
+        });
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_on_event(
     larder: Held<Larder>,
     device: i32,
@@ -84,8 +104,9 @@ extern "C" fn larder_on_event(
         allocator.on_event(move |event| {
             // What the thread says is mostly nothing, and then no text is copied.
             let compiling = Words::of(event.compile_context);
-            let metadata = Words::of(Some(event.user_metadata).filter(|text| !text.is_empty()));
-            let event = Event::told(device, event, &compiling, &metadata);
+            let some = |text| Words::of(Some(text).filter(|text: &&str| !text.is_empty()));
+            let (metadata, own) = (some(event.user_metadata), some(event.internal_metadata));
+            let event = Event::told(device, event, &compiling, &metadata, &own);
             tracker(hook.data(), &raw const event);
         });
         Ok(())

@@ -85,7 +85,26 @@ impl Larder {
         size_bytes: u64,
         stream: larder_core::StreamId,
     ) -> Result<Addr, Problem> {
-        match self.device(device)?.malloc(size_bytes, stream) {
+        let allocator = self.device(device)?;
+        self.handed_out(device, allocator.malloc(size_bytes, stream))
+    }
+
+    /// The same at an address.
+    pub(crate) fn malloc_at(
+        &self,
+        device: i32,
+        size_bytes: u64,
+        stream: larder_core::StreamId,
+        addr: Addr,
+    ) -> Result<Addr, Problem> {
+        let allocator = self.device(device)?;
+        self.handed_out(device, allocator.malloc_at(size_bytes, stream, addr))
+    }
+
+    /// Notes whose an address is that a device handed out, or says in numbers why it had none.
+    #[inline]
+    fn handed_out(&self, device: i32, given: Result<Addr, Error>) -> Result<Addr, Problem> {
+        match given {
             Ok(addr) => {
                 self.note(addr, device);
                 Ok(addr)

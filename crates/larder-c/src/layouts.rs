@@ -174,6 +174,7 @@ fn about_snapshots(checks: &mut Checks) {
             context,
             compile_context,
             user_metadata,
+            internal_metadata,
         }
     );
     same!(checks, "larder_snapshot_block", Block { addr, size, requested_size, state, context });
@@ -217,6 +218,7 @@ fn numbers() -> Checks {
         ("LARDER_INTERNAL", Status::Internal as u64),
         ("LARDER_DIVERGED", Status::Diverged as u64),
         ("LARDER_EXCHANGE_FAILED", Status::ExchangeFailed as u64),
+        ("LARDER_NOT_FREE", Status::NotFree as u64),
         ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
         ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
         ("LARDER_SEAL_BYTES", SEAL_BYTES as u64),
@@ -236,6 +238,7 @@ fn numbers() -> Checks {
         ("LARDER_SEGMENT_UNMAP", Action::SegmentUnmap as u64),
         ("LARDER_SNAPSHOT", Action::Snapshot as u64),
         ("LARDER_OOM", Action::OutOfMemory as u64),
+        ("LARDER_ANNOTATE", Action::Annotate as u64),
         ("LARDER_LEVEL_NEVER", Level::Never as u64),
         ("LARDER_LEVEL_STATE", Level::State as u64),
         ("LARDER_LEVEL_ALLOC", Level::Alloc as u64),

@@ -2,7 +2,7 @@
 
 use larder_core::{Addr, Error, PoolId};
 
-use crate::border::{Held, Out, PoolName, Status, Token, guard};
+use crate::border::{Held, Out, PoolName, Status, Text, Token, guard};
 use crate::larder::Larder;
 
 /// `larder_block_info`
@@ -25,6 +25,24 @@ extern "C" fn larder_malloc(
     guard(|| {
         let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
         let addr = larder.malloc(device, size as u64, stream.stream())?;
+        out.put(Token::new(addr.0));
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_malloc_at(
+    larder: Held<Larder>,
+    device: i32,
+    size: usize,
+    stream: Token,
+    ptr: Token,
+    out: Out<Token>,
+) -> Status {
+    guard(|| {
+        let (larder, out) = (larder.get("larder")?, out.wanted("out")?);
+        let place = Addr(ptr.number());
+        let addr = larder.malloc_at(device, size as u64, stream.stream(), place)?;
         out.put(Token::new(addr.0));
         Ok(())
     })
@@ -58,6 +76,20 @@ extern "C" fn larder_forget_stream(larder: Held<Larder>, device: i32, stream: To
 #[unsafe(no_mangle)]
 extern "C" fn larder_stream_is_gone(larder: Held<Larder>, device: i32, stream: Token) -> Status {
     guard(|| Ok(larder.get("larder")?.device(device)?.stream_is_gone(stream.stream())?))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_set_stream_class(
+    larder: Held<Larder>,
+    device: i32,
+    stream: Token,
+    name: Text,
+) -> Status {
+    guard(|| {
+        let allocator = larder.get("larder")?.device(device)?;
+        allocator.set_stream_class(stream.stream(), name.needed("name")?);
+        Ok(())
+    })
 }
 
 #[unsafe(no_mangle)]

@@ -108,7 +108,8 @@ impl Snapshots {
                 let compiling = entry.compile_context.as_ref();
                 let compiling = compiling.map_or(NOT_COMPILING.as_ptr(), |text| texts.put(text));
                 let metadata = texts.put(&entry.user_metadata);
-                Event::remembered(device, entry, compiling, metadata)
+                let own = texts.put(&entry.internal_metadata);
+                Event::remembered(device, entry, compiling, metadata, own)
             });
             events.push(entries.collect());
             for annotation in &snapshot.annotations {

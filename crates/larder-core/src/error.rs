@@ -18,6 +18,17 @@ pub enum Error {
     OutOfMemory(Box<OutOfMemory>),
     /// The address is not that of a live allocation: never handed out, or freed already.
     UnknownAddress(Addr),
+    /// A block was asked for at an address where it cannot be.
+    NotAt {
+        /// The address.
+        addr: Addr,
+        /// How much was asked for.
+        size_bytes: u64,
+        /// The stream that it was asked for on.
+        stream: StreamId,
+        /// Why not.
+        problem: AddressProblem,
+    },
     /// The block lies in an expandable segment, which has no allocation of its own to name.
     NoBaseAllocation(Addr),
     /// The block lies on pages of different sizes, which cannot be shared as one.
@@ -68,6 +79,16 @@ pub enum Error {
         /// What is wrong.
         problem: CaptureProblem,
     },
+}
+
+/// Why a block cannot be at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AddressProblem {
+    /// Blocks lie at multiples of so many bytes.
+    Unaligned(u64),
+    /// No free block of the request's pool and stream holds it.
+    NotFree,
 }
 
 /// Why bytes do not name shared memory.
@@ -223,6 +244,13 @@ impl fmt::Display for Error {
             Error::UnknownAddress(addr) => write!(
                 f,
                 "no live allocation starts at {addr}: it was freed already, or never handed out here"
+            ),
+            Error::NotAt { addr, problem: AddressProblem::Unaligned(unit_bytes), .. } => {
+                write!(f, "no block can be at {addr}: it is no multiple of {unit_bytes} bytes")
+            }
+            Error::NotAt { addr, size_bytes, stream, problem: AddressProblem::NotFree } => write!(
+                f,
+                "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool that serves them holds all of that"
             ),
             Error::NoBaseAllocation(addr) => {
                 write!(f, "{addr} lies in an expandable segment, which has no base allocation")

@@ -58,6 +58,8 @@ fn check_exercise(group: u64, total: &Report) {
     let pooled = [total.scopes, total.captures, total.deferrals];
     assert!(pooled.into_iter().all(|count| count > 2 * scripts), "{total:?}");
     assert!(total.restores > scripts / 2, "{total:?}");
+    let named = [total.placed, total.refused_addresses];
+    assert!(named.into_iter().all(|count| count > 4 * scripts), "{total:?}");
     let sourced = [total.sources, total.source_segments];
     assert!(sourced.into_iter().all(|count| count > scripts / 2), "{total:?}");
     assert!(total.reclaimed_in_captures > scripts / 8, "{total:?}");
@@ -128,6 +130,7 @@ fn run_tight(faults: u64) {
     assert!(often.into_iter().all(|count| count > 2 * SCRIPTS), "{total:?}");
     // What this policy alone does.
     assert!(total.view_steps > total.steps / 20 && total.follows > 10 * SCRIPTS, "{total:?}");
+    assert!(total.placed > SCRIPTS, "{total:?}");
     assert!(total.shared > SCRIPTS && total.forgotten_streams > SCRIPTS, "{total:?}");
     assert!(total.restores > SCRIPTS / 2, "{total:?}");
     assert!(total.sources > SCRIPTS / 2 && total.source_segments > SCRIPTS / 2, "{total:?}");

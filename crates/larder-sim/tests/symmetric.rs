@@ -62,6 +62,20 @@ fn small_requests_share_a_segment_and_statistics_count_them() {
 }
 
 #[test]
+fn where_a_block_lies_is_nobodys_choice() {
+    everywhere(GIB, |top| {
+        let pool = symmetric(top);
+        let block = malloc_in(top, &pool, MIB, MAIN);
+        top.free(block);
+        let calls = pool.sequence().unwrap().calls;
+        let asked = pool.scope(|| top.allocator.malloc_at(MIB, MAIN, block)).unwrap();
+        assert_eq!(asked, Err(Error::Pool { pool: pool.id(), problem: PoolProblem::Symmetric }));
+        top.settle();
+        assert_eq!(pool.sequence().unwrap().calls, calls);
+    });
+}
+
+#[test]
 fn what_another_stream_frees_is_had_at_once_and_streams_wait_for_each_other() {
     everywhere(GIB, |top| {
         let pool = symmetric(top);

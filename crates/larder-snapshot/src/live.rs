@@ -38,6 +38,7 @@ impl From<CoreAction> for Action {
             CoreAction::SegmentUnmap => Action::SegmentUnmap,
             CoreAction::Snapshot => Action::Snapshot,
             CoreAction::OutOfMemory => Action::OutOfMemory,
+            CoreAction::Annotate => Action::Annotate,
         }
     }
 }
@@ -119,8 +120,17 @@ fn push(builder: &mut Builder, stacks: &mut Stacks, entry: &TraceEntry, epoch: E
         user_metadata: Some(&entry.user_metadata),
         pool_id: Some((entry.pool.0, entry.pool.1)),
         stack,
-        more: Map::new(),
+        more: own_doing(&entry.internal_metadata),
     });
+}
+
+/// What the allocator says of an entry, where it says something; since PyTorch 2.15.
+pub(super) fn own_doing(doing: &str) -> Map<String, Value> {
+    let mut more = Map::new();
+    if !doing.is_empty() {
+        more.insert("internal_metadata".to_owned(), doing.into());
+    }
+    more
 }
 
 fn segment(builder: &mut Builder, stacks: &mut Stacks, run: &Run, device: u32) -> SegmentInfo {

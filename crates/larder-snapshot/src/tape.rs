@@ -6,13 +6,13 @@
 use std::collections::BTreeMap;
 
 use larder_core::types::KIB;
-use larder_tape::{Tape, TapeEvent};
+use larder_tape::{Tape, TapeEvent, TapeNote};
 use serde_json::Map;
 
 use super::Snapshot;
 use super::build::{Builder, NewEntry};
 use super::entry::{Action, BlockInfo, BlockState, SegmentInfo, StackId};
-use super::live::{Epoch, settings, sums};
+use super::live::{Epoch, own_doing, settings, sums};
 
 /// Blocks begin at multiples of this and have at least this size.
 const UNIT_BYTES: u64 = KIB / 2;
@@ -73,7 +73,7 @@ fn push(
     stack: Option<StackId>,
     epoch: Epoch,
 ) {
-    let (compiling, remark) = event.note.map_or((None, None), |note| tape.notes[note]);
+    let note = event.note.map_or_else(TapeNote::default, |note| tape.notes[note]);
     let text = |text: Option<usize>, none| text.map_or(none, |text| tape.texts[text].as_str());
     builder.entry(NewEntry {
         action: event.action.into(),
@@ -81,11 +81,11 @@ fn push(
         size_bytes: event.size_bytes,
         stream: event.stream.0,
         time_us: Some(event.time_ns.saturating_add(epoch.unix_ns) / 1000),
-        compile_context: Some(text(compiling, "N/A")),
-        user_metadata: Some(text(remark, "")),
+        compile_context: Some(text(note.compiling, "N/A")),
+        user_metadata: Some(text(note.remark, "")),
         pool_id: Some((event.pool.0, event.pool.1)),
         stack,
-        more: Map::new(),
+        more: own_doing(text(note.doing, "")),
     });
 }
 

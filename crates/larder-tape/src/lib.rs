@@ -29,7 +29,7 @@ mod reader;
 mod recorder;
 mod strip;
 
-pub use reader::{Follower, Tape, TapeError, TapeEvent};
+pub use reader::{Follower, Tape, TapeError, TapeEvent, TapeNote};
 pub use recorder::Recorder;
 
 /// The first bytes of a tape.

@@ -36,6 +36,17 @@ pub struct TapeEvent {
     pub note: Option<usize>,
 }
 
+/// What was said about events, as texts of the tape.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TapeNote {
+    /// What was being compiled.
+    pub compiling: Option<usize>,
+    /// The program's remark; of an annotation, what it said about the block.
+    pub remark: Option<usize>,
+    /// What the allocator says of it: which unusual call it was part of.
+    pub doing: Option<usize>,
+}
+
 /// What a tape holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tape {
@@ -47,8 +58,8 @@ pub struct Tape {
     pub frames: Vec<(usize, usize, u32)>,
     /// All call stacks: frames, innermost first.
     pub stacks: Vec<Vec<usize>>,
-    /// All notes: the texts of what was compiled, and of the program's remark.
-    pub notes: Vec<(Option<usize>, Option<usize>)>,
+    /// All notes.
+    pub notes: Vec<TapeNote>,
 }
 
 /// Why a file is no tape that can be read. Its text is one sentence for the user.
@@ -167,7 +178,8 @@ impl Reading {
             STACK => self.stack(cell),
             NOTE => {
                 let texts = self.tape.texts.len();
-                let note = (place(cell.word(1), texts)?, place(cell.word(2), texts)?);
+                let text = |at| place(cell.word(at), texts);
+                let note = TapeNote { compiling: text(1)?, remark: text(2)?, doing: text(3)? };
                 self.tape.notes.push(note);
                 next(cell, self.tape.notes.len())
             }

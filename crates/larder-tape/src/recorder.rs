@@ -85,6 +85,14 @@ impl Recorder {
     }
 }
 
+/// A note as it was told.
+struct RecentNote {
+    compiling: Option<Box<str>>,
+    remark: Box<str>,
+    doing: Box<str>,
+    number: u32,
+}
+
 struct Writer {
     strip: Strip,
     /// How many cells were written, modulo 2³².
@@ -92,9 +100,9 @@ struct Writer {
     texts: HashMap<Box<str>, u32>,
     frames: HashMap<Frame, u32>,
     stacks: HashMap<Vec<u32>, u32>,
-    notes: HashMap<(u32, u32), u32>,
+    notes: HashMap<[u32; 3], u32>,
     /// The note that was written last, which mostly comes again.
-    recent_note: Option<(Option<Box<str>>, Box<str>, u32)>,
+    recent_note: Option<RecentNote>,
     /// What went wrong first. Nothing is written after that: a tape with a gap would lie.
     problem: Option<io::Error>,
     /// Nothing is written any more.
@@ -117,7 +125,7 @@ impl Writer {
             Some(context) => self.stack(&context.frames())?,
             None => 0,
         };
-        let note = self.note(event.compile_context, event.user_metadata)?;
+        let note = self.note(event)?;
         let device = u16::try_from(event.device.0).unwrap_or(u16::MAX);
         let mut cell = Cell::new(EVENT, event.action as u8, device, self.number);
         let words = [event.addr, event.size_bytes, event.stream.0, event.time_ns];
@@ -135,30 +143,35 @@ impl Writer {
         Ok(())
     }
 
-    fn note(&mut self, compiling: Option<&str>, remark: &str) -> io::Result<u32> {
-        if compiling.is_none() && remark.is_empty() {
+    fn note(&mut self, event: &Event<'_>) -> io::Result<u32> {
+        let (compiling, remark) = (event.compile_context, event.user_metadata);
+        let doing = event.internal_metadata;
+        if compiling.is_none() && remark.is_empty() && doing.is_empty() {
             return Ok(0);
         }
-        if let Some((recent_compiling, recent_remark, note)) = &self.recent_note
-            && recent_compiling.as_deref() == compiling
-            && **recent_remark == *remark
+        if let Some(recent) = &self.recent_note
+            && recent.compiling.as_deref() == compiling
+            && *recent.remark == *remark
+            && *recent.doing == *doing
         {
-            return Ok(*note);
+            return Ok(recent.number);
         }
-        let texts = (
-            compiling.map_or(Ok(0), |compiling| self.text(compiling))?,
-            if remark.is_empty() { 0 } else { self.text(remark)? },
-        );
+        let mut given = |text: &str| if text.is_empty() { Ok(0) } else { self.text(text) };
+        let (remark_text, doing_text) = (given(remark)?, given(doing)?);
+        let compiling_text = compiling.map_or(Ok(0), |compiling| self.text(compiling))?;
+        let texts = [compiling_text, remark_text, doing_text];
         let next = self.notes.len() as u32 + 1;
         let note = *self.notes.entry(texts).or_insert(next);
         if note == next {
             let mut cell = Cell::new(NOTE, 0, 0, self.number);
-            for (at, word) in [note, texts.0, texts.1].into_iter().enumerate() {
+            for (at, word) in [note].into_iter().chain(texts).enumerate() {
                 cell.set_word(at, word);
             }
             self.push(&cell)?;
         }
-        self.recent_note = Some((compiling.map(Into::into), remark.into(), note));
+        let compiling = compiling.map(Into::into);
+        let (remark, doing) = (remark.into(), doing.into());
+        self.recent_note = Some(RecentNote { compiling, remark, doing, number: note });
         Ok(note)
     }
 

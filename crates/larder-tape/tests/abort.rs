@@ -12,7 +12,7 @@ use larder_core::record::event::{Action, Level};
 use larder_core::record::note;
 use larder_core::{Allocator, Config, Policy, StreamId};
 use larder_sim::{SimDevice, SimOptions};
-use larder_tape::{Recorder, Tape, TapeError};
+use larder_tape::{Recorder, Tape, TapeError, TapeNote};
 
 /// Set for the program that dies: where its tape is.
 const TAPE: &str = "LARDER_TEST_TAPE";
@@ -131,9 +131,11 @@ fn contexts_and_remarks_are_on_the_tape() {
     note::pop_compile_context();
     allocator.free(block).unwrap();
     note::set_user_metadata("");
+    let placed = allocator.malloc_at(100, StreamId(3), block.offset(512)).unwrap();
+    allocator.annotate_memory(placed, "the weights").unwrap();
     recorder.finish().unwrap();
     let tape = Tape::open(&path).unwrap();
-    assert_eq!((tape.frames.len(), tape.stacks.len(), tape.notes.len()), (30, 1, 2));
+    assert_eq!((tape.frames.len(), tape.stacks.len(), tape.notes.len()), (30, 1, 4));
     let read: Vec<Frame> = tape.stacks[0]
         .iter()
         .map(|&frame| {
@@ -147,12 +149,16 @@ fn contexts_and_remarks_are_on_the_tape() {
         .events
         .iter()
         .map(|event| {
-            let (compiling, remark) = tape.notes[event.note.unwrap()];
-            let text = |text: Option<usize>| text.map(|text| tape.texts[text].as_str());
-            (text(compiling), text(remark), event.stream.0)
+            let note = event.note.map_or_else(TapeNote::default, |note| tape.notes[note]);
+            let texts = [note.compiling, note.remark, note.doing];
+            texts.map(|text| text.map(|text| tape.texts[text].as_str()))
         })
         .collect();
-    let [both, alone] = [(Some("graph"), Some("batch 1"), 3), (None, Some("batch 1"), 3)];
-    assert_eq!(remarks, [both, both, alone, alone]);
+    let [both, alone] = [[Some("graph"), Some("batch 1"), None], [None, Some("batch 1"), None]];
+    let placed = [None, None, Some("mallocWithAddress")];
+    let remark = [None, Some("the weights"), None];
+    assert_eq!(remarks, [both, both, alone, alone, placed, placed, placed, placed, remark]);
+    assert!(tape.events.iter().all(|event| event.stream.0 == 3));
+    assert_eq!(tape.events.last().unwrap().action, Action::Annotate);
     fs::remove_file(&path).unwrap();
 }

@@ -204,6 +204,15 @@ impl Allocator {
         }
     }
 
+    /// The stream is of this class from now on; an empty name is none. The settings may say of classes how many
+    /// addresses expandable segments reserve for their streams.
+    pub fn set_stream_class(&self, stream: impl Into<Stream>, class: &str) -> Result<(), Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        self.native("keep classes of streams")?.set_stream_class(stream.id(), class);
+        Ok(())
+    }
+
     // Memory.
 
     /// `len` elements for use on the stream. What they hold is whatever was there before, and any
@@ -241,6 +250,26 @@ impl Allocator {
             Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,
         };
         Ok(Block::new(self.clone(), addr, size_bytes, stream))
+    }
+
+    /// Bytes for use on the stream, at this very address: where a program that is run again had them before, say. What
+    /// is free there must hold all of it, of the pool and the stream that [`Allocator::alloc_block`] would
+    /// serve the request from.
+    pub fn alloc_block_at(
+        &self,
+        size_bytes: u64,
+        stream: impl Into<Stream>,
+        addr: u64,
+    ) -> Result<Block, Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        let native = self.native("hand out memory at an address")?;
+        let addr = native.malloc_at(size_bytes, stream.id(), Addr(addr))?;
+        Ok(Block::new(self.clone(), addr, size_bytes, stream))
+    }
+
+    pub(crate) fn annotate(&self, addr: Addr, remark: &str) -> Result<(), Error> {
+        Ok(self.native("remember what happens")?.annotate_memory(addr, remark)?)
     }
 
     /// Frees what a block had.

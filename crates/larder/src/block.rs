@@ -76,6 +76,12 @@ impl Block {
         self.allocator.record_stream(self.addr, stream.id())
     }
 
+    /// Remembers what the program says about the block, as an event of its own of the history. A block of no bytes
+    /// has none.
+    pub fn annotate(&self, remark: &str) -> Result<(), Error> {
+        if self.addr == Addr(0) { Ok(()) } else { self.allocator.annotate(self.addr, remark) }
+    }
+
     /// What another process needs to use the bytes. The block must live until that process has
     /// closed them.
     pub fn share(&self) -> Result<Shared, Error> {

@@ -2,7 +2,9 @@
 
 use std::thread;
 
-use larder::{Allocator, Buffer, Error, Pool, SimOptions, Stream, Wire};
+use larder::{
+    Allocator, Buffer, Error, HistoryOptions, Pool, SimOptions, SnapshotOptions, Stream, Wire,
+};
 use larder_sim::{CallKind, Fault, FaultPlan};
 
 fn allocator() -> Allocator {
@@ -152,6 +154,25 @@ fn a_graph_gets_its_memory_from_its_pool() {
     let outside = allocator.alloc::<u8>(1 << 20, &stream).unwrap();
     assert_eq!(allocator.snapshot().unwrap().len(), 2);
     drop(outside);
+}
+
+#[test]
+fn a_block_is_had_where_it_was_and_can_be_remarked_on() {
+    let allocator = allocator();
+    let stream = allocator.new_stream().unwrap();
+    allocator.record_history(HistoryOptions::default()).unwrap();
+    let addr = allocator.alloc_block(5000, &stream).unwrap().addr() + 1024;
+    let block = allocator.alloc_block_at(2000, &stream, addr).unwrap();
+    assert_eq!((block.addr(), block.size_bytes(), live(&allocator)), (addr, 2000, 1));
+    block.annotate("the weights").unwrap();
+    let error = allocator.alloc_block_at(2000, &stream, addr).unwrap_err();
+    assert!(error.to_string().contains("cannot be at 0x"), "{error}");
+    drop(block);
+    assert_eq!(live(&allocator), 0);
+    let trace = allocator.take_snapshot(SnapshotOptions::default()).unwrap().trace;
+    assert!(trace.iter().any(|entry| &*entry.user_metadata == "the weights"));
+    allocator.alloc_block(0, &stream).unwrap().annotate("nothing").unwrap();
+    allocator.set_stream_class(&stream, "serve").unwrap();
 }
 
 #[test]

@@ -108,7 +108,24 @@ static void memory(void) {
     OK(larder_largest_free_block(larder, 0, &largest));
     CHECK(largest == 2 * MIB - 1024);
 
+    char *at = (char *)ptr + 64 * 1024;
+    void *placed = NULL;
+    OK(larder_malloc_at(larder, 0, 3000, MAIN, at, &placed));
+    CHECK(placed == at);
+    OK(larder_block_of(larder, placed, &info));
+    CHECK(info.device == 0 && info.size == 3072);
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, &placed), LARDER_NOT_FREE, "no free block");
+    FAILS(larder_malloc_at(larder, 0, 3000, SIDE, at + 4096, &placed), LARDER_NOT_FREE, "stream");
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at + 1, &placed), LARDER_BAD_ARGUMENT, "multiple of 512");
+    FAILS(larder_malloc_at(larder, 3, 3000, MAIN, at, &placed), LARDER_NO_DEVICE, "no device 3");
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, NULL), LARDER_BAD_ARGUMENT, "`out`");
+    FAILS(larder_malloc_at(NULL, 0, 3000, MAIN, at, &placed), LARDER_BAD_ARGUMENT, "`larder`");
+    OK(larder_free(larder, at));
+
     void *nothing = (void *)0x1;
+    OK(larder_malloc_at(larder, 0, 0, MAIN, at, &nothing));
+    CHECK(nothing == NULL);
+    nothing = (void *)0x1;
     OK(larder_malloc(larder, 0, 0, MAIN, &nothing));
     CHECK(nothing == NULL);
     OK(larder_free(larder, NULL));
@@ -522,6 +539,39 @@ static void sees_event(void *data, const larder_event *event) {
     CHECK(event->device == 0 && strcmp(event->compile_context, "N/A") == 0 && strcmp(event->user_metadata, "") == 0);
 }
 
+static uint64_t reserves(void *data, int32_t device, void *stream, uint64_t device_bytes) {
+    hook *hook = data;
+    hook->calls++;
+    hook->number = device_bytes;
+    CHECK(device == 0 && (stream == MAIN || stream == SIDE));
+    return stream == MAIN ? 40 * MIB : 0;
+}
+
+/* How far apart the addresses of two requests are that do not fit into one segment. */
+static size_t apart(larder *larder, void *stream) {
+    char *first = take(larder, 0, 30 * MIB, stream), *second = take(larder, 0, 30 * MIB, stream);
+    return (size_t)(second - first);
+}
+
+static void address_space(void) {
+    larder *larder = open_larder("sim:1GiB", "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.03125]");
+    void *const tagged = (void *)0x30;
+    OK(larder_set_stream_class(larder, 0, tagged, "a"));
+    CHECK(apart(larder, tagged) == 40 * MIB);
+    OK(larder_set_stream_class(larder, 0, tagged, ""));
+    hook hook = {0}, refused = {0};
+    OK(larder_on_reserve(larder, 0, reserves, release, &hook));
+    CHECK(apart(larder, MAIN) == 40 * MIB && apart(larder, SIDE) == 30 * MIB);
+    CHECK(hook.calls == 4 && hook.number == GIB);
+    FAILS(larder_on_reserve(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`reserve`");
+    FAILS(larder_on_reserve(larder, 1, reserves, release, &refused), LARDER_NO_DEVICE, "no device 1");
+    FAILS(larder_set_stream_class(larder, 0, MAIN, NULL), LARDER_BAD_ARGUMENT, "`name`");
+    FAILS(larder_set_stream_class(larder, 1, MAIN, "a"), LARDER_NO_DEVICE, "no device 1");
+    CHECK(refused.releases == 2 && hook.releases == 0);
+    larder_close(larder);
+    CHECK(hook.releases == 1);
+}
+
 static void hooks(void) {
     larder *larder = open_larder("sim:64MiB", PLAIN);
     hook miss = {.larder = larder}, failure = {.larder = larder}, tracker = {0}, refused = {0};
@@ -600,6 +650,7 @@ static void histories(void) {
     OK(larder_context_of(larder, second, &found));
     CHECK(found == &CONTEXTS[1]);
     release_context(NULL, found);
+    OK(larder_annotate_memory(larder, second, "the weights"));
     OK(larder_free(larder, first));
     OK(larder_context_of(larder, second, &found));
     release_context(NULL, found);
@@ -619,7 +670,9 @@ static void histories(void) {
     CHECK(blocks[1].addr == (uint64_t)(uintptr_t)second && blocks[1].size == 2048 && blocks[1].requested_size == 2000);
     CHECK(blocks[1].context == &CONTEXTS[1]);
     const larder_event *events = larder_snapshot_events(snapshot, 1, &count);
-    CHECK(count == 4 && events[0].action == LARDER_ALLOC && events[3].action == LARDER_FREE_COMPLETED);
+    CHECK(count == 5 && events[0].action == LARDER_ALLOC && events[4].action == LARDER_FREE_COMPLETED);
+    CHECK(events[2].action == LARDER_ANNOTATE && events[2].addr == (uint64_t)(uintptr_t)second && events[2].size == 2000);
+    CHECK(strcmp(events[2].user_metadata, "the weights") == 0 && strcmp(events[2].internal_metadata, "") == 0);
     CHECK(events[0].device == 1 && events[0].size == 1000 && events[0].context == &CONTEXTS[0]);
     CHECK(strcmp(events[0].compile_context, "graph 0") == 0 && strcmp(events[0].user_metadata, "step 1") == 0);
     CHECK(strcmp(events[1].compile_context, "N/A") == 0 && strcmp(events[1].user_metadata, "") == 0);
@@ -653,6 +706,9 @@ static void histories(void) {
     options.skip = 1u << 20;
     FAILS(larder_record_history(larder, &options), LARDER_BAD_ARGUMENT, "`skip`");
     FAILS(larder_annotate(larder, 0, NULL, true), LARDER_BAD_ARGUMENT, "`name`");
+    FAILS(larder_annotate_memory(larder, second, "late"), LARDER_UNKNOWN_ADDRESS, "no live");
+    FAILS(larder_annotate_memory(larder, second, NULL), LARDER_BAD_ARGUMENT, "`text`");
+    FAILS(larder_annotate_memory(NULL, second, "late"), LARDER_BAD_ARGUMENT, "`larder`");
     larder_close(larder);
     CHECK(CONTEXTS[0].references == 0 && CONTEXTS[1].references == 0);
 }
@@ -685,6 +741,7 @@ int main(void) {
     checkpoints();
     sharing();
     hooks();
+    address_space();
     histories();
     process_wide();
     puts("all is well");

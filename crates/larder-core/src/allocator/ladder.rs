@@ -56,18 +56,10 @@ impl Allocator {
     ) -> Result<Addr, Error> {
         let device = &*self.device;
         let mut want = *want;
-        // Callbacks may free blocks.
-        let callbacks = self.hooks.miss_callbacks();
-        if !callbacks.is_empty() {
-            let ask_all = || callbacks.iter().fold(false, |freed, callback| callback() | freed);
-            let freed;
-            (shelf, freed) = self.step_aside(shelf, ask_all);
-            want = shelf.heap.want_again(&want);
-            if freed == Some(true)
-                && let Some(addr) = shelf.heap.take_again(&want)
-            {
-                return Ok(addr);
-            }
+        let freed;
+        (shelf, freed) = self.ask_hooks(shelf, &mut want);
+        if freed && let Some(addr) = shelf.heap.take_again(&want) {
+            return Ok(addr);
         }
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
@@ -125,6 +117,34 @@ impl Allocator {
                 None => self.give_up(shelf, want, no_room),
             },
         }
+    }
+
+    /// Asks the program, with nothing locked, whether it can free something, and what a new segment should reserve.
+    /// Says whether something was freed.
+    fn ask_hooks<'a>(
+        &'a self,
+        mut shelf: TurnGuard<'a, Shelf>,
+        want: &mut Want,
+    ) -> (TurnGuard<'a, Shelf>, bool) {
+        let callbacks = self.hooks.miss_callbacks();
+        let expands = shelf.heap.config().expandable_segments;
+        let reserve = self.hooks.reserve_hook().filter(|_| expands);
+        if callbacks.is_empty() && reserve.is_none() {
+            return (shelf, false);
+        }
+        let (stream, total_bytes) = (want.stream, self.device.properties().total_bytes);
+        let ask_all = || {
+            let freed = callbacks.iter().fold(false, |freed, callback| callback() | freed);
+            (freed, reserve.map(|reserve| reserve(stream, total_bytes)))
+        };
+        let answers;
+        (shelf, answers) = self.step_aside(shelf, ask_all);
+        *want = shelf.heap.want_again(want);
+        let (freed, reserve) = answers.unwrap_or_default();
+        if let Some(size_bytes) = reserve {
+            shelf.heap.tell_reserve(stream, size_bytes);
+        }
+        (shelf, freed)
     }
 
     /// Drops the lock while something of the program's or of the device's runs, which may take long,

@@ -6,6 +6,7 @@
 mod capture;
 mod checkpoint;
 mod events;
+mod exact;
 pub mod fleet;
 pub mod history;
 mod hooks;
@@ -13,6 +14,7 @@ mod ladder;
 pub mod mem_pool;
 mod pages;
 mod pools;
+mod reserves;
 pub mod share;
 mod share_bytes;
 mod sightings;
@@ -30,9 +32,9 @@ use larder_lock::{Poisoned, TurnGuard, TurnLock};
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
 use crate::error::Error;
-use crate::heap::Heap;
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::states::{ExpandableState, SegmentState};
+use crate::heap::{Heap, Want};
 use crate::out_of_memory::OutOfMemory;
 use crate::policy::Policy;
 use crate::record::caught;
@@ -166,6 +168,11 @@ impl Allocator {
         }
         let shelf = self.enter(Level::State);
         let result = self.serve(shelf, size_bytes, stream);
+        self.leave_with(result)
+    }
+
+    /// The end of a call that hands out memory, once its lock is dropped.
+    fn leave_with(&self, result: Result<Addr, Error>) -> Result<Addr, Error> {
         // Where a panic goes on nobody learns of the address, so that nobody could free it.
         if caught::has_panic()
             && let Ok(addr) = result
@@ -186,14 +193,7 @@ impl Allocator {
             let report = self.report(&shelf, size_bytes, size_bytes);
             return Err(Error::OutOfMemory(Box::new(report)));
         }
-        let want = if shelf.heap.is_diverted() {
-            shelf.want_diverted(&*self.device, size_bytes, stream)?
-        } else {
-            if !shelf.heap.is_idle() {
-                shelf.poll_events(&*self.device)?;
-            }
-            shelf.heap.want(size_bytes, stream)
-        };
+        let want = shelf.want(&*self.device, size_bytes, stream)?;
         if let Some(pool) = shelf.heap.symmetric_for(&want) {
             return self.serve_symmetric(shelf, &want, pool);
         }
@@ -455,6 +455,26 @@ impl Allocator {
         writer: impl Fn(&Allocator, &OutOfMemory) -> Option<String> + Send + Sync + 'static,
     ) {
         self.hooks.write_on_out_of_memory(Arc::new(writer));
+    }
+}
+
+impl Shelf {
+    /// What a request does first: it takes back what has become free, as far as it may ask, and is rounded and
+    /// routed.
+    #[inline]
+    fn want(
+        &mut self,
+        device: &dyn Device,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<Want, Error> {
+        if self.heap.is_diverted() {
+            return self.want_diverted(device, size_bytes, stream);
+        }
+        if !self.heap.is_idle() {
+            self.poll_events(device)?;
+        }
+        Ok(self.heap.want(size_bytes, stream))
     }
 }
 

@@ -80,8 +80,8 @@ pub struct Config {
     /// `expandable_segments_reserve`: the addresses that an expandable segment reserves. None is an eighth more
     /// than the device has, which is also the most.
     pub reserve: Option<Reserve>,
-    /// `expandable_segments_reserve_by_class`: the same for classes of streams, by name. They are kept; a stream
-    /// gets a class by calls of PyTorch's in C++ alone.
+    /// `expandable_segments_reserve_by_class`: the same for classes of streams, by name. A stream gets a
+    /// class by a call.
     pub reserve_by_class: Vec<(String, Reserve)>,
     /// `release_lock_on_cudamalloc`
     pub release_lock_on_device_alloc: bool,

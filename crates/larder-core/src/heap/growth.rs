@@ -162,8 +162,8 @@ impl Heap {
     pub(crate) fn plan_expansion(&self, want: &Want, from: Option<BlockId>) -> Expansion {
         let Some(start) = from.or_else(|| self.find_room(want)) else {
             let page_bytes = size::page_bytes(want.kind, &self.config);
-            let size_bytes =
-                size::reserve_bytes(self.device_total_bytes, page_bytes, self.config.reserve);
+            let reserve = self.reserve_of(want.stream);
+            let size_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes, reserve);
             let is_beyond = want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment;
             return if is_beyond {
                 Expansion::TooFew { size_bytes }

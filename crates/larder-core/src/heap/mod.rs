@@ -9,6 +9,7 @@ mod capture;
 mod check;
 pub mod checkpoint;
 mod cover;
+mod exact;
 mod free_index;
 pub(crate) mod growth;
 pub(crate) mod ids;
@@ -21,6 +22,7 @@ mod pieces;
 mod pool;
 pub(crate) mod private;
 pub(crate) mod release;
+mod reserves;
 mod routing;
 mod rows;
 pub mod run;
@@ -48,6 +50,7 @@ use crate::heap::order::Drawn;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{Lane, Pools};
 use crate::heap::private::Privates;
+use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::Whole;
 use crate::heap::tight::Tight;
@@ -108,6 +111,7 @@ pub struct Heap {
     /// Whether the policy is tight; then all sizes share the lanes of the large pools.
     is_tight: bool,
     tight: Box<Tight>,
+    reserves: Box<Reserves>,
 }
 
 impl Heap {
@@ -136,6 +140,7 @@ impl Heap {
             plain: true,
             is_tight,
             tight: Box::default(),
+            reserves: Box::default(),
         };
         heap.set_fraction(heap.config.memory_fraction);
         heap.derive();

@@ -349,6 +349,13 @@ impl Segments {
         BlockId::from_index(*segment.starts.get(window as usize)?)
     }
 
+    /// The segment that an address lies in.
+    pub(crate) fn holder_of(&self, addr: Addr) -> Option<SegmentId> {
+        let inside = self.cover.segment_inside(addr, |id| self[id].span.addr);
+        let id = inside.unwrap_or_else(|| self.near(addr));
+        self.get(id).is_some_and(|segment| segment.span.contains(addr)).then_some(id)
+    }
+
     /// A segment, if it is there.
     pub(crate) fn get(&self, id: SegmentId) -> Option<&Segment> {
         self.slots.get(id.index()).filter(|segment| segment.span.size_bytes > 0)

@@ -1,6 +1,6 @@
 //! Sizes: rounding, small or large, what to ask of the device, when to split. Pure functions.
 
-use crate::config::{Config, Reserve, division_class};
+use crate::config::{Config, division_class};
 use crate::types::{MIB, PoolKind};
 
 /// The unit of all blocks: every size and address is a multiple of it.
@@ -77,9 +77,9 @@ pub fn page_bytes(kind: PoolKind, config: &Config) -> u64 {
 
 /// How much address space an expandable segment reserves: an eighth more than the device has, so
 /// that pages can be taken from its front and put to its end; or less, if the settings say so.
-pub fn reserve_bytes(device_total_bytes: u64, page_bytes: u64, reserve: Option<Reserve>) -> u64 {
+pub fn reserve_bytes(device_total_bytes: u64, page_bytes: u64, wanted_bytes: Option<u64>) -> u64 {
     let most_bytes = device_total_bytes + device_total_bytes / 8;
-    let wanted_bytes = reserve.map_or(most_bytes, |reserve| reserve.bytes(device_total_bytes));
+    let wanted_bytes = wanted_bytes.unwrap_or(most_bytes);
     wanted_bytes.clamp(1, most_bytes).next_multiple_of(page_bytes)
 }
 
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn expandable_segments_reserve_nine_eighths() {
         assert_eq!(reserve_bytes(80 * MIB, 20 * MIB, None), 100 * MIB);
-        let part = |part| reserve_bytes(80 * MIB, 20 * MIB, Some(Reserve::Fraction(part)));
-        assert_eq!([0.01, 0.5, 2.0].map(part), [20 * MIB, 40 * MIB, 100 * MIB]);
+        let part = |mebibytes| reserve_bytes(80 * MIB, 20 * MIB, Some(mebibytes * MIB));
+        assert_eq!([0, 1, 40, 160].map(part), [20 * MIB, 20 * MIB, 40 * MIB, 100 * MIB]);
     }
 }

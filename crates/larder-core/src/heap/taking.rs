@@ -271,19 +271,41 @@ impl Heap {
 
     /// Makes a block that is in no index live, split to size where that is right.
     pub(super) fn hand_out<const PLAIN: bool>(&mut self, id: BlockId, want: &Want) -> Addr {
+        let addr = self.hand_out_off_trail::<PLAIN>(id, want);
+        if self.is_tight {
+            self.note_step(want, id);
+        }
+        addr
+    }
+
+    /// The same for a request whose place follows from no search, so that no other one should be led there.
+    pub(super) fn hand_out_off_trail<const PLAIN: bool>(
+        &mut self,
+        id: BlockId,
+        want: &Want,
+    ) -> Addr {
         let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
         let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
+        self.hand_out_cut::<PLAIN>(id, want, &cut)
+    }
+
+    /// Makes the front of a block live that is in no index and larger than the request, whatever the settings say of
+    /// splitting. The rest goes into the index.
+    pub(super) fn hand_out_front(&mut self, id: BlockId, want: &Want) {
+        let cut = cut(want, &self.blocks[id], true);
+        self.hand_out_cut::<false>(id, want, &cut);
+    }
+
+    fn hand_out_cut<const PLAIN: bool>(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
         if cut.splits {
             let rest = self.blocks.split(id, cut.size_bytes);
             self.order_front(id, rest);
             self.shelve(rest);
         }
+        let limit_bytes = self.split_limit_bytes;
         let (slots, _) = self.blocks.parts();
         let taken = make_live::<PLAIN>(slots, id, want, cut.size_bytes >= limit_bytes);
-        self.tell_taken::<PLAIN>(want, &cut, &taken);
-        if self.is_tight {
-            self.note_step(want, taken.id);
-        }
+        self.tell_taken::<PLAIN>(want, cut, &taken);
         taken.addr
     }
 

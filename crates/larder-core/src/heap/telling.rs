@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::block::State;
+use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId};
 use crate::record::Record;
 use crate::record::event::{Action, Level};
@@ -151,6 +151,30 @@ impl Heap {
             history.tell_without_context(&fact, &scene);
             history.resume(scene);
         }
+    }
+
+    /// A program said something about a live block.
+    pub(crate) fn record_remark(&mut self, id: BlockId, remark: &str) {
+        let (stream, pool) = self.side_of(self.blocks[id].lane);
+        let Block { addr, requested_bytes, .. } = self.blocks[id];
+        let action = Action::Annotate;
+        let fact = Fact { action, addr: addr.0, size_bytes: requested_bytes, stream, pool };
+        if let Some(history) = self.herald.listener() {
+            history.tell_with(&fact, |note| note.user_metadata = remark.into());
+        }
+    }
+
+    /// Does something of which the history says what it is part of.
+    pub(super) fn tell_as<T>(&mut self, doing: &str, act: impl FnOnce(&mut Heap) -> T) -> T {
+        let said = self
+            .herald
+            .listener()
+            .map(|history| history.say(|note| note.internal_metadata = doing.into()));
+        let result = act(self);
+        if let (Some(history), Some(said)) = (self.herald.listener(), said) {
+            history.unsay(said);
+        }
+        result
     }
 
     /// The stream and the private pool of a lane.

@@ -59,6 +59,7 @@ impl Heap {
         for block in self.pending.forget_uses(stream) {
             self.blocks[block].used_elsewhere = self.is_tenant(block) || self.is_symmetric(block);
         }
+        self.forget_reserve(stream);
         self.pools.retire(stream);
         self.forget_gone_streams();
         events

@@ -27,11 +27,13 @@ pub enum Action {
     Snapshot,
     /// A request could not be met.
     OutOfMemory,
+    /// The program said something about a live block.
+    Annotate,
 }
 
 impl Action {
     /// All of them.
-    pub const ALL: [Action; 9] = [
+    pub const ALL: [Action; 10] = [
         Action::Alloc,
         Action::FreeRequested,
         Action::FreeCompleted,
@@ -41,6 +43,7 @@ impl Action {
         Action::SegmentUnmap,
         Action::Snapshot,
         Action::OutOfMemory,
+        Action::Annotate,
     ];
 
     /// The name that PyTorch gives it.
@@ -55,6 +58,7 @@ impl Action {
             Action::SegmentUnmap => "segment_unmap",
             Action::Snapshot => "snapshot",
             Action::OutOfMemory => "oom",
+            Action::Annotate => "annotate",
         }
     }
 }
@@ -168,8 +172,10 @@ pub struct Event<'a> {
     pub context: Option<&'a dyn Context>,
     /// What was being compiled, if anything was.
     pub compile_context: Option<&'a str>,
-    /// What the program had set as its remark.
+    /// What the program had set as its remark; of an annotation, what it said about the block.
     pub user_metadata: &'a str,
+    /// What the allocator says of it: which unusual call it was part of; mostly nothing.
+    pub internal_metadata: &'a str,
 }
 
 #[cfg(test)]

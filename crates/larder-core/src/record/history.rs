@@ -45,8 +45,10 @@ pub struct TraceEntry {
     pub context: Option<Arc<dyn Context>>,
     /// What was being compiled, if anything was.
     pub compile_context: Option<Arc<str>>,
-    /// What the program had set as its remark.
+    /// What the program had set as its remark; of an annotation, what it said about the block.
     pub user_metadata: Arc<str>,
+    /// What the allocator says of it: which unusual call it was part of; mostly nothing.
+    pub internal_metadata: Arc<str>,
 }
 
 impl fmt::Debug for TraceEntry {
@@ -137,6 +139,10 @@ impl Clone for Away {
         Away::default()
     }
 }
+
+/// What was said about a call before something was added to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unsaid(Option<KeptId>);
 
 /// By this a call gets its scene back.
 #[derive(Debug)]
@@ -257,6 +263,28 @@ impl History {
         id
     }
 
+    /// Something is added to what is said about the call under way, until `unsay` gets back what was said before.
+    pub(crate) fn say(&mut self, add: impl FnOnce(&mut Note)) -> Unsaid {
+        let said = self.scene.0.note;
+        let mut note = said.map_or_else(Note::default, |note| Note::clone(self.notes.get(note)));
+        add(&mut note);
+        self.scene.0.note = Some(self.note(Arc::new(note)));
+        Unsaid(said)
+    }
+
+    /// What was said before is said again.
+    pub(crate) fn unsay(&mut self, before: Unsaid) {
+        let said = std::mem::replace(&mut self.scene.0.note, before.0);
+        self.let_go(None, said);
+    }
+
+    /// An event of the call under way, with something added to what is said about it.
+    pub(crate) fn tell_with(&mut self, fact: &Fact, add: impl FnOnce(&mut Note)) {
+        let before = self.say(add);
+        self.tell(fact, None);
+        self.unsay(before);
+    }
+
     /// The scene leaves the stage for a moment.
     pub(crate) fn suspend(&mut self) -> Scene {
         std::mem::take(&mut self.scene.0)
@@ -368,6 +396,7 @@ impl History {
             context: context.map(|context| &**self.contexts.get(context)),
             compile_context: note.and_then(|note| note.compile_context.as_deref()),
             user_metadata: note.map_or("", |note| &note.user_metadata),
+            internal_metadata: note.map_or("", |note| &note.internal_metadata),
         };
         self.trackers.iter().for_each(|tracker| tracker(&event));
     }
@@ -483,6 +512,7 @@ impl History {
         let none: Arc<str> = "".into();
         let entry = |entry: &Entry| {
             let note = entry.note.map(|note| self.notes.get(note));
+            let said = |said: fn(&Note) -> &Arc<str>| note.map_or(&none, |note| said(note)).clone();
             TraceEntry {
                 action: entry.action,
                 addr: entry.addr,
@@ -492,7 +522,8 @@ impl History {
                 time_ns: entry.time_ns,
                 context: entry.context.map(|context| self.contexts.get(context).clone()),
                 compile_context: note.and_then(|note| note.compile_context.clone()),
-                user_metadata: note.map_or_else(|| none.clone(), |note| note.user_metadata.clone()),
+                user_metadata: said(|note| &note.user_metadata),
+                internal_metadata: said(|note| &note.internal_metadata),
             }
         };
         self.ring.iter().map(entry).collect()

@@ -1,5 +1,5 @@
 //! Notes: what a thread says about the time of its events: what is being compiled, and a remark
-//! of the program. They belong to the thread, as in PyTorch.
+//! of the program. They belong to the thread, as in PyTorch; the allocator adds a word to some.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -9,6 +9,8 @@ use std::sync::Arc;
 pub(crate) struct Note {
     pub(crate) compile_context: Option<Arc<str>>,
     pub(crate) user_metadata: Arc<str>,
+    /// What the allocator itself says: the call that it is part of, where that is an unusual one. No thread does.
+    pub(crate) internal_metadata: Arc<str>,
 }
 
 #[derive(Default)]
@@ -32,6 +34,7 @@ fn change(change: impl FnOnce(&mut Saying)) {
         let note = Note {
             compile_context: saying.compiling.last().cloned(),
             user_metadata: saying.user_metadata.clone(),
+            internal_metadata: Arc::default(),
         };
         saying.note = (note != Note::default()).then(|| Arc::new(note));
         SPEAKS.set(saying.note.is_some());

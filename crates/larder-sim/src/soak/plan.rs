@@ -56,6 +56,8 @@ pub struct Habits {
     pub opens_to_peer: bool,
     /// Its pools with odd numbers have sources of their own.
     pub has_sources: bool,
+    /// Some of its requests name the address that they want.
+    pub names_addresses: bool,
 }
 
 impl Habits {
@@ -157,7 +159,8 @@ impl Plan {
         let judge = policy.clone();
         // From numbers of their own, so that everything else of a seed is as it would be without.
         let has_sources = script.pools && Random::new(seed ^ 0x0050_a4ce).chance(0.5);
-        let habits = Habits { has_sources, ..Habits::default() };
+        let names_addresses = Random::new(seed ^ 0x0add_4e55).chance(0.3);
+        let habits = Habits { has_sources, names_addresses, ..Habits::default() };
         Plan {
             seed,
             policy,
@@ -375,6 +378,7 @@ impl fmt::Display for Plan {
             (self.habits.shares, "blocks are shared"),
             (self.habits.opens_to_peer, "a peer comes"),
             (self.habits.has_sources, "odd pools have sources"),
+            (self.habits.names_addresses, "some requests name an address"),
         ] {
             if is_on {
                 write!(f, "; {words}")?;

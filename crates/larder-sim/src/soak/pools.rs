@@ -4,8 +4,9 @@ use larder_core::heap::{Filter, State};
 use larder_core::types::Span;
 use larder_core::{Addr, Error, PoolId, StreamId};
 
+use super::outcome::{Outcome, Placed};
 use super::run::{Run, Saved};
-use super::witness::{NOBODY, Outcome, Placed};
+use super::witness::NOBODY;
 use crate::Calls;
 use crate::script::{Op, Route};
 

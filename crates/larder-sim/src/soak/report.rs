@@ -58,6 +58,10 @@ pub struct Report {
     pub source_segments: u64,
     /// Times that a stream was made to wait for another.
     pub follows: u64,
+    /// Requests that named an address, and were put there.
+    pub placed: u64,
+    /// Requests that named an address that was not free.
+    pub refused_addresses: u64,
 }
 
 impl AddAssign for Report {
@@ -88,5 +92,7 @@ impl AddAssign for Report {
         self.sources += other.sources;
         self.source_segments += other.source_segments;
         self.follows += other.follows;
+        self.placed += other.placed;
+        self.refused_addresses += other.refused_addresses;
     }
 }

@@ -19,11 +19,12 @@ use super::abroad::Abroad;
 use super::contents;
 use super::model::{self, Model};
 use super::order::Order;
+use super::outcome::{Outcome, Placed};
 use super::plan::Plan;
 use super::report::Report;
 use super::source::DeviceSource;
 use super::tally;
-use super::witness::{Outcome, Placed, Terms, Witness};
+use super::witness::{Terms, Witness};
 use crate::script::Op;
 use crate::{FaultPlan, SimDevice, SimOptions};
 
@@ -220,6 +221,9 @@ impl<'a> Run<'a> {
 
     fn malloc(&mut self, id: u64, size_bytes: u64, stream: StreamId) -> Result<Outcome, String> {
         self.report.mallocs += 1;
+        if let Some(placed) = self.malloc_at_times(id, size_bytes, stream)? {
+            return Ok(placed);
+        }
         let active = |run: &Self| run.allocator.stats().active.all.current;
         let before = active(self);
         let result = self.allocator.malloc(size_bytes, stream);
@@ -235,7 +239,8 @@ impl<'a> Run<'a> {
                     self.allocator.usable_bytes(addr).map_err(|error| error.to_string())?;
                 self.check_strangers(addr, usable)?;
                 self.take_into_use(id, Span::new(addr, usable), stream)?;
-                Outcome::Allocated { addr, size_bytes: usable, requested_bytes: size_bytes, stream }
+                let (size_bytes, requested_bytes, before_bytes) = (usable, size_bytes, 0);
+                Outcome::Allocated { addr, size_bytes, requested_bytes, stream, before_bytes }
             }
             Err(Error::OutOfMemory(report)) => {
                 self.report.out_of_memory += 1;
@@ -339,7 +344,12 @@ impl<'a> Run<'a> {
 
     /// A block was handed out: what others did with its bytes is over when its stream begins, and from
     /// here on it holds what is written into it.
-    fn take_into_use(&mut self, id: u64, block: Span, stream: StreamId) -> Result<(), String> {
+    pub(super) fn take_into_use(
+        &mut self,
+        id: u64,
+        block: Span,
+        stream: StreamId,
+    ) -> Result<(), String> {
         let Some(order) = &mut self.order else { return Ok(()) };
         order.taken(&self.device, block, stream)?;
         contents::fill(&self.device, block, id)?;

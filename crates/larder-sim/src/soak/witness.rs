@@ -9,6 +9,7 @@ use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, MIB, PoolKind, Span, StreamId};
 
 use super::apart;
+use super::outcome::{Outcome, Placed};
 use super::recount::{blocks_in, families, recount};
 use super::tally::{self, change, change_pool, counters_mut};
 use crate::{Moment, SimDevice, UNIT_BYTES};
@@ -20,37 +21,6 @@ macro_rules! ensure {
             return Err(format!($($words)+));
         }
     };
-}
-
-/// What a step did to the program's memory, as far as the program can tell.
-#[derive(Clone, Debug)]
-pub(super) enum Outcome {
-    Allocated {
-        addr: Addr,
-        size_bytes: u64,
-        requested_bytes: u64,
-        stream: StreamId,
-    },
-    Freed {
-        addr: Addr,
-    },
-    /// A layout was put back: these blocks were freed, and then those of the layout handed out, of
-    /// which the live ones stay.
-    Restored {
-        freed: Vec<Addr>,
-        layout: Vec<Placed>,
-    },
-    Nothing,
-}
-
-/// A block of a layout that was saved.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Placed {
-    pub(super) addr: Addr,
-    pub(super) size_bytes: u64,
-    pub(super) stream: StreamId,
-    pub(super) kind: PoolKind,
-    pub(super) live: bool,
 }
 
 /// What the witness knows of a block that is live or waits.
@@ -65,6 +35,21 @@ struct Held {
     uses: Vec<Use>,
     /// It was freed where a graph may show that it is no longer used.
     shown_by_graph: bool,
+}
+
+impl Held {
+    /// A block that was just handed out.
+    fn new(
+        size_bytes: u64,
+        requested_bytes: u64,
+        stream: StreamId,
+        kind: PoolKind,
+        limit_bytes: Option<u64>,
+    ) -> Held {
+        let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
+        let (uses, shown_by_graph) = (Vec::new(), false);
+        Held { size_bytes, requested_bytes, stream, kind, oversize, uses, shown_by_graph }
+    }
 }
 
 /// A use on another stream.
@@ -239,13 +224,20 @@ impl Witness {
         let waited = stats.num_sync_all_streams > self.seen.num_sync_all_streams;
         self.complete(snapshot, waited, device)?;
         // A request is served after everything that was done for it.
-        if let &Outcome::Allocated { addr, size_bytes, requested_bytes, stream } = outcome {
+        if let &Outcome::Allocated { addr, size_bytes, requested_bytes, stream, before_bytes } =
+            outcome
+        {
             let kind = self.terms.kind_of(requested_bytes);
-            let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
-            let (uses, shown_by_graph) = (Vec::new(), false);
-            let held =
-                Held { size_bytes, requested_bytes, stream, kind, oversize, uses, shown_by_graph };
+            let before = Addr(addr.0 - before_bytes);
+            if before_bytes > 0 {
+                let held = Held::new(before_bytes, before_bytes, stream, kind, limit_bytes);
+                self.allocated(before, held)?;
+            }
+            let held = Held::new(size_bytes, requested_bytes, stream, kind, limit_bytes);
             self.allocated(addr, held)?;
+            if before_bytes > 0 {
+                self.freed(before, limit_bytes)?;
+            }
         }
         self.check_live(snapshot, device)?;
         self.check_counts(&recount(snapshot), stats)?;
@@ -313,11 +305,7 @@ impl Witness {
             self.freed(addr, limit_bytes)?;
         }
         for &Placed { addr, size_bytes, stream, kind, .. } in layout {
-            let oversize = limit_bytes.is_some_and(|limit| size_bytes >= limit);
-            let (requested_bytes, uses, shown_by_graph) = (size_bytes, Vec::new(), false);
-            let held =
-                Held { size_bytes, requested_bytes, stream, kind, oversize, uses, shown_by_graph };
-            self.allocated(addr, held)?;
+            self.allocated(addr, Held::new(size_bytes, size_bytes, stream, kind, limit_bytes))?;
         }
         for placed in layout.iter().filter(|placed| !placed.live) {
             self.freed(placed.addr, limit_bytes)?;
@@ -529,7 +517,9 @@ mod tests {
             observe(&mut witness, &outcome, &allocator, &device).unwrap();
             let addr = allocator.malloc(requested_bytes, StreamId(0)).unwrap();
             let size_bytes = allocator.usable_bytes(addr).unwrap();
-            outcome = Outcome::Allocated { addr, size_bytes, requested_bytes, stream: StreamId(0) };
+            let (stream, before_bytes) = (StreamId(0), 0);
+            outcome =
+                Outcome::Allocated { addr, size_bytes, requested_bytes, stream, before_bytes };
         }
         Scene { device, allocator, witness, outcome }
     }

@@ -85,7 +85,7 @@ impl Followed {
             Action::SegmentFree => drop(self.held.remove(&place)),
             Action::SegmentUnmap => self.unmap(event.device, event.addr, event.size_bytes),
             Action::OutOfMemory => self.sums.ooms += 1,
-            Action::Snapshot => {}
+            Action::Snapshot | Action::Annotate => {}
         }
     }
 

@@ -102,7 +102,7 @@ impl<'a> Follower<'a> {
         let mut heard = std::mem::take(&mut self.heard);
         std::mem::swap(&mut heard, &mut *self.told.lock().unwrap_or_else(PoisonError::into_inner));
         for told in &heard {
-            if told.action == Action::Snapshot {
+            if matches!(told.action, Action::Snapshot | Action::Annotate) {
                 continue;
             }
             self.event(told, allocator);
@@ -151,7 +151,7 @@ impl<'a> Follower<'a> {
                 let failure = Growth { asked_bytes: size_bytes, ..self.growth(lane) };
                 self.failures.push(failure);
             }
-            Action::Snapshot => {}
+            Action::Snapshot | Action::Annotate => {}
         }
     }
 

@@ -107,9 +107,9 @@ impl Heap {
         onward.take_while(move |&id| self.blocks[id].addr < home.span.end())
     }
 
-    /// The block of a home that an address lies in: along the blocks, from the nearest before it of which it
+    /// The block of a segment that an address lies in: along the blocks, from the nearest before it of which it
     /// is known where it starts.
-    fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
+    pub(in crate::heap) fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
         let is_near = |&(from, id): &(Addr, BlockId)| {
             let block = &self.blocks[id];
             // A block that is gone looks unmapped.

@@ -6,6 +6,7 @@
 
 mod capture;
 mod checkpoint;
+mod exact;
 mod growth;
 mod number_table;
 mod pools;
@@ -208,6 +209,13 @@ impl Model {
         if requested_bytes >= REQUEST_LIMIT_BYTES {
             return None;
         }
+        self.prepare(stream);
+        let want = self.want(requested_bytes, stream);
+        self.take(&want).or_else(|| self.climb(&want)).map(Addr)
+    }
+
+    /// What a request does first: it takes back what has become free.
+    fn prepare(&mut self, stream: StreamId) {
         self.note_named(stream);
         if !self.is_captured(stream) {
             self.record_deferred();
@@ -215,8 +223,6 @@ impl Model {
         } else if self.config.capture_reuse {
             self.reclaim_in_capture(stream);
         }
-        let want = self.want(requested_bytes, stream);
-        self.take(&want).or_else(|| self.climb(&want)).map(Addr)
     }
 
     /// Everything that a request which found no block tries, in order.
@@ -346,14 +352,11 @@ impl Model {
     /// Makes a free block live, and cuts it to size where that is right.
     fn hand_out(&mut self, (at, block_at): Spot, want: &Want) -> u64 {
         let limit_bytes = self.split_limit_bytes();
-        let searches = self.searches_of(want.pool, want.kind);
         let splits = want.pool.is_none_or(|pool| !self.privates[&pool].no_split);
-        let number = self.draw();
-        let segment = &mut self.segments[at];
-        let (expandable, was_split) = (segment.is_expandable(), segment.is_split());
+        let segment = &self.segments[at];
+        let expandable = segment.is_expandable();
         let fine = if self.policy.split_by_segment_kind { expandable } else { want.expandable };
-        let whole_bytes = segment.blocks[block_at].size_bytes;
-        let rest_bytes = whole_bytes - want.size_bytes;
+        let rest_bytes = segment.blocks[block_at].size_bytes - want.size_bytes;
         let cut = if !splits {
             false
         } else if want.kind == PoolKind::Small || fine {
@@ -361,6 +364,17 @@ impl Model {
         } else {
             want.size_bytes < limit_bytes && rest_bytes > SMALL_MAX_BYTES
         };
+        self.hand_out_cut((at, block_at), want, cut)
+    }
+
+    /// Makes a free block live, and cuts it to size if that is said.
+    fn hand_out_cut(&mut self, (at, block_at): Spot, want: &Want, cut: bool) -> u64 {
+        let searches = self.searches_of(want.pool, want.kind);
+        let number = self.draw();
+        let segment = &mut self.segments[at];
+        let (expandable, was_split) = (segment.is_expandable(), segment.is_split());
+        let whole_bytes = segment.blocks[block_at].size_bytes;
+        let rest_bytes = whole_bytes - want.size_bytes;
         if cut {
             segment.cut(block_at, want.size_bytes);
             segment.blocks[block_at].number = number;
