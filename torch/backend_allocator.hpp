@@ -553,8 +553,11 @@ class Backend final : public CUDAAllocator {
   }
 
   c10::DataPtr allocateWithAddress(size_t size, void* addr) override {
+    TORCH_CHECK(!is_uncached(), "memory at an address of one's own comes out of a cache, and caching is off");
+    // In words that programs look for.
     TORCH_CHECK(
-        !is_uncached(), "Exact-address allocation is only supported by the native CUDA caching allocator");
+        reinterpret_cast<uintptr_t>(addr) % 512 == 0,
+        address_text(addr) + " is not aligned to kMinBlockSize, which is 512 bytes");
     c10::DeviceIndex device = current_device();
     void* ptr = nullptr;
     if (size != 0) {
@@ -574,13 +577,12 @@ class Backend final : public CUDAAllocator {
     return true;
   }
 
-  // In PyTorch's words, as all that programs may look for.
   void annotateMemory(const void* ptr, const std::string& metadata) override {
     larder_status status = larder_annotate_memory(opened(), ptr, metadata.c_str());
     rethrow_kept();
     TORCH_CHECK(
         status != LARDER_UNKNOWN_ADDRESS,
-        "annotateMemory: no live allocation found at pointer " + address_text(ptr));
+        "there is no live allocation at " + address_text(ptr) + " to annotate");
     check(status);
   }
 #endif

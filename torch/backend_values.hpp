@@ -50,7 +50,7 @@ inline std::string address_text(const void* ptr) {
 [[noreturn]] inline void fail_at(larder_status status, void* ptr) {
   TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: " + address_text(ptr));
   TORCH_CHECK(
-      status != LARDER_NOT_FREE, "Could not allocate CUDA storage at exact address " + address_text(ptr));
+      status != LARDER_NOT_FREE, "no free memory of this stream lies at the exact address " + address_text(ptr));
   fail(status);
 }
 

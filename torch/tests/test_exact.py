@@ -56,7 +56,7 @@ class AddressCase(AllocatorCase):
         tensor = byte_tensor(3 * MIB)
         change = Change()
         for address in (tensor.data_ptr(), tensor.data_ptr() + 512, 1 << 20):
-            with self.assertRaisesRegex(RuntimeError, "Could not allocate CUDA storage at exact address 0x"):
+            with self.assertRaisesRegex(RuntimeError, "exact address 0x"):
                 storage_at(2 * MIB, address)
         with torch.cuda.stream(torch.cuda.Stream()):
             with self.assertRaisesRegex(RuntimeError, "exact address"):
@@ -150,7 +150,7 @@ class RemarkCase(AllocatorCase):
 
     def test_what_is_not_live_cannot_be_remarked_on(self):
         address = byte_tensor(1000).data_ptr()
-        with self.assertRaisesRegex(RuntimeError, "no live allocation found at pointer 0x"):
+        with self.assertRaisesRegex(RuntimeError, "no live allocation.* 0x"):
             torch._C._cuda_annotateMemory(address, "too late")
 
     def test_remarks_can_be_skipped(self):

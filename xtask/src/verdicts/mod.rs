@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use crate::command;
 use crate::docs::Page;
@@ -137,8 +138,13 @@ impl Stage<'_> {
     /// Runs a suite on both, and what fares worse on ours once more on both.
     fn compare(&self, suite: &Suite) -> Result<Found, String> {
         eprintln!("==> {}, natively and on Larder", suite.name);
-        let native = self.verdicts(suite, false, suite.classes)?;
-        let ours = self.verdicts(suite, true, suite.classes)?;
+        // Side by side: they have nothing to do with one another.
+        let (native, ours) = thread::scope(|scope| {
+            let native = scope.spawn(|| self.verdicts(suite, false, suite.classes));
+            let ours = self.verdicts(suite, true, suite.classes);
+            (native.join(), ours)
+        });
+        let (native, ours) = (native.map_err(|_| "a thread panicked")??, ours?);
         let count = |word: &str| ours.values().filter(|verdict| *verdict == word).count();
         let passes = |verdicts: &Verdicts, name: &str| {
             verdicts.get(name).is_some_and(|verdict| verdict == "passed")
