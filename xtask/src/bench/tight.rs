@@ -22,8 +22,11 @@ const JITTER_SEEDS: u64 = 10;
 /// So much that nothing fails for want of it but where that is what is asked.
 const MEMORY: &str = "16TiB";
 
+/// What a new page costs: it is made, mapped, and access given to it, at the prices of the simulated GPU.
+const PAGE_MS: f64 = 0.0135 + 0.0018 + 0.036;
+
 /// What is asked of one program.
-const HEADINGS: [&str; 13] = [
+const HEADINGS: [&str; 15] = [
     "program",
     "torch-2.11",
     "expandable",
@@ -34,8 +37,10 @@ const HEADINGS: [&str; 13] = [
     "calls of 6 passes",
     "×8",
     "×8 ms/GiB",
+    "×8 first touch",
     "×32",
     "×32 ms/GiB",
+    "×32 first touch",
     "3 % off",
 ];
 
@@ -46,6 +51,8 @@ struct Run {
     reserved_bytes: f64,
     ooms: u64,
     driver_ns: f64,
+    /// The pages that were made.
+    created: f64,
 }
 
 impl Run {
@@ -57,6 +64,7 @@ impl Run {
             reserved_bytes: number("reserved_bytes.all.peak")?,
             ooms: field(printed, "ooms")?.parse().ok()?,
             driver_ns: number("driver.ns")?,
+            created: number("device.create")?,
         })
     }
 
@@ -70,6 +78,12 @@ impl Run {
             0 => format!("{:.4}", self.ratio()),
             ooms => format!("{:.4} ({ooms} out of memory)", self.ratio()),
         }
+    }
+
+    /// The driver's milliseconds for each GiB held at the peak, of those that bring new pages.
+    fn first_touch_ms_per_gib(self) -> String {
+        let gib = self.reserved_bytes / (1_u64 << 30) as f64;
+        format!("{:.1}", self.created * PAGE_MS / gib)
     }
 
     /// The driver's milliseconds for each GiB held at the peak.
@@ -132,7 +146,7 @@ impl Subject<'_> {
         cells.push(calls(&passes).join(" "));
         for scale in SCALES {
             let large = self.tight(&["--scale", &scale.to_string()])?;
-            cells.extend([large.cell(), large.ms_per_gib()]);
+            cells.extend([large.cell(), large.ms_per_gib(), large.first_touch_ms_per_gib()]);
         }
         let mut ratios = Vec::new();
         for seed in 1..=JITTER_SEEDS {
@@ -207,7 +221,7 @@ fn section(machine: &Machine, command: &str, table: &Table) -> String {
          would have cost for each GiB held at the peak, at the\nprices of `crates/larder-sim/src/costs.rs`; \
          whether a GPU with {ROOM} times the peak active bytes is enough; how many\nsuch calls each of {PASSES} \
          passes makes, one after the other in one process; the ratio and the cost with all sizes 8 and\n32 times \
-         as large; and from where to where the ratio goes with every size up to {JITTER_PERCENT} % off, with \
+         as large, and what of it is for new pages (the rest is for views); and from where to where the ratio goes with every size up to {JITTER_PERCENT} % off, with \
          {JITTER_SEEDS} seeds. None of these are\ntimes of this machine. Measured by `{command}`.\n\n{}",
         table.markdown()
     )
@@ -232,9 +246,10 @@ mod tests {
     #[test]
     fn what_replay_prints_is_read() {
         let printed = "{\"active_bytes.all.peak\":1073741824,\"driver.ns\":5000000,\"num_ooms\":7,\
-                       \"ooms\":0,\"reserved_bytes.all.peak\":2147483648}";
+                       \"ooms\":0,\"reserved_bytes.all.peak\":2147483648,\"device.create\":100}";
         let run = Run::read(printed).expect("all figures are there");
         assert_eq!((run.cell().as_str(), run.ms_per_gib().as_str()), ("2.0000", "2.5"));
+        assert_eq!(run.first_touch_ms_per_gib(), "2.6");
         let failed = Run { ooms: 2, ..run };
         assert_eq!(failed.cell(), "2.0000 (2 out of memory)");
         assert_eq!(Run::read("{\"ooms\":0}"), None);
