@@ -286,7 +286,7 @@ mod tests {
 
     #[test]
     fn every_heading_has_its_cell() {
-        // A name, four ratios, a cost, an answer, the calls, two cells for each scale, a spread.
-        assert_eq!(HEADINGS.len(), 1 + 4 + 1 + 1 + 1 + 2 * SCALES.len() + 1);
+        // A name, four ratios, a cost, an answer, the calls, three cells for each scale, a spread.
+        assert_eq!(HEADINGS.len(), 1 + 4 + 1 + 1 + 1 + 3 * SCALES.len() + 1);
     }
 }
