@@ -59,7 +59,7 @@ def mixture_of_experts():
 
     def step(index):
         torch.manual_seed(index)
-        tokens = torch.randn(32768 + 4096 * (index % 3), width, device="cuda")
+        tokens = torch.randn(40960 + 4096 * (index % 3), width, device="cuda")
         with torch.autocast("cuda", dtype=torch.bfloat16):
             loss = (model(tokens) - tokens).square().mean()
         descend(loss, optimizer)
