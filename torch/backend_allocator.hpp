@@ -633,7 +633,8 @@ class Backend final : public CUDAAllocator {
 
   void* take(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
     void* ptr = nullptr;
-    hand_out(larder_malloc(opened(), device, size, stream, &ptr), ptr, device);
+    larder_status status = larder_malloc(opened(), device, size, stream, &ptr);
+    hand_out(status, ptr, device);
     return ptr;
   }
 

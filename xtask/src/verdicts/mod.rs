@@ -100,8 +100,10 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), St
         for found in stage.run(torch, &wheels, options)? {
             println!("{}", found.row(torch));
             rows.push(found.row(torch));
-            let names = found.lost.iter();
-            lost.extend(names.map(|name| format!("{torch}, {}: {name}", found.suite)));
+            for name in &found.lost {
+                println!("passes natively and not on Larder: {name}");
+                lost.push(format!("{torch}, {}: {name}", found.suite));
+            }
         }
         let (equal, different) = recordings::compare(&stage, &programs)?;
         println!(
@@ -185,8 +187,10 @@ impl Stage<'_> {
     fn verdicts(&self, suite: &Suite, on_larder: bool, words: &[&str]) -> Result<Verdicts, String> {
         let side = if on_larder { "larder" } else { "native" };
         let name = suite.name.replace([' ', '/', ','], "-");
-        let out = self.environment.folder.join(format!("{name}.{side}"));
-        let log = self.environment.folder.join(format!("{name}.{side}.log"));
+        // What a test came to when it was tried again does not hide what the suite came to.
+        let again = if words == suite.classes { "" } else { ".again" };
+        let out = self.environment.folder.join(format!("{name}.{side}{again}"));
+        let log = self.environment.folder.join(format!("{name}.{side}{again}.log"));
         let _ = fs::remove_file(&out);
         let said = |error| format!("{}: {error}", log.display());
         let written = fs::File::create(&log).map_err(said)?;
