@@ -96,7 +96,7 @@ What it needs is what parity needs, and the wheels of all five versions, one aft
 const VERDICTS_HELP: &str = "\
 Runs PyTorch itself, of each version, on a stand-in for the GPU, with its own allocator and with ours: the tests in
 torch/tests, and those of PyTorch's own test_cuda.py that are about memory. Says which pass on both and which do not, and
-writes a table in docs/torch.md where all of it was run. Each version also records the programs that parity compares, and
+writes a table in docs/torch.md once all versions were run. Each version also records the programs that parity compares, and
 their replays under --policy torch are compared with it.
 
 Usage: cargo xtask verdicts [--torch VERSION] [--own DIR] [--keep]

@@ -84,7 +84,7 @@ struct Stage<'a> {
     stand_in: &'a Path,
 }
 
-/// Runs the suites on all versions asked for, and writes the table if those are all.
+/// Runs the suites on the versions asked for, and writes the table once all have been run.
 pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), String> {
     let target = target_folder(root);
     let folder = target.join("verdicts");
@@ -93,10 +93,11 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), St
     let _ = fs::remove_dir_all(&wheels);
     python::build_wheel(root, &wheels)?;
     let programs = Programs::build(root, cargo, &target)?;
-    let (mut rows, mut lost) = (Vec::new(), Vec::new());
+    let mut lost = Vec::new();
     for torch in options.torch.map_or(torch::ALL.to_vec(), |torch| vec![torch]) {
         let environment = Environment { folder: folder.join(torch.minor), target: target.clone() };
         let stage = Stage { root, environment, stand_in: &stand_in };
+        let mut rows = Vec::new();
         for found in stage.run(torch, &wheels, options)? {
             println!("{}", found.row(torch));
             rows.push(found.row(torch));
@@ -111,11 +112,21 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), St
             equal + different.len()
         );
         lost.extend(different.into_iter().map(|sentence| format!("{torch}, recorded: {sentence}")));
+        if options.own.is_some() {
+            let file = rows_file(&folder, torch);
+            let said = |error| format!("{}: {error}", file.display());
+            fs::write(&file, rows.join("\n")).map_err(said)?;
+        }
         if !options.keeps {
             stage.clear()?;
         }
     }
-    if options.torch.is_none() && options.own.is_some() {
+    // One version may have been run today, and another yesterday.
+    let rows: Vec<String> = torch::ALL
+        .iter()
+        .filter_map(|&torch| fs::read_to_string(rows_file(&folder, torch)).ok())
+        .collect();
+    if rows.len() == torch::ALL.len() {
         write_table(root, &rows)?;
     }
     if lost.is_empty() {
@@ -242,6 +253,11 @@ impl Found {
             "| {torch} | {suite} | {passed} | {lost} | {won} | {failed} | {skipped} | {unsteady} |"
         )
     }
+}
+
+/// Where the rows of a version are kept, until all are there.
+fn rows_file(folder: &Path, torch: Torch) -> PathBuf {
+    folder.join(format!("{}.rows", torch.minor))
 }
 
 /// The suites for a version. Plain settings are said, since ours has others by default.

@@ -27,10 +27,12 @@ pub(super) fn compare(
     let (script, addresses) = (path("program.ops"), path("program.addresses"));
     let (snapshot, other) = (path("program.pickle"), path("short.pickle"));
     let (mut equal, mut different) = (0, Vec::new());
-    for file in recordings(stage.root) {
-        if file.extension().is_some_and(|extension| extension == "ops") {
-            continue;
-        }
+    let mut files = recordings(stage.root);
+    files.retain(|file| file.extension().is_none_or(|extension| extension != "ops"));
+    // Those beside the repository may be among those in it.
+    files.sort_by_key(|file| file.file_name().map(ToOwned::to_owned));
+    files.dedup_by_key(|file| file.file_name().map(ToOwned::to_owned));
+    for file in files {
         eprintln!("==> {}, recorded and replayed", file.display());
         programs.write_trace(&file, &script, &addresses)?;
         let whole = record(stage, &script, &snapshot, super::MEMORY_BYTES)?;
