@@ -52,6 +52,11 @@ def filled(size_bytes, value):
     return torch.full((size_bytes,), value, dtype=torch.uint8, device="cuda")
 
 
+def on_stand_in():
+    """Whether there is no GPU but torch/stand_in, on which the processor fills memory."""
+    return torch.cuda.get_device_name().startswith("stand-in")
+
+
 def holds(tensor, value):
     """Whether every element has this value, as seen by the host: no memory of the GPU is needed to find out."""
     return bool((tensor.cpu() == value).all())
