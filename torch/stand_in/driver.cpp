@@ -1,8 +1,8 @@
 // What PyTorch asks of the driver besides what the stand-in of the proof has. Kernels that are compiled
 // while a program runs cannot be run here.
 
-// The functions that are not supported look at none of their arguments, so CUDA's own declarations of
-// them would be in the way.
+#include "not_supported.h"
+
 extern "C" {
 
 int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
@@ -10,11 +10,6 @@ int cuDevicePrimaryCtxGetState(int, unsigned* flags, int* active) {
   *active = 1;
   return 0;
 }
-
-#define NOT_SUPPORTED(name) \
-  int name() {              \
-    return 801;             \
-  }
 
 NOT_SUPPORTED(cuFuncGetAttribute)
 NOT_SUPPORTED(cuFuncSetAttribute)

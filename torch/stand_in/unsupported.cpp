@@ -1,12 +1,8 @@
-// Functions of the runtime that are not supported. They look at none of their arguments, so CUDA's own
-// declarations of them would be in the way.
+// Functions of the runtime that are not supported.
+
+#include "not_supported.h"
 
 extern "C" {
-
-#define NOT_SUPPORTED(name) \
-  int name() {              \
-    return 801;             \
-  }
 
 NOT_SUPPORTED(cudaDeviceEnablePeerAccess)
 NOT_SUPPORTED(cudaDeviceGetGraphMemAttribute)

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::docs::Page;
+use crate::printed::field;
 use crate::programs::{Programs, target_folder};
 use crate::torch::{self, Torch};
 
@@ -215,10 +216,7 @@ impl Defect {
 
 /// The number under a key of a flat JSON object.
 fn figure(printed: &str, key: &str) -> Option<i64> {
-    let begin = printed.find(&format!("\"{key}\":"))? + key.len() + 3;
-    let digits = printed[begin..].trim_start();
-    let end = digits.find([',', '}'])?;
-    digits[..end].trim().parse().ok()
+    field(printed, key)?.parse().ok()
 }
 
 /// Runs every script on every version and on ours, writes the table, and fails if something is not as the page says.

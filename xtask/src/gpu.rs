@@ -11,6 +11,7 @@ use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 use crate::python;
 use crate::request::Gpu;
+use crate::stand_in::{self, Library};
 use crate::wheels::Wheels;
 
 /// The compiler of kernels, which needs no GPU.
@@ -103,8 +104,8 @@ const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
 
 /// Runs the proof in short, with a library in the driver's place that works on the host's memory.
 fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
-    let new = stand_in(root, target, "stand-in", &[])?;
-    let old = stand_in(root, target, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
+    let new = build_driver(root, target, "stand-in", &[])?;
+    let old = build_driver(root, target, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
     for (folder, parts) in [(new, &STAND_IN_PARTS[..]), (old, &OLD_STAND_IN_PARTS)] {
         let mut proof = Command::new(target.join("release/larder-proof"));
         proof.arg("--short").args(parts);
@@ -116,19 +117,13 @@ fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
 }
 
 /// The library in the driver's place, in a folder of its own.
-fn stand_in(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+fn build_driver(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let headers = Peer::new(target).cuda_headers()?;
     let folder = target.join(name);
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    let mut compile = Command::new("g++");
-    compile
-        .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-isystem"])
-        .arg(headers)
-        .args(flags)
-        .arg(root.join("crates/larder-proof/stand_in/driver.cpp"))
-        .arg("-o")
-        .arg(folder.join("libcuda.so.1"));
-    command::run(&mut compile)?;
+    let words: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+    let sources = &[stand_in::driver(root)];
+    Library { name: "libcuda.so.1", sources, words: &words }.compile(&headers, &folder)?;
     Ok(folder)
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::run;
+use crate::stand_in;
 use crate::torch::{self, Torch};
 use crate::wheels::Wheels;
 
@@ -136,14 +137,7 @@ impl Peer {
         if self.is_oldest() {
             return Ok(());
         }
-        let mut compile = Command::new("g++");
-        compile
-            .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared", "-isystem"])
-            .arg(self.cuda_headers()?)
-            .arg(root.join("torch/nvml.cpp"))
-            .args(["-Wl,-soname,libnvidia-ml.so.1", "-o"])
-            .arg(self.bin().join("libnvidia-ml.so.1"));
-        run(&mut compile)
+        stand_in::compile_nvml(root, &self.cuda_headers()?, &self.bin())
     }
 
     /// The judge's own search path comes before those of PyTorch's libraries, so that a CUDA that

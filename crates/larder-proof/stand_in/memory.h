@@ -91,9 +91,9 @@ CUdeviceptr place(const Shared &memory, CUdeviceptr room) {
 }
 
 // Takes memory away from where it was put; the addresses stay ours.
-void displace(CUdeviceptr addr, size_t size) {
+bool displace(CUdeviceptr addr, size_t size) {
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, flags, -1, 0);
+    return mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, flags, -1, 0) != MAP_FAILED;
 }
 
 // The plain memory in which an address lies, and where it begins; none where there is none.

@@ -77,9 +77,7 @@ CUresult cuMemMap(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllo
 
 CUresult cuMemUnmap(CUdeviceptr addr, size_t size) {
     Lock lock(mutex);
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED;
-    void *at = mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, flags, -1, 0);
-    return at == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+    return displace(addr, size) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count) {

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::printed::field;
 use crate::programs::Programs;
 
 /// How often a measurement is tried before its cell stays empty. The peer can crash on its way out,
@@ -117,12 +118,6 @@ impl Measured {
     pub(super) fn elapsed_ns(self) -> f64 {
         self.ns_per_op * self.ops as f64
     }
-}
-
-/// The number behind a key.
-pub(super) fn field<'a>(printed: &'a str, key: &str) -> Option<&'a str> {
-    let (_, rest) = printed.split_once(&format!("\"{key}\":"))?;
-    rest.split([',', '}']).next().map(str::trim)
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::KEPT;
-use super::contestant::field;
 use super::machine::Machine;
 use super::table::Table;
 use super::workload::{stem, write};
+use crate::printed::field;
 use crate::programs::{self, recordings, recordings_in};
 
 /// The section of the page.

@@ -57,8 +57,13 @@ pub(super) struct Sides<'a> {
     pub(super) backend: Option<&'a Path>,
     /// The policy under which ours runs.
     pub(super) policy: String,
-    /// The two are meant to differ: differences are counted, and nothing is shown of them.
-    pub(super) is_counted: bool,
+}
+
+impl Sides<'_> {
+    /// Whether the two are meant to differ: differences are counted then, and nothing is shown of them.
+    pub(super) fn is_counted(&self) -> bool {
+        self.policy != self.programs.torch.policy()
+    }
 }
 
 /// Where one worker runs its cases.
@@ -231,7 +236,7 @@ impl Ring<'_> {
 
     fn read(&self, printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
         let outcome = read(printed, placements, history)?;
-        Ok(if self.sides.is_counted { outcome.in_common() } else { outcome })
+        Ok(if self.sides.is_counted() { outcome.in_common() } else { outcome })
     }
 
     /// Reports a difference, with the shortest beginning of the script that shows one.
@@ -242,7 +247,7 @@ impl Ring<'_> {
             None => String::new(),
         };
         let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}{remembering}:");
-        if self.sides.is_counted || case.recording.is_some() {
+        if self.sides.is_counted() || case.recording.is_some() {
             return Ok(format!("{heading} {found}"));
         }
         let lines = operations(case.script)?;

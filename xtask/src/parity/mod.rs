@@ -91,12 +91,7 @@ impl Seeds {
 
     fn sides<'a>(self, programs: &'a Programs, backend: Option<&'a Path>) -> Sides<'a> {
         let decided_as = self.decided_as.unwrap_or(self.torch);
-        Sides {
-            programs,
-            backend,
-            policy: decided_as.policy(),
-            is_counted: self.decided_as.is_some(),
-        }
+        Sides { programs, backend, policy: decided_as.policy() }
     }
 }
 
@@ -172,7 +167,7 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
             for (number, &conf) in flavour.settings().iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
                 // What is remembered differs from version to version whoever decides.
-                let is_counted = ring.sides.is_counted;
+                let is_counted = ring.sides.is_counted();
                 let remembering = Remembering::of(seed, number as u64).filter(|_| !is_counted);
                 let recording = None;
                 let case =

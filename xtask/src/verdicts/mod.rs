@@ -14,6 +14,7 @@ use crate::docs::Page;
 use crate::peer::Peer;
 use crate::programs::{Programs, target_folder};
 use crate::python::{self, Environment};
+use crate::stand_in::{self, Library};
 use crate::torch::{self, Torch};
 
 /// What PyTorch's own tests need besides PyTorch.
@@ -296,28 +297,19 @@ fn read_verdicts(text: &str) -> Verdicts {
 fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let headers = Peer::new(target).cuda_headers()?;
-    let (proof, own) = (root.join("crates/larder-proof/stand_in"), root.join("torch/stand_in"));
-    let compile = |name: &str, sources: &[PathBuf], others: &[String]| {
-        let mut compile = Command::new("g++");
-        compile
-            .args(["-std=c++20", "-O3", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"])
-            .arg("-isystem")
-            .arg(&headers)
-            .arg("-I")
-            .arg(&proof)
-            .args(sources)
-            .args(others)
-            .arg(format!("-Wl,-soname,{name}"))
-            .args(["-Wl,-rpath,$ORIGIN", "-o"])
-            .arg(folder.join(name));
-        command::run(&mut compile)
-    };
-    compile("libcuda.so.1", &[proof.join("driver.cpp"), own.join("driver.cpp")], &[])?;
-    let map = format!("-Wl,--version-script={}", own.join("libcudart.map").display());
-    let sources = ["runtime.cpp", "kernels.cpp", "unsupported.cpp"].map(|file| own.join(file));
-    let driver = folder.join("libcuda.so.1").display().to_string();
-    compile("libcudart.so.13", &sources, &[driver, map, "-Wl,--no-undefined".to_owned()])?;
-    compile("libnvidia-ml.so.1", &[root.join("torch/nvml.cpp")], &[])?;
+    let own = root.join("torch/stand_in");
+    let sources = &[stand_in::driver(root), own.join("driver.cpp")];
+    Library { name: "libcuda.so.1", sources, words: &[] }.compile(&headers, folder)?;
+    let sources = &["runtime.cpp", "kernels.cpp", "unsupported.cpp"].map(|file| own.join(file));
+    let words = &[
+        format!("-I{}", root.join("crates/larder-proof/stand_in").display()),
+        folder.join("libcuda.so.1").display().to_string(),
+        format!("-Wl,--version-script={}", own.join("libcudart.map").display()),
+        "-Wl,--no-undefined".to_owned(),
+        "-Wl,-rpath,$ORIGIN".to_owned(),
+    ];
+    Library { name: "libcudart.so.13", sources, words }.compile(&headers, folder)?;
+    stand_in::compile_nvml(root, &headers, folder)?;
     Ok(folder.to_owned())
 }
 

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::Stage;
+use crate::printed::field;
 use crate::programs::{Programs, recordings};
 
 /// The figures that must be equal.
@@ -15,7 +16,7 @@ const FIGURES: [&str; 4] =
 /// The part of what was reserved that is left the second time.
 const SHORT: f64 = 0.97;
 
-type Figures = [Option<u64>; FIGURES.len()];
+type Figures = [u64; FIGURES.len()];
 
 /// Compares all recorded programs; how many runs were equal, and what was not.
 pub(super) fn compare(
@@ -36,8 +37,7 @@ pub(super) fn compare(
         eprintln!("==> {}, recorded and replayed", file.display());
         programs.write_trace(&file, &script, &addresses)?;
         let whole = record(stage, &script, &snapshot, super::MEMORY_BYTES)?;
-        let reserved_bytes = whole[0].ok_or("PyTorch tells no peak of its reserved bytes")?;
-        let short_bytes = (reserved_bytes as f64 * SHORT) as u64;
+        let short_bytes = (whole[0] as f64 * SHORT) as u64;
         let short = record(stage, &script, &other, short_bytes)?;
         for (memory_bytes, theirs) in [(super::MEMORY_BYTES, whole), (short_bytes, short)] {
             let ours = replay(programs, &snapshot, memory_bytes)?;
@@ -82,13 +82,13 @@ fn figures(command: &mut Command) -> Result<Figures, String> {
         let why = String::from_utf8_lossy(&said.stderr);
         return Err(format!("{command:?} failed: {}", why.trim()));
     }
-    Ok(FIGURES.map(|name| figure(&printed, name)))
-}
-
-fn figure(printed: &str, name: &str) -> Option<u64> {
-    let after = printed.split_once(&format!("\"{name}\""))?.1;
-    let number = after.trim_start_matches([':', ' ']);
-    number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
+    let mut figures = [0; FIGURES.len()];
+    for (figure, name) in figures.iter_mut().zip(FIGURES) {
+        let found = field(&printed, name).and_then(|number| number.parse().ok());
+        // One that neither side tells is not equal on both.
+        *figure = found.ok_or_else(|| format!("{command:?} tells no {name}"))?;
+    }
+    Ok(figures)
 }
 
 /// What is left of a run.
@@ -103,9 +103,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_found_in_either_spelling() {
-        assert_eq!(figure("{\"num_ooms\": 7, \"x\": 1}", "num_ooms"), Some(7));
-        assert_eq!(figure("{\"x\":1,\"num_ooms\":12}", "num_ooms"), Some(12));
-        assert_eq!(figure("{\"x\":1}", "num_ooms"), None);
+    fn figures_must_all_be_told() {
+        let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4, "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
+        assert_eq!(figures(Command::new("echo").arg(told)), Ok([1, 2, 3, 4]));
+        let missing = figures(Command::new("echo").arg("{\"num_ooms\":3}")).unwrap_err();
+        assert!(missing.ends_with("tells no reserved_bytes.all.peak"), "{missing}");
     }
 }

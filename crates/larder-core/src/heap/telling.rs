@@ -7,6 +7,7 @@ use crate::heap::Heap;
 use crate::heap::Want;
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId};
+use crate::policy::Policy;
 use crate::record::Record;
 use crate::record::event::{Action, Level};
 use crate::record::history::{Fact, Owner};
@@ -96,7 +97,7 @@ impl Heap {
             }
             Record::SegmentAlloc { place, .. } => {
                 history.tell(&fact(Action::SegmentAlloc, place.addr.0, place.size_bytes), None);
-                if !self.policy.segment_context_stays || history.level() >= Level::Alloc {
+                if owns_segment(&self.policy, history.level()) {
                     history.own(Owner::Segment(place.addr.0));
                 }
             }
@@ -257,7 +258,7 @@ impl Heap {
         let is_first = self.blocks[id].prev.is_none() || stays;
         if let Some(history) = self.herald.listener()
             && is_first
-            && (!stays || history.level() >= Level::Alloc)
+            && owns_segment(&self.policy, history.level())
             && history.context_of(owner).is_none()
         {
             history.own(owner);
@@ -297,4 +298,10 @@ impl Heap {
             history.disown(owner);
         }
     }
+}
+
+/// Whether a segment keeps the context of the call that made it grow. Where contexts stay with segments that is only
+/// so if more is wanted than the contexts of what is allocated.
+fn owns_segment(policy: &Policy, level: Level) -> bool {
+    !policy.segment_context_stays || level >= Level::Alloc
 }
