@@ -130,7 +130,7 @@ def main():
     torch.manual_seed(3)
     if options.cap:
         torch.cuda.set_per_process_memory_fraction(options.cap / torch.cuda.get_device_properties(0).total_memory)
-    step, times_ms = PROGRAMS[options.program](), []
+    step, times_ms, held, active = PROGRAMS[options.program](), [], [], []
     for index in range(SETTLING_STEPS + options.steps):
         if index == SETTLING_STEPS:
             settled = torch.cuda.memory_stats()
@@ -139,6 +139,8 @@ def main():
         step(index)
         torch.cuda.synchronize()
         times_ms.append((time.perf_counter() - begin) * 1e3)
+        held.append(torch.cuda.memory_reserved())
+        active.append(torch.cuda.memory_stats()["active_bytes.all.current"])
     stats = torch.cuda.memory_stats()
     calls = [stats[key] - settled[key] for key in ("num_device_alloc", "num_device_free")]
     print(
@@ -150,6 +152,8 @@ def main():
                 "times_ms": times_ms[SETTLING_STEPS:],
                 "first_ms": sum(times_ms[:SETTLING_STEPS]),
                 "calls_a_step": sum(calls) / options.steps,
+                "held": held,
+                "active": active,
             }
         )
     )

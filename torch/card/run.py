@@ -3,7 +3,8 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, deeds, tests, race, pressure, symmetric. Without any, all of them. --seconds says how long each race goes on.
+Parts: workloads, large, deeds, tests, race, pressure, symmetric, picture. Without any, all of them. --seconds says how long each race goes
+on. picture draws what a program holds over time, as tight.svg in the folder.
 pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
 """
 
@@ -19,6 +20,8 @@ import sys
 import tarfile
 import tempfile
 import time
+
+import picture
 
 HERE = pathlib.Path(__file__).parent
 PLAIN = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
@@ -363,6 +366,24 @@ def show_symmetric(results):
             print(f"{allocator} ended with {result['ended']}: {result['said']}")
 
 
+def run_picture(options):
+    """What serving holds after each step, with one allocator after the other."""
+    results = {}
+    for allocator in ("native", "native, expandable", "larder, tight"):
+        process = start(allocator, "large.py", "serving", "--steps", str(10 if options.short else 190))
+        results[allocator] = outcome(process, f"serving on {allocator}", limit_s=300)
+    if all(results.values()):
+        named = {allocator.removeprefix("larder, "): result for allocator, result in results.items()}
+        (options.out / "tight.svg").write_text(picture.draw(named))
+    return results
+
+
+def show_picture(results):
+    for allocator, result in results.items():
+        peak = "failed" if result is None else f"{result['reserved_peak'] / 2**30:.1f} GiB held at the peak"
+        print(f"serving on {allocator}: {peak}")
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "large": (run_large, show_large),
@@ -371,6 +392,7 @@ PARTS = {
     "race": (run_race, show_deeds),
     "pressure": (run_pressure, show_pressure),
     "symmetric": (run_symmetric, show_symmetric),
+    "picture": (run_picture, show_picture),
 }
 
 

@@ -45,10 +45,10 @@ impl Environment {
     pub(crate) fn prepare(&self, tools: &[String]) -> Result<(), String> {
         let complete = self.folder.join("complete");
         let wanted = format!("{}\n{}", version()?, tools.join("\n"));
-        if fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
+        let venv = self.folder.join("venv");
+        if venv.is_dir() && fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
             return Ok(());
         }
-        let venv = self.folder.join("venv");
         command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);

@@ -99,11 +99,13 @@ torch/tests, and those of PyTorch's own test_cuda.py that are about memory. Says
 writes a table in docs/torch.md once all versions were run. Each version also records the programs that parity compares, and
 their replays under --policy torch are compared with it.
 
-Usage: cargo xtask verdicts [--torch VERSION] [--own DIR] [--keep]
+Usage: cargo xtask verdicts [--torch VERSION] [--own DIR] [--tight] [--keep]
 
 Options:
   --torch VERSION   one version, not all
   --own DIR         a folder with PyTorch's own tests, which are not in its wheels: DIR/2.15/test_cuda.py and so on
+  --tight           PyTorch's own allocator with expandable segments beside ours with policy:tight, instead; nothing is
+                    recorded, and no table is written
   --keep            the environments stay under target/verdicts, five gigabytes each
 
 It needs python3 with pip, g++ and the network. A version takes about ten minutes on an idle core.
@@ -346,6 +348,7 @@ impl Task {
             (Self::Verdicts(options), "--torch") => options.torch = Some(torch(option, rest)?),
             (Self::Verdicts(options), "--own") => options.own = Some(folder(option, rest)?),
             (Self::Verdicts(options), "--keep") => options.keeps = true,
+            (Self::Verdicts(options), "--tight") => options.is_tight = true,
             (Self::Bench(options), "--rounds") => options.rounds = Some(rounds(rest)?),
             (Self::Threads(options), "--rounds") => options.rounds = rounds(rest)?,
             (Self::Threads(options), "--laid-out") => options.is_laid_out = true,

@@ -3,7 +3,7 @@
 //! Work on a stream finishes in the order in which it was issued, so how far a stream has come is
 //! one number, and an event is a place in that order.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use larder_core::device::DeviceError;
 use larder_core::types::{CaptureId, EventId, StreamId};
@@ -22,8 +22,16 @@ pub(crate) struct Streams {
     events: HashMap<u64, Recorded>,
     event_next: u64,
     captures: Captures,
-    /// Where streams wait for others: whatever comes behind a place of the one comes behind a place of the other.
-    follows: Vec<[(StreamId, u64); 2]>,
+    /// Where streams wait for others, in the order of each one's own work.
+    follows: HashMap<StreamId, VecDeque<Follow>>,
+}
+
+/// Whatever comes behind a place of one stream comes behind a place of another.
+#[derive(Clone, Copy, Debug)]
+struct Follow {
+    place: u64,
+    other: StreamId,
+    other_place: u64,
 }
 
 /// How far a stream had been given work at some time.
@@ -130,12 +138,12 @@ impl Streams {
         let mut reached = HashMap::from([(stream, u64::MAX)]);
         let mut open = vec![(stream, u64::MAX)];
         while let Some((stream, sequence)) = open.pop() {
-            for &[at, (other, other_sequence)] in &self.follows {
-                let is_before = at.0 == stream && at.1 <= sequence;
-                let known = reached.get(&other).copied().unwrap_or(0);
-                if is_before && known < other_sequence {
-                    reached.insert(other, other_sequence);
-                    open.push((other, other_sequence));
+            let follows = self.follows.get(&stream).into_iter().flatten();
+            for follow in follows.take_while(|follow| follow.place <= sequence) {
+                let known = reached.entry(follow.other).or_insert(0);
+                if *known < follow.other_place {
+                    *known = follow.other_place;
+                    open.push((follow.other, follow.other_place));
                 }
             }
         }
@@ -223,8 +231,9 @@ impl Streams {
         let Some(&mut record) = self.record_of(event)? else { return Ok(()) };
         let work = self.progress.entry(stream).or_default();
         work.issued += 1;
-        let place = (stream, work.issued);
-        self.follows.push([place, (record.stream, record.sequence)]);
+        let (other, other_place) = (record.stream, record.sequence);
+        let follow = Follow { place: work.issued, other, other_place };
+        self.follows.entry(stream).or_default().push_back(follow);
         Ok(())
     }
 
@@ -236,13 +245,16 @@ impl Streams {
     /// A stream has come to a place, and so have those that it waited for on the way.
     fn reach(&mut self, stream: StreamId, sequence: u64, come: impl Fn(&mut Stream, u64) + Copy) {
         come(self.progress.entry(stream).or_default(), sequence);
-        let is_before = |at: (StreamId, u64)| at.0 == stream && at.1 <= sequence;
-        let (past, left) =
-            std::mem::take(&mut self.follows).into_iter().partition(|&[at, _]| is_before(at));
-        self.follows = left;
-        for [_, (other, sequence)] in past {
-            self.reach(other, sequence, come);
+        while let Some(follow) = self.follow_before(stream, sequence) {
+            self.reach(follow.other, follow.other_place, come);
         }
+    }
+
+    /// Takes off the first place up to here at which the stream waits for another.
+    fn follow_before(&mut self, stream: StreamId, sequence: u64) -> Option<Follow> {
+        let follows = self.follows.get_mut(&stream)?;
+        let is_before = follows.front().is_some_and(|follow| follow.place <= sequence);
+        if is_before { follows.pop_front() } else { None }
     }
 
     pub(crate) fn wait_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {

@@ -2,7 +2,8 @@
 
 mod bench_top;
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::allocator::history::SnapshotOptions;
@@ -10,6 +11,7 @@ use larder_core::device::Device;
 use larder_core::error::Error;
 use larder_core::heap::run::Run;
 use larder_core::heap::{Filter, State};
+use larder_core::record::event::Action;
 use larder_core::types::{DeviceIndex, GIB, MIB, Span};
 use larder_core::{Addr, Allocator, Config, Policy, PoolId};
 use larder_sim::random::Random;
@@ -218,6 +220,66 @@ fn random_requests_keep_every_invariant() {
         top.empty();
         assert_eq!(top.device.used_bytes(), 0, "seed {seed}");
     }
+}
+
+/// Whoever makes memory known to a library by its addresses, as NCCL's registration does, hears of all of them: what is
+/// handed out lies in what was told as mapped, in a view or at home, and what is told as unmapped was mapped before.
+#[test]
+fn trackers_hear_of_every_address_that_is_handed_out() {
+    for seed in 1..=20 {
+        let top = tight(4 * GIB);
+        let mapped: Arc<Mutex<BTreeSet<u64>>> = Arc::default();
+        let told = Arc::clone(&mapped);
+        top.allocator.on_event(move |event| match event.action {
+            Action::SegmentMap => add(&mut told.lock().unwrap(), event.addr, event.size_bytes),
+            Action::SegmentUnmap => remove(&mut told.lock().unwrap(), event.addr, event.size_bytes),
+            _ => {}
+        });
+        let mut random = Random::new(seed);
+        let (mut live, mut in_views): (Vec<Addr>, _) = (Vec::new(), 0);
+        for _ in 0..300 {
+            match random.below(100) {
+                0..=59 => {
+                    let limit_bytes = 1 << random.between(10, 27);
+                    let size_bytes = random.between(1, limit_bytes);
+                    let Ok(addr) = top.try_malloc(size_bytes) else { continue };
+                    assert!(is_mapped(&mapped.lock().unwrap(), addr.0, size_bytes), "seed {seed}");
+                    in_views += u32::from(lies_in_view(&top, addr));
+                    live.push(addr);
+                }
+                60 => top.empty(),
+                _ if live.is_empty() => {}
+                _ => top.free(live.swap_remove(random.below(live.len() as u64) as usize)),
+            }
+        }
+        assert!(in_views > 0, "seed {seed}");
+        top.free_all(&live);
+        top.empty();
+        assert!(mapped.lock().unwrap().is_empty(), "seed {seed}");
+    }
+}
+
+/// Units of pages by their address: spans are told in other pieces than they were mapped in.
+const PAGE_BYTES: u64 = 2 * MIB;
+
+fn pages_of(addr: u64, size_bytes: u64) -> impl Iterator<Item = u64> {
+    (addr / PAGE_BYTES..(addr + size_bytes).div_ceil(PAGE_BYTES)).map(|page| page * PAGE_BYTES)
+}
+
+fn add(mapped: &mut BTreeSet<u64>, addr: u64, size_bytes: u64) {
+    for page in pages_of(addr, size_bytes) {
+        assert!(mapped.insert(page), "{page:#x} is mapped twice");
+    }
+}
+
+fn remove(mapped: &mut BTreeSet<u64>, addr: u64, size_bytes: u64) {
+    for page in pages_of(addr, size_bytes) {
+        assert!(mapped.remove(&page), "{page:#x} was not mapped");
+    }
+}
+
+fn is_mapped(mapped: &BTreeSet<u64>, addr: u64, size_bytes: u64) -> bool {
+    pages_of(addr, size_bytes).all(|page| mapped.contains(&page))
 }
 
 /// The addresses of one segment begin where those of another end.

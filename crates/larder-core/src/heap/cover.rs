@@ -99,10 +99,10 @@ impl CoverMap {
     pub(crate) fn segment_near(&self, addr: Addr) -> SegmentId {
         let granule = addr.0 >> GRANULE_SHIFT;
         let number = granule >> TABLE_SHIFT;
-        // Mostly there is one table.
-        let table = match self.tables.first() {
-            Some(table) if table.number == number => table,
-            _ => match self.later_table(number) {
+        // Whether there is one table stays as it is for long; which of several it is, is anybody's guess.
+        let table = match self.tables.as_slice() {
+            [table] if table.number == number => table,
+            _ => match self.hinted_table(number) {
                 Some(table) => table,
                 None => return SegmentId::NONE,
             },
@@ -111,7 +111,7 @@ impl CoverMap {
     }
 
     #[inline]
-    fn later_table(&self, number: u64) -> Option<&Table> {
+    fn hinted_table(&self, number: u64) -> Option<&Table> {
         let hinted = self.tables.get(usize::from(self.hints[number as usize % HINTS]));
         hinted.filter(|table| table.number == number).or_else(|| self.search_table(number))
     }

@@ -1,6 +1,8 @@
 //! Segments: what a device gave in one piece, fixed or expandable, and the way from an address
 //! to the block that starts there.
 
+use std::hint::select_unpredictable;
+
 use crate::heap::cover::CoverMap;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
@@ -155,6 +157,12 @@ impl Segment {
     #[inline]
     pub(crate) fn at_unit(&self, unit: u32) -> Addr {
         self.span.addr.offset(u64::from(unit) * BLOCK_UNIT_BYTES)
+    }
+
+    /// How many units of a block a window has, as a power of two.
+    #[inline]
+    fn units_shift(&self) -> u32 {
+        self.window_shift - BLOCK_UNIT_BYTES.trailing_zeros()
     }
 
     #[inline]
@@ -374,11 +382,9 @@ impl Segments {
     #[inline]
     pub(crate) fn noted_at(&self, id: SegmentId, unit: u32, is_small: bool) -> Option<BlockId> {
         let segment = &self[id];
-        let (starts, shift) = if is_small {
-            (&segment.fine_starts, 0)
-        } else {
-            (&segment.starts, segment.window_shift - BLOCK_UNIT_BYTES.trailing_zeros())
-        };
+        // With no branch on which it is, here and below: that is anybody's guess.
+        let starts = select_unpredictable(is_small, &segment.fine_starts, &segment.starts);
+        let shift = select_unpredictable(is_small, 0, segment.units_shift());
         BlockId::from_index(*starts.get((unit >> shift) as usize)?)
     }
 
@@ -416,13 +422,17 @@ impl Segments {
         block: BlockId,
     ) {
         let segment = &mut self.slots[id.index()];
-        if size_bytes < self.fine_below_bytes {
-            let unit = (addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
-            segment.fine_starts[unit as usize] = block.index();
+        if self.fine_below_bytes == 0 {
+            let window = segment.window(addr);
+            segment.starts[window] = block.index();
             return;
         }
-        let window = segment.window(addr);
-        segment.starts[window] = block.index();
+        let is_small = size_bytes < self.fine_below_bytes;
+        let unit = (addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
+        let shift = select_unpredictable(is_small, 0, segment.units_shift());
+        let Segment { starts, fine_starts, .. } = segment;
+        let starts = select_unpredictable(is_small, fine_starts, starts);
+        starts[(unit >> shift) as usize] = block.index();
     }
 
     /// All segments, in no order that means anything.

@@ -6,12 +6,12 @@ use std::collections::HashMap;
 use crate::heap::Heap;
 use crate::heap::Want;
 use crate::heap::block::{Block, State};
-use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::record::event::{Action, Level};
 use crate::record::history::{Fact, Owner};
-use crate::types::{Addr, PoolId, StreamId};
+use crate::types::{Addr, PoolId, Span, StreamId};
 
 impl Heap {
     /// States a fact about a block: to the statistics, and to the history if it listens.
@@ -127,6 +127,16 @@ impl Heap {
             | Record::SyncAllStreams
             | Record::OutOfMemory
             | Record::Rejected => {}
+        }
+    }
+
+    /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever makes memory known
+    /// to a library does so by its addresses. The history does not, since no memory comes or goes.
+    pub(super) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
+        let (stream, pool) = self.side_of(self.segments[view].lane);
+        let Span { addr, size_bytes } = span;
+        if let Some(history) = self.herald.history() {
+            history.tell_trackers(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
         }
     }
 

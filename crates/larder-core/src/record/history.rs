@@ -383,7 +383,8 @@ impl History {
         self.tell(fact, None);
     }
 
-    fn tell_trackers(&self, fact: &Fact, context: Option<KeptId>) {
+    /// An event that is for the trackers alone.
+    pub(crate) fn tell_trackers(&self, fact: &Fact, context: Option<KeptId>) {
         let note = self.scene.0.note.map(|note| self.notes.get(note));
         let event = Event {
             action: fact.action,

@@ -12,6 +12,7 @@ use crate::heap::tight::SHOWN_MAX;
 use crate::heap::tight::ground::Home;
 use crate::heap::tight::stitch::Seam;
 use crate::record::Record;
+use crate::record::event::Action;
 use crate::types::{PageHandle, Span, StreamId};
 
 /// A view to be made: pages that are to be mapped side by side.
@@ -63,6 +64,10 @@ impl Heap {
         self.segments.cover(view, span);
         self.tight.views.push(view);
         self.herald.record(Record::Shown);
+        let segment = &self.segments[view];
+        for part in segment.parts() {
+            self.tell_of_view(view, Action::SegmentMap, segment.place_of(part));
+        }
         view
     }
 
@@ -141,7 +146,8 @@ impl Heap {
         if count > 0 {
             self.herald.record(Record::Hidden);
         }
-        for &(at, _) in &plan.parts[..count] {
+        for &(at, span) in &plan.parts[..count] {
+            self.tell_of_view(plan.view, Action::SegmentUnmap, span);
             let part = &mut self.segments[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
             if let Some(times) = self.tight.shown.get_mut(&page) {
