@@ -13,9 +13,9 @@ const BAR_STEP: u32 = 16;
 const GROUP_STEP: u32 = COUNT as u32 * BAR_STEP + 14;
 const TOP: u32 = 84;
 
-/// One grey and four hues of middling lightness, which can be read on white and on black.
+/// One grey and five hues of middling lightness, which can be read on white and on black.
 const INK: &str = "#7a828e";
-const HUES: [&str; COUNT] = ["#e0743a", "#c9528f", "#4a90d9", "#2fa36b"];
+const HUES: [&str; COUNT] = ["#e0743a", "#c9528f", "#4a90d9", "#2fa36b", "#8a6fd1"];
 
 /// A chart of nanoseconds per operation.
 pub(super) fn draw(rows: &[Figures]) -> String {
@@ -120,8 +120,8 @@ mod tests {
     fn rows() -> Vec<Figures> {
         let row = |name: &str, values| Figures { name: name.to_owned(), values };
         vec![
-            row("hot <&> block", [Some(600.0), Some(300.0), Some(90.0), Some(60.0)]),
-            row("other, 2 threads", [None, None, Some(0.5), Some(1.0)]),
+            row("hot <&> block", [Some(600.0), Some(300.0), Some(90.0), Some(60.0), Some(66.0)]),
+            row("other, 2 threads", [None, None, Some(0.5), Some(1.0), None]),
         ]
     }
 

@@ -19,14 +19,16 @@ pub(super) enum Contestant {
     Newest,
     Torch,
     Larder,
+    Tight,
 }
 
 /// How many there are.
-pub(super) const COUNT: usize = 4;
+pub(super) const COUNT: usize = 5;
 
 impl Contestant {
     /// In the order in which they run and stand in the tables.
-    pub(super) const ALL: [Self; COUNT] = [Self::PyTorch, Self::Newest, Self::Torch, Self::Larder];
+    pub(super) const ALL: [Self; COUNT] =
+        [Self::PyTorch, Self::Newest, Self::Torch, Self::Larder, Self::Tight];
 
     pub(super) fn title(self) -> &'static str {
         match self {
@@ -34,6 +36,7 @@ impl Contestant {
             Self::Newest => "PyTorch 2.15",
             Self::Torch => "torch-2.11",
             Self::Larder => "larder",
+            Self::Tight => "tight",
         }
     }
 
@@ -42,7 +45,7 @@ impl Contestant {
         match self {
             Self::PyTorch => Some(&programs.judge),
             Self::Newest => programs.newest.as_deref(),
-            Self::Torch | Self::Larder => Some(&programs.larder),
+            Self::Torch | Self::Larder | Self::Tight => Some(&programs.larder),
         }
     }
 
@@ -56,7 +59,7 @@ impl Contestant {
         if let Some(entries) = run.history {
             command.args(["--history", &entries.to_string()]);
         }
-        if matches!(self, Self::Torch | Self::Larder) {
+        if matches!(self, Self::Torch | Self::Larder | Self::Tight) {
             command.args(["--policy", self.title()]);
         }
         // What the caller's shell happens to set must not change the peer alone.

@@ -43,9 +43,9 @@ mod tests {
     #[test]
     fn the_difference_is_shared_by_three_events_to_two_operations() {
         let row = |values| Figures { name: String::new(), values };
-        let off = row([Some(300.0), None, Some(60.0), None]);
-        let on = row([Some(600.0), None, Some(90.0), Some(90.0)]);
+        let off = row([Some(300.0), None, Some(60.0), None, None]);
+        let on = row([Some(600.0), None, Some(90.0), Some(90.0), None]);
         let event = per_event(&off, &on, "x".to_owned());
-        assert_eq!(event.values, [Some(200.0), None, Some(20.0), None]);
+        assert_eq!(event.values, [Some(200.0), None, Some(20.0), None, None]);
     }
 }

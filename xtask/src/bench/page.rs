@@ -84,7 +84,7 @@ impl Results {
              time over the operations of both."
                 .to_owned(),
             "The columns with a `/` say how many times the figure of that PyTorch is ours: above 1, \
-             ours is the better one."
+             ours is the better one. The last says what the policy `tight` costs, as a multiple of `larder`."
                 .to_owned(),
             format!(
                 "The rounds of a figure in the first table lie {middle:.0}% apart (the median of \
@@ -239,7 +239,7 @@ mod tests {
     fn results() -> Results {
         let row = Figures {
             name: "hot block".to_owned(),
-            values: [Some(2.0), Some(3.0), Some(1.0), None],
+            values: [Some(2.0), Some(3.0), Some(1.0), None, None],
         };
         let machine = Machine {
             date: "2026-01-01".to_owned(),
@@ -275,10 +275,10 @@ mod tests {
         for part in [
             "2026-01-01, Some CPU, 2 cores, rustc 1.95.0.",
             "30% apart",
-            "| hot block | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
-            "| hot block, least | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
+            "| hot block | 2.0 | 3.0 | 1.0 | no figure | no figure | 2.00 | - | - | - |",
+            "| hot block, least | 2.0 | 3.0 | 1.0 | no figure | no figure | 2.00 | - | - | - |",
             "| 100 |",
-            "| hot block, an event | 2.0 | 3.0 | 1.0 | no figure | 2.00 | - | - |",
+            "| hot block, an event | 2.0 | 3.0 | 1.0 | no figure | no figure | 2.00 | - | - | - |",
             "| one | 1,234,567 | 35.2 | 120 |",
             "was not read in this run",
         ] {

@@ -3,10 +3,11 @@
 use super::contestant::{COUNT, Contestant};
 
 /// What is held against each other.
-const GAINS: [(Contestant, Contestant); 3] = [
+const GAINS: [(Contestant, Contestant); 4] = [
     (Contestant::PyTorch, Contestant::Torch),
     (Contestant::PyTorch, Contestant::Larder),
     (Contestant::Newest, Contestant::Larder),
+    (Contestant::Tight, Contestant::Larder),
 ];
 
 /// A peer's title without its name.
@@ -117,8 +118,8 @@ mod tests {
         Table::of_figures(
             "workload",
             &[
-                row("hot block", [Some(300.0), Some(450.0), Some(150.0), Some(60.0)]),
-                row("other", [None, None, Some(99.94), Some(1.0)]),
+                row("hot block", [Some(300.0), Some(450.0), Some(150.0), Some(60.0), Some(66.0)]),
+                row("other", [None, None, Some(99.94), Some(1.0), None]),
             ],
         )
     }
@@ -127,11 +128,11 @@ mod tests {
     fn the_page_gets_markdown() {
         assert_eq!(
             table().markdown(),
-            "| workload | PyTorch 2.11 | PyTorch 2.15 | torch-2.11 | larder \
-             | 2.11 / torch-2.11 | 2.11 / larder | 2.15 / larder |\n\
-             |---|---:|---:|---:|---:|---:|---:|---:|\n\
-             | hot block | 300 | 450 | 150 | 60.0 | 2.00 | 5.00 | 7.50 |\n\
-             | other | no figure | no figure | 99.9 | 1.0 | - | - | - |\n"
+            "| workload | PyTorch 2.11 | PyTorch 2.15 | torch-2.11 | larder | tight \
+             | 2.11 / torch-2.11 | 2.11 / larder | 2.15 / larder | tight / larder |\n\
+             |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n\
+             | hot block | 300 | 450 | 150 | 60.0 | 66.0 | 2.00 | 5.00 | 7.50 | 1.10 |\n\
+             | other | no figure | no figure | 99.9 | 1.0 | no figure | - | - | - | - |\n"
         );
     }
 
