@@ -147,10 +147,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
 
 /// Fails if settings are unknown to the PyTorch whose policy decides.
 fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
-    let Some(version) = policy.torch else { return Ok(()) };
-    let whose = if settings.origin == Origin::Given { "--conf" } else { "the recorded settings" };
-    let checked = settings.config.check_known(version);
-    checked.map_err(|error| Refusal::Usage(format!("{whose}: {error}")))
+    settings.check_known(policy).map_err(Refusal::Usage)
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {

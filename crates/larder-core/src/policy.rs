@@ -304,7 +304,7 @@ impl fmt::Display for UnknownPolicy {
         let (names, unknown) = (names.join(", "), &self.0);
         write!(
             f,
-            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of a recording"
+            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of the PyTorch in use or of a recording"
         )
     }
 }
