@@ -32,7 +32,7 @@ use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
-use larder_study::settings::{Chosen, Origin};
+use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};

@@ -64,7 +64,10 @@ impl Allocator {
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
         if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
-            return self.give_up(shelf, want, Refusal::NoRoom);
+            let size_bytes = shelf.heap.segment_bytes(want);
+            let is_rejected = !shelf.heap.exceeds_cap(size_bytes) && shelf.heap.rejects(size_bytes);
+            let refusal = if is_rejected { Refusal::Rejected } else { Refusal::NoRoom };
+            return self.give_up(shelf, want, refusal);
         }
         // Garbage collection gives back what lay idle, so that the device has room.
         if shelf.heap.is_collecting() {
@@ -297,6 +300,7 @@ impl Allocator {
             expandable_segments: shelf.heap.config().expandable_segments,
             own_settings: !shelf.heap.policy().is_stock(),
             rejected: false,
+            rule_bytes: shelf.heap.rule_bytes(),
             captured: false,
             snapshot: None,
         }
