@@ -49,7 +49,7 @@ pub struct OutOfMemory {
     pub own_settings: bool,
     /// The request was refused by a rule before the device was asked.
     pub rejected: bool,
-    /// What that rule does not let be passed.
+    /// What that rule does not let be passed; 0 where none refused it.
     pub rule_bytes: u64,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
     pub captured: bool,

@@ -64,9 +64,10 @@ impl Allocator {
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
         if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
-            let size_bytes = shelf.heap.segment_bytes(want);
-            let is_rejected = !shelf.heap.exceeds_cap(size_bytes) && shelf.heap.rejects(size_bytes);
-            let refusal = if is_rejected { Refusal::Rejected } else { Refusal::NoRoom };
+            let refusal = match shelf.heap.plan_growth(want) {
+                Growth::Rejected => Refusal::Rejected,
+                _ => Refusal::NoRoom,
+            };
             return self.give_up(shelf, want, refusal);
         }
         // Garbage collection gives back what lay idle, so that the device has room.
@@ -259,6 +260,7 @@ impl Allocator {
         report.pieces = shelf.heap.pieces(want);
         report.pieces.can_expand &= self.device.properties().virtual_memory;
         report.rejected = refusal == Refusal::Rejected;
+        report.rule_bytes = if report.rejected { shelf.heap.rule_bytes() } else { 0 };
         report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
         if report.rejected {
@@ -300,7 +302,7 @@ impl Allocator {
             expandable_segments: shelf.heap.config().expandable_segments,
             own_settings: !shelf.heap.policy().is_stock(),
             rejected: false,
-            rule_bytes: shelf.heap.rule_bytes(),
+            rule_bytes: 0,
             captured: false,
             snapshot: None,
         }
