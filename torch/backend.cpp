@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <regex>
 #include <string>
 #include <utility>
 
@@ -46,6 +47,12 @@ std::string devices_asked_for() {
       "LARDER_DEVICE is '", devices, "', and PyTorch needs real GPUs and chooses them itself: unset it, and "
       "choose GPUs by CUDA_VISIBLE_DEVICES");
   return devices;
+}
+
+// "policy:torch" is that of the PyTorch in use, which this library was built for.
+std::string with_own_torch(const std::string& settings) {
+  static const std::regex own_policy(R"((^|,)\s*policy\s*:\s*torch\s*(?=,|$))");
+  return std::regex_replace(settings, own_policy, "$1policy:torch-" LARDER_TORCH_TEXT);
 }
 
 // PyTorch reads its settings when they are first asked for; a mistake in them shall be found before anything
@@ -131,7 +138,7 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
     const char* environment = std::getenv("LARDER_CONF");
     std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";
     check_settings(wanted);
-    auto backend = std::make_unique<Backend>(devices_asked_for(), wanted);
+    auto backend = std::make_unique<Backend>(devices_asked_for(), with_own_torch(wanted));
     follow_settings(*backend);
     Backend::installed = backend.get();
     current = backend.get();

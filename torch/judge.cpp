@@ -472,9 +472,8 @@ void install(const std::string& path) {
   setenv("LARDER_DEVICE", "process", 1);
   auto* put_in = reinterpret_cast<int (*)(const char*)>(function("larder_torch_install"));
   auto* reason = reinterpret_cast<const char* (*)()>(function("larder_torch_last_error"));
-  auto policy = "policy:torch-" + std::to_string(TORCH_VERSION_MAJOR) + "." +
-      std::to_string(TORCH_VERSION_MINOR);
-  if (put_in(policy.c_str()) != 0) {
+  // That of this very PyTorch.
+  if (put_in("policy:torch") != 0) {
     throw BadInput(path + ": " + reason());
   }
 }

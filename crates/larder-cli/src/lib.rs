@@ -32,7 +32,7 @@ use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
-use larder_study::settings::{Chosen, Origin};
+use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};
@@ -147,10 +147,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
 
 /// Fails if settings are unknown to the PyTorch whose policy decides.
 fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
-    let Some(version) = policy.torch else { return Ok(()) };
-    let whose = if settings.origin == Origin::Given { "--conf" } else { "the recorded settings" };
-    let checked = settings.config.check_known(version);
-    checked.map_err(|error| Refusal::Usage(format!("{whose}: {error}")))
+    settings.check_known(policy).map_err(Refusal::Usage)
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {

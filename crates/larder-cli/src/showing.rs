@@ -7,6 +7,7 @@ use larder_study::course::course;
 use larder_study::explain;
 use larder_study::file::Contents;
 use larder_study::replay::Setup;
+use larder_study::report::beside::beside;
 use larder_study::report::shown::{Ink, shown};
 use larder_study::report::{explained, explained_json};
 use larder_study::scene::{Provenance, Scene};
@@ -82,7 +83,9 @@ pub(crate) fn show(
     let moment = format!("At operation {} of {} ({what})", scene.index + 1, workload.ops.len());
     let heading = explained::heading(&name(common), &workload, &setup, &settings);
     let text = shown(&moment, &scene, &points, &provenance, &painted);
-    print_text(&format!("{heading}\n{text}"))
+    let beside = snapshot.as_deref().map_or_else(String::new, |taken| beside(taken, device));
+    let gap = if beside.is_empty() { "" } else { "\n" };
+    print_text(&format!("{heading}\n{text}{gap}{beside}"))
 }
 
 /// Shows a snapshot that has segments and no history. None if it is nothing of that kind.

@@ -177,7 +177,10 @@ fn compare_shows_all_policies_and_says_which_is_which() {
     assert!(named.contains("policy torch-2.11 (stock PyTorch)"), "{named}");
     assert!(!named.contains("Larder's own"), "{named}");
     let text = stdout(&larder(&["fit"], Some(&workload("prefetch_streams.pickle.gz"))));
-    assert!(text.contains("policy larder (torch-2.11 is stock PyTorch's)"), "{text}");
+    assert!(
+        text.contains("policy larder (stock PyTorch's are torch-2.11 to torch-2.15)"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -8,6 +8,9 @@ use crate::types::{Bytes, DeviceIndex, MIB};
 /// The smallest pages that expandable segments can have: `page_size_mb:2`.
 pub(crate) const FINE_PAGE_BYTES: u64 = 2 * MIB;
 
+/// When nothing is waited for and nothing given back. PyTorch before 2.13 takes any open pool for a capture.
+const CAPTURE: &str = "a capture or a pool's scope is open";
+
 /// Everything there is to know about a request that could not be met.
 #[derive(Clone, Debug, PartialEq)]
 #[allow(clippy::struct_excessive_bools)] // Each is a fact of its own; any mixture can be.
@@ -46,6 +49,8 @@ pub struct OutOfMemory {
     pub own_settings: bool,
     /// The request was refused by a rule before the device was asked.
     pub rejected: bool,
+    /// What that rule does not let be passed; 0 where none refused it.
+    pub rule_bytes: u64,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
     pub captured: bool,
     /// The file to which all memory and what happened before was written for whoever asked for that.
@@ -64,6 +69,8 @@ pub struct Pieces {
     pub idle_bytes: u64,
     /// Whether the request's memory could come from expandable segments.
     pub can_expand: bool,
+    /// How many addresses a new expandable segment of its stream has, where the settings say so.
+    pub reserve_bytes: Option<u64>,
     /// The size of the pages that it would get there.
     pub page_bytes: u64,
     /// What would be whole free pages if all memory lay in such pages, wherever they began.
@@ -98,6 +105,7 @@ impl OutOfMemory {
             expandable_segments: false,
             own_settings: false,
             rejected: false,
+            rule_bytes: 0,
             captured: false,
             snapshot: None,
         }
@@ -146,9 +154,7 @@ impl OutOfMemory {
             );
         }
         if self.rejected {
-            return "The settings refuse at once what would pass the memory fraction, together with all that \
-                    is reserved: empty the cache, raise the fraction, or ask for less."
-                .to_owned();
+            return self.advice_on_rejection();
         }
         if self.tried_bytes > self.total_bytes {
             return "The request is larger than the whole device.".to_owned();
@@ -172,8 +178,28 @@ impl OutOfMemory {
         if remedies.is_empty() { self.obstacle() } else { remedies.join(" ") }
     }
 
+    /// A rule refused it before the device was asked.
+    fn advice_on_rejection(&self) -> String {
+        let rule = "throw_on_cudamalloc_oom refuses at once what would, with all that is reserved, be more than the";
+        let limit = Bytes(self.rule_bytes);
+        if self.rule_bytes < self.total_bytes {
+            let cure = "empty the cache, raise per_process_memory_fraction, or ask for less";
+            format!("{rule} {limit} that per_process_memory_fraction allows: {cure}.")
+        } else {
+            format!("{rule} {limit} of the device: empty the cache, or ask for less.")
+        }
+    }
+
     /// The device has the bytes, and yet it was refused.
     fn advice_on_whole_pages(&self) -> String {
+        let reserve_bytes = self.pieces.reserve_bytes.filter(|_| self.expandable_segments);
+        if let Some(reserve_bytes) = reserve_bytes.filter(|&bytes| bytes < self.rounded_bytes) {
+            return format!(
+                "expandable_segments_reserve lets a segment have no more than {} of addresses: raise it, or ask for \
+                 less.",
+                Bytes(reserve_bytes)
+            );
+        }
         let room = self.room_bytes();
         let is_served = self.is_served_by(room.saturating_add(self.pieces.idle_bytes));
         match self.cure_for_pieces(room).filter(|_| !is_served) {
@@ -198,8 +224,8 @@ impl OutOfMemory {
         let idle = Bytes(idle_bytes);
         Some(if self.captured {
             format!(
-                "The cache has {idle} free that cannot be given back while a capture is on: empty it \
-                 before the capture, or capture into a pool that has its memory already."
+                "The cache has {idle} free that cannot be given back while {CAPTURE}: empty it \
+                 before, or capture into a pool that has its memory already."
             )
         } else {
             format!("Of the cache {idle} came free while this was tried: ask again.")
@@ -356,7 +382,7 @@ impl OutOfMemory {
         let pieces = self.pieces_in_words();
         if self.captured {
             return format!(
-                "{pieces}, and nothing is given back while a capture is on: free or empty more before \
+                "{pieces}, and nothing is given back while {CAPTURE}: free or empty more before \
                  it, or use smaller batches."
             );
         }
@@ -438,6 +464,7 @@ mod tests {
             expandable_segments: false,
             own_settings: true,
             rejected: false,
+            rule_bytes: 0,
             captured: false,
             snapshot: None,
         }

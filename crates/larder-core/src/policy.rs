@@ -304,7 +304,7 @@ impl fmt::Display for UnknownPolicy {
         let (names, unknown) = (names.join(", "), &self.0);
         write!(
             f,
-            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of a recording"
+            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of the PyTorch in use or of a recording"
         )
     }
 }
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(
             unknown.to_string(),
             "there is no policy 'torch-1.0'; there are larder, tight, torch-2.11, torch-2.12, torch-2.13, \
-             torch-2.14, torch-2.15, and torch for that of a recording"
+             torch-2.14, torch-2.15, and torch for that of the PyTorch in use or of a recording"
         );
     }
 }

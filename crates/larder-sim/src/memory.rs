@@ -9,6 +9,8 @@ use larder_core::types::{Addr, DeviceIndex, PageHandle, Span};
 use crate::addresses::Addresses;
 use crate::extents::{Bytes, Extent};
 
+/// The numbers of plain memory begin here, above those of pages and above all addresses.
+const PLAIN_NUMBERS: u64 = 1 << 63;
 /// The unit of memory: everything is rounded up to it and aligned to it.
 pub const UNIT_BYTES: u64 = 2 << 20;
 /// How far apart the areas of two devices start: device i's area starts at i times this.
@@ -44,6 +46,10 @@ pub(crate) struct Memory {
     further: u64,
     /// Plain allocations of other processes that are open here, by their address here.
     opened: BTreeMap<u64, Span>,
+    /// The number of each plain allocation's memory, by its address. A device waits before it takes memory back, so that
+    /// what it gives at the same address later is other memory.
+    plain_numbers: HashMap<u64, u64>,
+    plain_next: u64,
     /// What was written, as far as somebody wrote.
     bytes: Bytes,
 }
@@ -91,6 +97,8 @@ impl Memory {
             mappings: BTreeMap::new(),
             further: 0,
             opened: BTreeMap::new(),
+            plain_numbers: HashMap::new(),
+            plain_next: PLAIN_NUMBERS,
             bytes: Bytes::default(),
         }
     }
@@ -127,6 +135,8 @@ impl Memory {
         let span = self.plain_addresses.take(size_bytes).ok_or(DeviceError::OutOfMemory)?;
         self.used_bytes += rounded_bytes;
         self.plain.insert(span.addr.0, span);
+        self.plain_numbers.insert(span.addr.0, self.plain_next);
+        self.plain_next += 1;
         Ok(span.addr)
     }
 
@@ -137,7 +147,9 @@ impl Memory {
         })?;
         self.used_bytes -= span.size_bytes.next_multiple_of(UNIT_BYTES);
         self.plain_addresses.give_back(span);
-        self.bytes.forget(addr.0);
+        if let Some(number) = self.plain_numbers.remove(&addr.0) {
+            self.bytes.forget(number);
+        }
         Ok(span.size_bytes)
     }
 
@@ -344,13 +356,14 @@ impl Memory {
     pub(crate) fn extents(&self, span: Span) -> Option<Vec<Extent>> {
         let end = span.addr.0.checked_add(span.size_bytes)?;
         if span.addr.0 >= self.reserve_end {
-            // Plain memory is numbered by its address, which no page has for its number.
+            // What another process gave is numbered by its address, which no page has for its number.
             let mut held = [&self.plain, &self.opened].into_iter();
             let start = held.find_map(|spans| {
                 let (&start, held) = spans.range(..=span.addr.0).next_back()?;
                 (end <= held.end().0).then_some(start)
             })?;
-            return Some(vec![Extent::new(start, span.addr.0 - start, span.size_bytes)]);
+            let number = self.plain_numbers.get(&start).copied().unwrap_or(start);
+            return Some(vec![Extent::new(number, span.addr.0 - start, span.size_bytes)]);
         }
         let (&first, _) = self.mappings.range(..=span.addr.0).next_back()?;
         let (mut reached, mut extents) = (span.addr.0, Vec::new());

@@ -307,8 +307,30 @@ fn what_a_rule_refuses_is_not_called_larger_than_the_fraction() {
     top.allocator.set_memory_fraction(1.0).unwrap();
     top.malloc(40 * MIB);
     let text = top.oom(20 * MIB).to_string();
-    assert!(text.contains("refuse at once what would pass the memory fraction"), "{text}");
+    assert!(
+        text.contains("be more than the 50.00 MiB that per_process_memory_fraction allows"),
+        "{text}"
+    );
     assert!(!text.contains("larger than"), "20 MiB are within half of 100 MiB: {text}");
+}
+
+#[test]
+fn what_a_rule_refuses_with_no_fraction_is_more_than_the_device() {
+    let top = BenchTop::torch(100 * MIB, "throw_on_cudamalloc_oom:True");
+    let text = top.oom(120 * MIB).to_string();
+    assert!(text.contains("be more than the 100.00 MiB of the device"), "{text}");
+    assert!(!text.contains("fraction"), "{text}");
+}
+
+#[test]
+fn a_segment_that_may_not_have_the_addresses_is_named() {
+    let settings = "expandable_segments:True,expandable_segments_reserve:0.25";
+    let top = BenchTop::new(400 * MIB, settings, Policy::torch_2_15());
+    let text = top.oom(200 * MIB).to_string();
+    assert!(
+        text.contains("expandable_segments_reserve lets a segment have no more than 100.00 MiB"),
+        "{text}"
+    );
 }
 
 #[test]

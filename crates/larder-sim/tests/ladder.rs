@@ -491,6 +491,15 @@ fn a_request_above_the_share_is_rejected_at_once_if_the_settings_say_so() {
 }
 
 #[test]
+fn what_can_never_be_met_is_rejected_too() {
+    BenchTop::under_each_policy(100 * MIB, "throw_on_cudamalloc_oom:True", |top| {
+        assert!(top.oom(200 * MIB).rejected);
+        let stats = top.stats();
+        assert_eq!((stats.num_oom_rejections, stats.num_ooms), (1, 0));
+    });
+}
+
+#[test]
 fn with_the_whole_device_as_share_only_more_than_the_device_is_rejected() {
     let top = BenchTop::torch(100 * MIB, "throw_on_cudamalloc_oom:True");
     top.malloc(60 * MIB);

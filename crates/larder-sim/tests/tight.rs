@@ -13,7 +13,7 @@ use larder_core::heap::run::Run;
 use larder_core::heap::{Filter, State};
 use larder_core::record::event::Action;
 use larder_core::types::{DeviceIndex, GIB, MIB, Span};
-use larder_core::{Addr, Allocator, Config, Policy, PoolId};
+use larder_core::{Addr, Allocator, Config, MemPool, Policy, PoolId};
 use larder_sim::random::Random;
 use larder_sim::{SimDevice, SimOptions, Wire};
 
@@ -418,6 +418,24 @@ fn what_a_destroyed_stream_left_serves_others_with_no_event() {
 }
 
 // What is told of it.
+
+#[test]
+fn a_tenant_whose_free_was_put_off_is_no_worse_for_a_stream_that_goes() {
+    let top = tight(4 * GIB);
+    let addr = tenant(&top);
+    top.allocator.record_stream(addr, SIDE).unwrap();
+    let pool = MemPool::for_capture(&top.allocator).unwrap();
+    pool.scope_for(Filter::Capture(MAIN), || {
+        top.device.begin_capture(MAIN).unwrap();
+        top.free(addr);
+        top.allocator.forget_stream(SIDE).unwrap();
+        assert_eq!(top.allocator.check(), Ok(()));
+        top.device.end_capture(MAIN).unwrap();
+    })
+    .unwrap();
+    top.allocator.empty_cache().unwrap();
+    assert_eq!(top.allocator.check(), Ok(()));
+}
 
 #[test]
 fn a_snapshot_with_views_adds_up() {

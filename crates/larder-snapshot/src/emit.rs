@@ -4,9 +4,7 @@ use std::io;
 
 use serde_json::{Map, Value};
 
-use super::{
-    Action, BlockInfo, BlockState, Frame, SegmentInfo, Snapshot, StackId, TraceEntry, word,
-};
+use super::{Action, BlockInfo, Frame, SegmentInfo, Snapshot, StackId, TraceEntry, word};
 
 /// Takes a dictionary piece by piece.
 pub(super) trait Emitter {
@@ -96,11 +94,7 @@ fn block(snapshot: &Snapshot, info: &BlockInfo, out: &mut impl Emitter) -> io::R
     number(out, "size", info.size_bytes)?;
     number(out, "requested_size", info.requested_bytes)?;
     out.key("state")?;
-    out.text(match info.state {
-        BlockState::Allocated => "active_allocated",
-        BlockState::PendingFree => "active_pending_free",
-        BlockState::Inactive => "inactive",
-    })?;
+    out.text(word::state_name(info.state))?;
     out.key("frames")?;
     stack(snapshot, info.stack, out)?;
     more_members(info.more.map(|more| snapshot.text(more)), out)?;
@@ -191,9 +185,20 @@ fn more_members(more: Option<&str>, out: &mut impl Emitter) -> io::Result<()> {
 fn members(map: &Map<String, Value>, out: &mut impl Emitter) -> io::Result<()> {
     for (key, value) in map {
         out.key(key)?;
-        tree(value, out)?;
+        match pool_of(key, value) {
+            Some(pool) => out.pool(pool)?,
+            None => tree(value, out)?,
+        }
     }
     Ok(())
+}
+
+/// The two numbers of a pool, which are a tuple where there are tuples.
+fn pool_of(key: &str, value: &Value) -> Option<(u64, u64)> {
+    let [first, second] = value.as_array().filter(|_| key.ends_with("pool_id"))?.as_slice() else {
+        return None;
+    };
+    Some((first.as_i64()? as u64, second.as_i64()? as u64))
 }
 
 fn tree(value: &Value, out: &mut impl Emitter) -> io::Result<()> {

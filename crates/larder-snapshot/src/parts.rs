@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::num::NonZeroU32;
 
+use serde_json::{Map, Value as Json};
+
 use super::entry::{Action, BlockInfo, Frame, Note, NoteId, PoolKey, StackId, TraceEntry};
 use super::part::{NUMBER_MAX, Part};
 use super::stacks::Stacks;
-use super::tree::{Trees, text_of};
+use super::tree::{Taken, Trees, text_of};
 use super::word::{self, KEY_COUNT};
 use crate::pickle::{Content, ListId, Objects, Sink, TextId, Value};
 
@@ -116,8 +118,18 @@ impl Parts {
         let is_known = |key: Value| matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0);
         let pairs = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let rest: Vec<_> = pairs.filter(|&(key, _)| !is_known(key)).collect();
-        let object = self.trees.object(objects, &self.stacks, &rest);
+        let object = self.object(objects, &rest);
         objects.intern_text(text_of(object).as_bytes()).ok()
+    }
+
+    /// A dictionary with these pairs as a tree.
+    pub(super) fn object(
+        &mut self,
+        objects: &Objects,
+        pairs: &[(Value, Value)],
+    ) -> Map<String, Json> {
+        let Parts { entries, blocks, stacks, notes, pools, more, trees, .. } = self;
+        trees.object(objects, &Taken { entries, blocks, stacks, notes, pools, more }, pairs)
     }
 
     /// What is wrong with a dictionary that should be an entry of a trace.

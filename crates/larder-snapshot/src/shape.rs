@@ -130,7 +130,7 @@ fn others(
     let is_known =
         |key: Value| matches!(key, Value::Text(text) if known.contains(&objects.text(text)));
     let rest: Vec<_> = pairs.iter().copied().filter(|&(key, _)| !is_known(key)).collect();
-    parts.trees.object(objects, &parts.stacks, &rest)
+    parts.object(objects, &rest)
 }
 
 fn segments(

@@ -16,12 +16,21 @@ impl Snapshot {
     /// are of the newer one: such a snapshot is taken for one of 2.15.
     pub fn torch_version(&self) -> Option<TorchVersion> {
         let more = self.more.as_ref()?;
-        let settings = more.get("allocator_settings").and_then(Value::as_object)?;
-        if let Some(policy) = settings.get(POLICY_KEY).and_then(Value::as_str) {
+        let settings = self.settings()?;
+        if let Some(policy) = self.larder_policy() {
             return policy.strip_prefix("torch-").and_then(|version| version.parse().ok());
         }
         let by_keys = self.version_by_keys(more, settings);
         Some(by_keys.max(self.recorded_config().known_from()))
+    }
+
+    /// The policy of the allocator that made it, by name, if that was one of Larder's.
+    pub fn larder_policy(&self) -> Option<&str> {
+        self.settings()?.get(POLICY_KEY).and_then(Value::as_str)
+    }
+
+    fn settings(&self) -> Option<&Map<String, Value>> {
+        self.more.as_ref()?.get("allocator_settings").and_then(Value::as_object)
     }
 
     fn version_by_keys(

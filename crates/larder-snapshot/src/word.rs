@@ -103,6 +103,12 @@ pub(super) fn state(text: TextId) -> Option<BlockState> {
     STATES.get(index).copied()
 }
 
+/// The name of a state.
+pub(super) fn state_name(state: BlockState) -> &'static str {
+    let at = STATES.iter().position(|&known| known == state).expect("every state has a name");
+    WORDS[KEY_COUNT + ACTIONS.len() + at]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

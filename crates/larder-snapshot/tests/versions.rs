@@ -25,8 +25,21 @@ fn written_by(version: TorchVersion) -> Value {
         entry["action"] = json!("annotate");
         entry["user_metadata"] = json!("the weights");
         trace.push(entry.clone());
-        whole["host_segments"] = json!([{"device": -1, "address": 64, "total_size": 512}]);
-        whole["host_traces"] = json!([{"action": "alloc", "addr": 64, "size": 512}]);
+        // Written as the device's are, and with fewer keys.
+        let frames = json!([{"name": "pin", "filename": "data.py", "line": 3}]);
+        whole["host_segments"] = json!([
+            {"device": -1, "address": 64, "total_size": 512},
+            {"device": -1, "address": 4096, "total_size": 512, "segment_pool_id": [0, 0], "blocks": [
+                {"address": 4096, "size": 512, "requested_size": 9, "state": "active_allocated", "frames": frames},
+                {"address": 4608, "size": 512, "requested_size": 0, "state": "inactive", "frames": [], "more": 1},
+            ]},
+        ]);
+        whole["host_traces"] = json!([
+            {"action": "alloc", "addr": 64, "size": 512},
+            {"action": "segment_alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 7, "compile_context": "c",
+             "user_metadata": "m", "pool_id": [0, 1], "frames": frames},
+            {"action": "oom", "device_free": 4096, "size": 512, "stream": -2, "more": [1]},
+        ]);
     }
     if version >= TorchVersion::V2_15 {
         entry["action"] = json!("free_requested");

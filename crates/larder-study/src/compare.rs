@@ -86,8 +86,12 @@ pub fn compare(
     mut settings: Vec<(String, Config)>,
     watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
-    settings.extend(unheld_settings(workload, setup, &settings));
-    settings.extend(recorded_settings(workload, &settings));
+    // Which PyTorch decides may be older than the one that the program was recorded with.
+    let is_known = |(_, config): &(String, Config)| {
+        setup.policy.torch.is_none_or(|version| config.check_known(version).is_ok())
+    };
+    settings.extend(unheld_settings(workload, setup, &settings).filter(is_known));
+    settings.extend(recorded_settings(workload, &settings).filter(is_known));
     let recorded = recorded_config(workload).and_then(Result::ok);
     let extent = Extent::Steps(settings.len() as u64);
     let mut comparing = Watched::begin(watch, "comparing", extent);

@@ -79,6 +79,8 @@ pub struct RecordingFacts {
     pub conf: Option<String>,
     /// The PyTorch that made the recording, as far as its keys tell.
     pub torch: Option<TorchVersion>,
+    /// The policy of Larder's that made it, if one did.
+    pub policy: Option<Policy>,
 }
 
 impl Workload {
@@ -152,6 +154,7 @@ impl From<Recording> for Workload {
                 memory: recording.memory,
                 conf: recording.conf,
                 torch: recording.torch,
+                policy: recording.policy,
             }),
             ops: recording.ops,
             origins: recording.origins,

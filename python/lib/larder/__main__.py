@@ -18,9 +18,13 @@ from larder import _native, children, environment, torch
 from larder.errors import Error, InstallError, UsageError
 
 
+# That of the PyTorch in use.
+OWN_TORCH = "torch"
+
+
 def _listed(last: str) -> str:
     """The policies, as a sentence names them."""
-    return f"{', '.join(_native.POLICIES[:-1])} {last} {_native.POLICIES[-1]}"
+    return f"{', '.join(_native.POLICIES)} {last} {OWN_TORCH}, as the PyTorch in use"
 
 
 HELP = f"""\
@@ -149,7 +153,7 @@ class Request:
         if self.policy is None:
             environment.check_own(name, conf)
             return conf
-        if self.policy not in _native.POLICIES:
+        if self.policy not in (*_native.POLICIES, OWN_TORCH):
             raise UsageError(f"--policy: there is no policy '{self.policy}'; there are {_listed('and')}")
         if self.conf is not None:
             environment.check_own(name, conf)

@@ -64,7 +64,11 @@ impl Allocator {
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
         if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
-            return self.give_up(shelf, want, Refusal::NoRoom);
+            let refusal = match shelf.heap.plan_growth(want) {
+                Growth::Rejected => Refusal::Rejected,
+                _ => Refusal::NoRoom,
+            };
+            return self.give_up(shelf, want, refusal);
         }
         // Garbage collection gives back what lay idle, so that the device has room.
         if shelf.heap.is_collecting() {
@@ -256,6 +260,7 @@ impl Allocator {
         report.pieces = shelf.heap.pieces(want);
         report.pieces.can_expand &= self.device.properties().virtual_memory;
         report.rejected = refusal == Refusal::Rejected;
+        report.rule_bytes = if report.rejected { shelf.heap.rule_bytes() } else { 0 };
         report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
         if report.rejected {
@@ -297,6 +302,7 @@ impl Allocator {
             expandable_segments: shelf.heap.config().expandable_segments,
             own_settings: !shelf.heap.policy().is_stock(),
             rejected: false,
+            rule_bytes: 0,
             captured: false,
             snapshot: None,
         }

@@ -70,17 +70,30 @@ impl Heap {
         if !pages_are_counted && self.exceeds_cap(size_bytes) {
             return Growth::Capped;
         }
-        if self.config.reject_above_fraction {
-            let share = self.config.memory_fraction * self.device_total_bytes as f64;
-            if (self.reserved_bytes + self.asked_bytes + size_bytes) as f64 > share {
-                return Growth::Rejected;
-            }
+        if self.rejects(size_bytes) {
+            return Growth::Rejected;
         }
         match (expand, self.is_tight) {
             (true, true) => Growth::Tighten,
             (true, false) => Growth::Expand,
             (false, _) => Growth::Segment { size_bytes },
         }
+    }
+
+    /// Whether a rule refuses to ask the device for so much more.
+    pub(crate) fn rejects(&self, size_bytes: u64) -> bool {
+        let held_bytes = self.reserved_bytes + self.asked_bytes;
+        self.config.reject_above_fraction
+            && held_bytes.saturating_add(size_bytes) as f64 > self.rule_share_bytes()
+    }
+
+    /// What that rule does not let be passed.
+    pub(crate) fn rule_bytes(&self) -> u64 {
+        self.rule_share_bytes() as u64
+    }
+
+    fn rule_share_bytes(&self) -> f64 {
+        self.config.memory_fraction * self.device_total_bytes as f64
     }
 
     /// Whether the request can never be met, whatever is given back.

@@ -19,6 +19,7 @@ impl Heap {
             // A tight heap has used its pieces before it gives up: no setting makes more of them.
             can_expand: !self.pools.pool(want.pool).never_expands && !self.is_tight,
             page_bytes: size::page_bytes(want.kind, &self.config),
+            reserve_bytes: self.reserve_of(want.stream),
             ..Pieces::default()
         };
         for (_, lane) in self.pools.lanes() {

@@ -190,10 +190,7 @@ impl Heap {
         let growth_bytes =
             self.privates.symmetric.get(&id).map_or(0, |symmetric| symmetric.growth_bytes);
         let size_bytes = self.segment_bytes(want).max(growth_bytes);
-        let share = self.config.memory_fraction * self.device_total_bytes as f64;
-        let is_rejected = self.config.reject_above_fraction
-            && (self.reserved_bytes + self.asked_bytes + size_bytes) as f64 > share;
-        (size_bytes, !self.exceeds_cap(size_bytes) && !is_rejected)
+        (size_bytes, !self.exceeds_cap(size_bytes) && !self.rejects(size_bytes))
     }
 
     /// The source gave a plot for a request; serves the request from it.

@@ -57,7 +57,10 @@ impl Heap {
             events.extend(self.event_done(stream, 0));
         }
         for block in self.pending.forget_uses(stream) {
-            self.blocks[block].used_elsewhere = self.is_tenant(block) || self.is_symmetric(block);
+            // One whose free was put off is not live any more, and only what is live asks for care.
+            let is_live = self.blocks[block].state == State::Live;
+            let is_told = self.is_tenant(block) || self.is_symmetric(block);
+            self.blocks[block].used_elsewhere = is_live && is_told;
         }
         self.forget_reserve(stream);
         self.pools.retire(stream);

@@ -74,10 +74,13 @@ pub fn explain(
     Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
 }
 
-/// Who decided when the program was recorded: stock PyTorch, unless only Larder's own policy runs out of
-/// memory as the recording does. Of a script nobody knows, and it is Larder.
+/// Who decided when the program was recorded: whom the recording names; else stock PyTorch, unless only Larder's own
+/// policy runs out of memory as the recording does. Of a script nobody knows, and it is Larder.
 pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, ReplayError> {
     let Some(facts) = &workload.recording else { return Ok(Policy::default()) };
+    if let Some(policy) = &facts.policy {
+        return Ok(policy.clone());
+    }
     let is_alike = |policy: Policy| {
         let setup = Setup { policy, ..setup.clone() };
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;

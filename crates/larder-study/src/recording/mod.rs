@@ -12,8 +12,8 @@ mod tests;
 
 use std::collections::HashMap;
 
-use larder_core::TorchVersion;
 use larder_core::types::Span;
+use larder_core::{Policy, TorchVersion};
 use larder_sim::script::{Op, Route};
 
 use flushes::Flushes;
@@ -72,6 +72,8 @@ pub struct Recording {
     pub conf: Option<String>,
     /// The PyTorch that made the recording, as far as its keys tell.
     pub torch: Option<TorchVersion>,
+    /// The policy of Larder's that made it, if one did.
+    pub policy: Option<Policy>,
     /// How many entries have an action that is not known. They are not replayed.
     pub unknown_entries: u64,
     /// Where the trace tells of each allocation, in the order of their IDs, which begin at 0.
@@ -108,6 +110,7 @@ impl Recording {
         let mut writer = Writer::new(places, &old, trace, flushes);
         writer.recording.conf.clone_from(&snapshot.allocator_conf);
         writer.recording.torch = snapshot.torch_version();
+        writer.recording.policy = snapshot.larder_policy().and_then(|name| name.parse().ok());
         for block in &old {
             writer.old_block(block);
         }

@@ -1,6 +1,7 @@
 //! Reports: what the commands print, for people and for programs.
 
 pub mod answer;
+pub mod beside;
 pub mod driver;
 pub mod explained;
 pub mod explained_json;

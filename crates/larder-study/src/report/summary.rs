@@ -62,10 +62,15 @@ pub fn outcome(
         run.overhead(),
         Bytes(wasted as u64),
     ));
+    let refused = match stats.num_oom_rejections {
+        0 => String::new(),
+        refused => format!("; refused by throw_on_cudamalloc_oom: {refused}"),
+    };
     text.push_str(&format!(
-        "out of memory  {}  (cache flushed and retried: {})\n",
+        "out of memory  {}  (cache flushed and retried: {}{refused})\n",
         run.ooms, stats.num_alloc_retries
     ));
+    text.push_str(&private_pools(run));
     let calls = &run.calls;
     text.push_str(&format!(
         "device calls   {} malloc, {} free, {} create, {} map, {} unmap; {} in use at the end\n",
@@ -137,6 +142,20 @@ fn passes(passes: &[Pass]) -> String {
     format!("\n{table}")
 }
 
+/// What was held for private pools, in a line, where there were any.
+fn private_pools(run: &Outcome) -> String {
+    let peaks = run.reserved_by_pool.iter().map(|(_, by_kind)| by_kind.all.peak.max(0) as u64);
+    match peaks.clone().max() {
+        None | Some(0) => String::new(),
+        Some(largest_bytes) => format!(
+            "private pools  {} that held memory; the peaks of each come to {}, the largest is {}\n",
+            peaks.clone().filter(|&bytes| bytes > 0).count(),
+            Bytes(peaks.sum()),
+            Bytes(largest_bytes)
+        ),
+    }
+}
+
 /// How the program's sizes were changed, in a line, where they were.
 fn changed(workload: &Workload) -> String {
     let sizes = &workload.sizes;
@@ -148,7 +167,7 @@ pub(super) fn policy(policy: &Policy) -> String {
     let name = policy.name;
     match whose(policy) {
         Whose::Torch => format!("policy {name} (stock PyTorch)"),
-        Whose::Larder => format!("policy {name} (torch-2.11 is stock PyTorch's)"),
+        Whose::Larder => format!("policy {name} (stock PyTorch's are torch-2.11 to torch-2.15)"),
         Whose::Tight => format!("policy {name} (Larder's for least memory)"),
     }
 }

@@ -25,17 +25,27 @@ impl Model {
     pub(super) fn grow(&mut self, want: &Want) -> Grown {
         let size_bytes = self.segment_bytes(want);
         let expand = want.expandable;
-        // Where the cap counts pages it is asked when they are mapped.
-        if !(expand && self.policy.cap_counts_pages) && self.exceeds_cap(size_bytes) {
+        if self.is_capped(want) {
             return Grown::NoRoom;
         }
-        let share = self.config.memory_fraction * self.total_bytes() as f64;
-        let passes_share = (self.reserved_bytes() + size_bytes) as f64 > share;
-        if self.config.reject_above_fraction && passes_share {
+        if self.rejects(want) {
             return Grown::Rejected;
         }
         let served = if expand { self.expand(want) } else { self.alloc_segment(want, size_bytes) };
         served.map_or(Grown::NoRoom, Grown::Served)
+    }
+
+    /// Whether the cap refuses the request. Where it counts pages it is asked when they are mapped.
+    fn is_capped(&self, want: &Want) -> bool {
+        let counts_pages = want.expandable && self.policy.cap_counts_pages;
+        !counts_pages && self.exceeds_cap(self.segment_bytes(want))
+    }
+
+    /// Whether a rule refuses the request before the device is asked.
+    pub(super) fn rejects(&self, want: &Want) -> bool {
+        let share = self.config.memory_fraction * self.total_bytes() as f64;
+        let passes_share = (self.reserved_bytes() + self.segment_bytes(want)) as f64 > share;
+        !self.is_capped(want) && self.config.reject_above_fraction && passes_share
     }
 
     fn alloc_segment(&mut self, want: &Want, size_bytes: u64) -> Option<u64> {

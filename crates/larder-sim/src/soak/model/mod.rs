@@ -229,7 +229,9 @@ impl Model {
     fn climb(&mut self, want: &Want) -> Option<u64> {
         let limit_bytes = self.cap_bytes.unwrap_or(u64::MAX).min(self.total_bytes());
         if self.policy.refuse_hopeless && want.size_bytes > limit_bytes {
-            self.stats.num_ooms += 1;
+            let is_rejected = self.rejects(want);
+            self.stats.num_oom_rejections += u64::from(is_rejected);
+            self.stats.num_ooms += u64::from(!is_rejected);
             return None;
         }
         if self.is_collecting() {
