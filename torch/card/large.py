@@ -152,6 +152,7 @@ def main():
                 "times_ms": times_ms[SETTLING_STEPS:],
                 "first_ms": sum(times_ms[:SETTLING_STEPS]),
                 "calls_a_step": sum(calls) / options.steps,
+                "card": torch.cuda.get_device_name(),
                 "held": held,
                 "active": active,
             }

@@ -12,7 +12,7 @@ LABEL_GAP = 18
 
 
 def draw(results):
-    """The picture as SVG: results by allocator, each with what was held and active after each step."""
+    """The picture as SVG: results by allocator, each with its card and what was held and active after each step."""
     steps = min(len(result["held"]) for result in results.values())
     top_gib = round_up(max(max(result["held"]) for result in results.values()) / GIB)
 
@@ -25,8 +25,9 @@ def draw(results):
     def points(values):
         return " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in enumerate(values[:steps]))
 
-    used = next(iter(results.values()))["active"]
-    lines = [text(LEFT - 44, 24, "Serving on an H200: GiB held after each step", size=16, weight="600")]
+    first = next(iter(results.values()))
+    used, card = first["active"], first["card"]
+    lines = [text(LEFT - 44, 24, f"Serving on {card}: GiB held after each step", size=16, weight="600")]
     lines.append(f'<polygon points="{x(0):.1f},{BOTTOM} {points(used)} {x(steps - 1):.1f},{BOTTOM}" fill="{IN_USE}"/>')
     for gib in range(0, top_gib + 1, 20):
         height = y(gib * GIB)

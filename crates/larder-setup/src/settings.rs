@@ -190,8 +190,7 @@ impl Settings {
 
     /// Fails with a sentence if the PyTorch whose policy decides does not know one of the settings.
     pub fn check_known(&self) -> Result<(), String> {
-        let Some(version) = self.policy.torch else { return Ok(()) };
-        self.config.check_known(version).map_err(|error| error.to_string())
+        self.config.check_known(self.policy.torch).map_err(|error| error.to_string())
     }
 }
 

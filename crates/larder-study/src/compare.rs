@@ -87,9 +87,7 @@ pub fn compare(
     watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
     // Which PyTorch decides may be older than the one that the program was recorded with.
-    let is_known = |(_, config): &(String, Config)| {
-        setup.policy.torch.is_none_or(|version| config.check_known(version).is_ok())
-    };
+    let is_known = |(_, config): &(String, Config)| config.check_known(setup.policy.torch).is_ok();
     settings.extend(unheld_settings(workload, setup, &settings).filter(is_known));
     settings.extend(recorded_settings(workload, &settings).filter(is_known));
     let recorded = recorded_config(workload).and_then(Result::ok);

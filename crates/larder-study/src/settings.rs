@@ -37,9 +37,8 @@ pub enum Origin {
 impl Chosen {
     /// Fails with a sentence if they are unknown to the PyTorch whose policy decides.
     pub fn check_known(&self, policy: &Policy) -> Result<(), String> {
-        let Some(version) = policy.torch else { return Ok(()) };
         let whose = if self.origin == Origin::Given { "--conf" } else { "the recorded settings" };
-        self.config.check_known(version).map_err(|error| format!("{whose}: {error}"))
+        self.config.check_known(policy.torch).map_err(|error| format!("{whose}: {error}"))
     }
 
     /// Settings that a person gave.

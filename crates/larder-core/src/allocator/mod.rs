@@ -374,9 +374,7 @@ impl Allocator {
     pub fn configure(&self, text: &str) -> Result<(), Error> {
         let mut shelf = self.lock();
         let config = shelf.heap.config().update(text)?;
-        if let Some(version) = shelf.heap.policy().torch {
-            config.check_known(version)?;
-        }
+        config.check_known(shelf.heap.policy().torch)?;
         let config = fit(config, shelf.heap.policy(), &*self.device);
         shelf.heap.set_config(config);
         Ok(())

@@ -252,8 +252,10 @@ impl Config {
         TorchVersion::ALL.into_iter().find(is_known).unwrap_or(TorchVersion::V2_15)
     }
 
-    /// Fails if a PyTorch of this version does not know a setting of the text that was read last.
-    pub fn check_known(&self, version: TorchVersion) -> Result<(), ConfigError> {
+    /// Fails if a PyTorch of this version does not know a setting of the text that was read last. Where it is none's,
+    /// it is Larder that decides, which knows them all.
+    pub fn check_known(&self, version: impl Into<Option<TorchVersion>>) -> Result<(), ConfigError> {
+        let Some(version) = version.into() else { return Ok(()) };
         let text: String = self.text.chars().filter(|letter| !letter.is_whitespace()).collect();
         for entry in entries(&text)? {
             if let Some(since) = known_since(entry.key).filter(|&since| since > version) {

@@ -81,7 +81,7 @@ impl Heap {
     }
 
     /// Whether a rule refuses to ask the device for so much more.
-    pub(crate) fn rejects(&self, size_bytes: u64) -> bool {
+    pub(super) fn rejects(&self, size_bytes: u64) -> bool {
         let held_bytes = self.reserved_bytes + self.asked_bytes;
         self.config.reject_above_fraction
             && held_bytes.saturating_add(size_bytes) as f64 > self.rule_share_bytes()

@@ -196,10 +196,7 @@ impl<'a> Run<'a> {
         let Some(change) = change else { return Ok(()) };
         let before = self.allocator.config();
         // What a PyTorch does not know yet, its policy refuses.
-        let known = |config: Config| match self.plan.policy.torch {
-            Some(version) => config.check_known(version).map(|()| config),
-            None => Ok(config),
-        };
+        let known = |config: Config| config.check_known(self.plan.policy.torch).map(|()| config);
         let mut expected = before.update(&change.settings).and_then(known);
         if let Ok(expected) = &mut expected {
             expected.expandable_segments |= self.plan.policy.tight;

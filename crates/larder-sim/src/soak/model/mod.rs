@@ -137,9 +137,7 @@ impl Model {
 
     pub(super) fn configure(&mut self, text: &str) -> Result<(), ConfigError> {
         let config = self.config.update(text)?;
-        if let Some(version) = self.policy.torch {
-            config.check_known(version)?;
-        }
+        config.check_known(self.policy.torch)?;
         self.config = config;
         Ok(())
     }
