@@ -130,7 +130,9 @@ fn block(block: &RunBlock) -> Block {
         State::Live => block_state::LIVE,
         State::Waiting => block_state::WAITING,
         // A run has none of the others.
-        State::Free | State::Unmapped | State::Lent | State::Hollow => block_state::FREE,
+        State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+            block_state::FREE
+        }
     };
     Block {
         addr: block.span.addr.0,

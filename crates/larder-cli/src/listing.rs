@@ -223,7 +223,9 @@ fn run_lines(text: &mut String, runs: &[Run]) {
             let state = match block.state {
                 State::Live => "active_allocated",
                 State::Waiting => "active_pending_free",
-                State::Free | State::Unmapped | State::Lent | State::Hollow => "inactive",
+                State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+                    "inactive"
+                }
             };
             let _ = writeln!(
                 text,

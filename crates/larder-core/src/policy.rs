@@ -116,6 +116,10 @@ pub struct Policy {
     /// that expandable segments grew for against the ranges that it unmaps, and keeps the name of a pool
     /// as long as they differ, which shows in the order in which it empties others.
     pub released_pools_go: bool,
+    /// A small block that is given back is not merged at once: as long as the program does nothing but what is usual
+    /// the next request of its size gets it as it is, which is fast, and costs a few MiB in small segments. PyTorch merges at
+    /// once, and splits again.
+    pub merges_late: bool,
     /// Where nobody gives settings, segments are expandable: a program then holds little more than what it uses.
     /// PyTorch's are not, unless it is told so.
     pub expandable_by_default: bool,
@@ -149,6 +153,7 @@ impl Policy {
             segment_context_stays: false,
             pool_snapshot_is_whole: false,
             released_pools_go: false,
+            merges_late: false,
             expandable_by_default: false,
             tight: false,
         }
@@ -231,6 +236,7 @@ impl Policy {
             segment_context_stays: true,
             pool_snapshot_is_whole: true,
             released_pools_go: true,
+            merges_late: true,
             expandable_by_default: true,
             tight: false,
         }
@@ -238,7 +244,7 @@ impl Policy {
 
     /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual memory.
     pub const fn tight() -> Policy {
-        Policy { name: "tight", tight: true, ..Policy::larder() }
+        Policy { name: "tight", tight: true, merges_late: false, ..Policy::larder() }
     }
 
     /// Decides as the PyTorch that made a recording, by [`Policy::for_recording`]; as PyTorch 2.11 where nobody

@@ -13,7 +13,7 @@ use larder_core::policy::{CaptureRule, ReclaimRule, TieBreak};
 use larder_core::record::context::{Context, Stack};
 use larder_core::record::event::{Action, Level};
 use larder_core::types::{Addr, GIB, MIB, PoolId};
-use larder_core::{Allocator, Policy, TorchVersion};
+use larder_core::{Allocator, Config, Policy, TorchVersion};
 use larder_sim::{SimDevice, SimOptions};
 
 /// The policy to which one choice at a time is added.
@@ -45,6 +45,7 @@ fn the_two_policies_differ_in_every_choice() {
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
+            merges_late,
             expandable_by_default,
             tight,
         } = policy;
@@ -68,13 +69,14 @@ fn the_two_policies_differ_in_every_choice() {
             segment_context_stays,
             pool_snapshot_is_whole,
             released_pools_go,
+            merges_late,
             expandable_by_default,
         ];
         (name, torch, choices)
     };
     let stock = Some(TorchVersion::V2_11);
-    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", stock, [false; 18]));
-    assert_eq!(fields(Policy::larder()), ("larder", None, [true; 18]));
+    assert_eq!(fields(Policy::torch_2_11()), ("torch-2.11", stock, [false; 19]));
+    assert_eq!(fields(Policy::larder()), ("larder", None, [true; 19]));
 }
 
 #[test]
@@ -396,6 +398,28 @@ fn pool_snapshot_is_whole_beyond_the_first_hole() {
     };
     assert_eq!(story(TORCH), 0);
     assert_eq!(story(Policy { pool_snapshot_is_whole: true, ..TORCH }), 1);
+}
+
+#[test]
+fn merges_late_hands_out_small_blocks_as_they_were() {
+    let story = |policy: Policy| {
+        let device = Arc::new(SimDevice::new(SimOptions::default().memory_bytes(GIB)));
+        let allocator = Allocator::new(device, Config::default(), policy);
+        let malloc = |size_bytes| allocator.malloc(size_bytes, MAIN).unwrap();
+        let [first, second, third] = [(); 3].map(|()| malloc(4096));
+        allocator.free(first).unwrap();
+        allocator.free(second).unwrap();
+        let (double, single) = (malloc(8192), malloc(4096));
+        // Nobody sees blocks side by side that are free and not merged.
+        allocator.free(third).unwrap();
+        allocator.free(double).unwrap();
+        allocator.free(single).unwrap();
+        let blocks = allocator.snapshot()[0].blocks.len();
+        (double.0 - first.0, single.0 - first.0, blocks)
+    };
+    assert_eq!(story(TORCH), (0, 3 * 4096, 1), "where the two were, and behind the third");
+    let late = story(Policy { merges_late: true, ..TORCH });
+    assert_eq!(late, (3 * 4096, 4096, 1), "behind the third, and where the second was");
 }
 
 #[test]

@@ -148,7 +148,9 @@ fn segment(builder: &mut Builder, stacks: &mut Stacks, run: &Run, device: u32) -
             State::Live => BlockState::Allocated,
             State::Waiting => BlockState::PendingFree,
             // A run has none of the others.
-            State::Free | State::Unmapped | State::Lent | State::Hollow => BlockState::Inactive,
+            State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+                BlockState::Inactive
+            }
         },
         more: None,
     });

@@ -32,7 +32,7 @@ use larder_lock::{Poisoned, TurnGuard, TurnLock};
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
 use crate::error::Error;
-use crate::heap::size::REQUEST_LIMIT_BYTES;
+use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
 use crate::heap::states::{ExpandableState, SegmentState};
 use crate::heap::{Heap, Want};
 use crate::out_of_memory::OutOfMemory;
@@ -148,11 +148,24 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        // Large requests apart from small ones: what these need more of would be in their way.
+        if !size::is_small(size_bytes) || self.watch.is_on() {
+            return self.malloc_large(size_bytes, stream);
+        }
+        let take = |shelf: &mut Shelf| shelf.heap.take_plainly(size_bytes, stream);
+        match self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned)) {
+            Some(addr) => Ok(addr),
+            None => self.malloc_with_care(size_bytes, stream),
+        }
+    }
+
+    #[inline(never)]
+    fn malloc_large(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         // Whoever remembers what happens has to be asked for the time, which is no short work.
         let taken = if self.watch.is_on() {
             self.take_told(size_bytes, stream)
         } else {
-            let take = |shelf: &mut Shelf| shelf.heap.take_plainly(size_bytes, stream);
+            let take = |shelf: &mut Shelf| shelf.heap.take_large_plainly(size_bytes, stream);
             self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned))
         };
         match taken {

@@ -13,6 +13,8 @@ pub enum State {
     Unmapped,
     /// In the cache, for anyone on its stream.
     Free,
+    /// Given back, and not merged yet. It is, before anybody looks.
+    Resting,
     /// Handed out.
     Live,
     /// Freed by the program, still awaited on some stream.

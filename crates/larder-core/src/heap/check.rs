@@ -176,6 +176,7 @@ impl Heap {
                 census.allocation[at_kind] += 1;
                 census.allocated_bytes[at_kind] += bytes;
             }
+            State::Resting => return Err(format!("{id:?} rests, and was not put down")),
             State::Waiting | State::Lent | State::Hollow => {}
         }
         if matches!(block.state, State::Live | State::Waiting) {

@@ -12,9 +12,9 @@ mod cover;
 mod exact;
 mod free_index;
 pub(crate) mod growth;
+mod hints;
 pub(crate) mod ids;
 pub mod lane_state;
-mod lift;
 mod name_table;
 mod order;
 mod pending;
@@ -34,6 +34,7 @@ pub(crate) mod symmetric;
 mod taking;
 mod telling;
 pub(crate) mod tight;
+mod tray;
 mod waiting;
 
 pub use block::State;
@@ -44,8 +45,8 @@ use std::hint::select_unpredictable;
 
 use crate::config::Config;
 use crate::heap::block::Blocks;
+use crate::heap::hints::Hints;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
-use crate::heap::lift::Lift;
 use crate::heap::order::Drawn;
 use crate::heap::pending::Pending;
 use crate::heap::pool::{Lane, Pools};
@@ -54,6 +55,7 @@ use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::Whole;
 use crate::heap::tight::Tight;
+use crate::heap::tray::Trays;
 use crate::policy::Policy;
 use crate::record::{Herald, Place, Record};
 use crate::types::{Addr, PoolKind, Span, StreamId};
@@ -89,7 +91,8 @@ pub struct Heap {
     privates: Privates,
     pending: Pending,
     herald: Herald,
-    lift: Lift,
+    hints: Hints,
+    trays: Trays,
     drawn: Drawn,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
@@ -108,6 +111,8 @@ pub struct Heap {
     /// Whether requests are rounded plainly, nothing was unusual yet and blocks have no numbers: what the usual
     /// path through the heap may take for granted.
     plain: bool,
+    /// Whether requests may take the usual path: it was asked, and nothing but the usual path was taken since.
+    is_usual: bool,
     /// Whether the policy is tight; then all sizes share the lanes of the large pools.
     is_tight: bool,
     tight: Box<Tight>,
@@ -129,7 +134,8 @@ impl Heap {
             privates: Privates::default(),
             pending: Pending::default(),
             herald: Herald::default(),
-            lift: Lift::NONE,
+            hints: Hints::new(),
+            trays: Trays::default(),
             drawn,
             reserved_bytes: 0,
             asked_bytes: 0,
@@ -138,6 +144,7 @@ impl Heap {
             was_unusual: false,
             rest_min_bytes: [[0; 2]; 2],
             plain: true,
+            is_usual: false,
             is_tight,
             tight: Box::default(),
             reserves: Box::default(),
@@ -194,6 +201,7 @@ impl Heap {
 
     /// Works out what follows from settings, policy and cap.
     fn derive(&mut self) {
+        self.settle();
         self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
@@ -277,11 +285,13 @@ impl Heap {
     pub(crate) fn forget_idle_streams(&mut self) {
         self.settle();
         self.pools.remove_lanes(&self.named_lanes(), |_| true);
+        self.tight.forget_ways(|lane| self.pools.has_lane(lane));
     }
 
     /// The same, of streams that are gone alone.
     pub(super) fn forget_gone_streams(&mut self) {
         self.pools.remove_lanes(&self.named_lanes(), Lane::is_gone);
+        self.tight.forget_ways(|lane| self.pools.has_lane(lane));
     }
 
     /// The lanes that have a segment, or a block in one.
@@ -348,15 +358,21 @@ impl Heap {
 
     /// The live block at an address, if it can be put back on the usual path.
     #[inline(always)]
-    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
+    #[allow(clippy::inline_always)]
     pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        // One branch for all of it, which is hardly ever taken.
-        let is_it = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            let is_live = (block.state == State::Live) & (block.addr == addr);
-            is_live & self.plain & !block.used_elsewhere
-        };
+        if let Some(id) = self.hints.get(addr)
+            && self.is_plainly_live(id, addr)
+        {
+            return Some(id);
+        }
+        self.search_live_plainly(addr)
+    }
+
+    /// The same where the hint is none.
+    #[inline(never)]
+    fn search_live_plainly(&self, addr: Addr) -> Option<BlockId> {
         let segment = self.segments.near(addr);
+        let is_it = |id: &BlockId| self.is_plainly_live(*id, addr);
         let found = self.segments.block_in(segment, addr).filter(is_it);
         if self.is_tight && found.is_none() {
             return self.segments.fine_in(segment, addr).filter(is_it);
@@ -364,11 +380,21 @@ impl Heap {
         found
     }
 
+    /// Whether the block is live, starts at the address, and can be put back on the usual path.
+    #[inline(always)]
+    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
+    fn is_plainly_live(&self, id: BlockId, addr: Addr) -> bool {
+        // One branch for all of it, which is hardly ever taken.
+        let block = &self.blocks[id];
+        let is_live = (block.state == State::Live) & (block.addr == addr);
+        is_live & self.plain & !block.used_elsewhere
+    }
+
     /// Puts back a block on the usual path. If somebody listens, he is not told of it here.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn put_untold(&mut self, id: BlockId) {
-        if !self.lift(id) {
+        if !self.rest(id) {
             self.put_where::<true>(id);
         }
     }

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::heap::block::Blocks;
 use crate::heap::free_index::FreeIndex;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
+use crate::heap::tray::Tray;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// The default pools' lanes on the first stream, which are there from the start.
@@ -24,6 +25,8 @@ pub(crate) struct Lane {
     /// Free blocks, with memory behind them; none before the first comes, because most lanes of a program
     /// with many streams have none, and an index has bins for all sizes.
     free: Option<Box<FreeIndex>>,
+    /// Small blocks that were given back and not merged yet; none before the first comes.
+    pub(super) tray: Option<Box<Tray>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
     /// How often something became free in it.
@@ -163,6 +166,13 @@ impl Pools {
         lane
     }
 
+    /// The same, if it was looked up last.
+    #[inline]
+    pub(crate) fn recent_lane(&self, kind: PoolKind, stream: StreamId) -> Option<LaneId> {
+        let (recent, lane) = self.recent[kind as usize];
+        (recent == stream).then_some(lane)
+    }
+
     /// The lane of a pool on a stream, made on first use.
     #[inline(never)]
     pub(crate) fn lane_for(&mut self, pool_id: PoolIndex, stream: StreamId) -> LaneId {
@@ -170,10 +180,19 @@ impl Pools {
         match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
-                let (free, unmapped) = (None, BTreeMap::new());
+                let (free, tray, unmapped) = (None, None, BTreeMap::new());
                 let (kind, gone, frees, followed) = (pool.kind, false, 0, Vec::new());
-                let lane =
-                    Lane { pool: pool_id, kind, stream, gone, free, unmapped, frees, followed };
+                let lane = Lane {
+                    pool: pool_id,
+                    kind,
+                    stream,
+                    gone,
+                    free,
+                    tray,
+                    unmapped,
+                    frees,
+                    followed,
+                };
                 let id = if let Some(id) = self.spare_lanes.pop_first() {
                     self.lanes[id.0 as usize] = lane;
                     id
@@ -223,6 +242,7 @@ impl Pools {
         for at in 0..self.lanes.len() {
             let (id, lane) = (LaneId(at as u32), &mut self.lanes[at]);
             lane.free.take_if(|free| free.is_empty());
+            lane.tray = None;
             let stays = named.contains(&id) || FIRST_LANES.contains(&id);
             if lane.pool == PoolIndex::NONE || stays || !is_leaving(lane) {
                 continue;
@@ -254,7 +274,9 @@ impl Pools {
         let listed: usize = self.list.iter().map(|pool| pool.lanes.capacity()).sum();
         let (lane, entry) = (size_of::<Lane>(), size_of::<(StreamId, LaneId)>());
         let spare = self.spare_lanes.len() * size_of::<LaneId>();
-        free + self.lanes.capacity() * lane + listed * entry + spare
+        let trays =
+            self.lanes.iter().filter(|lane| lane.tray.is_some()).count() * size_of::<Tray>();
+        free + trays + self.lanes.capacity() * lane + listed * entry + spare
     }
 
     /// Whether the lane is there: its pool lists it under its stream, or among those whose streams are gone.

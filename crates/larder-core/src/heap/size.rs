@@ -46,6 +46,12 @@ fn round_to_division(size_bytes: u64, divisions: u64) -> u64 {
     if step == 0 { size_bytes.next_power_of_two() } else { size_bytes.next_multiple_of(step) }
 }
 
+/// Whether a request goes to a small pool where sizes are rounded plainly. One of no bytes does not.
+#[inline]
+pub fn is_small(requested_bytes: u64) -> bool {
+    requested_bytes.wrapping_sub(1) < SMALL_MAX_BYTES
+}
+
 /// The kind of pool for a rounded size.
 #[inline]
 pub fn kind(rounded_bytes: u64) -> PoolKind {

@@ -34,8 +34,8 @@ struct Taken {
 }
 
 impl Heap {
-    /// Hands out a free block on the usual path. None if there is no such block, or if something
-    /// is on that asks for more care: then `want` and `take` see to it.
+    /// Hands out a free block on the usual path, to a small request mostly one that rests. None if there is no such
+    /// block, or if something is on that asks for more care: then `want` and `take` see to it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
@@ -49,17 +49,57 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        // One branch for all of it, which is never taken.
-        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
-        if !self.plain | self.is_diverted() | !self.is_idle() | is_odd {
-            return None;
-        }
-        let want = self.want_plainly(requested_bytes, stream);
-        if self.is_lifting()
-            && let Some(addr) = self.take_lifted(want.lane, requested_bytes)
+        let rested = self.take_rested(requested_bytes, stream);
+        rested.or_else(|| self.take_unrested(requested_bytes, stream))
+    }
+
+    /// The same for a request for which no block rests.
+    #[inline(never)]
+    fn take_unrested(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.turn_to(stream)
+            && let Some(addr) = self.take_rested(requested_bytes, stream)
         {
             return Some(addr);
         }
+        let addr = self.search_plainly(requested_bytes, stream);
+        if addr.is_none() && self.yield_rested(requested_bytes, stream) {
+            return self.search_plainly(requested_bytes, stream);
+        }
+        addr
+    }
+
+    /// Hands out a free block on the usual path to a large request, for which none rests.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn take_large_plainly(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        if self.herald.is_listening() {
+            return None;
+        }
+        self.search_plainly(requested_bytes, stream)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn search_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
+        if is_odd || !self.is_usual && !self.become_usual() {
+            return None;
+        }
+        if self.is_tight {
+            return self.search_tightly(requested_bytes, stream);
+        }
+        let want = self.want_plainly(requested_bytes, stream);
+        self.take_fitting::<true, false>(&want)
+    }
+
+    // Apart, so that elsewhere a request stays in registers.
+    #[inline(never)]
+    fn search_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let want = self.want_plainly(requested_bytes, stream);
         self.take_where::<true>(&want)
     }
 
@@ -138,7 +178,7 @@ impl Heap {
             id
         } else {
             let id = noted(!spot.is_small).filter(is_it)?;
-            self.note_kind(!spot.is_small);
+            self.note_kind(want.lane, !spot.is_small);
             id
         };
         let (slots, spare) = self.blocks.parts();
@@ -325,10 +365,8 @@ impl Heap {
             let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
             self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
         }
-        if PLAIN {
-            self.note_last(id);
-        }
         self.segments.note_start(segment, addr, size_bytes, id);
+        self.hints.note(addr, id);
         let place = Place { kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
         self.record_where::<PLAIN>(id, Record::Alloc { place, requested_bytes, oversize });

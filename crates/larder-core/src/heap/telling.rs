@@ -118,8 +118,7 @@ impl Heap {
                     history.tell(&told, Some(owner));
                 }
             }
-            Record::WentRound { .. }
-            | Record::InactiveSplit { .. }
+            Record::InactiveSplit { .. }
             | Record::FewerPieces { .. }
             | Record::Shown
             | Record::Hidden

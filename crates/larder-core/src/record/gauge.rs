@@ -51,12 +51,18 @@ pub(super) struct Family {
 }
 
 impl Family {
+    /// Increases. What is left below the fence goes out, for `meet_fence` to look at: whoever changes several
+    /// families looks at all of them with one branch.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would take longer.
+    pub(super) fn raise(&mut self, kind: PoolKind, amount: u64) -> i64 {
+        self.change_by(kind, amount as i64, amount as i64)
+    }
+
+    /// Increases.
     pub(super) fn increase(&mut self, kind: PoolKind, amount: u64) {
-        let amount = amount as i64;
-        self.allocated[kind as usize] += amount;
-        self.rise(kind, amount);
+        self.raise(kind, amount);
+        self.meet_fence(kind);
     }
 
     #[inline]
@@ -64,26 +70,25 @@ impl Family {
         self.rooms[kind as usize] += amount as i64;
     }
 
-    /// Something of this amount came and went, or went and came, while nothing else did, and left the value
-    /// below its peak: only the sums grow.
-    pub(super) fn go_round(&mut self, kind: PoolKind, amount: u64) {
-        self.allocated[kind as usize] += amount as i64;
-    }
-
-    /// Increases or decreases. With no branch on which of the two it is: that is anybody's guess.
+    /// Increases or decreases, as `raise` does. With no branch on which of the two it is: that is anybody's guess.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn change(&mut self, kind: PoolKind, amount: i64) {
-        self.allocated[kind as usize] += amount.max(0);
-        self.rise(kind, amount);
+    pub(super) fn change(&mut self, kind: PoolKind, amount: i64) -> i64 {
+        self.change_by(kind, amount, amount.max(0))
     }
 
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn rise(&mut self, kind: PoolKind, amount: i64) {
+    fn change_by(&mut self, kind: PoolKind, amount: i64, allocated: i64) -> i64 {
+        self.allocated[kind as usize] += allocated;
         let room = &mut self.rooms[kind as usize];
         *room -= amount;
-        if *room < 0 {
+        *room
+    }
+
+    /// After an increase: if the kind is above its fence, that is seen to.
+    pub(super) fn meet_fence(&mut self, kind: PoolKind) {
+        if self.rooms[kind as usize] < 0 {
             self.pass_fence(kind);
         }
     }
@@ -194,21 +199,21 @@ pub(super) struct Twin {
 }
 
 impl Twin {
-    /// Something was handed out.
+    /// Something was handed out. What is left below the fence goes out, as from `Family::raise`.
     #[inline]
-    pub(super) fn increase(&mut self, kind: PoolKind, amount: u64) {
-        self.run.increase(kind, amount);
+    pub(super) fn raise(&mut self, kind: PoolKind, amount: u64) -> i64 {
+        self.run.raise(kind, amount)
+    }
+
+    /// The same, and all is seen to.
+    pub(super) fn meet_fence(&mut self, kind: PoolKind) {
+        self.run.meet_fence(kind);
     }
 
     /// Something live became free at once.
     #[inline]
     pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
         self.run.decrease(kind, amount);
-    }
-
-    /// Something live became free, and was handed out again at once.
-    pub(super) fn go_round(&mut self, kind: PoolKind, amount: u64) {
-        self.run.go_round(kind, amount);
     }
 
     /// Something live waits from now on.

@@ -66,17 +66,6 @@ pub enum Record {
         /// What the program had asked for.
         requested_bytes: u64,
     },
-    /// A block was given back and handed out again with nothing between, so many times.
-    WentRound {
-        /// The block.
-        place: Place,
-        /// What the program asked for, each time.
-        requested_bytes: u64,
-        /// What handing it out does to the pieces: how many more, and how many bytes more.
-        pieces: (i64, i64),
-        /// How many times.
-        rounds: u64,
-    },
     /// The free pieces of segments that are partly in use changed by so many and so much.
     InactiveSplit {
         /// The kind of pool.

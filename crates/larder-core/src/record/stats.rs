@@ -4,6 +4,7 @@ pub use crate::record::counter::{ByPool, Counter};
 
 use crate::record::Record;
 use crate::record::gauge::{Family, Gauge, Twin};
+use crate::types::PoolKind;
 
 /// All statistics, under the names that `torch.cuda.memory_stats()` gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,9 +108,13 @@ impl Counts {
     pub(super) fn record(&mut self, record: Record) {
         match record {
             Record::Alloc { place, requested_bytes, oversize } => {
-                self.blocks.increase(place.kind, 1);
-                self.bytes.increase(place.kind, place.size_bytes);
-                self.requested_bytes.increase(place.kind, requested_bytes);
+                let blocks = self.blocks.raise(place.kind, 1);
+                let bytes = self.bytes.raise(place.kind, place.size_bytes);
+                let requested_bytes = self.requested_bytes.raise(place.kind, requested_bytes);
+                // One branch for all of them.
+                if (blocks | bytes | requested_bytes) < 0 {
+                    self.meet_fences(place.kind);
+                }
                 if oversize {
                     self.oversize_allocations.increase(1);
                 }
@@ -123,8 +128,11 @@ impl Counts {
                 }
             }
             Record::InactiveSplit { kind, blocks, bytes } => {
-                self.inactive_split.change(kind, blocks);
-                self.inactive_split_bytes.change(kind, bytes);
+                let blocks = self.inactive_split.change(kind, blocks);
+                let bytes = self.inactive_split_bytes.change(kind, bytes);
+                if (blocks | bytes) < 0 {
+                    self.meet_fences(kind);
+                }
             }
             Record::FewerPieces { kind, blocks, bytes } => {
                 self.inactive_split.decrease(kind, blocks);
@@ -132,6 +140,17 @@ impl Counts {
             }
             _ => self.record_rare(record),
         }
+    }
+
+    /// Some statistic that is changed often is above its fence.
+    #[cold]
+    #[inline(never)]
+    fn meet_fences(&mut self, kind: PoolKind) {
+        self.blocks.meet_fence(kind);
+        self.bytes.meet_fence(kind);
+        self.requested_bytes.meet_fence(kind);
+        self.inactive_split.meet_fence(kind);
+        self.inactive_split_bytes.meet_fence(kind);
     }
 
     /// The facts that come with a device call, a wait or a failure. Apart, so that the frequent ones stay
@@ -150,13 +169,6 @@ impl Counts {
                 self.blocks.end_wait(place.kind, 1);
                 self.bytes.end_wait(place.kind, place.size_bytes);
                 self.requested_bytes.decrease(place.kind, requested_bytes);
-            }
-            Record::WentRound { place, requested_bytes, pieces, rounds } => {
-                self.blocks.go_round(place.kind, rounds);
-                self.bytes.go_round(place.kind, rounds * place.size_bytes);
-                self.requested_bytes.go_round(place.kind, rounds * requested_bytes);
-                self.inactive_split.go_round(place.kind, rounds * pieces.0.unsigned_abs());
-                self.inactive_split_bytes.go_round(place.kind, rounds * pieces.1.unsigned_abs());
             }
             Record::SegmentAlloc { place, oversize } => {
                 self.segment.increase(place.kind, 1);

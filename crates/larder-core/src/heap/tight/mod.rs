@@ -21,7 +21,7 @@ pub(crate) mod views;
 use std::collections::HashMap;
 
 use crate::config::Config;
-use crate::heap::ids::{BlockId, PageAt, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::types::MIB;
 use trail::{Ask, Trail};
 
@@ -44,17 +44,24 @@ pub(crate) const SHOWN_MAX: u64 = 16;
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tight {
-    trail: Trail,
+    /// For each lane, the way of its requests: threads that work on streams of their own come in any order.
+    ways: Vec<Way>,
     /// For each tenant, the home blocks that are lent to it, in the order in which they lie under it.
     tenants: HashMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    /// The request that missed on the usual path last, if nothing was asked for since.
-    missed: Option<Miss>,
     /// The most that was in use, as far as it was looked at.
     high_bytes: u64,
+}
+
+/// What is known of the requests in one lane.
+#[derive(Clone, Debug, Default)]
+struct Way {
+    trail: Trail,
+    /// The request that missed on the usual path last, if nothing was asked for since.
+    missed: Option<Miss>,
 }
 
 /// A request that missed on the usual path.
@@ -66,6 +73,31 @@ struct Miss {
 }
 
 impl Tight {
+    /// The way of a lane's requests.
+    #[inline]
+    fn way(&mut self, lane: LaneId) -> &mut Way {
+        let at = lane.0 as usize;
+        if at >= self.ways.len() {
+            self.make_way(at);
+        }
+        &mut self.ways[at]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make_way(&mut self, at: usize) {
+        self.ways.resize_with(at + 1, Way::default);
+    }
+
+    /// Forgets the ways of lanes that are not there any more: their names may be used again.
+    pub(super) fn forget_ways(&mut self, is_there: impl Fn(LaneId) -> bool) {
+        for (at, way) in self.ways.iter_mut().enumerate() {
+            if !is_there(LaneId(at as u32)) {
+                *way = Way::default();
+            }
+        }
+    }
+
     /// A view serves a request: it is the last of those that go when there are too many.
     fn note_use(&mut self, view: SegmentId) {
         if let Some(at) = self.views.iter().position(|&other| other == view) {

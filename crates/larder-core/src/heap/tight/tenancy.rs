@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::heap::block::{Block, State};
-use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::segment::Segment;
 use crate::heap::tight::Miss;
 use crate::heap::tight::ground::{Ground, Home};
@@ -26,7 +26,7 @@ impl Want {
     /// The request as the trail knows it.
     #[inline]
     pub(super) fn ask(&self) -> Ask {
-        Ask::new(self.size_bytes, self.lane)
+        Ask::new(self.size_bytes)
     }
 }
 
@@ -36,16 +36,17 @@ impl Heap {
     pub(in crate::heap) fn follow_trail<const PLAIN: bool>(&mut self, want: &Want) -> Followed {
         let ask = want.ask();
         // A request that missed on the usual path comes once more, and is one step all the same.
-        let again = if PLAIN { None } else { self.tight.missed.take() };
+        let way = self.tight.way(want.lane);
+        let again = if PLAIN { None } else { way.missed.take() };
         let again = again.filter(|miss| miss.ask == ask);
         if again.is_some_and(|miss| miss.is_elsewhere) {
             return Followed::Elsewhere;
         }
-        let told =
-            if again.is_some() { self.tight.trail.told(ask) } else { self.tight.trail.walk(ask) };
+        let told = if again.is_some() { way.trail.told(ask) } else { way.trail.walk(ask) };
         let Some(spot) = told else { return Followed::Lost };
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),
+            None if PLAIN && self.has_rested() => self.take_rested_place(want, spot),
             None => self.take_told_place::<PLAIN>(want, spot),
         }
     }
@@ -53,7 +54,17 @@ impl Heap {
     /// A request finds nothing on the usual path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.tight.missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
+        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
+    }
+
+    /// The request goes where it was put the last time, though something may rest there.
+    #[inline(never)]
+    fn take_rested_place(&mut self, want: &Want, spot: Spot) -> Followed {
+        self.merge_rested();
+        match self.take_spot::<true>(want, spot) {
+            Some(addr) => Followed::Taken(addr),
+            None => self.take_told_place::<true>(want, spot),
+        }
     }
 
     /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
@@ -68,7 +79,7 @@ impl Heap {
             return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
         }
         if PLAIN {
-            self.tight.missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
+            self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
         }
         Followed::Elsewhere
     }
@@ -76,8 +87,8 @@ impl Heap {
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.
     #[cold]
     #[inline(never)]
-    pub(in crate::heap) fn note_kind(&mut self, is_small: bool) {
-        self.tight.trail.note_kind(is_small);
+    pub(in crate::heap) fn note_kind(&mut self, lane: LaneId, is_small: bool) {
+        self.tight.way(lane).trail.note_kind(is_small);
     }
 
     /// Notes where the last request was put: at an address, cut out of the free block that began there.
@@ -92,13 +103,13 @@ impl Heap {
     fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
         let begin = self.segments[segment].span.addr.0;
         let spot = Spot::new(segment, addr.0 - begin, from.0 - begin);
-        self.tight.trail.note(want.ask(), spot);
+        self.tight.way(want.lane).trail.note(want.ask(), spot);
     }
 
     /// Where a request was told to go, if that is free.
     pub(crate) fn plan_told(&mut self, want: &Want) -> Option<Ground> {
-        let spot = self.tight.trail.told(want.ask())?;
         let want = &Want { lane: self.lane_of(want), ..*want };
+        let spot = self.tight.way(want.lane).trail.told(want.ask())?;
         self.ground_told(want, spot)
     }
 

@@ -1,4 +1,4 @@
-//! The trail: what was asked for, in order, and where it was put. A program that repeats itself walks its
+//! The trail: what was asked for in a lane, in order, and where it was put. A program that repeats itself walks its
 //! own trail, and gets each block where it lay the last time: then it finds every view that it needs made
 //! already, and asks nothing of the device.
 //!
@@ -8,7 +8,7 @@
 //! block got its old place, the round is closed: from then on the program goes round in it, and leaves no
 //! steps. That costs one comparison a request.
 
-use crate::heap::ids::{LaneId, SegmentId};
+use crate::heap::ids::SegmentId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
 
 /// How many requests in a row have to be the same for the guide to be set down.
@@ -24,22 +24,19 @@ const MIX_WINDOW: u64 = MIX.wrapping_pow(WINDOW as u32);
 /// Names no step.
 const NOWHERE: u32 = u32::MAX;
 
-/// What is asked for: how much, in units of a block, and in which lane.
+/// What is asked for, in units of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ask {
-    size: u32,
-    lane: LaneId,
-}
+pub(crate) struct Ask(u32);
 
 impl Ask {
     #[inline]
-    pub(crate) fn new(size_bytes: u64, lane: LaneId) -> Ask {
-        Ask { size: units(size_bytes), lane }
+    pub(crate) fn new(size_bytes: u64) -> Ask {
+        Ask(units(size_bytes))
     }
 
     #[inline]
     fn mixed(self) -> u64 {
-        (u64::from(self.size) | u64::from(self.lane.0) << 32).wrapping_mul(MIX)
+        u64::from(self.0).wrapping_mul(MIX)
     }
 }
 
@@ -277,7 +274,7 @@ mod tests {
     fn walk(trail: &mut Trail, sizes: &[u64], at: &mut u64) -> usize {
         let mut known = 0;
         for &size_bytes in sizes {
-            let ask = Ask::new(size_bytes, LaneId(0));
+            let ask = Ask::new(size_bytes);
             let spot = trail.walk(ask);
             known += usize::from(spot.is_some());
             *at += 512;

@@ -1,0 +1,381 @@
+//! The tray: small blocks that were given back and not merged yet.
+//!
+//! Programs give back small blocks and ask for the same sizes again within moments. To merge such a block with its
+//! neighbours and to cut it off once more is most of the work, so it *rests* on its lane's tray instead, as large
+//! as it is, and the next request of that size gets it. What rests is in no index, and serves no other size.
+//!
+//! The tray is open only on the usual path: before anything else looks at the heap all that rests is put down, that
+//! is, merged and put into the index, as it would have been when it was given back. So does a request for which the
+//! index has no block, before memory is asked for. What it costs are a few MiB: blocks that were not merged in time
+//! make for other places, and so for a small segment more now and then.
+
+use crate::heap::block::{Block, State};
+use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
+use crate::heap::{Heap, size};
+use crate::record::{Place, Record};
+use crate::types::{Addr, StreamId};
+
+/// There is a size for each number of units that a small block may have.
+const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
+const SIZES_PER_WORD: usize = u64::BITS as usize;
+const WORDS: usize = SIZES / SIZES_PER_WORD;
+/// After so many blocks were given back all that rests is put down, so that it never takes long, and sizes that
+/// nobody asks for any more do not keep their neighbours apart.
+const RESTED_MAX: u32 = 4096;
+
+/// The small blocks of one lane that rest.
+#[derive(Clone, Debug)]
+pub(super) struct Tray {
+    /// How many blocks may still come before all are put down. None while the lane is not known to have any.
+    room: u32,
+    /// For each size the block that came last; it names the one before it by `shelf_next`.
+    firsts: [Option<BlockId>; SIZES],
+    /// Which sizes may have blocks.
+    words: [u64; WORDS],
+}
+
+/// What the trays of all lanes have in common.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Trays {
+    /// Requests and blocks of at most so many bytes go by the tray: none while it is closed.
+    open_bytes: u64,
+    /// The lanes that may have blocks that rest.
+    busy: Vec<LaneId>,
+}
+
+impl Tray {
+    #[cold]
+    fn new() -> Box<Tray> {
+        Box::new(Tray { room: 0, firsts: [None; SIZES], words: [0; WORDS] })
+    }
+
+    /// Takes all blocks of the largest size off the tray that is in a word: the size, and the block that came last.
+    fn take_size(&mut self, word: usize) -> Option<(usize, Option<BlockId>)> {
+        let bit = self.words[word].checked_ilog2()?;
+        self.words[word] ^= 1 << bit;
+        let size = word * SIZES_PER_WORD + bit as usize;
+        Some((size, self.firsts[size].take()))
+    }
+
+    /// Puts back what was not needed.
+    fn put_back(&mut self, size: usize, first: Option<BlockId>) {
+        self.firsts[size] = first;
+        self.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
+    }
+}
+
+impl Heap {
+    /// Opens the usual path, and with it the tray where the policy has one, unless something asks for more care.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn become_usual(&mut self) -> bool {
+        self.is_usual = self.plain && !self.is_diverted() && self.is_idle();
+        let has_tray = self.is_usual && self.policy.merges_late;
+        self.trays.open_bytes = if has_tray { SMALL_MAX_BYTES } else { 0 };
+        self.is_usual
+    }
+
+    /// Hands out a block that rests, if there is one of the size that a request gets.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn take_rested(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        // Of no bytes the last one is behind all sizes.
+        let last = requested_bytes.wrapping_sub(1);
+        if last >= self.trays.open_bytes {
+            return None;
+        }
+        let kind = self.kind(BLOCK_UNIT_BYTES);
+        let lane = self.pools.recent_lane(kind, stream)?;
+        let tray = self.pools.lane_mut(lane).tray.as_deref_mut()?;
+        let first = &mut tray.firsts[(last / BLOCK_UNIT_BYTES) as usize % SIZES];
+        let id = (*first)?;
+        let block = &mut self.blocks[id];
+        *first = block.shelf_next;
+        tray.room += 1;
+        block.state = State::Live;
+        block.requested_bytes = requested_bytes;
+        let (addr, size_bytes) = (block.addr, block.size_bytes);
+        self.hints.note(addr, id);
+        let place = Place { kind, stream, addr, size_bytes };
+        self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
+        Some(addr)
+    }
+
+    /// Turns to the tray of a stream, while the tray is open. Says whether it was another one's until now.
+    #[inline]
+    pub(super) fn turn_to(&mut self, stream: StreamId) -> bool {
+        let kind = self.kind(BLOCK_UNIT_BYTES);
+        let turns = self.trays.open_bytes > 0 && self.pools.recent_lane(kind, stream).is_none();
+        if turns {
+            self.pools.default_lane(kind, stream);
+        }
+        turns
+    }
+
+    /// Lets a block rest that is given back on the usual path, if it is small and the tray is open.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn rest(&mut self, id: BlockId) -> bool {
+        let block = &mut self.blocks[id];
+        if block.size_bytes > self.trays.open_bytes {
+            return false;
+        }
+        let &mut Block { addr, size_bytes, requested_bytes, kind, lane: lane_id, .. } = block;
+        let lane = self.pools.lane_mut(lane_id);
+        let Some(tray) = lane.tray.as_deref_mut().filter(|tray| tray.room > 0) else {
+            return self.rest_with_care(id);
+        };
+        tray.room -= 1;
+        let size = (size_bytes / BLOCK_UNIT_BYTES - 1) as usize % SIZES;
+        block.state = State::Resting;
+        block.shelf_next = tray.firsts[size].replace(id);
+        tray.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
+        let place = Place { kind, stream: lane.stream, addr, size_bytes };
+        self.herald.record(Record::Free { place, requested_bytes, oversize: false });
+        true
+    }
+
+    /// The same for the first block on its lane's tray, and for one that finds no room there.
+    #[cold]
+    #[inline(never)]
+    fn rest_with_care(&mut self, id: BlockId) -> bool {
+        let lane = self.blocks[id].lane;
+        if self.trays.busy.contains(&lane) {
+            self.settle();
+            return false;
+        }
+        self.trays.busy.push(lane);
+        self.pools.lane_mut(lane).tray.get_or_insert_with(Tray::new).room = RESTED_MAX;
+        self.rest(id)
+    }
+
+    /// No free block will do for a small request on the usual path: so much of what rests is put down that one does.
+    /// Says whether one does now.
+    #[inline(never)]
+    pub(super) fn yield_rested(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
+        let lane = self.pools.recent_lane(self.kind(BLOCK_UNIT_BYTES), stream);
+        let lane = lane.filter(|_| self.trays.open_bytes > 0);
+        lane.is_some_and(|lane| self.put_down(lane, size::round_plainly(requested_bytes)))
+    }
+
+    /// Puts down all that rests, and closes the tray. Called before anything but the usual path.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.is_usual = false;
+        self.trays.open_bytes = 0;
+        if self.has_rested() {
+            self.merge_rested();
+        }
+    }
+
+    /// Whether anything may rest.
+    #[inline]
+    pub(super) fn has_rested(&self) -> bool {
+        !self.trays.busy.is_empty()
+    }
+
+    /// Puts down all that rests; the tray stays open.
+    #[inline(never)]
+    pub(super) fn merge_rested(&mut self) {
+        while let Some(lane) = self.trays.busy.pop() {
+            self.put_down(lane, u64::MAX);
+            if let Some(tray) = &mut self.pools.lane_mut(lane).tray {
+                tray.room = 0;
+            }
+        }
+    }
+
+    /// Puts down blocks that rest in a lane, the largest first, until one has become part of a free block of so many
+    /// bytes. Says whether one has.
+    pub(super) fn put_down(&mut self, lane: LaneId, wanted_bytes: u64) -> bool {
+        for word in (0..WORDS).rev() {
+            while let Some(tray) = self.pools.lane_mut(lane).tray.as_deref_mut()
+                && let Some((size, mut first)) = tray.take_size(word)
+            {
+                let mut count = 0;
+                let mut has_one = false;
+                while let Some(id) = first.filter(|_| !has_one) {
+                    first = self.blocks[id].shelf_next;
+                    let whole = self.merge_and_shelve::<true>(id);
+                    self.count_pieces(&whole);
+                    has_one = whole.size_bytes >= wanted_bytes;
+                    count += 1;
+                }
+                if let Some(tray) = self.pools.lane_mut(lane).tray.as_deref_mut() {
+                    tray.room += count;
+                    if has_one {
+                        tray.put_back(size, first);
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::policy::Policy;
+    use crate::types::{MIB, Span};
+
+    const STREAM: StreamId = StreamId(1);
+
+    /// A heap with so many small segments for each of two streams, all of it free.
+    fn heap(segments: u64) -> Heap {
+        let mut heap = Heap::new(Config::default(), Policy::larder(), 1 << 40);
+        for segment in 1..=2 * segments {
+            let want = heap.want(MIB, StreamId(1 + segment % 2));
+            let span_bytes = heap.segment_bytes(&want);
+            let addr = heap.take_segment(&want, Span::new(Addr(segment << 30), span_bytes));
+            heap.put(heap.live(addr).unwrap());
+        }
+        heap
+    }
+
+    fn resting(heap: &Heap) -> usize {
+        let segments = heap.segments.iter();
+        let blocks = segments.flat_map(|(id, _)| heap.chain(id));
+        blocks.filter(|&id| heap.blocks[id].state == State::Resting).count()
+    }
+
+    #[test]
+    fn the_next_request_of_its_size_gets_what_rests() {
+        let mut heap = heap(1);
+        let [first, second] = [(); 2].map(|()| heap.take_plainly(700, STREAM).unwrap());
+        assert!(heap.put_plainly(first) && heap.put_plainly(second));
+        assert_eq!(resting(&heap), 2);
+        assert!(!heap.put_plainly(first), "what rests is not live");
+        let other = heap.take_plainly(1025, STREAM).unwrap();
+        assert!(other > second, "of another size, though what rests would hold it");
+        assert_eq!(heap.take_plainly(1024, STREAM), Some(second), "the last that came");
+        assert_eq!(heap.take_plainly(513, STREAM), Some(first));
+        assert_eq!(heap.herald().stats().requested_bytes.all.current, 1025 + 1024 + 513);
+    }
+
+    #[test]
+    fn what_rests_is_merged_before_anybody_looks() {
+        let mut heap = heap(1);
+        let blocks = [(); 8].map(|()| heap.take_plainly(4096, STREAM).unwrap());
+        assert!(blocks.iter().all(|&addr| heap.put_plainly(addr)));
+        assert_eq!(heap.check(), Err("BlockId(2) rests, and was not put down".to_owned()));
+        heap.settle();
+        assert_eq!((heap.check(), resting(&heap), heap.free_block_count()), (Ok(()), 0, 2));
+        assert_eq!(heap.herald().stats().inactive_split.all.current, 0);
+    }
+
+    #[test]
+    fn each_stream_has_its_own() {
+        let mut heap = heap(1);
+        let mut round = || {
+            let streams = [StreamId(1), StreamId(2), StreamId(1)];
+            let taken = streams.map(|stream| heap.take_plainly(512, stream).unwrap());
+            assert!(taken.iter().all(|&addr| heap.put_plainly(addr)));
+            (taken, resting(&heap))
+        };
+        let (first, rested) = round();
+        let (second, still) = round();
+        assert_eq!((rested, still), (3, 3));
+        assert_eq!([second[1], second[2], second[0]], [first[1], first[0], first[2]]);
+    }
+
+    #[test]
+    fn it_is_closed_until_the_next_usual_request() {
+        let mut heap = heap(1);
+        let [first, second] = [(); 2].map(|()| heap.take_plainly(512, STREAM).unwrap());
+        heap.settle();
+        assert!(heap.put_plainly(first));
+        assert_eq!((resting(&heap), heap.check()), (0, Ok(())));
+        assert_eq!(heap.take_plainly(512, STREAM), Some(first));
+        assert!(heap.put_plainly(second));
+        assert_eq!(resting(&heap), 1);
+    }
+
+    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as will do.
+    #[test]
+    fn a_request_that_nothing_free_will_do_for_gets_the_room_of_the_largest() {
+        let mut heap = heap(1);
+        let small: Vec<_> = (0..16).map(|_| heap.take_plainly(512, STREAM).unwrap()).collect();
+        let large: Vec<_> = (0..3).map(|_| heap.take_plainly(MIB / 2, STREAM).unwrap()).collect();
+        let rest_bytes = MIB / 2 - 16 * 512;
+        let rest = heap.take_plainly(rest_bytes, STREAM).unwrap();
+        for addr in small.into_iter().chain(large).chain([rest]) {
+            assert!(heap.put_plainly(addr));
+        }
+        assert_eq!(resting(&heap), 20);
+        assert!(heap.take_plainly(MIB, STREAM).is_some());
+        assert_eq!(resting(&heap), 18);
+        assert_eq!(heap.take_plainly(MIB, STREAM), None, "it takes the small ones, too");
+        assert_eq!(resting(&heap), 0);
+        heap.settle();
+        assert_eq!(heap.check(), Ok(()));
+    }
+
+    #[test]
+    fn there_is_room_for_so_many_and_then_all_are_put_down() {
+        let mut heap = heap(2);
+        let blocks: Vec<_> =
+            (0..=RESTED_MAX).map(|_| heap.take_plainly(512, STREAM).unwrap()).collect();
+        let (last, others) = blocks.split_last().unwrap();
+        assert!(others.iter().all(|&addr| heap.put_plainly(addr)));
+        assert_eq!(resting(&heap), RESTED_MAX as usize);
+        assert!(heap.put_plainly(*last));
+        assert_eq!((resting(&heap), heap.check()), (0, Ok(())));
+    }
+
+    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much, is the same, no
+    /// block is handed out twice, and put down both are the same memory in the same order.
+    #[test]
+    fn it_changes_nothing_but_which_block_a_request_gets() {
+        let mut heaps = [heap(40), heap(40)];
+        let mut live: Vec<[Addr; 2]> = Vec::new();
+        let (mut random, mut from_tray) = (7_u64, 0);
+        for step in 0..40_000_u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
+            let choice = random >> 33;
+            if live.len() < 200 && choice % 2 == 0 || live.is_empty() {
+                let sizes = [1, 512, 700, 4096, 4000, 70_000, MIB / 3, MIB];
+                let size_bytes = sizes[(choice >> 8) as usize % sizes.len()];
+                let stream = StreamId(1 + (choice >> 16 & 1));
+                let before = resting(&heaps[0]);
+                let taken = heaps.each_mut().map(|heap| heap.take_plainly(size_bytes, stream));
+                from_tray += u64::from(resting(&heaps[0]) + 1 == before);
+                if let [Some(one), Some(other)] = taken {
+                    live.push([one, other]);
+                } else {
+                    assert_eq!(taken, [None; 2], "step {step}: neither has room");
+                }
+            } else {
+                let [one, other] = live.swap_remove((choice >> 8) as usize % live.len());
+                let [resting, settling] = &mut heaps;
+                assert!(resting.put_plainly(one) && settling.put_plainly(other), "step {step}");
+            }
+            heaps[1].settle();
+            if (choice >> 20).is_multiple_of(64) {
+                let mut settled = heaps[0].clone();
+                settled.settle();
+                assert_eq!((settled.check(), heaps[1].check()), (Ok(()), Ok(())), "step {step}");
+                let [one, other] = [&settled, &heaps[1]].map(|heap| heap.herald().stats());
+                assert_eq!(one.allocated_bytes, other.allocated_bytes, "step {step}");
+                assert_eq!(one.requested_bytes, other.requested_bytes, "step {step}");
+                assert_eq!(one.active, other.active, "step {step}");
+                let live_now = live.iter().filter(|[addr, _]| settled.live(*addr).is_some());
+                assert_eq!(live_now.count(), live.len(), "step {step}");
+            }
+        }
+        for [one, other] in live {
+            assert!(heaps[0].put_plainly(one) && heaps[1].put_plainly(other));
+        }
+        heaps.iter_mut().for_each(Heap::settle);
+        // What was asked for last, which a free block remembers, is another matter.
+        let [one, other] = heaps.each_ref().map(|heap| {
+            let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
+            blocks.map(|block| (block.span, block.state)).collect::<Vec<_>>()
+        });
+        assert!(one == other, "merged, both are the same memory");
+        assert!(from_tray > 5000, "{from_tray}");
+    }
+}
