@@ -159,6 +159,7 @@ impl Allocator {
         }
     }
 
+    /// A large request, or any while somebody remembers what happens.
     #[inline(never)]
     fn malloc_large(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         // Whoever remembers what happens has to be asked for the time, which is no short work.

@@ -20,8 +20,8 @@ use crate::types::{Addr, StreamId};
 const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
 const SIZES_PER_WORD: usize = u64::BITS as usize;
 const WORDS: usize = SIZES / SIZES_PER_WORD;
-/// After so many blocks were given back all that rests is put down, so that it never takes long, and sizes that
-/// nobody asks for any more do not keep their neighbours apart.
+/// Where so many rest in a lane, the next one has all of them put down: so that never takes long, and sizes that nobody
+/// asks for any more do not keep their neighbours apart.
 const RESTED_MAX: u32 = 4096;
 
 /// The small blocks of one lane that rest.
@@ -164,20 +164,13 @@ impl Heap {
     pub(crate) fn settle(&mut self) {
         self.is_usual = false;
         self.trays.open_bytes = 0;
-        if self.has_rested() {
+        if !self.trays.busy.is_empty() {
             self.merge_rested();
         }
     }
 
-    /// Whether anything may rest.
-    #[inline]
-    pub(super) fn has_rested(&self) -> bool {
-        !self.trays.busy.is_empty()
-    }
-
-    /// Puts down all that rests; the tray stays open.
     #[inline(never)]
-    pub(super) fn merge_rested(&mut self) {
+    fn merge_rested(&mut self) {
         while let Some(lane) = self.trays.busy.pop() {
             self.put_down(lane, u64::MAX);
             if let Some(tray) = &mut self.pools.lane_mut(lane).tray {

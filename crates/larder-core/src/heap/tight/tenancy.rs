@@ -46,7 +46,6 @@ impl Heap {
         let Some(spot) = told else { return Followed::Lost };
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),
-            None if PLAIN && self.has_rested() => self.take_rested_place(want, spot),
             None => self.take_told_place::<PLAIN>(want, spot),
         }
     }
@@ -55,16 +54,6 @@ impl Heap {
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
         self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
-    }
-
-    /// The request goes where it was put the last time, though something may rest there.
-    #[inline(never)]
-    fn take_rested_place(&mut self, want: &Want, spot: Spot) -> Followed {
-        self.merge_rested();
-        match self.take_spot::<true>(want, spot) {
-            Some(addr) => Followed::Taken(addr),
-            None => self.take_told_place::<true>(want, spot),
-        }
     }
 
     /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
