@@ -163,7 +163,7 @@ fn a_live_block_keeps_its_neighbours_apart() {
 #[test]
 fn a_small_block_is_split_to_the_last_512_bytes() {
     BenchTop::under_each_policy(GIB, "", |top| {
-        let [first, _guard] = [(); 2].map(|()| top.malloc(2048));
+        let [first, ..] = [2048, MIB, MIB - 2048].map(|bytes| top.malloc(bytes));
         top.free(first);
         assert_eq!(top.malloc(1536), first);
         assert_eq!(top.segments()[0][..2], [Live(1536), Free(512)]);

@@ -63,6 +63,9 @@ fn check_exercise(group: u64, total: &Report) {
     let sourced = [total.sources, total.source_segments];
     assert!(sourced.into_iter().all(|count| count > scripts / 2), "{total:?}");
     assert!(total.reclaimed_in_captures > scripts / 8, "{total:?}");
+    if group & (LARDER | FAULTS) == LARDER {
+        assert!(total.rested > 4 * scripts, "{total:?}");
+    }
     if group & EXPANDABLE != 0 {
         assert!(total.maps > 10 * scripts && total.unmaps > 10 * scripts, "{total:?}");
     }

@@ -82,7 +82,7 @@ impl Allocator {
     /// whose stream is captured is part of the capture, whatever streams the block is used on. It is
     /// called under the allocator's lock and must not call the allocator.
     pub fn on_current_stream(&self, current: impl Fn() -> Option<StreamId> + Send + 'static) {
-        let before = self.lock().current_stream.replace(Box::new(current));
+        let before = self.lock_as_is().current_stream.replace(Box::new(current));
         drop(before);
     }
 }

@@ -49,7 +49,7 @@ impl Allocator {
 
     /// Whether exactly these blocks of a private pool are live.
     pub fn pool_has_live(&self, pool: PoolId, expected: &[Addr]) -> Result<bool, Error> {
-        let live = self.lock().heap.live_in(pool).map_err(Error::pool(pool))?;
+        let live = self.look().heap.live_in(pool).map_err(Error::pool(pool))?;
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         expected.dedup();

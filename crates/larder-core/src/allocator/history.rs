@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_lock::TurnGuard;
 
-use crate::allocator::{Allocator, Shelf, lost};
+use crate::allocator::{Allocator, Shelf};
 use crate::config::Config;
 use crate::device::Device;
 use crate::error::Error;
@@ -253,14 +253,14 @@ impl Allocator {
     /// entries.
     #[inline(never)]
     pub(super) fn take_told(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
+        let mut shelf = self.lock_as_is();
         shelf.begin_simply(&*self.device).then(|| shelf.heap.take_told(size_bytes, stream))?
     }
 
     /// Puts back a block on the usual path while a history is on that asks for no more than entries.
     #[inline(never)]
     pub(super) fn put_told(&self, addr: Addr) -> bool {
-        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
+        let mut shelf = self.lock_as_is();
         shelf.begin_simply(&*self.device) && shelf.heap.put_told(addr)
     }
 
@@ -268,11 +268,18 @@ impl Allocator {
     /// before, if contexts of this level are.
     #[inline]
     pub(super) fn enter(&self, level: Level) -> TurnGuard<'_, Shelf> {
+        let mut shelf = self.enter_as_is(level);
+        shelf.heap.settle();
+        shelf
+    }
+
+    /// The same for a call that does not change the heap, or not yet.
+    pub(super) fn enter_as_is(&self, level: Level) -> TurnGuard<'_, Shelf> {
         if !self.watch.is_on() {
-            return self.lock();
+            return self.lock_as_is();
         }
         let context = self.watch.gather(level);
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
         shelf.begin(&*self.device, context);
         shelf
     }
@@ -304,7 +311,7 @@ impl Allocator {
     /// that nobody names any more.
     fn change_history<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
         let device = self.device_index();
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
         let (result, level, keeps_contexts, dropped) =
             shelf.heap.herald_mut().change_history(device, |history| {
                 let result = change(history);
@@ -331,7 +338,7 @@ impl Allocator {
             std::mem::replace(&mut *hook, context_hook)
         };
         drop(old_hook);
-        let old_clock = std::mem::replace(&mut self.lock().clock, clock);
+        let old_clock = std::mem::replace(&mut self.lock_as_is().clock, clock);
         drop(old_clock);
         self.change_history(|history| {
             history.set(Some(Wishes { level, max_entries, skip }), clear);
@@ -343,7 +350,7 @@ impl Allocator {
     /// contexts until they are freed. Where contexts stay with segments, these let go of them: they may
     /// outlive everything else that was remembered, and a later history would show them.
     pub fn stop_history(&self) {
-        let stays = self.lock().heap.policy().segment_context_stays;
+        let stays = self.look().heap.policy().segment_context_stays;
         self.change_history(|history| {
             history.resume(Scene::default());
             history.set(None, true);
@@ -357,7 +364,7 @@ impl Allocator {
 
     /// Whether what happens is remembered.
     pub fn is_recording(&self) -> bool {
-        self.lock().heap.herald().history().is_some_and(History::is_recording)
+        self.look().heap.herald().history().is_some_and(History::is_recording)
     }
 
     /// Registers a tracker that is told of every event from now on, for as long as the allocator
@@ -372,7 +379,7 @@ impl Allocator {
 
     /// A part of the program begins or ends; remembered beside the events while a history is on.
     pub fn annotate(&self, name: &str, stage: Stage) {
-        let mut shelf = self.enter(Level::All);
+        let mut shelf = self.enter_as_is(Level::All);
         if let Some(history) = shelf.heap.herald_mut().listener() {
             history.annotate(name, stage);
         }
@@ -384,7 +391,7 @@ impl Allocator {
     /// event that the next one shows.
     pub fn take_snapshot(&self, options: SnapshotOptions) -> DeviceSnapshot {
         let pool = options.pool.filter(|&pool| pool != PoolId::NONE);
-        let mut shelf = self.enter(Level::All);
+        let mut shelf = self.enter_as_is(Level::All);
         let history = shelf.heap.herald().history();
         let traces = history.filter(|_| options.traces);
         let trace = traces.map_or(Vec::new(), History::entries);
@@ -400,11 +407,11 @@ impl Allocator {
 
     /// The context in which a live block was allocated, if one was gathered.
     pub fn context_of(&self, addr: Addr) -> Option<Arc<dyn Context>> {
-        self.lock().heap.context_at(addr)
+        self.look().heap.context_at(addr)
     }
 
     /// How many different contexts are kept, for blocks and entries.
     pub fn context_count(&self) -> usize {
-        self.lock().heap.herald().history().map_or(0, History::context_count)
+        self.look().heap.herald().history().map_or(0, History::context_count)
     }
 }

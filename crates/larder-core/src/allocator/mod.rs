@@ -24,6 +24,7 @@ pub mod symmetric;
 mod tight;
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -134,10 +135,20 @@ impl Allocator {
         Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
     }
 
+    /// Locks to change something.
     fn lock(&self) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned));
+        let mut shelf = self.lock_as_is();
         shelf.heap.settle();
         shelf
+    }
+
+    /// Locks to look: what rests goes on resting, so that no request gets another block because somebody looked.
+    fn look(&self) -> impl Deref<Target = Shelf> + '_ {
+        self.lock_as_is()
+    }
+
+    fn lock_as_is(&self) -> TurnGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// Which device this is.
@@ -180,7 +191,12 @@ impl Allocator {
         if size_bytes == 0 {
             return Ok(Addr(0));
         }
-        let shelf = self.enter(Level::State);
+        let mut shelf = self.enter_as_is(Level::State);
+        if let Some(addr) = shelf.heap.take_heard(size_bytes, stream) {
+            drop(shelf);
+            return self.leave_with(Ok(addr));
+        }
+        shelf.heap.settle();
         let result = self.serve(shelf, size_bytes, stream);
         self.leave_with(result)
     }
@@ -239,8 +255,13 @@ impl Allocator {
         if addr == Addr(0) {
             return Ok(());
         }
-        let shelf = self.enter(Level::All);
-        let result = self.take_back(shelf, addr);
+        let mut shelf = self.enter_as_is(Level::All);
+        let result = if shelf.heap.put_heard(addr) {
+            drop(shelf);
+            Ok(())
+        } else {
+            self.take_back(shelf, addr)
+        };
         self.leave();
         result
     }
@@ -249,6 +270,7 @@ impl Allocator {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
+        shelf.heap.settle();
         if let Some(pool) = shelf.heap.symmetric_of(block) {
             return shelf.free_symmetric(&*self.device, pool, block);
         }
@@ -268,8 +290,9 @@ impl Allocator {
         if addr == Addr(0) {
             return Ok(());
         }
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        shelf.heap.settle();
         shelf.note_use(&*self.device, block, stream)?;
         let Some(pool) = shelf.heap.pool_of(block) else { return Ok(()) };
         let span = Span::new(addr, shelf.heap.size_of(block));
@@ -293,19 +316,21 @@ impl Allocator {
 
     /// All statistics.
     pub fn stats(&self) -> Stats {
-        self.lock().heap.herald().stats()
+        self.lock_as_is().heap.stats()
     }
 
     /// Peaks become the current values.
     pub fn reset_peak_stats(&self) {
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
+        shelf.heap.count_rested();
         shelf.heap.herald_mut().reset_peak();
         shelf.heap.reset_pool_peaks();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub fn reset_accumulated_stats(&self) {
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
+        shelf.heap.count_rested();
         shelf.heap.herald_mut().reset_accumulated();
         shelf.heap.reset_pool_sums();
     }
@@ -319,12 +344,12 @@ impl Allocator {
     /// the cache on any stream, or of the device.
     pub fn largest_available_bytes(&self) -> Result<u64, Error> {
         let free_bytes = self.memory_info()?.free_bytes;
-        Ok(free_bytes.max(self.lock().heap.largest_free_bytes()))
+        Ok(free_bytes.max(self.look().heap.largest_free_bytes()))
     }
 
     /// The largest free block of the cache, on any stream, private pools included.
     pub fn largest_free_bytes(&self) -> u64 {
-        self.lock().heap.largest_free_bytes()
+        self.look().heap.largest_free_bytes()
     }
 
     /// Caps what may be held of the device at this part of it; 1 lifts the cap.
@@ -346,13 +371,13 @@ impl Allocator {
     /// The part of the device that may be held.
     pub fn memory_fraction(&self) -> f64 {
         let total_bytes = self.device.properties().total_bytes;
-        self.lock().heap.cap_bytes().map_or(1.0, |cap| cap as f64 / total_bytes as f64)
+        self.look().heap.cap_bytes().map_or(1.0, |cap| cap as f64 / total_bytes as f64)
     }
 
     /// The whole allocation of the device in which a live block lies. Blocks of expandable segments
     /// have none.
     pub fn base_allocation(&self, addr: Addr) -> Result<Span, Error> {
-        let shelf = self.lock();
+        let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         let segment = shelf.heap.base(block).ok_or(Error::NoBaseAllocation(addr))?;
         let base = shelf.base_by_source(block, segment);
@@ -368,19 +393,19 @@ impl Allocator {
 
     /// How many bytes a live block has, and the stream that it was handed out on.
     pub fn block_at(&self, addr: Addr) -> Result<(u64, StreamId), Error> {
-        let shelf = self.lock();
+        let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         Ok((shelf.heap.size_of(block), shelf.heap.stream_of(block)))
     }
 
     /// The settings in force.
     pub fn config(&self) -> Config {
-        self.lock().heap.config().clone()
+        self.look().heap.config().clone()
     }
 
     /// Who decides.
     pub fn policy(&self) -> Policy {
-        self.lock().heap.policy().clone()
+        self.look().heap.policy().clone()
     }
 
     /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the PyTorch of the policy
@@ -423,27 +448,27 @@ impl Allocator {
 
     /// Every segment and block as it stands.
     pub fn snapshot(&self) -> Vec<SegmentState> {
-        self.lock().heap.snapshot()
+        self.look().heap.snapshot()
     }
 
     /// Every expandable segment in short.
     pub fn expandable_segments(&self) -> Vec<ExpandableState> {
-        self.lock().heap.expandable_segments()
+        self.look().heap.expandable_segments()
     }
 
     /// Whether there is an expandable segment at this moment.
     pub fn has_expandable(&self) -> bool {
-        self.lock().heap.has_expandable()
+        self.look().heap.has_expandable()
     }
 
     /// How many free blocks the cache has.
     pub fn free_block_count(&self) -> usize {
-        self.lock().heap.free_block_count()
+        self.look().heap.free_block_count()
     }
 
     /// Checks every invariant of the heap; for tests. Says in one sentence what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let shelf = self.lock();
+        let shelf = self.look();
         shelf.heap.check()?;
         shelf.check_sources()
     }

@@ -53,7 +53,7 @@ impl Drop for Hold<'_> {
 impl Allocator {
     /// A name for a pool that a program makes, (0, n). It makes no pool.
     pub fn name_pool(&self) -> PoolId {
-        self.lock().name(|numbers| {
+        self.lock_as_is().name(|numbers| {
             numbers.0 += 1;
             PoolId(0, numbers.0)
         })
@@ -61,7 +61,7 @@ impl Allocator {
 
     /// A name for a pool that a graph capture makes, (n, 0). It makes no pool.
     pub fn name_capture_pool(&self) -> PoolId {
-        self.lock().name(|numbers| {
+        self.lock_as_is().name(|numbers| {
             numbers.1 += 1;
             PoolId(numbers.1, 0)
         })
@@ -88,17 +88,17 @@ impl Allocator {
     /// The bytes held of the device for each private pool that ever held any, those of pools that
     /// are gone included.
     pub fn reserved_by_pool(&self) -> Vec<(PoolId, ByPool)> {
-        self.lock().heap.reserved_by_pool()
+        self.look().heap.reserved_by_pool()
     }
 
     /// What a private pool holds; none if there is no such pool.
     pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
-        self.lock().heap.pool_stats(pool)
+        self.look().heap.pool_stats(pool)
     }
 
     /// Every segment and block of a private pool as it stands; none if there is no such pool.
     pub fn pool_snapshot(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
-        self.lock().heap.snapshot_of(pool)
+        self.look().heap.snapshot_of(pool)
     }
 
     /// Makes a private pool, or adds a use of it.
@@ -125,7 +125,7 @@ impl Allocator {
 
     /// How many uses a private pool has; none if there is no such pool.
     pub fn pool_uses(&self, pool: PoolId) -> Option<u32> {
-        self.lock().heap.pool_uses(pool)
+        self.look().heap.pool_uses(pool)
     }
 
     /// Routes requests that the filter takes to the pool, from now until `end_pool`. Of several

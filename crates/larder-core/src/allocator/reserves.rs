@@ -16,7 +16,7 @@ impl Allocator {
 
     /// The class of a stream, if it has one.
     pub fn stream_class(&self, stream: StreamId) -> Option<Arc<str>> {
-        self.lock().heap.stream_class(stream)
+        self.look().heap.stream_class(stream)
     }
 
     /// Has somebody asked how many bytes of addresses an expandable segment should reserve, whenever a request may

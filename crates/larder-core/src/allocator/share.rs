@@ -76,7 +76,7 @@ impl Allocator {
     /// What another process needs to use the live block at `addr`. The caller keeps the block
     /// until the others have closed it.
     pub fn share(&self, addr: Addr) -> Result<Shared, Error> {
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         if let Some(base) = shelf.heap.base(block) {
             let handle = self.device.export_alloc(base.addr);
@@ -150,7 +150,7 @@ impl Allocator {
         let size_bytes = page_bytes * shared.len() as u64;
         let addr = device.reserve(size_bytes).map_err(Error::device("reserve addresses"))?;
         let span = Span::new(addr, size_bytes);
-        let peers = self.lock().exports.peers().to_vec();
+        let peers = self.look().exports.peers().to_vec();
         let mut pages = Vec::with_capacity(shared.len());
         let mut mapped = 0;
         let result = (|| {
@@ -199,7 +199,7 @@ impl Allocator {
 
     /// Lets another device of this process use this one's memory, what there is and what will be.
     pub fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), Error> {
-        let mut shelf = self.lock();
+        let mut shelf = self.lock_as_is();
         if peer == self.device.properties().index || shelf.exports.peers.contains(&peer) {
             return Ok(());
         }

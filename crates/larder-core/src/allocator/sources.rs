@@ -77,12 +77,12 @@ impl Sourced {
 impl Allocator {
     /// What the source of a private pool was asked for so far; none if the pool has no source of its own.
     pub fn source_counts(&self, pool: PoolId) -> Option<SourceCounts> {
-        self.lock().sources.get(&pool).map(|sourced| sourced.counts)
+        self.look().sources.get(&pool).map(|sourced| sourced.counts)
     }
 
     /// What the source of a private pool says of itself; none if the pool has no source of its own.
     pub fn source_properties(&self, pool: PoolId) -> Option<SourceProperties> {
-        self.lock().sources.get(&pool).map(|sourced| sourced.properties.clone())
+        self.look().sources.get(&pool).map(|sourced| sourced.properties.clone())
     }
 }
 

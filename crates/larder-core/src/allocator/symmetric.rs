@@ -74,7 +74,7 @@ impl Allocator {
 
     /// Where a live block lies in its symmetric pool.
     pub fn position_of(&self, addr: Addr) -> Result<Position, Error> {
-        let shelf = self.lock();
+        let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         let none = || {
             Error::pool(shelf.heap.pool_of(block).unwrap_or(PoolId::NONE))(
@@ -86,12 +86,12 @@ impl Allocator {
 
     /// The segments of a symmetric pool, with their numbers, in the order in which they came.
     pub fn symmetric_segments(&self, pool: PoolId) -> Result<Vec<(u64, Span)>, Error> {
-        self.lock().heap.plots(pool).map_err(Error::pool(pool))
+        self.look().heap.plots(pool).map_err(Error::pool(pool))
     }
 
     /// How a symmetric pool's calls stand.
     pub fn sequence_of(&self, pool: PoolId) -> Result<SequenceState, Error> {
-        let shelf = self.lock();
+        let shelf = self.look();
         let sequence = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?.sequence();
         Ok(SequenceState { calls: sequence.count(), hash: sequence.hash() })
     }
@@ -113,7 +113,7 @@ impl Allocator {
     /// The exchange is called once, and some more times where ranks differ, with no lock held.
     pub fn seal_pool(&self, pool: PoolId, exchange: Exchange<'_>) -> Result<u64, Error> {
         let mut search = {
-            let shelf = self.lock();
+            let shelf = self.look();
             let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
             if let Some(divergence) = symmetric.divergence() {
                 return Err(Error::Diverged(Box::new(divergence.clone())));
@@ -150,13 +150,13 @@ impl Allocator {
 
     fn seal_message(&self, pool: PoolId, search: &Search) -> Result<Vec<u8>, Error> {
         let context = {
-            let shelf = self.lock();
+            let shelf = self.look();
             let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
             search.wants_stack().and_then(|number| symmetric.context_of(number))
         };
         // To look up what a stack says may take long, and locks.
         let stack = context.map_or(String::new(), |context| lines_of(&*context));
-        let shelf = self.lock();
+        let shelf = self.look();
         let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
         Ok(search.message(symmetric.sequence(), &stack))
     }

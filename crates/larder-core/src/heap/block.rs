@@ -13,7 +13,7 @@ pub enum State {
     Unmapped,
     /// In the cache, for anyone on its stream.
     Free,
-    /// Given back, and not merged yet. It is, before anybody looks.
+    /// Given back, and not merged yet. Whoever looks is shown what it will be merged to.
     Resting,
     /// Handed out.
     Live,

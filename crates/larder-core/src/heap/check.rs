@@ -35,6 +35,7 @@ struct Census {
     inactive_split_bytes: [i64; 2],
     blocks: usize,
     free: usize,
+    resting: usize,
     unmapped: usize,
 }
 
@@ -58,6 +59,7 @@ impl Heap {
             self.blocks.len()
         );
         self.check_lanes(&census)?;
+        self.check_trays(census.resting)?;
         self.check_pools()?;
         self.check_pending()?;
         self.check_contexts()?;
@@ -69,6 +71,10 @@ impl Heap {
             "{reserved} bytes are in segments, {} are counted",
             self.reserved_bytes
         );
+        // Pieces are counted for whoever looked last.
+        let small = PoolKind::Small as usize;
+        census.inactive_split[small] += self.shown_pieces().blocks;
+        census.inactive_split_bytes[small] += self.shown_pieces().bytes;
         check_stats(&self.herald.stats(), &census)
     }
 
@@ -176,7 +182,7 @@ impl Heap {
                 census.allocation[at_kind] += 1;
                 census.allocated_bytes[at_kind] += bytes;
             }
-            State::Resting => return Err(format!("{id:?} rests, and was not put down")),
+            State::Resting => census.resting += 1,
             State::Waiting | State::Lent | State::Hollow => {}
         }
         if matches!(block.state, State::Live | State::Waiting) {

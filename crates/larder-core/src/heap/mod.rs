@@ -23,6 +23,7 @@ mod pool;
 pub(crate) mod private;
 pub(crate) mod release;
 mod reserves;
+mod rested;
 mod routing;
 mod rows;
 pub mod run;
@@ -41,7 +42,6 @@ pub use block::State;
 pub use private::Filter;
 
 use std::collections::BTreeSet;
-use std::hint::select_unpredictable;
 
 use crate::config::Config;
 use crate::heap::block::Blocks;
@@ -53,7 +53,7 @@ use crate::heap::pool::{Lane, Pools};
 use crate::heap::private::Privates;
 use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
-use crate::heap::shelving::Whole;
+use crate::heap::shelving::{Pieces, Whole};
 use crate::heap::tight::Tight;
 use crate::heap::tray::Trays;
 use crate::policy::Policy;
@@ -444,14 +444,10 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn count_pieces(&mut self, whole: &Whole) {
-        if whole.expandable {
-            return;
+        if !whole.expandable {
+            let Pieces { blocks, bytes } = whole.pieces();
+            self.herald.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
         }
-        // If the segment is whole again, what was merged were pieces, and this is none.
-        let blocks = i64::from(whole.is_split) - whole.merged_blocks;
-        let gone_bytes = select_unpredictable(whole.is_split, 0, whole.size_bytes as i64);
-        let bytes = whole.freed.size_bytes as i64 - gone_bytes;
-        self.herald.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
     }
 
     /// What records say of a block.
@@ -488,15 +484,20 @@ impl Heap {
 
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
-        self.pools
-            .lanes()
-            .filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks))
-            .max()
-            .unwrap_or(0)
+        let lanes = self.pools.lanes();
+        let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks));
+        let rested = self.rested_wholes().map(|whole| whole.size_bytes);
+        shelved.chain(rested).max().unwrap_or(0)
     }
 
     /// How many free blocks there are.
     pub fn free_block_count(&self) -> usize {
-        self.pools.lanes().map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum()
+        let lanes = self.pools.lanes();
+        let shelved: usize = lanes.map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum();
+        let (mut more, mut fewer) = (0, 0);
+        for whole in self.rested_wholes() {
+            (more, fewer) = (more + 1, fewer + whole.shelved_blocks as usize);
+        }
+        shelved + more - fewer
     }
 }

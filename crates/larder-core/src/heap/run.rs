@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::ids::BlockId;
+use crate::heap::rested::Settled;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -124,18 +125,18 @@ impl Heap {
         serial: u64,
         tenants: &HashMap<BlockId, (BlockId, u64)>,
     ) -> (Run, Option<BlockId>) {
-        let (mut blocks, mut at) = (Vec::new(), Some(start));
-        while let Some(id) = at.filter(|&id| self.blocks[id].state != State::Unmapped) {
-            let block = &self.blocks[id];
-            let lent = tenants.get(&id).map(|&(tenant, bytes)| (&self.blocks[tenant], bytes));
-            let (shown, requested_bytes) = lent.unwrap_or((block, block.requested_bytes));
-            blocks.push(RunBlock {
-                span: block.span(),
-                state: shown.state,
-                requested_bytes,
-                context: self.shared_context(Owner::Block(shown.addr.0)),
-            });
-            at = block.next;
+        let (mut blocks, mut end) = (Vec::new(), None);
+        for Settled { id, span, mut state } in self.settled_chain(start) {
+            if state == State::Unmapped {
+                end = Some(id);
+                break;
+            }
+            let (mut shown, mut requested_bytes) = (id, self.blocks[id].requested_bytes);
+            if let Some(&(tenant, bytes)) = tenants.get(&id) {
+                (shown, requested_bytes, state) = (tenant, bytes, self.blocks[tenant].state);
+            }
+            let context = self.shared_context(Owner::Block(self.blocks[shown].addr.0));
+            blocks.push(RunBlock { span, state, requested_bytes, context });
         }
         let head = &self.blocks[start];
         let (stream, pool) = self.side_of(head.lane);
@@ -149,7 +150,7 @@ impl Heap {
             context: self.shared_context(self.segment_owner(start)),
             blocks,
         };
-        (run, at)
+        (run, end)
     }
 
     fn shared_context(&self, owner: Owner) -> Option<Arc<dyn Context>> {

@@ -1,5 +1,7 @@
 //! Shelving: blocks go into their lane's index and out of it, and merge on the way.
 
+use std::hint::select_unpredictable;
+
 use crate::heap::Heap;
 use crate::heap::block::{Block, State, join};
 use crate::heap::ids::{BlockId, place_of};
@@ -18,6 +20,27 @@ pub(super) struct Whole {
     pub(super) is_split: bool,
     /// How many neighbours were joined to the block.
     pub(super) merged_blocks: i64,
+}
+
+/// Pieces of segments that are free: how many more there are, and how many bytes in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Pieces {
+    pub(super) blocks: i64,
+    pub(super) bytes: i64,
+}
+
+impl Whole {
+    /// How the pieces of its segment changed, which are counted if it is not expandable.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn pieces(&self) -> Pieces {
+        // If the segment is whole again, what was merged were pieces, and this is none.
+        let gone_bytes = select_unpredictable(self.is_split, 0, self.size_bytes as i64);
+        Pieces {
+            blocks: i64::from(self.is_split) - self.merged_blocks,
+            bytes: self.freed.size_bytes as i64 - gone_bytes,
+        }
+    }
 }
 
 impl Heap {

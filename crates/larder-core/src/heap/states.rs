@@ -77,14 +77,10 @@ impl Heap {
             .iter()
             .map(|(_, segment)| {
                 let lane = self.pools.lane(segment.lane);
-                let chain = std::iter::successors(Some(segment.first), |&id| self.blocks[id].next);
-                let blocks = chain.map(|id| {
-                    let block = &self.blocks[id];
-                    BlockState {
-                        span: block.span(),
-                        state: block.state,
-                        requested_bytes: block.requested_bytes,
-                    }
+                let blocks = self.settled_chain(segment.first).map(|settled| BlockState {
+                    span: settled.span,
+                    state: settled.state,
+                    requested_bytes: self.blocks[settled.id].requested_bytes,
                 });
                 SegmentState {
                     span: segment.span,

@@ -64,6 +64,31 @@ impl Heap {
         true
     }
 
+    /// The same as `take_told` whatever the history asks for, where blocks rest: then a program that is remembered gets
+    /// the same blocks as one that is not.
+    pub(crate) fn take_heard(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if !self.policy.merges_late || !self.herald.is_listening() {
+            return None;
+        }
+        let addr = self.take_untold(requested_bytes, stream)?;
+        let id = self.live(addr)?;
+        let (place, requested_bytes) = self.facts(id);
+        self.tell(id, &Record::Alloc { place, requested_bytes, oversize: false });
+        Some(addr)
+    }
+
+    /// The same as `put_told`, likewise.
+    pub(crate) fn put_heard(&mut self, addr: Addr) -> bool {
+        if !self.policy.merges_late || !self.herald.is_listening() {
+            return false;
+        }
+        let Some(id) = self.live_plainly(addr) else { return false };
+        let (place, requested_bytes) = self.facts(id);
+        self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
+        self.put_untold(id);
+        true
+    }
+
     /// Tells the history. It is called before a freed block merges with its neighbours, and after
     /// a block that is handed out was split.
     #[inline(never)]

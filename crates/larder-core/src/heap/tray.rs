@@ -4,13 +4,17 @@
 //! neighbours and to cut it off once more is most of the work, so it *rests* on its lane's tray instead, as large
 //! as it is, and the next request of that size gets it. What rests is in no index, and serves no other size.
 //!
-//! The tray is open only on the usual path: before anything else looks at the heap all that rests is put down, that
+//! The tray is open only on the usual path: before anything else changes the heap all that rests is put down, that
 //! is, merged and put into the index, as it would have been when it was given back. So does a request for which the
 //! index has no block, before memory is asked for. What it costs are a few MiB: blocks that were not merged in time
 //! make for other places, and so for a small segment more now and then.
+//!
+//! Whoever looks is shown the heap as it will be once all is put down, and changes nothing by it: a program that asks
+//! for its statistics gets the same blocks as one that does not.
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::shelving::Pieces;
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 use crate::heap::{Heap, size};
 use crate::record::{Place, Record};
@@ -18,30 +22,32 @@ use crate::types::{Addr, StreamId};
 
 /// There is a size for each number of units that a small block may have.
 const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
-const SIZES_PER_WORD: usize = u64::BITS as usize;
+pub(super) const SIZES_PER_WORD: usize = u64::BITS as usize;
 const WORDS: usize = SIZES / SIZES_PER_WORD;
 /// Where so many rest in a lane, the next one has all of them put down: so that never takes long, and sizes that nobody
 /// asks for any more do not keep their neighbours apart.
-const RESTED_MAX: u32 = 4096;
+pub(super) const RESTED_MAX: u32 = 4096;
 
 /// The small blocks of one lane that rest.
 #[derive(Clone, Debug)]
 pub(super) struct Tray {
     /// How many blocks may still come before all are put down. None while the lane is not known to have any.
-    room: u32,
+    pub(super) room: u32,
     /// For each size the block that came last; it names the one before it by `shelf_next`.
-    firsts: [Option<BlockId>; SIZES],
+    pub(super) firsts: [Option<BlockId>; SIZES],
     /// Which sizes may have blocks.
-    words: [u64; WORDS],
+    pub(super) words: [u64; WORDS],
 }
 
 /// What the trays of all lanes have in common.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Trays {
     /// Requests and blocks of at most so many bytes go by the tray: none while it is closed.
-    open_bytes: u64,
+    pub(super) open_bytes: u64,
     /// The lanes that may have blocks that rest.
-    busy: Vec<LaneId>,
+    pub(super) busy: Vec<LaneId>,
+    /// By how much what is counted as pieces was changed for whoever looked last.
+    pub(super) shown: Pieces,
 }
 
 impl Tray {
@@ -154,12 +160,18 @@ impl Heap {
     /// Says whether one does now.
     #[inline(never)]
     pub(super) fn yield_rested(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
+        if requested_bytes.wrapping_sub(1) >= self.trays.open_bytes {
+            return false;
+        }
         let lane = self.pools.recent_lane(self.kind(BLOCK_UNIT_BYTES), stream);
-        let lane = lane.filter(|_| self.trays.open_bytes > 0);
-        lane.is_some_and(|lane| self.put_down(lane, size::round_plainly(requested_bytes)))
+        let mut pieces = Pieces::default();
+        let wanted_bytes = size::round_plainly(requested_bytes);
+        let has_one = lane.is_some_and(|lane| self.put_down(lane, wanted_bytes, &mut pieces));
+        self.change_pieces(pieces);
+        has_one
     }
 
-    /// Puts down all that rests, and closes the tray. Called before anything but the usual path.
+    /// Puts down all that rests, and closes the tray. Called before anything but the usual path changes the heap.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.is_usual = false;
@@ -171,17 +183,22 @@ impl Heap {
 
     #[inline(never)]
     fn merge_rested(&mut self) {
+        let mut pieces = Pieces::default();
         while let Some(lane) = self.trays.busy.pop() {
-            self.put_down(lane, u64::MAX);
+            self.put_down(lane, u64::MAX, &mut pieces);
             if let Some(tray) = &mut self.pools.lane_mut(lane).tray {
                 tray.room = 0;
             }
         }
+        // In one sum, and less what was counted of them: for whoever just looked nothing changes.
+        let shown = std::mem::take(&mut self.trays.shown);
+        let (blocks, bytes) = (pieces.blocks - shown.blocks, pieces.bytes - shown.bytes);
+        self.change_pieces(Pieces { blocks, bytes });
     }
 
     /// Puts down blocks that rest in a lane, the largest first, until one has become part of a free block of so many
-    /// bytes. Says whether one has.
-    pub(super) fn put_down(&mut self, lane: LaneId, wanted_bytes: u64) -> bool {
+    /// bytes. Says whether one has, and adds what that makes of pieces.
+    fn put_down(&mut self, lane: LaneId, wanted_bytes: u64, pieces: &mut Pieces) -> bool {
         for word in (0..WORDS).rev() {
             while let Some(tray) = self.pools.lane_mut(lane).tray.as_deref_mut()
                 && let Some((size, mut first)) = tray.take_size(word)
@@ -191,7 +208,11 @@ impl Heap {
                 while let Some(id) = first.filter(|_| !has_one) {
                     first = self.blocks[id].shelf_next;
                     let whole = self.merge_and_shelve::<true>(id);
-                    self.count_pieces(&whole);
+                    if !whole.expandable {
+                        let Pieces { blocks, bytes } = whole.pieces();
+                        pieces.blocks += blocks;
+                        pieces.bytes += bytes;
+                    }
                     has_one = whole.size_bytes >= wanted_bytes;
                     count += 1;
                 }
@@ -213,6 +234,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use crate::policy::Policy;
+    use crate::record::stats::Stats;
     use crate::types::{MIB, Span};
 
     const STREAM: StreamId = StreamId(1);
@@ -246,18 +268,30 @@ mod tests {
         assert!(other > second, "of another size, though what rests would hold it");
         assert_eq!(heap.take_plainly(1024, STREAM), Some(second), "the last that came");
         assert_eq!(heap.take_plainly(513, STREAM), Some(first));
-        assert_eq!(heap.herald().stats().requested_bytes.all.current, 1025 + 1024 + 513);
+        assert_eq!(heap.stats().requested_bytes.all.current, 1025 + 1024 + 513);
     }
 
     #[test]
-    fn what_rests_is_merged_before_anybody_looks() {
+    fn whoever_looks_sees_it_merged_and_changes_nothing() {
         let mut heap = heap(1);
         let blocks = [(); 8].map(|()| heap.take_plainly(4096, STREAM).unwrap());
-        assert!(blocks.iter().all(|&addr| heap.put_plainly(addr)));
-        assert_eq!(heap.check(), Err("BlockId(2) rests, and was not put down".to_owned()));
+        let look = |heap: &mut Heap| {
+            let pieces = heap.stats().inactive_split.all.current;
+            let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
+            let spans: Vec<_> = blocks.map(|block| (block.span, block.state)).collect();
+            (pieces, spans, heap.free_block_count(), heap.largest_free_bytes())
+        };
+        for &addr in &blocks {
+            assert!(heap.put_plainly(addr));
+            let rested = resting(&heap);
+            let mut settled = heap.clone();
+            settled.settle();
+            assert_eq!(look(&mut heap), look(&mut settled));
+            assert_eq!((resting(&heap), heap.check(), settled.check()), (rested, Ok(()), Ok(())));
+        }
+        assert_eq!((resting(&heap), heap.stats().inactive_split.all.current), (8, 0));
         heap.settle();
-        assert_eq!((heap.check(), resting(&heap), heap.free_block_count()), (Ok(()), 0, 2));
-        assert_eq!(heap.herald().stats().inactive_split.all.current, 0);
+        assert_eq!((resting(&heap), heap.stats().inactive_split.all.current), (0, 0));
     }
 
     #[test]
@@ -350,8 +384,13 @@ mod tests {
             if (choice >> 20).is_multiple_of(64) {
                 let mut settled = heaps[0].clone();
                 settled.settle();
-                assert_eq!((settled.check(), heaps[1].check()), (Ok(()), Ok(())), "step {step}");
-                let [one, other] = [&settled, &heaps[1]].map(|heap| heap.herald().stats());
+                let checks = [&heaps[0], &settled, &heaps[1]].map(Heap::check);
+                assert_eq!(checks, [Ok(()), Ok(()), Ok(())], "step {step}");
+                let [shown, one, other] = [heaps[0].stats(), settled.stats(), heaps[1].stats()];
+                assert_eq!(shown.inactive_split.all.current, one.inactive_split.all.current);
+                let bytes = |stats: &Stats| stats.inactive_split_bytes.small_pool.current;
+                assert_eq!(bytes(&shown), bytes(&one), "step {step}");
+                assert_eq!(spans(&heaps[0]), spans(&settled), "step {step}");
                 assert_eq!(one.allocated_bytes, other.allocated_bytes, "step {step}");
                 assert_eq!(one.requested_bytes, other.requested_bytes, "step {step}");
                 assert_eq!(one.active, other.active, "step {step}");
@@ -363,12 +402,14 @@ mod tests {
             assert!(heaps[0].put_plainly(one) && heaps[1].put_plainly(other));
         }
         heaps.iter_mut().for_each(Heap::settle);
-        // What was asked for last, which a free block remembers, is another matter.
-        let [one, other] = heaps.each_ref().map(|heap| {
-            let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
-            blocks.map(|block| (block.span, block.state)).collect::<Vec<_>>()
-        });
+        let [one, other] = heaps.each_ref().map(spans);
         assert!(one == other, "merged, both are the same memory");
         assert!(from_tray > 5000, "{from_tray}");
+    }
+
+    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is another matter.
+    fn spans(heap: &Heap) -> Vec<(Span, State)> {
+        let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
+        blocks.map(|block| (block.span, block.state)).collect()
     }
 }

@@ -50,6 +50,8 @@ pub struct Report {
     pub forgotten_streams: u64,
     /// Blocks shared with another process.
     pub shared: u64,
+    /// Requests that got a block that rested, where a model saw it.
+    pub rested: u64,
     /// Steps after which blocks lay in views.
     pub view_steps: u64,
     /// Pools made with a source of their own.
@@ -88,6 +90,7 @@ impl AddAssign for Report {
         self.refused_checkpoints += other.refused_checkpoints;
         self.forgotten_streams += other.forgotten_streams;
         self.shared += other.shared;
+        self.rested += other.rested;
         self.view_steps += other.view_steps;
         self.sources += other.sources;
         self.source_segments += other.source_segments;

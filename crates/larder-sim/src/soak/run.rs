@@ -429,7 +429,7 @@ impl<'a> Run<'a> {
             self.report.partial_releases += u64::from(gave_back && retries == 0);
         }
         let Some(model) = &self.model else { return Ok(()) };
-        if let Some(difference) = tally::difference(&stats, model.stats()) {
+        if let Some(difference) = model.difference(&stats) {
             return Err(difference);
         }
         let calls = |device: &SimDevice| {
@@ -455,6 +455,7 @@ impl<'a> Run<'a> {
         self.report.failed_calls = calls.failed;
         self.report.follows = calls.follow_event;
         self.report.source_segments = self.source.given();
+        self.report.rested = self.model.as_ref().map_or(0, Model::rested);
         if !self.plan.abrupt_end {
             self.give_everything_back()?;
             // So that something is live when the allocator goes.

@@ -59,6 +59,7 @@ impl Model {
 
     /// Notes that a live block is used on another stream.
     pub(in crate::soak) fn record_stream(&mut self, addr: Addr, stream: StreamId) {
+        self.settle();
         let captured = self.is_captured(stream);
         self.note_named(stream);
         let careful = self.policy.capture_is_by_stream();

@@ -49,6 +49,7 @@ impl Model {
 
     /// Saves the pool's layout; none where the allocator must refuse.
     pub(in crate::soak) fn checkpoint(&mut self, pool: u32) -> Option<Checkpoint> {
+        self.settle();
         self.record_deferred();
         if !self.is_in_use(pool) {
             return None;
@@ -61,7 +62,7 @@ impl Model {
                 match block.state {
                     State::Waiting(_) => return None,
                     State::Unmapped => break,
-                    State::Free | State::Live => {
+                    State::Free | State::Resting(_) | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
                 }
@@ -79,6 +80,7 @@ impl Model {
         &mut self,
         checkpoint: &Checkpoint,
     ) -> Option<(Vec<Addr>, Vec<Addr>)> {
+        self.settle();
         let Checkpoint { pool, segments } = checkpoint;
         if !self.is_in_use(*pool) {
             return None;

@@ -12,6 +12,7 @@ impl Model {
         stream: StreamId,
         addr: Addr,
     ) -> bool {
+        self.settle();
         self.prepare(stream);
         let want = self.want(requested_bytes, stream);
         let mut spots = self.free_blocks(want.pool, want.kind, Some(stream));

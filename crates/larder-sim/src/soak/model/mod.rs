@@ -12,6 +12,7 @@ mod number_table;
 mod pools;
 mod release;
 mod segment;
+mod tray;
 
 pub(super) use checkpoint::Checkpoint;
 
@@ -83,6 +84,15 @@ pub(super) struct Model {
     /// How many segments were made, and how many numbers were drawn for blocks.
     made: u64,
     drawn: u64,
+    /// Whether the last request took the usual path, and nothing else was done since: then small blocks that are given
+    /// back rest.
+    is_usual: bool,
+    /// Whether a split limit was ever set, or garbage collection ever on.
+    was_unusual: bool,
+    /// How many blocks came to rest.
+    rests: u64,
+    /// How many requests got one of them.
+    rested: u64,
     stats: Stats,
 }
 
@@ -107,14 +117,14 @@ impl Model {
             deferred: Vec::new(),
             made: 0,
             drawn: 0,
+            is_usual: false,
+            was_unusual: false,
+            rests: 0,
+            rested: 0,
             stats: Stats::default(),
         };
         model.set_fraction(fraction);
         model
-    }
-
-    pub(super) fn stats(&self) -> &Stats {
-        &self.stats
     }
 
     pub(super) fn device(&self) -> &SimDevice {
@@ -133,13 +143,21 @@ impl Model {
         let bytes = fraction * self.total_bytes() as f64;
         let bytes = if self.policy.cap_rounds_to_nearest { bytes.round() } else { bytes.floor() };
         self.cap_bytes = (fraction < 1.0).then_some(bytes as u64);
+        self.settings_changed();
     }
 
     pub(super) fn configure(&mut self, text: &str) -> Result<(), ConfigError> {
+        self.settle();
         let config = self.config.update(text)?;
         config.check_known(self.policy.torch)?;
         self.config = config;
+        self.settings_changed();
         Ok(())
+    }
+
+    fn settings_changed(&mut self) {
+        self.settle();
+        self.was_unusual |= self.is_collecting() || self.config.max_split_bytes.is_some();
     }
 
     fn total_bytes(&self) -> u64 {
@@ -204,6 +222,12 @@ impl Model {
         if requested_bytes == 0 {
             return Some(Addr(0));
         }
+        if requested_bytes < REQUEST_LIMIT_BYTES
+            && let Some(addr) = self.malloc_usually(requested_bytes, stream)
+        {
+            return Some(addr);
+        }
+        self.settle();
         if requested_bytes >= REQUEST_LIMIT_BYTES {
             return None;
         }
@@ -316,6 +340,10 @@ impl Model {
         &self.segments[segment].blocks[block]
     }
 
+    fn block_mut(&mut self, (segment, block): Spot) -> &mut Block {
+        &mut self.segments[segment].blocks[block]
+    }
+
     /// Serves the request from a free block.
     fn take(&mut self, want: &Want) -> Option<u64> {
         if self.is_collecting() {
@@ -418,6 +446,14 @@ impl Model {
     /// Frees a live block: at once, when the streams that use it have come so far, or when the
     /// capture that it was used in has done with it.
     pub(super) fn free(&mut self, addr: Addr) {
+        let (at, block_at) = self.find(addr.0);
+        if self.rest((at, block_at)) {
+            return;
+        }
+        let is_usual = self.is_plain() && self.block((at, block_at)).uses.is_empty();
+        if !is_usual {
+            self.settle();
+        }
         let (at, block_at) = self.find(addr.0);
         let markers = self.plan_deferral((at, block_at));
         let kind = self.segments[at].kind;
@@ -534,6 +570,7 @@ impl Model {
 
     /// Waits for everything and gives everything back that can be; not while a capture is on.
     pub(super) fn empty_cache(&mut self) {
+        self.settle();
         let captured = self.is_any_captured();
         if !captured {
             self.wait_for_events();

@@ -28,6 +28,7 @@ pub(super) struct Scope {
 impl Model {
     /// A pool that is made has a source if one is given; one that is there stays as it is.
     pub(in crate::soak) fn add_pool_use(&mut self, pool: u32, has_source: bool) -> Option<()> {
+        self.settle();
         match self.privates.get_mut(&pool) {
             Some(private) if private.uses == 0 => return None,
             Some(private) => private.uses += 1,
@@ -43,6 +44,7 @@ impl Model {
     }
 
     pub(in crate::soak) fn drop_pool_use(&mut self, pool: u32) -> Option<()> {
+        self.settle();
         let private = self.privates.get_mut(&pool)?;
         private.uses = private.uses.checked_sub(1)?;
         if private.uses == 0 {
@@ -56,6 +58,7 @@ impl Model {
     }
 
     pub(in crate::soak) fn begin_pool(&mut self, pool: u32, route: Route) -> Option<()> {
+        self.settle();
         if self.scopes.iter().any(|scope| scope.pool == pool) {
             return None;
         }
@@ -65,6 +68,7 @@ impl Model {
     }
 
     pub(in crate::soak) fn end_pool(&mut self, pool: u32) -> Option<()> {
+        self.settle();
         let at = self.scopes.iter().position(|scope| scope.pool == pool)?;
         self.scopes.remove(at);
         if self.scopes.is_empty() {
@@ -79,6 +83,7 @@ impl Model {
     }
 
     pub(in crate::soak) fn set_use_on_oom(&mut self, pool: u32, on: bool) -> Option<()> {
+        self.settle();
         if !on && self.lenders.remove(pool) {
             return Some(());
         }
@@ -90,6 +95,7 @@ impl Model {
     }
 
     pub(in crate::soak) fn set_no_split(&mut self, pool: u32) -> Option<()> {
+        self.settle();
         self.privates.get_mut(&pool)?.no_split = true;
         self.unsplit.insert(pool);
         Some(())
@@ -97,6 +103,7 @@ impl Model {
 
     /// A pool that is in use, or that is not there, stays as it is.
     pub(in crate::soak) fn empty_pool(&mut self, pool: u32) {
+        self.settle();
         if self.privates.get(&pool).is_none_or(|private| private.uses > 0) {
             return;
         }

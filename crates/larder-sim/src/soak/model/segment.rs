@@ -9,6 +9,8 @@ use larder_core::types::{Addr, PageHandle, PoolKind, Span, StreamId};
 pub(super) enum State {
     Unmapped,
     Free,
+    /// Given back and not joined yet, as the block of so high a number.
+    Resting(u64),
     Live,
     /// Freed, with so many events not done.
     Waiting(usize),
