@@ -12,6 +12,7 @@ use larder_core::error::Error;
 use larder_core::heap::run::Run;
 use larder_core::heap::{Filter, State};
 use larder_core::record::event::Action;
+use larder_core::source::SourceFunctions;
 use larder_core::types::{DeviceIndex, GIB, MIB, Span};
 use larder_core::{Addr, Allocator, Config, MemPool, Policy, PoolId};
 use larder_sim::random::Random;
@@ -487,6 +488,41 @@ fn the_blocks_of_a_pool_that_is_not_split_stay_whole() {
         assert_eq!((addr, size_bytes), (large, 40 * MIB), "time {number}");
         top.free(addr);
     }
+}
+
+#[test]
+fn a_pool_lends_to_requests_that_would_run_out_of_memory() {
+    let top = tight(40 * MIB);
+    let pool = PoolId(0, 1);
+    top.allocator.begin_pool(pool, Filter::Any).unwrap();
+    let block = top.malloc(30 * MIB);
+    top.allocator.end_pool(pool).unwrap();
+    top.free(block);
+    top.oom(25 * MIB);
+    top.allocator.set_pool_use_on_oom(pool, true).unwrap();
+    let [first, second] = [12, 15].map(|mib| top.malloc(mib * MIB));
+    assert_eq!([first, second], [block, block.offset(12 * MIB)]);
+    top.free(first);
+    top.free(second);
+    top.allocator.begin_pool(pool, Filter::Any).unwrap();
+    assert_eq!(top.malloc(30 * MIB), block, "it is the pool's again");
+}
+
+/// A source gives whole segments, and all sizes share them to the last 512 bytes.
+#[test]
+fn what_a_source_gave_is_cut_to_size() {
+    let top = tight(GIB);
+    let pool = PoolId(0, 1);
+    let device = top.device.clone();
+    let give = move |size_bytes, _stream| device.alloc(size_bytes).ok();
+    let device = top.device.clone();
+    let take = move |segment: Span, _stream| device.free(segment.addr).expect("it was given");
+    let source = SourceFunctions::new(give, take);
+    top.allocator.add_pool_with_source(pool, Arc::new(source)).unwrap();
+    top.allocator.begin_pool(pool, Filter::Any).unwrap();
+    let [first, second] = [(); 2].map(|()| top.malloc(MIB));
+    assert_eq!(second, first.offset(MIB), "both have room in a segment of 2 MiB");
+    top.allocator.end_pool(pool).unwrap();
 }
 
 /// There are no settings left that would help: what is free in pieces was used.

@@ -54,6 +54,7 @@ use crate::heap::private::Privates;
 use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::{Pieces, Whole};
+use crate::heap::size::Fineness;
 use crate::heap::tight::Tight;
 use crate::heap::tray::Trays;
 use crate::policy::Policy;
@@ -209,17 +210,22 @@ impl Heap {
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.plain = rounds_plainly && !self.was_unusual && !self.drawn.is_on();
         let growing = self.config.expandable_segments;
-        let by_segment = self.policy.split_by_segment_kind;
+        let fineness = self.fineness();
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
             [false, true].map(|is_expandable| {
-                size::remainder_min_bytes(size::cuts_finely(
-                    kind,
-                    by_segment,
-                    is_expandable,
-                    growing,
-                ))
+                size::remainder_min_bytes(size::cuts_finely(kind, fineness, is_expandable, growing))
             })
         });
+    }
+
+    /// Where every remainder is worth keeping.
+    #[inline]
+    fn fineness(&self) -> Fineness {
+        match self.policy.split_by_segment_kind {
+            _ if self.is_tight => Fineness::Everywhere,
+            true => Fineness::BySegment,
+            false => Fineness::ByRequest,
+        }
     }
 
     /// Whether garbage collection is on.

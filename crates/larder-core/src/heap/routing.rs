@@ -49,10 +49,11 @@ impl Heap {
         self.take_again(&want)
     }
 
-    /// The same request to a pool that lends. A lent block must not be one that can grow.
+    /// The same request to a pool that lends. A lent block must not be one that can grow, but where all can.
     fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
         let pool = self.privates.get(lender)?.pool(want.kind);
-        Some(Want { expandable: false, ..self.want_from(want, pool) })
+        let lent = self.want_from(want, pool);
+        Some(Want { expandable: lent.expandable && self.is_tight, ..lent })
     }
 
     /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is next.

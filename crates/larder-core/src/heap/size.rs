@@ -102,10 +102,25 @@ pub fn should_split(
     remainder_bytes >= remainder_min_bytes(fine) && (fine || rounded_bytes < split_limit_bytes)
 }
 
-/// Whether every remainder is worth keeping: in small pools, and in expandable segments. Either the segment
-/// counts that the block lies in, or the one that the request would get.
-pub fn cuts_finely(kind: PoolKind, by_segment: bool, is_expandable: bool, growing: bool) -> bool {
-    kind == PoolKind::Small || if by_segment { is_expandable } else { growing }
+/// Where every remainder is worth keeping, besides small pools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fineness {
+    /// Everywhere: all sizes share their memory.
+    Everywhere,
+    /// In blocks of expandable segments.
+    BySegment,
+    /// For requests that would get an expandable segment.
+    ByRequest,
+}
+
+/// Whether every remainder is worth keeping.
+pub fn cuts_finely(kind: PoolKind, by: Fineness, is_expandable: bool, growing: bool) -> bool {
+    let is_fine = match by {
+        Fineness::Everywhere => true,
+        Fineness::BySegment => is_expandable,
+        Fineness::ByRequest => growing,
+    };
+    kind == PoolKind::Small || is_fine
 }
 
 /// The smallest remainder for which a block is cut in two, where no split limit is set.

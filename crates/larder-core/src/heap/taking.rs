@@ -5,6 +5,7 @@ use std::hint::select_unpredictable;
 use crate::heap::block::{Block, State, split};
 use crate::heap::free_index::Spot;
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::size::Fineness;
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail;
 use crate::heap::{Heap, Want, size};
@@ -229,18 +230,19 @@ impl Heap {
     fn take_fitting<const PLAIN: bool, const TIGHT: bool>(&mut self, want: &Want) -> Option<Addr> {
         self.blocks.reserve();
         let found = if PLAIN { None } else { Some(self.take_off_with_care(want)?) };
+        let fineness = self.fineness();
         let (slots, spare) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let id = match found {
             Some(id) => id,
             None => free.take_first(slots, want.size_bytes, want.expandable)?,
         };
-        let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
+        let limit_bytes = self.split_limit_bytes;
         let block = &slots[id.place()];
         let cut = if PLAIN {
             cut_at(want, block, &self.rest_min_bytes)
         } else {
-            cut_for(want, block, by_segment, limit_bytes)
+            cut_for(want, block, fineness, limit_bytes)
         };
         // No closure: it would name the heap, and would not be inlined.
         let rest = if cut.splits {
@@ -324,8 +326,7 @@ impl Heap {
         id: BlockId,
         want: &Want,
     ) -> Addr {
-        let (by_segment, limit_bytes) = (self.policy.split_by_segment_kind, self.split_limit_bytes);
-        let cut = cut_for(want, &self.blocks[id], by_segment, limit_bytes);
+        let cut = cut_for(want, &self.blocks[id], self.fineness(), self.split_limit_bytes);
         self.hand_out_cut::<PLAIN>(id, want, &cut)
     }
 
@@ -403,10 +404,9 @@ fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes:
     }
 }
 
-/// How a block is cut for a request that it is large enough for. `by_segment` says whether that
-/// follows from the segment that it lies in.
-fn cut_for(want: &Want, block: &Block, by_segment: bool, limit_bytes: u64) -> Cut {
-    let fine = size::cuts_finely(want.kind, by_segment, block.expandable, want.expandable);
+/// How a block is cut for a request that it is large enough for.
+fn cut_for(want: &Want, block: &Block, fineness: Fineness, limit_bytes: u64) -> Cut {
+    let fine = size::cuts_finely(want.kind, fineness, block.expandable, want.expandable);
     let rest_bytes = block.size_bytes - want.size_bytes;
     let splits = want.splits && size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
     cut(want, block, splits)

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use larder_core::config::Config;
-use larder_core::heap::size;
+use larder_core::heap::size::{self, Fineness};
 use larder_core::types::{Addr, PoolKind, Span};
 use larder_snapshot::{Action, SegmentInfo, TraceEntry};
 
@@ -192,7 +192,8 @@ impl<'a> Shadow<'a> {
         let whole_bytes = end - addr;
         let (lane, config) = (piece.lane, self.config);
         let is_page = lane.segment.is_none();
-        let fine = size::cuts_finely(lane.kind, false, is_page, config.expandable_segments);
+        let fine =
+            size::cuts_finely(lane.kind, Fineness::ByRequest, is_page, config.expandable_segments);
         let limit_bytes = config.max_split_bytes.unwrap_or(u64::MAX);
         let rest_bytes = whole_bytes.saturating_sub(rounded_bytes);
         let size_bytes = if size::should_split(fine, rounded_bytes, rest_bytes, limit_bytes) {
