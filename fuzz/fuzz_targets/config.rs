@@ -35,8 +35,8 @@ fuzz_target!(|text: &str| {
             assert_eq!(config.update(text).as_ref(), Ok(&config));
             for kind in [PoolKind::Small, PoolKind::Large] {
                 let page_bytes = size::page_bytes(kind, &config);
-                assert!(page_bytes > 0 && page_bytes % (2 * MIB) == 0);
-                assert!(size::reserve_bytes(80 * GIB, page_bytes) >= 90 * GIB);
+                assert!(page_bytes > 0 && page_bytes.is_multiple_of(2 * MIB));
+                assert!(size::reserve_bytes(80 * GIB, page_bytes, None) >= 90 * GIB);
             }
             // A request on a small device, so that the settings meet everything that reads them.
             for policy in [Policy::larder(), Policy::tight()] {
@@ -52,7 +52,7 @@ fuzz_target!(|text: &str| {
             }
             for size_bytes in [1, 513, 1 << 20, (1 << 30) + 7, (1 << 50) - 3] {
                 let rounded = size::round(size_bytes, &config);
-                assert!(rounded >= size_bytes && rounded % size::BLOCK_UNIT_BYTES == 0);
+                assert!(rounded >= size_bytes && rounded.is_multiple_of(size::BLOCK_UNIT_BYTES));
                 assert!(size::segment_bytes(rounded, &config) >= rounded);
             }
         }

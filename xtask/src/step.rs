@@ -38,13 +38,19 @@ impl Step {
     /// it is part of every artifact's fingerprint, and everything would be built twice.
     pub(crate) fn lints(root: &Path) -> Vec<Self> {
         let mut steps = vec![Self::cargo("format", &["fmt", "--all", "--check"])];
-        // The fuzz targets are a workspace of their own, which `--all` does not reach.
-        if root.join("fuzz/Cargo.toml").is_file() {
+        // The fuzz targets are a workspace of their own, which `--all` and `--workspace` do not reach.
+        let has_fuzz = root.join("fuzz/Cargo.toml").is_file();
+        if has_fuzz {
             let arguments = ["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"];
             steps.push(Self::cargo("format of fuzz", &arguments));
         }
         let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
         steps.push(Self::cargo("clippy", &clippy));
+        if has_fuzz {
+            let path = ["--manifest-path", "fuzz/Cargo.toml", "--target-dir", "target", "--locked"];
+            let arguments = [&["clippy"], &path[..], &["--", "-D", "warnings"]].concat();
+            steps.push(Self::cargo("clippy of fuzz", &arguments));
+        }
         steps.push(Self {
             name: "docs",
             work: Work::Cargo {
