@@ -24,6 +24,27 @@ mod stats;
 mod symmetric;
 mod torch;
 
+/// How large the structures of the header are that its callers fill in: whoever declares them on his own can see that he
+/// still has all of them.
+pub mod sizes {
+    use crate::{configure, context, history, out_of_memory, pools, sources, stats};
+
+    /// `larder_settings`.
+    pub const SETTINGS_BYTES: usize = size_of::<configure::SettingValues>();
+    /// `larder_source`.
+    pub const SOURCE_BYTES: usize = size_of::<sources::Source>();
+    /// `larder_filter`.
+    pub const FILTER_BYTES: usize = size_of::<pools::Filter>();
+    /// `larder_contexts`.
+    pub const CONTEXTS_BYTES: usize = size_of::<context::ContextFunctions>();
+    /// `larder_history_options`.
+    pub const HISTORY_OPTIONS_BYTES: usize = size_of::<history::Options>();
+    /// `larder_stats`.
+    pub const STATS_BYTES: usize = size_of::<stats::Stats>();
+    /// `larder_out_of_memory`.
+    pub const OUT_OF_MEMORY_BYTES: usize = size_of::<out_of_memory::OutOfMemoryReport>();
+}
+
 use std::sync::Arc;
 
 use larder_cuda::{CudaDevice, CudaError, CudaOptions};

@@ -229,6 +229,18 @@ fn while_the_setting_is_off_expandable_blocks_are_passed_over_and_then_used_agai
 }
 
 #[test]
+fn while_the_setting_is_off_a_small_block_that_could_grow_serves_nobody() {
+    BenchTop::under_each_policy(GIB, ON, |top| {
+        let expandable = top.malloc(512);
+        top.configure("expandable_segments:False");
+        let plain = [(); 2].map(|()| top.malloc(512));
+        top.free(expandable);
+        let next = top.malloc(512);
+        assert!(top.allocator.base_allocation(next).is_ok(), "{next} and {plain:?}");
+    });
+}
+
+#[test]
 fn while_the_setting_is_off_the_cache_still_gives_pages_back() {
     BenchTop::under_each_policy(GIB, ON, |top| {
         let addr = top.malloc(20 * MIB);

@@ -341,6 +341,33 @@ fn resetting_the_sums_makes_them_and_the_plain_counters_zero_and_nothing_else() 
     tell(&top, LARGE, || top.empty(), &with(freed.to_vec(), &gone));
 }
 
+/// Where small blocks rest, pieces are counted when somebody looks: there were at least so many, whoever looks and when.
+#[test]
+fn looking_makes_no_pieces() {
+    let pieces = |top: &BenchTop| top.stats().inactive_split.small_pool;
+    let story = |top: &BenchTop, looks: bool| {
+        let blocks: Vec<_> = (0..4096).map(|_| top.malloc(512)).collect();
+        blocks.iter().step_by(2).for_each(|&addr| top.free(addr));
+        let seen = looks.then(|| pieces(top));
+        top.malloc(768 * 1024);
+        let again: Vec<_> = (0..1024).map(|_| top.malloc(512)).collect();
+        top.free_all(&again);
+        if let Some(seen) = seen {
+            let now = pieces(top);
+            assert!(now.peak >= seen.peak && now.allocated >= seen.allocated, "{seen:?} {now:?}");
+        }
+        pieces(top)
+    };
+    let settings = "expandable_segments:False";
+    let truth = story(&BenchTop::torch(GIB, settings), true);
+    for looks in [true, false] {
+        let seen = story(&BenchTop::larder(GIB, settings), looks);
+        assert_eq!(seen.current, truth.current);
+        assert!(seen.peak <= truth.peak && seen.allocated <= truth.allocated, "{seen:?} {truth:?}");
+        assert_eq!(seen.allocated - seen.freed, seen.current);
+    }
+}
+
 #[test]
 fn rejections_are_reset_with_the_other_counters() {
     let top = BenchTop::torch(100 * MIB, "throw_on_cudamalloc_oom:True");

@@ -42,6 +42,18 @@ fn lies_in_view(top: &BenchTop, addr: Addr) -> bool {
     segments.iter().any(|segment| segment.view && segment.span.contains(addr))
 }
 
+/// A pool with a source that gives the device's memory.
+fn sourced(top: &BenchTop) -> PoolId {
+    let pool = PoolId(0, 1);
+    let device = top.device.clone();
+    let give = move |size_bytes, _stream| device.alloc(size_bytes).ok();
+    let device = top.device.clone();
+    let take = move |segment: Span, _stream| device.free(segment.addr).expect("it was given");
+    let source = SourceFunctions::new(give, take);
+    top.allocator.add_pool_with_source(pool, Arc::new(source)).unwrap();
+    pool
+}
+
 // Views.
 
 #[test]
@@ -512,17 +524,22 @@ fn a_pool_lends_to_requests_that_would_run_out_of_memory() {
 #[test]
 fn what_a_source_gave_is_cut_to_size() {
     let top = tight(GIB);
-    let pool = PoolId(0, 1);
-    let device = top.device.clone();
-    let give = move |size_bytes, _stream| device.alloc(size_bytes).ok();
-    let device = top.device.clone();
-    let take = move |segment: Span, _stream| device.free(segment.addr).expect("it was given");
-    let source = SourceFunctions::new(give, take);
-    top.allocator.add_pool_with_source(pool, Arc::new(source)).unwrap();
+    let pool = sourced(&top);
     top.allocator.begin_pool(pool, Filter::Any).unwrap();
     let [first, second] = [(); 2].map(|()| top.malloc(MIB));
     assert_eq!(second, first.offset(MIB), "both have room in a segment of 2 MiB");
-    top.allocator.end_pool(pool).unwrap();
+}
+
+/// The split limit holds for what a source gave as it does elsewhere: a large block is whole, and goes back whole.
+#[test]
+fn what_a_source_gave_is_left_whole_above_the_split_limit() {
+    let top = BenchTop::new(GIB, "max_split_size_mb:20", Policy::tight());
+    let pool = sourced(&top);
+    top.allocator.begin_pool(pool, Filter::Any).unwrap();
+    let large = top.malloc(21 * MIB + 512);
+    assert_eq!(top.allocator.usable_bytes(large), Ok(22 * MIB));
+    let small = top.malloc(512);
+    assert!(!Span::new(large, 22 * MIB).contains(small));
 }
 
 /// There are no settings left that would help: what is free in pieces was used.

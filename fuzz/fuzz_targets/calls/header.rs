@@ -2,6 +2,8 @@
 
 use std::ffi::{c_char, c_void};
 
+use larder_c::sizes;
+
 pub type Status = i32;
 pub const OK: Status = 0;
 pub const INTERNAL: Status = 9;
@@ -31,7 +33,30 @@ pub struct Source {
     pub free: Option<extern "C" fn(Handle, Handle, usize, i32, Handle)>,
     pub release: Option<Release>,
     pub data: Handle,
+    pub properties: u32,
+    pub registrar: *const c_char,
+    pub decline: Option<extern "C" fn(Handle, usize, i32, Handle) -> bool>,
+    pub init: Option<extern "C" fn(Handle, i32) -> bool>,
+    pub reset: Option<extern "C" fn(Handle, i32) -> bool>,
+    pub set_memory_fraction: Option<extern "C" fn(Handle, f64, i32) -> bool>,
+    pub base_allocation:
+        Option<extern "C" fn(Handle, Handle, usize, *mut Handle, *mut usize) -> bool>,
+    pub record_stream: Option<extern "C" fn(Handle, Handle, usize, Handle) -> bool>,
+    pub begin_pool: Option<extern "C" fn(Handle, i32, Pool) -> bool>,
+    pub end_pool: Option<extern "C" fn(Handle, i32, Pool) -> bool>,
+    pub release_pool: Option<extern "C" fn(Handle, i32, Pool) -> bool>,
 }
+
+// What is declared here and what is there grow together.
+const _: () = {
+    assert!(size_of::<Settings>() == sizes::SETTINGS_BYTES);
+    assert!(size_of::<Source>() == sizes::SOURCE_BYTES);
+    assert!(size_of::<Filter>() == sizes::FILTER_BYTES);
+    assert!(size_of::<Contexts>() == sizes::CONTEXTS_BYTES);
+    assert!(size_of::<History>() == sizes::HISTORY_OPTIONS_BYTES);
+    assert!(size_of::<[i64; 123]>() == sizes::STATS_BYTES);
+    assert!(size_of::<[u64; 16]>() >= sizes::OUT_OF_MEMORY_BYTES);
+};
 
 #[repr(C)]
 pub struct Filter {

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
 
-use super::header::{Contexts, Handle, OK, larder_free};
+use super::header::{Contexts, Handle, OK, Pool, Source, larder_free};
 
 thread_local! {
     /// The larder of this run, for the hooks.
@@ -56,6 +56,72 @@ pub extern "C" fn quarried(_: Handle, size: usize, _: i32, _: Handle) -> Handle 
 
 pub extern "C" fn returned(_: Handle, ptr: Handle, _: usize, _: i32, _: Handle) {
     assert!(!ptr.is_null());
+}
+
+/// A hook of a source that mostly agrees.
+fn agrees() -> bool {
+    let calls = SOURCE.get();
+    SOURCE.set(calls + 1);
+    calls % 4 != 2
+}
+
+pub extern "C" fn declined(_: Handle, _: usize, _: i32, _: Handle) -> bool {
+    agrees()
+}
+
+pub extern "C" fn told_device(_: Handle, _: i32) -> bool {
+    agrees()
+}
+
+pub extern "C" fn told_fraction(_: Handle, fraction: f64, _: i32) -> bool {
+    (0.0..=1.0).contains(&fraction) && agrees()
+}
+
+/// A segment is a part of what was allocated for it, or of nothing at all.
+pub extern "C" fn based(
+    _: Handle,
+    segment: Handle,
+    size: usize,
+    base: *mut Handle,
+    base_size: *mut usize,
+) -> bool {
+    if !SOURCE.get().is_multiple_of(3) {
+        // SAFETY: the library lends both for the length of the call.
+        unsafe {
+            *base = segment;
+            *base_size = size;
+        }
+    }
+    agrees()
+}
+
+pub extern "C" fn told_use(_: Handle, ptr: Handle, _: usize, _: Handle) -> bool {
+    !ptr.is_null() && agrees()
+}
+
+pub extern "C" fn told_pool(_: Handle, _: i32, _: Pool) -> bool {
+    agrees()
+}
+
+/// A source, with the functions and properties that two bytes say.
+pub fn source(kind: u8, more: u8) -> Source {
+    Source {
+        alloc: (kind & 2 == 0).then_some(quarried),
+        free: (kind & 4 == 0).then_some(returned),
+        release: Some(released),
+        data: ptr::null_mut(),
+        properties: if more & 128 == 0 { 0 } else { u32::from(more & 3) },
+        registrar: if more & 1 == 0 { ptr::null() } else { c"a word".as_ptr() },
+        decline: (more & 2 != 0).then_some(declined),
+        init: (more & 4 != 0).then_some(told_device),
+        reset: (more & 8 != 0).then_some(told_device),
+        set_memory_fraction: (more & 16 != 0).then_some(told_fraction),
+        base_allocation: (more & 32 != 0).then_some(based),
+        record_stream: (more & 64 != 0).then_some(told_use),
+        begin_pool: (kind & 8 != 0).then_some(told_pool),
+        end_pool: (kind & 16 != 0).then_some(told_pool),
+        release_pool: (kind & 32 != 0).then_some(told_pool),
+    }
 }
 
 pub extern "C" fn takes(data: Handle, stream: Handle) -> bool {

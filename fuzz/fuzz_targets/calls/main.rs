@@ -296,13 +296,9 @@ impl Caller<'_> {
     }
 
     fn add_use(&mut self) -> Status {
-        let (larder, device, pool, kind) = (self.larder(), self.device(), self.pool(), self.byte());
-        let source = Source {
-            alloc: (kind & 2 == 0).then_some(quarried),
-            free: (kind & 4 == 0).then_some(returned),
-            release: Some(released),
-            data: ptr::null_mut(),
-        };
+        let (larder, device, pool) = (self.larder(), self.device(), self.pool());
+        let (kind, more) = (self.byte(), self.byte());
+        let source = source(kind, more);
         let is_given = kind & 1 == 1;
         add(&HOOKS, i64::from(is_given));
         let shown: *const Source = if is_given { &raw const source } else { ptr::null() };

@@ -321,18 +321,12 @@ impl Allocator {
 
     /// Peaks become the current values.
     pub fn reset_peak_stats(&self) {
-        let mut shelf = self.lock_as_is();
-        shelf.heap.count_rested();
-        shelf.heap.herald_mut().reset_peak();
-        shelf.heap.reset_pool_peaks();
+        self.lock_as_is().heap.reset_peaks();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub fn reset_accumulated_stats(&self) {
-        let mut shelf = self.lock_as_is();
-        shelf.heap.count_rested();
-        shelf.heap.herald_mut().reset_accumulated();
-        shelf.heap.reset_pool_sums();
+        self.lock_as_is().heap.reset_sums();
     }
 
     /// How much memory the device has, and how much nobody holds.

@@ -71,10 +71,6 @@ impl Heap {
             "{reserved} bytes are in segments, {} are counted",
             self.reserved_bytes
         );
-        // Pieces are counted for whoever looked last.
-        let small = PoolKind::Small as usize;
-        census.inactive_split[small] += self.shown_pieces().blocks;
-        census.inactive_split_bytes[small] += self.shown_pieces().bytes;
         check_stats(&self.herald.stats(), &census)
     }
 

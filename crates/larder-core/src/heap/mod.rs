@@ -27,6 +27,7 @@ mod rested;
 mod routing;
 mod rows;
 pub mod run;
+mod seen;
 pub(crate) mod segment;
 mod shelving;
 pub mod size;
@@ -314,7 +315,7 @@ impl Heap {
 
     /// How much of the host's memory is kept for requests to come, on all streams.
     pub fn lane_bytes(&self) -> usize {
-        self.pools.lane_bytes()
+        self.pools.lane_bytes() + self.tight.way_bytes()
     }
 
     /// The live block that starts at `addr`.

@@ -3,12 +3,10 @@
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::ids::BlockId;
-use crate::heap::shelving::Pieces;
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::heap::tray::{RESTED_MAX, SIZES_PER_WORD};
-use crate::record::Record;
 use crate::record::stats::Stats;
-use crate::types::{PoolKind, Span};
+use crate::types::Span;
 
 /// A block as it is once what rests is put down.
 pub(super) struct Settled {
@@ -25,46 +23,45 @@ pub(super) struct RestedWhole {
     pub(super) shelved_blocks: i64,
     shelved_bytes: u64,
     is_split: bool,
-    expandable: bool,
 }
 
 impl Heap {
     /// All statistics.
     pub fn stats(&mut self) -> Stats {
-        self.count_rested();
-        self.herald.stats()
+        let mut stats = self.herald.stats();
+        if self.policy.merges_late {
+            self.see_pieces();
+            self.trays.seen.show(&mut stats);
+        }
+        stats
     }
 
-    /// Has pieces counted as they will be. What is counted so stays counted, until somebody looks again or all is put
-    /// down: peaks and sums that were shown once never fall.
-    pub(crate) fn count_rested(&mut self) {
-        let mut pieces = Pieces::default();
-        for whole in self.rested_wholes().filter(|whole| !whole.expandable) {
-            pieces.blocks += i64::from(whole.is_split) - whole.shelved_blocks;
+    /// Peaks become the current values.
+    pub(crate) fn reset_peaks(&mut self) {
+        self.see_pieces();
+        self.trays.seen.reset_peaks(self.herald.pieces());
+        self.herald.reset_peak();
+        self.reset_pool_peaks();
+    }
+
+    /// Sums of increases and decreases, and the plain counters, become zero.
+    pub(crate) fn reset_sums(&mut self) {
+        self.see_pieces();
+        self.trays.seen.reset_sums();
+        self.herald.reset_accumulated();
+        self.reset_pool_sums();
+    }
+
+    /// Looks how many pieces there are once what rests is put down.
+    pub(super) fn see_pieces(&mut self) {
+        let [mut blocks, mut bytes] = self.herald.pieces();
+        let fixed = self.rested().filter(|&id| !self.blocks[id].expandable);
+        for whole in fixed.filter_map(|id| self.rested_whole(id)) {
             let whole_bytes = if whole.is_split { whole.size_bytes } else { 0 };
-            pieces.bytes += whole_bytes as i64 - whole.shelved_bytes as i64;
+            blocks[0] += i64::from(whole.is_split) - whole.shelved_blocks;
+            bytes[0] += whole_bytes as i64 - whole.shelved_bytes as i64;
         }
-        self.show_pieces(pieces);
-    }
-
-    fn show_pieces(&mut self, pieces: Pieces) {
-        let before = std::mem::replace(&mut self.trays.shown, pieces);
-        let (blocks, bytes) = (pieces.blocks - before.blocks, pieces.bytes - before.bytes);
-        self.change_pieces(Pieces { blocks, bytes });
-    }
-
-    /// There are more or fewer small pieces.
-    pub(super) fn change_pieces(&mut self, pieces: Pieces) {
-        let Pieces { blocks, bytes } = pieces;
-        if pieces != Pieces::default() {
-            let kind = PoolKind::Small;
-            self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
-        }
-    }
-
-    /// By how much what is counted as pieces differs from those that are in the index.
-    pub(super) fn shown_pieces(&self) -> Pieces {
-        self.trays.shown
+        self.trays.seen.see([blocks, bytes]);
     }
 
     /// The blocks of a segment from this one on.
@@ -120,8 +117,7 @@ impl Heap {
             }
         }
         let is_split = self.blocks[first].prev.is_some() || self.blocks[last].next.is_some();
-        let expandable = self.blocks[id].expandable;
-        Some(RestedWhole { size_bytes, shelved_blocks, shelved_bytes, is_split, expandable })
+        Some(RestedWhole { size_bytes, shelved_blocks, shelved_bytes, is_split })
     }
 
     /// Whether two neighbours will be one block.

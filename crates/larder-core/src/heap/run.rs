@@ -41,7 +41,7 @@ pub struct RunBlock {
     pub span: Span,
     /// What it is: `Free`, `Live` or `Waiting`. What is lent shows as what has it does.
     pub state: State,
-    /// What the program asked for; on a free block, what was asked for last.
+    /// What the program asked for; on a free block, what was asked for some part of it.
     pub requested_bytes: u64,
     /// The context in which it was allocated, if one was gathered.
     pub context: Option<Arc<dyn Context>>,

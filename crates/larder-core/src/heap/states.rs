@@ -65,7 +65,7 @@ pub struct BlockState {
     pub span: Span,
     /// What it is.
     pub state: State,
-    /// What the program asked for; on a free block, what was asked for last.
+    /// What the program asked for; on a free block, what was asked for some part of it.
     pub requested_bytes: u64,
 }
 

@@ -408,7 +408,11 @@ fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes:
 fn cut_for(want: &Want, block: &Block, fineness: Fineness, limit_bytes: u64) -> Cut {
     let fine = size::cuts_finely(want.kind, fineness, block.expandable, want.expandable);
     let rest_bytes = block.size_bytes - want.size_bytes;
-    let splits = want.splits && size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+    // What is worth keeping everywhere is no reason to cut what the limit wants whole.
+    let is_whole = fineness == Fineness::Everywhere && !block.expandable;
+    let is_limited = is_whole && want.size_bytes >= limit_bytes;
+    let should_split = size::should_split(fine, want.size_bytes, rest_bytes, limit_bytes);
+    let splits = want.splits && should_split && !is_limited;
     cut(want, block, splits)
 }
 

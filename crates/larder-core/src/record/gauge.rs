@@ -116,7 +116,7 @@ impl Family {
     }
 
     /// The values, small and large.
-    fn currents(&self) -> [i64; 2] {
+    pub(super) fn currents(&self) -> [i64; 2] {
         [self.fences[0] - self.rooms[0], self.fences[1] - self.rooms[1]]
     }
 

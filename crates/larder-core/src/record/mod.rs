@@ -184,6 +184,11 @@ impl Herald {
         self.counts.stats()
     }
 
+    /// How many free pieces of segments there are, small and large, and how many bytes in them.
+    pub(crate) fn pieces(&self) -> [[i64; 2]; 2] {
+        self.counts.pieces()
+    }
+
     /// Bytes in live allocations, without the cost of all statistics.
     pub fn allocated_bytes(&self) -> u64 {
         self.counts.allocated_bytes()

@@ -212,6 +212,11 @@ impl Counts {
         self.bytes.active().all
     }
 
+    /// How many free pieces there are, small and large, and how many bytes in them.
+    pub(super) fn pieces(&self) -> [[i64; 2]; 2] {
+        [self.inactive_split.currents(), self.inactive_split_bytes.currents()]
+    }
+
     pub(super) fn allocated_bytes(&self) -> u64 {
         self.bytes.live().all.current as u64
     }

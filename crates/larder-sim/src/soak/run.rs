@@ -428,7 +428,7 @@ impl<'a> Run<'a> {
             self.report.hits += u64::from(!took);
             self.report.partial_releases += u64::from(gave_back && retries == 0);
         }
-        let Some(model) = &self.model else { return Ok(()) };
+        let Some(model) = &mut self.model else { return Ok(()) };
         if let Some(difference) = model.difference(&stats) {
             return Err(difference);
         }

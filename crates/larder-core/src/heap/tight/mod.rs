@@ -87,13 +87,22 @@ impl Tight {
     #[inline(never)]
     fn make_way(&mut self, at: usize) {
         self.ways.resize_with(at + 1, Way::default);
+        let lanes = self.ways.len();
+        self.ways.iter_mut().for_each(|way| way.trail.share_with(lanes));
+    }
+
+    /// How much of the host's memory is kept to know the lanes' ways again.
+    pub(super) fn way_bytes(&self) -> usize {
+        self.ways.iter().map(|way| size_of::<Way>() + way.trail.held_bytes()).sum()
     }
 
     /// Forgets the ways of lanes that are not there any more: their names may be used again.
     pub(super) fn forget_ways(&mut self, is_there: impl Fn(LaneId) -> bool) {
+        let lanes = self.ways.len();
         for (at, way) in self.ways.iter_mut().enumerate() {
             if !is_there(LaneId(at as u32)) {
                 *way = Way::default();
+                way.trail.share_with(lanes);
             }
         }
     }

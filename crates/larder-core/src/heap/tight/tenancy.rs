@@ -80,6 +80,12 @@ impl Heap {
         self.tight.way(lane).trail.note_kind(is_small);
     }
 
+    /// The request goes where nobody should be led.
+    pub(in crate::heap) fn stray(&mut self, want: &Want) {
+        let lane = self.lane_of(want);
+        self.tight.way(lane).trail.stray(want.ask());
+    }
+
     /// Notes where the last request was put: at an address, cut out of the free block that began there.
     #[inline]
     pub(in crate::heap) fn note_step(&mut self, want: &Want, id: BlockId) {

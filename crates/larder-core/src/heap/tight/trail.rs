@@ -16,6 +16,8 @@ const WINDOW: usize = 16;
 /// So many steps are kept; then the trail begins anew. It bounds what the host pays for a program that
 /// never repeats itself.
 const STEPS_MAX: usize = 1 << 20;
+/// Where there are more lanes than this, all of them share what so many may keep.
+const LONG_TRAILS: usize = 8;
 /// A round that was closed once is trusted again after so many steps.
 const TRUST: u32 = 64;
 /// What requests are multiplied with to tell them apart, and the same for one that is a window behind.
@@ -84,6 +86,8 @@ struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Trail {
     steps: Vec<Step>,
+    /// So many may be kept.
+    steps_max: usize,
     /// For each step, what the last requests amounted to, with that one.
     prints: Vec<u64>,
     /// The step of the last request.
@@ -110,6 +114,7 @@ impl Default for Trail {
     fn default() -> Trail {
         Trail {
             steps: Vec::new(),
+            steps_max: STEPS_MAX,
             prints: Vec::new(),
             last: NOWHERE,
             guide: NOWHERE,
@@ -125,6 +130,18 @@ impl Default for Trail {
 }
 
 impl Trail {
+    /// So many lanes share what may be kept.
+    pub(crate) fn share_with(&mut self, lanes: usize) {
+        self.steps_max = STEPS_MAX / lanes.div_ceil(LONG_TRAILS).max(1);
+    }
+
+    /// How much it holds of the host's memory.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.steps.capacity() * size_of::<Step>()
+            + self.prints.capacity() * size_of::<u64>()
+            + self.seen.capacity() * size_of::<u32>()
+    }
+
     /// A request comes. Says where it was put the last time, if it is one that the program came by before.
     #[inline]
     pub(crate) fn walk(&mut self, ask: Ask) -> Option<Spot> {
@@ -198,10 +215,8 @@ impl Trail {
     }
 
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
-        if self.steps.len() == STEPS_MAX {
-            self.steps.clear();
-            self.prints.clear();
-            self.seen.fill(NOWHERE);
+        if self.steps.len() >= self.steps_max {
+            (self.steps, self.prints, self.seen) = (Vec::new(), Vec::new(), Vec::new());
             self.guide = NOWHERE;
         }
         if 2 * self.steps.len() >= self.seen.len() {
@@ -257,6 +272,11 @@ impl Trail {
             self.is_good &= (step.spot.segment, step.spot.at) == (spot.segment, spot.at);
             step.spot = spot;
         }
+    }
+
+    /// The last request, if this is what it asked for, was put where it should not be led again.
+    pub(crate) fn stray(&mut self, ask: Ask) {
+        self.note(ask, Spot::NONE);
     }
 
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.
@@ -336,5 +356,8 @@ mod tests {
             assert_eq!(walk(&mut trail, &sizes, &mut at), 0);
         }
         assert!(trail.steps.len() < STEPS_MAX);
+        trail.share_with(10 * LONG_TRAILS);
+        walk(&mut trail, &[512], &mut at);
+        assert_eq!(trail.steps.len(), 1, "it was longer than its share");
     }
 }

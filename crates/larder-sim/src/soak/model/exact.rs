@@ -12,6 +12,13 @@ impl Model {
         stream: StreamId,
         addr: Addr,
     ) -> bool {
+        let is_there = self.try_malloc_at(requested_bytes, stream, addr);
+        // The harness looks before it goes on.
+        self.see_pieces();
+        is_there
+    }
+
+    fn try_malloc_at(&mut self, requested_bytes: u64, stream: StreamId, addr: Addr) -> bool {
         self.settle();
         self.prepare(stream);
         let want = self.want(requested_bytes, stream);

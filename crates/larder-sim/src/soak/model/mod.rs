@@ -22,6 +22,7 @@ use std::sync::Arc;
 use larder_core::config::ConfigError;
 use larder_core::device::Device;
 use larder_core::policy::TieBreak;
+use larder_core::record::stats::ByPool;
 use larder_core::types::{Addr, EventId, MIB, PoolKind, StreamId};
 use larder_core::{Config, Policy, Stats};
 
@@ -93,6 +94,8 @@ pub(super) struct Model {
     rests: u64,
     /// How many requests got one of them.
     rested: u64,
+    /// The pieces of segments after each step, and the bytes in them, where blocks rest.
+    seen: [ByPool; 2],
     stats: Stats,
 }
 
@@ -121,6 +124,7 @@ impl Model {
             was_unusual: false,
             rests: 0,
             rested: 0,
+            seen: [ByPool::default(); 2],
             stats: Stats::default(),
         };
         model.set_fraction(fraction);
@@ -133,10 +137,12 @@ impl Model {
 
     pub(super) fn reset_peak(&mut self) {
         tally::reset_peak(&mut self.stats);
+        self.reset_seen_peaks();
     }
 
     pub(super) fn reset_accumulated(&mut self) {
         tally::reset_accumulated(&mut self.stats);
+        self.reset_seen_sums();
     }
 
     pub(super) fn set_fraction(&mut self, fraction: f64) {

@@ -1,13 +1,13 @@
 //! The model's small blocks that are given back and not joined yet.
 
 use larder_core::policy::TieBreak;
-use larder_core::record::stats::{ByPool, Counter};
+use larder_core::record::stats::Counter;
 use larder_core::types::{PoolKind, StreamId};
 use larder_core::{Addr, Stats};
 
 use super::segment::State;
 use super::{Model, SMALL_MAX_BYTES, Spot, Want};
-use crate::soak::tally::{self, change_pool};
+use crate::soak::tally::{self, change, change_pool};
 
 /// Where so many rest on a stream, the next one has all of them put down.
 const RESTED_MAX: usize = 4096;
@@ -49,13 +49,21 @@ impl Model {
     /// A free on the usual path. False if the block does not rest.
     pub(super) fn rest(&mut self, (at, block_at): Spot) -> bool {
         let block = &self.segments[at].blocks[block_at];
-        if !self.is_usual || block.size_bytes > SMALL_MAX_BYTES || !block.uses.is_empty() {
+        let segment = &self.segments[at];
+        let may_serve = self.config.expandable_segments || !segment.is_expandable();
+        let is_small = block.size_bytes <= SMALL_MAX_BYTES;
+        if !self.is_usual || !is_small || !block.uses.is_empty() || !may_serve {
             return false;
         }
-        if self.all_rested(self.segments[at].pool, self.segments[at].stream).len() == RESTED_MAX {
-            self.settle();
-            return false;
+        let addr = block.addr;
+        let rested = self.all_rested(segment.pool, segment.stream);
+        if rested.len() == RESTED_MAX {
+            let addrs: Vec<u64> = rested.into_iter().map(|spot| self.block(spot).addr).collect();
+            for addr in addrs {
+                self.put_down(self.find(addr));
+            }
         }
+        let (at, block_at) = self.find(addr);
         self.rests += 1;
         let (kind, rests) = (self.segments[at].kind, self.rests);
         let block = self.block_mut((at, block_at));
@@ -129,32 +137,66 @@ impl Model {
         self.rested
     }
 
-    /// Names the first statistic that is not as it should be. Where blocks rest, pieces are counted as if none did, and
-    /// when that is done, and so their peaks and sums, is the allocator's own business.
-    pub(in crate::soak) fn difference(&self, found: &Stats) -> Option<String> {
-        let (mut found, mut expected) = (*found, self.stats);
+    /// Names the first statistic that is not as it should be. It is asked after every step: where blocks rest, small
+    /// pieces are counted then, as if none did.
+    pub(in crate::soak) fn difference(&mut self, found: &Stats) -> Option<String> {
+        self.see_pieces();
+        let mut expected = self.stats;
         if self.policy.merges_late {
-            let (mut blocks, mut bytes) = (ByPool::default(), ByPool::default());
-            for segment in self.segments.iter().filter(|segment| !segment.is_expandable()) {
-                let free = |state: State| matches!(state, State::Free | State::Resting(_));
-                for run in segment.blocks.chunk_by(|a, b| free(a.state) == free(b.state)) {
-                    if free(run[0].state) && run.len() < segment.blocks.len() {
-                        let run_bytes: u64 = run.iter().map(|block| block.size_bytes).sum();
-                        change_pool(&mut blocks, segment.kind, 1);
-                        change_pool(&mut bytes, segment.kind, run_bytes as i64);
-                    }
-                }
+            [expected.inactive_split, expected.inactive_split_bytes] = self.seen;
+        }
+        tally::difference(found, &expected)
+    }
+
+    /// Somebody looks. Of large blocks none rests.
+    pub(super) fn see_pieces(&mut self) {
+        let counted = self.count_small_pieces();
+        let families = [self.stats.inactive_split, self.stats.inactive_split_bytes];
+        for ((family, now), seen) in families.into_iter().zip(counted).zip(&mut self.seen) {
+            let (more, large) = (now - seen.small_pool.current, family.large_pool);
+            change(&mut seen.small_pool, more);
+            let (current, small) = (now + large.current, seen.small_pool);
+            seen.large_pool = large;
+            seen.all = Counter {
+                current,
+                peak: seen.all.peak.max(current).max(large.peak),
+                allocated: small.allocated + large.allocated,
+                freed: small.freed + large.freed,
+            };
+        }
+    }
+
+    /// How many small pieces there are if what rests is put down, and how many bytes in them.
+    fn count_small_pieces(&self) -> [i64; 2] {
+        let is_free = |state: State| matches!(state, State::Free | State::Resting(_));
+        let (mut blocks, mut bytes) = (0, 0);
+        for segment in &self.segments {
+            if segment.is_expandable() || segment.kind == PoolKind::Large {
+                continue;
             }
-            (expected.inactive_split, expected.inactive_split_bytes) = (blocks, bytes);
-            for stats in [&mut found, &mut expected] {
-                for family in [&mut stats.inactive_split, &mut stats.inactive_split_bytes] {
-                    for counter in [&mut family.all, &mut family.small_pool, &mut family.large_pool]
-                    {
-                        *counter = Counter { current: counter.current, ..Counter::default() };
-                    }
+            for run in segment.blocks.chunk_by(|a, b| is_free(a.state) == is_free(b.state)) {
+                if is_free(run[0].state) && run.len() < segment.blocks.len() {
+                    blocks += 1;
+                    bytes += run.iter().map(|block| block.size_bytes as i64).sum::<i64>();
                 }
             }
         }
-        tally::difference(&found, &expected)
+        [blocks, bytes]
+    }
+
+    /// Peaks of the pieces become the current values.
+    pub(super) fn reset_seen_peaks(&mut self) {
+        for seen in &mut self.seen {
+            for counter in [&mut seen.small_pool, &mut seen.all] {
+                counter.peak = counter.current;
+            }
+        }
+    }
+
+    /// Sums of the pieces become zero.
+    pub(super) fn reset_seen_sums(&mut self) {
+        for seen in &mut self.seen {
+            (seen.small_pool.allocated, seen.small_pool.freed) = (0, 0);
+        }
     }
 }
