@@ -356,7 +356,7 @@ mod tests {
             assert_eq!(walk(&mut trail, &sizes, &mut at), 0);
         }
         assert!(trail.steps.len() < STEPS_MAX);
-        trail.share_with(10 * LONG_TRAILS);
+        trail.share_with(1000 * LONG_TRAILS);
         walk(&mut trail, &[512], &mut at);
         assert_eq!(trail.steps.len(), 1, "it was longer than its share");
     }
