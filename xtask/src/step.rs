@@ -69,11 +69,11 @@ impl Step {
         let mut steps = Self::lints(root);
         steps.push(Self::tidy());
         steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
-        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "15"]));
+        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "8"]));
         let newest = ["xtask", "parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
         steps.push(Self::cargo("parity with the newest PyTorch", &newest));
         steps.push(Self::cargo("backend", &["xtask", "backend"]));
-        let through = ["xtask", "parity", "--through-interface", "--seeds", "10"];
+        let through = ["xtask", "parity", "--through-interface", "--seeds", "5"];
         steps.push(Self::cargo("parity through PyTorch's interface", &through));
         steps.push(Self::cargo("model of the lock", &["xtask", "model"]));
         steps.push(Self::cargo("headers", &["xtask", "headers"]));
