@@ -405,6 +405,29 @@ impl Segments {
         at.into_iter().chain(before)
     }
 
+    /// Forgets notes of blocks that are gone, in the windows from `addr` back to the nearest block that starts
+    /// there: whoever looks for the block over an address would pass them by each time. `start` says where a
+    /// block of the segment starts, and nothing of one that is gone.
+    pub(crate) fn forget_gone(
+        &mut self,
+        id: SegmentId,
+        addr: Addr,
+        start: impl Fn(BlockId) -> Option<Addr>,
+    ) {
+        let segment = &mut self.slots[id.index()];
+        let windows = segment.starts.len().min(segment.window(addr) + 1);
+        for at in (0..windows).rev() {
+            let Some(block) = BlockId::from_index(segment.starts[at]) else { continue };
+            match start(block)
+                .filter(|&start| start >= segment.span.addr && segment.window(start) == at)
+            {
+                Some(start) if start <= addr => break,
+                Some(_) => {}
+                None => segment.starts[at] = 0,
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn fine_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];

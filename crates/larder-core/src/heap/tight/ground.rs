@@ -16,22 +16,46 @@ pub(crate) struct Home {
     pub(super) span: Span,
 }
 
+/// Bytes at home, and where a view shows them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shown {
+    pub(super) addr: Addr,
+    pub(super) home: Home,
+}
+
+impl Shown {
+    /// Whether others, which a view shows at this address, come right after it, here and at home.
+    pub(super) fn is_before(&self, addr: Addr, home: Home) -> bool {
+        let Home { segment, span } = self.home;
+        // Where one segment ends another may begin.
+        self.addr.offset(span.size_bytes) == addr
+            && span.end() == home.span.addr
+            && segment == home.segment
+    }
+}
+
 /// A place that is free for a request.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     pub(super) segment: SegmentId,
     pub(super) span: Span,
-    /// The hollow block of a view that the place lies in; none if it is at home.
-    pub(super) door: Option<BlockId>,
-    /// Where its bytes are at home, in order; nothing if the place is at home itself.
-    pub(super) homes: Vec<Home>,
+    pub(super) site: Site,
     /// Streams whose work so far may still use it.
     pub(crate) waits: Vec<StreamId>,
 }
 
+/// Whether a place is at home or in a view.
+#[derive(Clone, Debug)]
+pub(super) enum Site {
+    /// At home; this is the first of the blocks that it lies in.
+    Home(BlockId),
+    /// In this hollow block of a view. `homes` says where its bytes are at home, in order.
+    View { door: BlockId, homes: Vec<Home> },
+}
+
 impl Heap {
     /// What lies under a place; none if it is not free, or not for this request.
-    pub(super) fn ground(&self, want: &Want, segment: SegmentId, addr: Addr) -> Option<Ground> {
+    pub(super) fn ground(&mut self, want: &Want, segment: SegmentId, addr: Addr) -> Option<Ground> {
         // Where blocks are not split, the smallest that will do may be another one by now.
         if !want.splits {
             return None;
@@ -39,30 +63,34 @@ impl Heap {
         let span = Span::new(addr, want.size_bytes);
         let owner = self.segments.get(segment).filter(|owner| owner.span.covers(span))?;
         if !owner.is_view() {
-            let waits = self.waits_for(want, &[Home { segment, span }])?;
-            return Some(Ground { segment, span, door: None, homes: Vec::new(), waits });
+            let mut waits = Vec::new();
+            let first = self.add_waits(want, Home { segment, span }, &mut waits)?;
+            return Some(Ground { segment, span, site: Site::Home(first), waits });
         }
         let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
         if owner.lane != want.lane || self.blocks[door].state != State::Hollow {
             return None;
         }
         let homes = self.homes_under(segment, span)?;
-        let waits = self.waits_for(want, &homes)?;
-        Some(Ground { segment, span, door: Some(door), homes, waits })
+        let mut waits = Vec::new();
+        for &home in &homes {
+            self.add_waits(want, home, &mut waits)?;
+        }
+        Some(Ground { segment, span, site: Site::View { door, homes }, waits })
     }
 
     /// What lies under the place that a request was told by the trail.
-    pub(super) fn ground_told(&self, want: &Want, spot: Spot) -> Option<Ground> {
+    pub(super) fn ground_told(&mut self, want: &Want, spot: Spot) -> Option<Ground> {
         let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
         self.ground(want, spot.segment, addr)
     }
 
-    /// The streams that a request has to wait for if it is to have these bytes; none if they are not all
-    /// free, or some are of a lane that it cannot have them of.
-    fn waits_for(&self, want: &Want, homes: &[Home]) -> Option<Vec<StreamId>> {
+    /// Adds the streams that a request has to wait for if it is to have these bytes, and returns the first of the
+    /// blocks that they lie in; none if they are not all free, or some are of a lane that it cannot have them of.
+    fn add_waits(&mut self, want: &Want, home: Home, waits: &mut Vec<StreamId>) -> Option<BlockId> {
+        let first = self.first_under(home)?;
         let is_private = self.pools.pool(want.pool).owner.is_some();
-        let mut waits = Vec::new();
-        for id in homes.iter().flat_map(|&home| self.blocks_under(home)) {
+        for id in self.blocks_from(first, home.span.end()) {
             let block = &self.blocks[id];
             if block.state != State::Free || !block.expandable {
                 return None;
@@ -77,7 +105,7 @@ impl Heap {
                 self.wait_for(want.lane, block.lane).filter(|stream| !waits.contains(stream)),
             );
         }
-        Some(waits)
+        Some(first)
     }
 
     /// The stream of a lane that another one has to wait for before it has what is free there: none if it did
@@ -103,8 +131,29 @@ impl Heap {
     /// The blocks under bytes at home, in order.
     pub(super) fn blocks_under(&self, home: Home) -> impl Iterator<Item = BlockId> + '_ {
         let first = self.block_over(home.segment, home.span.addr);
-        let onward = successors(first, |&id| self.blocks[id].next);
-        onward.take_while(move |&id| self.blocks[id].addr < home.span.end())
+        first.into_iter().flat_map(move |first| self.blocks_from(first, home.span.end()))
+    }
+
+    /// The first of the blocks under bytes at home. Notes on the way to it that say nothing any more are forgotten.
+    pub(super) fn first_under(&mut self, home: Home) -> Option<BlockId> {
+        let Home { segment, span } = home;
+        let Heap { blocks, segments, .. } = self;
+        segments.forget_gone(segment, span.addr, |id| {
+            // A block that is gone looks unmapped.
+            let block = Some(&blocks[id]).filter(|block| block.state != State::Unmapped);
+            block.filter(|block| block.segment == segment).map(|block| block.addr)
+        });
+        self.block_over(segment, span.addr)
+    }
+
+    /// The blocks from this one on that begin before an address.
+    pub(super) fn blocks_from(
+        &self,
+        first: BlockId,
+        end: Addr,
+    ) -> impl Iterator<Item = BlockId> + '_ {
+        let onward = successors(Some(first), |&id| self.blocks[id].next);
+        onward.take_while(move |&id| self.blocks[id].addr < end)
     }
 
     /// The block of a segment that an address lies in: along the blocks, from the nearest before it of which it

@@ -6,7 +6,7 @@ use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::pool::Lane;
-use crate::heap::tight::ground::{Ground, Home};
+use crate::heap::tight::ground::{Ground, Home, Shown};
 use crate::heap::tight::stitch::{Gap, Stitch, stitch};
 use crate::heap::tight::survey::{Reach, Run};
 use crate::heap::tight::views::ViewPlan;
@@ -116,7 +116,7 @@ impl Heap {
 
     /// The smallest free block of another lane that is large enough; or else the shortest run of several
     /// lanes' blocks, side by side, that is long enough.
-    fn find_claim(&self, reach: Reach<'_>) -> Option<Move> {
+    fn find_claim(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
         let mut lanes = self.lanes_beside(reach).filter(|lane| !lane.has_no_block()).peekable();
         lanes.peek()?;
@@ -256,13 +256,14 @@ impl Heap {
     /// The shortest run in a view of the lane's under which everything is free, and that is long enough. Of
     /// the views those are looked at that were used last: a program that repeats itself finds its own by
     /// the trail.
-    fn find_window(&self, reach: Reach<'_>) -> Option<Move> {
+    fn find_window(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
         let views = self.tight.views.iter().rev().copied().filter(|&view| {
             let segment = &self.segments[view];
             segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
         });
-        let runs = views.take(WINDOWS_TRIED).filter_map(|view| {
+        let views: Vec<SegmentId> = views.take(WINDOWS_TRIED).collect();
+        let runs = views.into_iter().filter_map(|view| {
             let run = self.shortest_run(reach, view)?;
             Some((run.size_bytes, view, run.addr))
         });
@@ -272,9 +273,9 @@ impl Heap {
     }
 
     /// The shortest run of a view under which everything is free at home, and that is long enough.
-    fn shortest_run(&self, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
-        let segment = &self.segments[view];
-        let (mut best, mut run) = (None::<Span>, Span::new(segment.span.addr, 0));
+    fn shortest_run(&mut self, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
+        let span = self.segments[view].span;
+        let (mut best, mut run) = (None::<Span>, Span::new(span.addr, 0));
         let mut keep = |run: Span| {
             if run.size_bytes >= reach.want.size_bytes
                 && best.is_none_or(|best| run.size_bytes < best.size_bytes)
@@ -282,11 +283,10 @@ impl Heap {
                 best = Some(run);
             }
         };
-        for part in segment.parts() {
-            let Some(page) = part.page else { continue };
-            let home = Home { segment: page.segment, span: self.page_span(page) };
-            let shown = segment.place_of(part).addr;
-            for id in self.blocks_under(home).filter(|&id| self.may_have(reach, id)) {
+        for Shown { addr: shown, home } in self.shown(view, span) {
+            let Some(first) = self.first_under(home) else { continue };
+            let free = self.blocks_from(first, home.span.end());
+            for id in free.filter(|&id| self.may_have(reach, id)) {
                 let free = self.blocks[id].span();
                 let begin = free.addr.max(home.span.addr);
                 let end = free.end().min(home.span.end());

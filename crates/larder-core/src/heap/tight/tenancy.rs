@@ -6,7 +6,7 @@ use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::segment::Segment;
 use crate::heap::tight::Miss;
-use crate::heap::tight::ground::{Ground, Home};
+use crate::heap::tight::ground::{Ground, Home, Shown, Site};
 use crate::heap::tight::trail::{Ask, Spot};
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
@@ -128,11 +128,13 @@ impl Heap {
     }
 
     fn settle_on<const PLAIN: bool>(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
-        if let Some(door) = ground.door {
-            return self.lodge::<PLAIN>(want, ground, door);
-        }
-        let &Ground { segment, span, .. } = ground;
-        let first = self.blocks_under(Home { segment, span }).next()?;
+        let &Ground { segment, span, ref site, .. } = ground;
+        let first = match *site {
+            Site::View { door, ref homes } => {
+                return self.lodge::<PLAIN>(want, ground, door, homes);
+            }
+            Site::Home(first) => first,
+        };
         let from = self.blocks[first].addr;
         let id = self.claim(want, first, span)?;
         let addr = self.hand_out::<PLAIN>(id, want);
@@ -146,8 +148,9 @@ impl Heap {
         want: &Want,
         ground: &Ground,
         door: BlockId,
+        homes: &[Home],
     ) -> Option<Addr> {
-        let &Ground { segment: view, span, ref homes, .. } = ground;
+        let &Ground { segment: view, span, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
         for &home in homes {
             let first = self.blocks_under(home).next()?;
@@ -174,31 +177,35 @@ impl Heap {
 
     /// Where the bytes of a view are at home, in order; none if the view does not show them all.
     pub(super) fn homes_under(&self, view: SegmentId, span: Span) -> Option<Vec<Home>> {
+        let shown = self.shown(view, span);
+        let shown_bytes: u64 = shown.iter().map(|shown| shown.home.span.size_bytes).sum();
+        let homes = || shown.into_iter().map(|shown| shown.home).collect();
+        (shown_bytes == span.size_bytes).then(homes)
+    }
+
+    /// What a view shows of a span, in order: what is side by side here and at home is one.
+    pub(super) fn shown(&self, view: SegmentId, span: Span) -> Vec<Shown> {
         let segment = &self.segments[view];
         let begin_bytes = span.addr.0 - segment.span.addr.0;
         let parts = segment.parts();
         let first =
             parts.partition_point(|part| part.offset_bytes + part.size_bytes <= begin_bytes);
-        let mut homes: Vec<Home> = Vec::new();
+        let mut all: Vec<Shown> = Vec::new();
         for part in &parts[first..] {
-            let shown = segment.place_of(part);
-            let (begin, end) = (shown.addr.max(span.addr), shown.end().min(span.end()));
+            let place = segment.place_of(part);
+            let (begin, end) = (place.addr.max(span.addr), place.end().min(span.end()));
             if begin >= end {
                 break;
             }
-            let page = part.page?;
-            let home = self.page_span(page);
-            let addr = home.addr.offset(begin.0 - shown.addr.0);
-            match homes.last_mut() {
-                // Where one segment ends another may begin.
-                Some(last) if last.span.end() == addr && last.segment == page.segment => {
-                    last.span.size_bytes += end.0 - begin.0;
-                }
-                _ => homes
-                    .push(Home { segment: page.segment, span: Span::new(addr, end.0 - begin.0) }),
+            let Some(page) = part.page else { continue };
+            let addr = self.page_span(page).addr.offset(begin.0 - place.addr.0);
+            let home = Home { segment: page.segment, span: Span::new(addr, end.0 - begin.0) };
+            match all.last_mut().filter(|last| last.is_before(begin, home)) {
+                Some(last) => last.home.span.size_bytes += home.span.size_bytes,
+                None => all.push(Shown { addr: begin, home }),
             }
         }
-        Some(homes)
+        all
     }
 
     /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one block of the
