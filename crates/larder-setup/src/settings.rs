@@ -18,14 +18,11 @@ const POLICY_KEY: &str = "policy";
 const SNAPSHOT_KEY: &str = "oom_snapshot";
 const METRICS_KEY: &str = "metrics";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 6] = [
-    POLICY_KEY,
-    config::OWN_KEYS[0],
-    config::OWN_KEYS[1],
-    config::OWN_KEYS[2],
-    SNAPSHOT_KEY,
-    METRICS_KEY,
-];
+pub const OWN_KEYS: [&str; 7] = {
+    // Taken apart by number, so that one more does not go unnoticed.
+    let [pages, soft, most, floor] = config::OWN_KEYS;
+    [POLICY_KEY, pages, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
+};
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -351,7 +348,7 @@ mod tests {
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
-             page_size_mb, tight_soft, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
+             page_size_mb, tight_soft, tight_most, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
              PYTORCH_CUDA_ALLOC_CONF"
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();

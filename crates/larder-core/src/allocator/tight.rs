@@ -19,8 +19,9 @@ impl Allocator {
         let device = &*self.device;
         shelf.drop_orphans(device);
         let open = shelf.open_neighbours(device, want)?;
+        let mut is_full = false;
         loop {
-            match shelf.heap.plan_move(want, &open) {
+            match shelf.heap.plan_move(want, &open, is_full) {
                 Move::Fits => {
                     let addr = shelf.heap.take_again(want);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
@@ -38,8 +39,14 @@ impl Allocator {
                 Move::Map(plan) => {
                     let mapped = shelf.map_pages(device, &plan)?;
                     shelf.tick(device);
-                    let Some(pages) = mapped else { return Ok(Grown::NoRoom) };
-                    shelf.heap.commit_map(&plan, &pages);
+                    match mapped {
+                        Some(pages) => {
+                            shelf.heap.commit_map(&plan, &pages);
+                        }
+                        // What is free may suffice in pieces.
+                        None if !is_full => is_full = true,
+                        None => return Ok(Grown::NoRoom),
+                    }
                 }
                 Move::View { plan, waits } => {
                     shelf.thin(device, want.stream)?;

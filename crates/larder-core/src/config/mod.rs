@@ -99,6 +99,9 @@ pub struct Config {
     /// `tight_soft` (ours): under the policy tight, new pages are made freely while no more is held than
     /// this times the most that was in use.
     pub tight_soft: f64,
+    /// `tight_most` (ours): the same for a program that goes on making views, because it never repeats itself: what
+    /// may be held then grows up to this.
+    pub tight_most: f64,
     /// `tight_floor_mb` (ours): under the policy tight, new pages are made freely up to here.
     pub tight_floor_bytes: u64,
     /// The text that was read last, as it was given.
@@ -132,6 +135,7 @@ impl Default for Config {
             },
             page_bytes: None,
             tight_soft: 1.007,
+            tight_most: 1.1,
             tight_floor_bytes: 0,
             text: String::new(),
         }
@@ -211,7 +215,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// What `tight_soft` takes.
+/// What `tight_soft` and `tight_most` take.
 fn is_soft(value: f64) -> bool {
     (1.0..=16.0).contains(&value)
 }
@@ -321,8 +325,10 @@ impl Config {
             let fraction = &self.memory_fraction;
             return wrong("per_process_memory_fraction", fraction, "a number from 0 to 1");
         }
-        if !is_soft(self.tight_soft) {
-            return wrong("tight_soft", &self.tight_soft, SOFT_EXPECTED);
+        for (key, value) in [("tight_soft", self.tight_soft), ("tight_most", self.tight_most)] {
+            if !is_soft(value) {
+                return wrong(key, &value, SOFT_EXPECTED);
+            }
         }
         Ok(())
     }
@@ -381,6 +387,9 @@ impl Config {
             "page_size_mb" => self.page_bytes = Some(entry.page_bytes()?),
             "tight_soft" => {
                 self.tight_soft = entry.fraction(is_soft, SOFT_EXPECTED)?;
+            }
+            "tight_most" => {
+                self.tight_most = entry.fraction(is_soft, SOFT_EXPECTED)?;
             }
             "tight_floor_mb" => self.tight_floor_bytes = entry.mebibytes_from(0)?,
             key => return Err(ConfigError::UnknownKey { key: key.to_owned() }),

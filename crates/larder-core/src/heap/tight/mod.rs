@@ -41,6 +41,10 @@ const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
 /// first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
+/// A program that shows as many pages in new views as it holds does not repeat itself. It may hold this much more each
+/// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
+const LEEWAY: f64 = 0.01;
+
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tight {
@@ -52,6 +56,11 @@ pub(crate) struct Tight {
     shown: HashMap<PageAt, u32>,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
+    /// How many pages new views showed since the leeway grew, or since pages were given back: then views have to be
+    /// made anew though the program repeats itself.
+    pub(super) shown_anew: u64,
+    /// How often what may be held grew, for views that were made.
+    leeways: u32,
     /// The most that was in use, as far as it was looked at.
     high_bytes: u64,
 }
@@ -105,6 +114,21 @@ impl Tight {
                 way.trail.share_with(lanes);
             }
         }
+    }
+
+    /// A view was made of so many pages, out of so many that are held.
+    fn note_shown(&mut self, shown_pages: u64, held_pages: u64) {
+        self.shown_anew += shown_pages;
+        if self.shown_anew >= held_pages {
+            self.shown_anew = 0;
+            self.leeways = self.leeways.saturating_add(1);
+        }
+    }
+
+    /// How much may be held before views are made, as a multiple of the most that was in use.
+    fn soft(&self, config: &Config) -> f64 {
+        let grown = config.tight_soft + LEEWAY * f64::from(self.leeways);
+        grown.min(config.tight_most.max(config.tight_soft))
     }
 
     /// A view serves a request: it is the last of those that go when there are too many.
@@ -161,6 +185,19 @@ mod tests {
         assert_eq!(page_mib(40_000, 4000, 0), 32);
         assert_eq!(page_mib(1 << 20, 1 << 20, 0), 64);
         assert_eq!(page_mib(0, 0, 1 << 20), 4, "at first");
+    }
+
+    #[test]
+    fn what_may_be_held_grows_with_the_views_that_are_made() {
+        let (mut tight, mut config) = (Tight::default(), Config::default());
+        tight.note_shown(99, 100);
+        assert!((tight.soft(&config) - config.tight_soft).abs() < 1e-9);
+        tight.note_shown(1, 100);
+        assert!((tight.soft(&config) - config.tight_soft - LEEWAY).abs() < 1e-9);
+        (0..1000).for_each(|_| tight.note_shown(100, 100));
+        assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
+        config.tight_soft = 1.5;
+        assert!((tight.soft(&config) - 1.5).abs() < 1e-9, "nor below what was asked for");
     }
 
     #[test]

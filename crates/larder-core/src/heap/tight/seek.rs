@@ -57,8 +57,9 @@ impl Heap {
     }
 
     /// What a request that missed should do next. What it asks for is done, and then it asks again. `open`
-    /// are the streams that its own can wait for.
-    pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId]) -> Move {
+    /// are the streams that its own can wait for, and `is_full` says that the device had no room for growth that
+    /// it could do without.
+    pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], is_full: bool) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let peak_bytes = self.herald.active_bytes().peak as u64;
         self.tight.high_bytes = self.tight.high_bytes.max(peak_bytes);
@@ -75,7 +76,10 @@ impl Heap {
         if can_lodge && let Some(window) = self.find_window(reach) {
             return window;
         }
-        if let Some(growth) = self.find_claim(reach).or_else(|| self.grow_softly(reach)) {
+        if let Some(claim) = self.find_claim(reach) {
+            return claim;
+        }
+        if !is_full && let Some(growth) = self.grow_softly(reach) {
             return growth;
         }
         if can_lodge {
@@ -160,7 +164,7 @@ impl Heap {
         let want = reach.want;
         let active = self.herald.active_bytes();
         let high_bytes = self.tight.high_bytes.max(active.current as u64 + want.size_bytes);
-        let soft_bytes = (self.config.tight_soft * high_bytes as f64) as u64;
+        let soft_bytes = (self.tight.soft(&self.config) * high_bytes as f64) as u64;
         let limit_bytes = soft_bytes.max(self.config.tight_floor_bytes);
         let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(want.size_bytes));
         let page_min_bytes = page_min_bytes(&self.config);

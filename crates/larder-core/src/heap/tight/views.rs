@@ -63,6 +63,8 @@ impl Heap {
         let view = self.blocks[id].segment;
         self.segments.cover(view, span);
         self.tight.views.push(view);
+        let held_pages = self.held_pages();
+        self.tight.note_shown(plan.pages.len() as u64, held_pages);
         self.herald.record(Record::Shown);
         let segment = &self.segments[view];
         for part in segment.parts() {
@@ -198,7 +200,7 @@ impl Heap {
 
     /// Views to do without, because too much is shown: those that nobody has, the longest unused first.
     pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
-        let held_pages: u64 = self.segments.iter().map(|(_, segment)| segment.page_count()).sum();
+        let held_pages = self.held_pages();
         let shown: u64 = self.tight.shown.values().map(|&times| u64::from(times)).sum();
         let mut surplus = shown.saturating_sub(SHOWN_MAX * held_pages);
         let vacant = self.tight.views.iter().copied().filter(|&view| self.is_vacant(view));
@@ -208,6 +210,10 @@ impl Heap {
             is_needed
         });
         thinned.collect()
+    }
+
+    fn held_pages(&self) -> u64 {
+        self.segments.iter().map(|(_, segment)| segment.page_count()).sum()
     }
 
     /// Where a page is at home.
