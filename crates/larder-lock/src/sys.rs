@@ -11,7 +11,7 @@ mod of_std {
     use std::hint;
     use std::sync::OnceLock;
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-    pub(crate) use std::thread::sleep;
+    pub(crate) use std::thread::{sleep, yield_now as give_way};
     use std::time::{Duration, Instant};
 
     /// Found taken again so soon, the lock is on its way to be hot.
@@ -19,6 +19,8 @@ mod of_std {
     /// How long whoever has the lock is left alone where many want it: some thousand operations. The
     /// next one finds what it needs in another processor's cache, which costs it as much as hundreds.
     pub(crate) const TURN_NS: u64 = 200_000;
+    /// So often one gives way to others who want the same processor, before one goes to sleep.
+    pub(crate) const GIVES_WAY: u32 = 4;
 
     /// A cell as loom has it.
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -68,11 +70,13 @@ mod of_std {
 mod of_loom {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+    pub(crate) use loom::thread::yield_now as give_way;
     use std::time::Duration;
 
     /// A turn is over at once, so that everybody both looks and claims.
     pub(crate) const LULL_NS: u64 = 0;
     pub(crate) const TURN_NS: u64 = 0;
+    pub(crate) const GIVES_WAY: u32 = 1;
 
     /// Others run meanwhile.
     pub(crate) fn sleep(_: Duration) {

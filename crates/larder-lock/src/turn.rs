@@ -8,14 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use crate::sys::{
-    AtomicU32, AtomicU64, AtomicUsize, LULL_NS, Ordering, Patience, TURN_NS, UnsafeCell,
+    AtomicU32, AtomicU64, AtomicUsize, GIVES_WAY, LULL_NS, Ordering, Patience, TURN_NS, UnsafeCell,
 };
 use crate::{Poisoned, fork, sys, token};
 
 /// Nobody is inside; nobody bars the way.
 const FREE: u32 = 0;
-/// A thread that is awake bars the way to all others, until it is in.
-const CLAIMED: u32 = 1;
 /// A thread panicked inside. Nobody gets in any more.
 const POISONED: u32 = u32::MAX;
 
@@ -36,11 +34,13 @@ const TWICE: &str = "the thread has the lock already";
 
 /// A mutual exclusion lock that gives turns. See the crate's page.
 ///
-/// It is not fair. To take it twice on one thread is a bug, and panics.
+/// It is not fair. To take it twice on one thread is a bug: inside of a guard it panics, inside of
+/// [`run`](TurnLock::run) it waits for ever.
 pub struct TurnLock<T> {
     /// `FREE`, `POISONED`, or the number of the process whose thread is inside.
     held: AtomicU32,
-    /// `FREE`, or `CLAIMED` by somebody who is awake and wants to be the next.
+    /// `FREE`, or the number of the process of which a thread is awake, wants to be the next, and bars the way to
+    /// all others until it is in.
     barred: AtomicU32,
     /// The thread that is inside, if it came to stay: with a guard.
     owner: AtomicUsize,
@@ -158,13 +158,15 @@ impl<T> TurnLock<T> {
     #[inline(never)]
     fn wait(&self) -> Result<(), Poisoned> {
         assert!(self.owner.load(Ordering::Relaxed) != token::own(), "{TWICE}");
-        if !self.contest.is_hot() && self.look()? {
+        // Who comes seldom is in and out at once, and takes no turn for it.
+        if !self.contest.is_hot() && (self.look()? || self.claim()?) {
             return Ok(());
         }
         let mut nap = NAP;
         loop {
             self.contest.sleep(nap);
             if self.claim()? {
+                self.contest.begin_turn();
                 return Ok(());
             }
             nap = (nap * 2).min(LONG_NAP);
@@ -187,29 +189,43 @@ impl<T> TurnLock<T> {
     /// Claims the next turn, if the present one is over and nobody else does. False if it is not this
     /// thread's turn yet, or if whoever is inside does not leave.
     fn claim(&self) -> Result<bool, Poisoned> {
-        let is_free = self.is_free()?;
+        self.is_free()?;
         if !self.contest.is_over() {
             return Ok(false);
         }
+        let own = fork::generation();
+        let barred = self.barred.load(Ordering::Relaxed);
+        // Who barred the way in another process is not there any more.
+        let expected = if barred == own { FREE } else { barred };
         let claim =
-            self.barred.compare_exchange(FREE, CLAIMED, Ordering::Relaxed, Ordering::Relaxed);
+            self.barred.compare_exchange(expected, own, Ordering::Relaxed, Ordering::Relaxed);
         if claim.is_err() {
-            return Ok(is_free && self.try_enter());
+            return self.give_way(Self::try_enter);
         }
         let mut patience = Patience::of(CLAIM);
         let entered = loop {
             match self.is_free() {
                 Ok(is_free) if is_free && self.enter() => break Ok(true),
                 Ok(_) if patience.lasts() => {}
-                Ok(_) => break Ok(false),
+                // Whoever is inside may be waiting for this very processor. The way stays barred, so that it leaves
+                // and does not come back at once.
+                Ok(_) => break self.give_way(Self::enter),
                 Err(poisoned) => break Err(poisoned),
             }
         };
-        if entered == Ok(true) {
-            self.contest.begin_turn();
-        }
         self.barred.store(FREE, Ordering::Relaxed);
         entered
+    }
+
+    /// Lets others run who want this processor, a few times, and tries after each.
+    fn give_way(&self, try_now: impl Fn(&Self) -> bool) -> Result<bool, Poisoned> {
+        for _ in 0..GIVES_WAY {
+            sys::give_way();
+            if self.is_free()? && try_now(self) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Whether nobody is inside. An error if there is no use in waiting.
@@ -314,5 +330,31 @@ impl<T> Drop for TurnGuard<'_, T> {
         } else {
             self.lock.leave();
         }
+    }
+}
+
+#[cfg(all(test, unix, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The thread that wanted to be the next is not there in the child.
+    #[test]
+    fn a_child_does_not_wait_for_who_barred_the_way() {
+        let lock = TurnLock::new(7);
+        lock.barred.store(fork::generation(), Ordering::Relaxed);
+        // SAFETY: the child takes a lock that was made for it, and ends at once, by a signal if it waits for ever.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: as above.
+            unsafe { libc::alarm(20) };
+            let went_in = lock.run(|value| *value) == Ok(7) && lock.run(|value| *value) == Ok(7);
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!went_in)) }
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child that was just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "it waited for ever, or did not get in");
+        lock.barred.store(FREE, Ordering::Relaxed);
     }
 }

@@ -30,6 +30,11 @@ impl Ground {
         count(&self.counts.quiet_moments);
         self.watchdog.beat();
         self.allocator.check()?;
+        // PyTorch's policies ask about streams as PyTorch does.
+        let trespass = self.sim.trespasses().into_iter().next();
+        if let Some(trespass) = trespass.filter(|_| !self.plan.policy.is_stock()) {
+            return Err(trespass);
+        }
         let snapshot = self.allocator.snapshot();
         self.check_blocks(&snapshot)?;
         self.check_counts(&snapshot)?;
