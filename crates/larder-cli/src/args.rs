@@ -157,13 +157,14 @@ pub(crate) enum Command {
         /// How many steps a script has, or each thread takes.
         #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
         steps: u64,
-        /// How many scripts to run, or allocators to share, with seeds counted up from the first.
+        /// How many scripts to run, or allocators to share, with seeds counted up from the first. A script
+        /// without faults is run once more with them, and counts twice.
         #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
         scripts: u64,
         /// Go on with new seeds for so many seconds instead.
         #[arg(long, conflicts_with = "scripts", value_parser = clap::value_parser!(u64).range(1..))]
         seconds: Option<u64>,
-        /// Who decides: larder, tight or torch-2.11. Without it, seeds take larder and torch-2.11 in turns.
+        /// Who decides: larder, tight, or torch-2.11 to torch-2.15. Without it, seeds take larder and torch-2.11 in turns.
         #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
         policy: Option<Policy>,
     },

@@ -29,13 +29,14 @@ const COLLECTION: Dimension =
     Dimension { key: "garbage_collection_threshold", values: &["0.6", "0.8", "0.9"] };
 const PAGE: Dimension = Dimension { key: "page_size_mb", values: &["2", "4", "6", "10"] };
 const SOFT: Dimension = Dimension { key: "tight_soft", values: &["1", "1.003", "1.02"] };
+const MOST: Dimension = Dimension { key: "tight_most", values: &["1", "1.05"] };
 const FLOOR: Dimension = Dimension { key: "tight_floor_mb", values: &["64"] };
 
 /// The settings that can make a difference under a policy.
 pub(super) fn dimensions(policy: &Policy, setup: &Setup) -> Vec<Dimension> {
     if policy.tight {
         // It joins pages by itself, whatever segments and splits would be.
-        return vec![ROUNDING, PAGE, SOFT, FLOOR];
+        return vec![ROUNDING, PAGE, SOFT, MOST, FLOOR];
     }
     let mut dimensions = vec![EXPANDABLE, SPLIT_LIMIT, ROUNDING, SEGMENT, REMAINDER];
     // Without a cap stock PyTorch does not collect.
