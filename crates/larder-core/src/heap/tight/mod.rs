@@ -58,7 +58,7 @@ pub(crate) struct Tight {
     views: Vec<SegmentId>,
     /// How many pages new views showed since the leeway grew, or since pages were given back: then views have to be
     /// made anew though the program repeats itself.
-    pub(super) shown_anew: u64,
+    shown_anew: u64,
     /// How often what may be held grew, for views that were made.
     leeways: u32,
     /// The most that was in use, as far as it was looked at.
@@ -123,6 +123,11 @@ impl Tight {
             self.shown_anew = 0;
             self.leeways = self.leeways.saturating_add(1);
         }
+    }
+
+    /// Pages are given back: what is shown of those that come instead says nothing of the program.
+    pub(super) fn note_given_back(&mut self) {
+        self.shown_anew = 0;
     }
 
     /// How much may be held before views are made, as a multiple of the most that was in use.
