@@ -23,7 +23,7 @@ const LOOK: Duration = Duration::from_micros(2);
 /// long before.
 const CLAIM: Duration = Duration::from_micros(5);
 /// So many sleepers at most are taken into account by one who goes to sleep.
-const SLEEPERS_MAX: u32 = 64;
+const SLEEPERS_MAX: u32 = 4;
 /// The first sleep of one who waits for somebody that does not leave, and the longest.
 const NAP: Duration = Duration::from_micros(50);
 const LONG_NAP: Duration = Duration::from_millis(1);

@@ -197,7 +197,8 @@ fn time(
     Measured::read(&String::from_utf8_lossy(&output.stdout))
 }
 
-/// So many passes take about as long as a measurement shall.
+/// So many passes take about as long as a measurement shall. What is tried last takes half of that at least: a short run
+/// of many threads says little, because the last of them may sleep for a while after the others are done.
 fn repeats(program: &Path, script: &Path, threads: u64) -> u64 {
     let mut repeat = 1;
     loop {
@@ -205,10 +206,10 @@ fn repeats(program: &Path, script: &Path, threads: u64) -> u64 {
             return 1;
         };
         let elapsed_ns = measured.elapsed_ns();
-        if elapsed_ns >= TARGET_NS / 20.0 || repeat > 1 << 30 {
+        if elapsed_ns >= TARGET_NS / 2.0 || repeat > 1 << 30 {
             return (repeat as f64 * TARGET_NS / elapsed_ns).ceil().max(1.0) as u64;
         }
-        repeat *= 8;
+        repeat *= if elapsed_ns >= TARGET_NS / 16.0 { 2 } else { 8 };
     }
 }
 
