@@ -61,12 +61,16 @@ fn main() {
         "| threads, visits each | turns, median us | nine in ten | longest | mutex, median us | nine in ten | longest |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|");
-    for case in CASES {
+    for (threads, visits) in CASES {
         let lock = TurnLock::new(0);
-        let [a, b, c] =
-            measure(case, |steps| lock.run(|value| work(value, steps)).expect("no panic"));
+        let turns = measure((threads, visits), |steps| {
+            lock.run(|value| work(value, steps)).expect("no panic");
+        });
         let mutex = Mutex::new(0);
-        let [d, e, f] = measure(case, |steps| work(&mut mutex.lock().expect("no panic"), steps));
-        println!("| {}, {} | {a} | {b} | {c} | {d} | {e} | {f} |", case.0, case.1);
+        let mutex = measure((threads, visits), |steps| {
+            work(&mut mutex.lock().expect("no panic"), steps);
+        });
+        let times = turns.into_iter().chain(mutex).map(|time| format!(" {time} |"));
+        println!("| {threads}, {visits} |{}", times.collect::<String>());
     }
 }

@@ -9,7 +9,8 @@
 //! Threads that hammer the lock would carry what it guards from one processor's cache to the other's
 //! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*:
 //! the others sleep for as long as it takes for some thousand operations, and the first of them that
-//! is awake then claims the next turn. Nobody has to stop before another is there to go on.
+//! is awake then claims the next turn. Nobody has to stop before another is there to go on. The price is paid by
+//! threads that come in a burst, many at once and each for little: they may sleep for turns that nobody needs.
 //!
 //! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to measure
 //! against; with `--cfg loom` the lock is checked by loom.

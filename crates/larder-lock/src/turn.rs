@@ -22,7 +22,8 @@ const LOOK: Duration = Duration::from_micros(2);
 /// How long somebody who claims the next turn waits for whoever is inside. One who is running is out
 /// long before.
 const CLAIM: Duration = Duration::from_micros(5);
-/// So many sleepers at most are taken into account by one who goes to sleep.
+/// So many sleepers at most are taken into account by one who goes to sleep: they may need less than a turn each, and
+/// nobody wakes those behind them.
 const SLEEPERS_MAX: u32 = 4;
 /// The first sleep of one who waits for somebody that does not leave, and the longest.
 const NAP: Duration = Duration::from_micros(50);
