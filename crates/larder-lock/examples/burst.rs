@@ -3,12 +3,14 @@
 //!
 //! `cargo run --release -p larder-lock --example burst`
 
-use std::hint::black_box;
+mod visits;
+
 use std::sync::{Barrier, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_lock::TurnLock;
+use visits::{spread, work};
 
 /// How often each is measured.
 const ROUNDS: usize = 301;
@@ -19,12 +21,6 @@ const CASES: [(usize, u64); 8] =
     [(2, 10), (2, 1000), (4, 10), (4, 100), (4, 1000), (16, 10), (16, 100), (16, 1000)];
 /// What each does inside and outside.
 const STEPS: [u64; 2] = [20, 10];
-
-fn work(value: &mut u64, steps: u64) {
-    for _ in 0..steps {
-        *value = black_box(*value + 1);
-    }
-}
 
 /// How long one burst takes, in microseconds: the median, nine in ten and the longest.
 fn measure((threads, visits): (usize, u64), enter: impl Fn(u64) + Sync) -> [u128; 3] {
@@ -52,8 +48,7 @@ fn measure((threads, visits): (usize, u64), enter: impl Fn(u64) + Sync) -> [u128
             times.push(before.elapsed().as_micros());
         }
     });
-    times.sort_unstable();
-    [50, 90, 100].map(|part| times[(times.len() - 1) * part / 100])
+    spread(times)
 }
 
 fn main() {

@@ -3,24 +3,20 @@
 //!
 //! `taskset -c 0 cargo run --release -p larder-lock --example seldom`
 
-use std::hint::black_box;
+mod visits;
+
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use larder_lock::TurnLock;
+use visits::{spread, work};
 
 /// How long each is measured.
 const TIME: Duration = Duration::from_secs(4);
 /// How many threads hammer, how much each does inside, and how much outside.
 const CASES: [(usize, u64, u64); 4] = [(1, 20, 10), (4, 20, 10), (4, 60, 2), (15, 20, 10)];
-
-fn work(value: &mut u64, steps: u64) {
-    for _ in 0..steps {
-        *value = black_box(*value + 1);
-    }
-}
 
 fn measure(name: &str, (threads, inside, outside): (usize, u64, u64), enter: impl Fn(u64) + Sync) {
     let (stop, visits) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -46,8 +42,7 @@ fn measure(name: &str, (threads, inside, outside): (usize, u64, u64), enter: imp
         }
         stop.store(true, Ordering::Relaxed);
     });
-    waits.sort_unstable();
-    let [median, most, last] = [50, 90, 100].map(|part| waits[(waits.len() - 1) * part / 100]);
+    let [median, most, last] = spread(waits);
     let pace = u128::from(visits.into_inner()) / TIME.as_millis();
     println!("| {name}, {threads}, {inside} to {outside} | {median} | {most} | {last} | {pace} |");
 }
