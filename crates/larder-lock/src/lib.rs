@@ -16,9 +16,13 @@
 //! against; with `--cfg loom` the lock is checked by loom.
 
 #[cfg(not(larder_mutex))]
+mod contest;
+#[cfg(not(larder_mutex))]
 mod fork;
 #[cfg(larder_mutex)]
 mod mutex;
+#[cfg(not(larder_mutex))]
+mod queue;
 #[cfg(not(larder_mutex))]
 mod sys;
 #[cfg(not(larder_mutex))]

@@ -8,6 +8,7 @@ pub(crate) use of_std::*;
 
 #[cfg(not(loom))]
 mod of_std {
+    pub(crate) use atomic_wait::{wait, wake_all};
     use std::hint;
     use std::sync::OnceLock;
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -82,6 +83,16 @@ mod of_loom {
     pub(crate) fn sleep(_: Duration) {
         loom::thread::yield_now();
     }
+
+    /// Waits until the number is another one. Nobody would be woken without that: loom finds whoever waits for ever.
+    pub(crate) fn wait(number: &AtomicU32, seen: u32) {
+        while number.load(Ordering::SeqCst) == seen {
+            loom::thread::yield_now();
+        }
+    }
+
+    /// Who waits looks by itself.
+    pub(crate) fn wake_all(_: &AtomicU32) {}
 
     /// No time passes.
     pub(crate) fn now_ns() -> u64 {

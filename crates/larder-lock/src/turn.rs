@@ -7,9 +7,8 @@ use std::sync::MutexGuard;
 use std::thread;
 use std::time::Duration;
 
-use crate::sys::{
-    AtomicU32, AtomicU64, AtomicUsize, GIVES_WAY, LULL_NS, Ordering, Patience, TURN_NS, UnsafeCell,
-};
+use crate::contest::Contest;
+use crate::sys::{AtomicU32, AtomicUsize, GIVES_WAY, Ordering, Patience, UnsafeCell};
 use crate::{Poisoned, fork, sys, token};
 
 /// Nobody is inside; nobody bars the way.
@@ -22,14 +21,13 @@ const LOOK: Duration = Duration::from_micros(2);
 /// How long somebody who claims the next turn waits for whoever is inside. One who is running is out
 /// long before.
 const CLAIM: Duration = Duration::from_micros(5);
-/// So many sleepers at most are taken into account by one who goes to sleep: they may need less than a turn each, and
-/// nobody wakes those behind them.
-const SLEEPERS_MAX: u32 = 4;
-/// The first sleep of one who waits for somebody that does not leave, and the longest.
-const NAP: Duration = Duration::from_micros(50);
-const LONG_NAP: Duration = Duration::from_millis(1);
-/// The lock is hot if it was found taken so often in a row, each time soon after the last.
-const STREAK: u32 = 16;
+/// The lookout waits so long before it looks for the first time, twice as long before the second, and so on: whoever
+/// had its turn for a moment loses no more than such a moment, and whoever uses it whole is seldom disturbed.
+const GAP: Duration = Duration::from_micros(1);
+/// The longest gap: somebody is inside who does not leave.
+const LONG_GAP: Duration = Duration::from_millis(1);
+/// Nobody comes any more if nobody was inside for so long.
+const IDLE: Duration = Duration::from_micros(1);
 /// What taking the lock twice on one thread leads to.
 const TWICE: &str = "the thread has the lock already";
 
@@ -47,19 +45,6 @@ pub struct TurnLock<T> {
     owner: AtomicUsize,
     contest: Contest,
     value: UnsafeCell<T>,
-}
-
-/// What is known of those who found the lock taken. Several write it at once; it says only how to
-/// wait, so that a number that is wrong now and then does no harm.
-struct Contest {
-    /// When the lock was found taken last, in nanoseconds.
-    last_ns: AtomicU64,
-    /// How often it was found taken in a row, each time soon after the last.
-    streak: AtomicU32,
-    /// When the turn began that was claimed last.
-    turn_ns: AtomicU64,
-    /// How many sleep.
-    sleepers: AtomicU32,
 }
 
 // SAFETY: the lock hands out access to the value to one thread at a time; going from one to the
@@ -93,12 +78,7 @@ impl<T> TurnLock<T> {
             held: AtomicU32::new(FREE),
             barred: AtomicU32::new(FREE),
             owner: AtomicUsize::new(token::NOBODY),
-            contest: Contest {
-                last_ns: AtomicU64::new(0),
-                streak: AtomicU32::new(0),
-                turn_ns: AtomicU64::new(0),
-                sleepers: AtomicU32::new(0),
-            },
+            contest: Contest::new(),
             value: UnsafeCell::new(value),
         }
     }
@@ -163,15 +143,34 @@ impl<T> TurnLock<T> {
         if !self.contest.is_hot() && (self.look()? || self.claim()?) {
             return Ok(());
         }
-        let mut nap = NAP;
+        self.contest.queue.join();
+        let watched = self.watch();
+        self.contest.queue.go();
+        watched
+    }
+
+    /// Waits until whoever has the turn is done with it, or had all of it, and begins the next.
+    fn watch(&self) -> Result<(), Poisoned> {
+        let mut gap = GAP;
         loop {
-            self.contest.sleep(nap);
-            if self.claim()? {
+            self.contest.pass(gap);
+            if (self.is_idle()? && self.try_enter()) || self.claim()? {
                 self.contest.begin_turn();
                 return Ok(());
             }
-            nap = (nap * 2).min(LONG_NAP);
+            gap = (gap * 2).min(LONG_GAP);
         }
+    }
+
+    /// Whether nobody is inside for a moment.
+    fn is_idle(&self) -> Result<bool, Poisoned> {
+        let mut patience = Patience::of(IDLE);
+        while self.is_free()? {
+            if !patience.lasts() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Looks for a moment whether the lock is free.
@@ -250,47 +249,6 @@ impl<T> TurnLock<T> {
         self.is_free()?;
         // SAFETY: the lock is borrowed for as long as the value is.
         Ok(self.value.with_mut(|value| unsafe { &mut *value }))
-    }
-}
-
-impl Contest {
-    /// The lock was found taken: says whether it is hot, so that it is no use to look again at once.
-    /// That is so if it was found taken many times in a row, or if somebody has just claimed a turn.
-    fn is_hot(&self) -> bool {
-        let now_ns = sys::now_ns();
-        let since_ns = now_ns.saturating_sub(self.last_ns.load(Ordering::Relaxed));
-        self.last_ns.store(now_ns, Ordering::Relaxed);
-        let streak = if since_ns < LULL_NS { self.streak.load(Ordering::Relaxed) + 1 } else { 0 };
-        if streak < STREAK {
-            self.streak.store(streak, Ordering::Relaxed);
-            return now_ns.saturating_sub(self.turn_ns.load(Ordering::Relaxed)) < LULL_NS;
-        }
-        self.streak.store(0, Ordering::Relaxed);
-        if self.is_over() {
-            self.begin_turn();
-        }
-        true
-    }
-
-    /// Sleeps until the present turn is over, and those of all who sleep already; or, if there is none,
-    /// for a nap.
-    fn sleep(&self, nap: Duration) {
-        let before = self.sleepers.fetch_add(1, Ordering::Relaxed).min(SLEEPERS_MAX);
-        let since_ns = sys::now_ns().saturating_sub(self.turn_ns.load(Ordering::Relaxed));
-        let left_ns = TURN_NS.saturating_sub(since_ns);
-        let turns_ns = left_ns + u64::from(before) * TURN_NS;
-        sys::sleep(if left_ns > 0 { Duration::from_nanos(turns_ns) } else { nap });
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// A turn begins now.
-    fn begin_turn(&self) {
-        self.turn_ns.store(sys::now_ns(), Ordering::Relaxed);
-    }
-
-    /// Whether no turn is under way.
-    fn is_over(&self) -> bool {
-        sys::now_ns().saturating_sub(self.turn_ns.load(Ordering::Relaxed)) >= TURN_NS
     }
 }
 
