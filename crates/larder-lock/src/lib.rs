@@ -7,10 +7,11 @@
 //! somebody else: the waiting thread sleeps for a while and looks again.
 //!
 //! Threads that hammer the lock would carry what it guards from one processor's cache to the other's
-//! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*:
-//! the others sleep for as long as it takes for some thousand operations, and the first of them that
-//! is awake then claims the next turn. Nobody has to stop before another is there to go on. The price is paid by
-//! threads that come in a burst, many at once and each for little: they may sleep for turns that nobody needs.
+//! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*, long enough
+//! for some thousand operations, and the others wait in a line. All sleep but the first: it is the *lookout*, looks
+//! seldom, goes in when the turn is over or nobody comes any more, and wakes the next to be the lookout. Nobody has to
+//! stop before another is there to go on, a turn that nobody needs costs its own length once more at most, and whoever
+//! comes back is behind those who wait.
 //!
 //! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to measure
 //! against; with `--cfg loom` the lock is checked by loom.

@@ -1,13 +1,21 @@
 //! The queue of those who wait for a turn. Its first is the lookout, and awake; all others sleep until it is theirs to
 //! be the first.
 
-use crate::sys::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::sys::{AtomicU32, AtomicU64, Ordering, Patience};
 use crate::{fork, sys};
 
 /// On so many bells those who sleep are spread. If more than that sleep, a few wake for nothing.
 const BELLS: usize = 32;
+/// Where turns are short, so many are awake: to wake takes longer than such a turn.
+const AWAKE: u16 = 4;
+/// Who was woken before it is the first stays awake so long.
+const SOON: Duration = Duration::from_micros(16);
 
 /// A queue of threads of one process. Only how they wait depends on it, never who is inside.
+// Those who wait look at it, and take nothing out of the cache of whoever is inside.
+#[repr(align(128))]
 pub(crate) struct Queue {
     /// A [`Line`].
     line: AtomicU64,
@@ -54,19 +62,25 @@ impl Queue {
             // Read before the line: if the thread becomes the first after it was seen not to be, the bell has rung
             // since, and nobody falls asleep over it.
             let rung = bell.load(Ordering::SeqCst);
-            if Line::from_bits(self.line.load(Ordering::SeqCst)).first == number {
+            if self.is_first(number) {
                 return;
             }
             sys::wait(bell, rung);
+            let mut patience = Patience::of(SOON);
+            while !self.is_first(number) && patience.lasts() {}
         }
     }
 
-    /// The first goes, and wakes the next.
-    pub(crate) fn go(&self) {
+    fn is_first(&self, number: u16) -> bool {
+        Line::from_bits(self.line.load(Ordering::SeqCst)).first == number
+    }
+
+    /// The first goes, and wakes the next; if turns are `short`, some of those behind it as well.
+    pub(crate) fn go(&self, short: bool) {
         let line = self.change(|line| line.first = line.first.wrapping_add(1));
-        let first = line.first.wrapping_add(1);
-        if first != line.next {
-            let bell = self.bell(first);
+        let waiting = line.next.wrapping_sub(line.first) - 1;
+        for place in 1..=waiting.min(if short { AWAKE } else { 1 }) {
+            let bell = self.bell(line.first.wrapping_add(place));
             bell.fetch_add(1, Ordering::SeqCst);
             sys::wake_all(bell);
         }
@@ -105,7 +119,7 @@ mod model {
                     queue.join();
                     // SAFETY: loom tells if another thread is here at the same time.
                     value.with_mut(|value| unsafe { *value += 1 });
-                    queue.go();
+                    queue.go(false);
                 }
             };
             let others: Vec<_> = (1..threads)
@@ -150,7 +164,7 @@ mod tests {
                         assert_eq!(firsts.fetch_add(1, Ordering::SeqCst), 0, "two are the first");
                         firsts.fetch_sub(1, Ordering::SeqCst);
                         went.fetch_add(1, Ordering::SeqCst);
-                        queue.go();
+                        queue.go(false);
                     }
                 });
             }
@@ -170,16 +184,16 @@ mod tests {
                 scope.spawn(move || {
                     queue.join();
                     order.lock().unwrap().push(number);
-                    queue.go();
+                    queue.go(false);
                 });
                 while Line::from_bits(queue.line.load(Ordering::SeqCst)).next <= number {
                     thread::yield_now();
                 }
             }
-            queue.go();
+            queue.go(false);
             queue.join();
             order.lock().unwrap().push(0);
-            queue.go();
+            queue.go(false);
         });
         assert_eq!(order.into_inner().unwrap(), [1, 2, 3, 0]);
     }
@@ -196,7 +210,7 @@ mod tests {
             // SAFETY: as above.
             unsafe { libc::alarm(20) };
             queue.join();
-            queue.go();
+            queue.go(false);
             // SAFETY: as above.
             unsafe { libc::_exit(0) }
         }
@@ -204,6 +218,6 @@ mod tests {
         // SAFETY: waits for the child that was just made.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
         assert_eq!(status, 0, "it waited for ever");
-        queue.go();
+        queue.go(false);
     }
 }

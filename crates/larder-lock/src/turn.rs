@@ -145,20 +145,25 @@ impl<T> TurnLock<T> {
         }
         self.contest.queue.join();
         let watched = self.watch();
-        self.contest.queue.go();
-        watched
+        self.contest.queue.go(watched == Ok(Turn::Left));
+        watched.map(|_| ())
     }
 
-    /// Waits until whoever has the turn is done with it, or had all of it, and begins the next.
-    fn watch(&self) -> Result<(), Poisoned> {
+    /// Waits until whoever has the turn is done with it, or had all of it, and begins the next. Says which it was.
+    fn watch(&self) -> Result<Turn, Poisoned> {
         let mut gap = GAP;
         loop {
             self.contest.pass(gap);
-            if (self.is_idle()? && self.try_enter()) || self.claim()? {
-                self.contest.begin_turn();
-                return Ok(());
-            }
-            gap = (gap * 2).min(LONG_GAP);
+            let turn = if self.is_idle()? && self.try_enter() {
+                Turn::Left
+            } else if self.claim()? {
+                Turn::Over
+            } else {
+                gap = (gap * 2).min(LONG_GAP);
+                continue;
+            };
+            self.contest.begin_turn();
+            return Ok(turn);
         }
     }
 
@@ -250,6 +255,14 @@ impl<T> TurnLock<T> {
         // SAFETY: the lock is borrowed for as long as the value is.
         Ok(self.value.with_mut(|value| unsafe { &mut *value }))
     }
+}
+
+/// What became of a turn.
+#[derive(PartialEq, Eq)]
+enum Turn {
+    /// Whoever had it needed less, and comes no more.
+    Left,
+    Over,
 }
 
 /// Poisons the lock if the work inside panics.
