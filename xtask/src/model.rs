@@ -10,7 +10,8 @@ use crate::programs::target_folder;
 /// standard library's.
 pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     let mut test = Command::new(cargo);
-    test.args(["test", "--quiet", "-p", "larder-lock", "--lib", "--test", "model"]).current_dir(root);
+    test.args(["test", "--quiet", "-p", "larder-lock", "--lib", "--test", "model"])
+        .current_dir(root);
     test.env("CARGO_TARGET_DIR", target_folder(root).join("loom"));
     command::run(test.env("RUSTFLAGS", "--cfg loom"))
 }
