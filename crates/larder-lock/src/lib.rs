@@ -8,10 +8,11 @@
 //!
 //! Threads that hammer the lock would carry what it guards from one processor's cache to the other's
 //! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*, long enough
-//! for some thousand operations, and the others wait in a line. All sleep but the first: it is the *lookout*, looks
-//! seldom, goes in when the turn is over or nobody comes any more, and wakes the next to be the lookout. Nobody has to
-//! stop before another is there to go on, a turn that nobody needs costs its own length once more at most, and whoever
-//! comes back is behind those who wait.
+//! for some thousand operations, and the others wait in a line. The first of them is the *lookout*: it looks seldom, goes
+//! in when the turn is over or nobody comes any more, and wakes the next to be the lookout. The others sleep. Nobody has
+//! to stop before another is there to go on, and a turn that nobody needs is over soon. Who finds the lock free goes in
+//! past the line; who had a turn and finds it taken is behind those who wait. Should the lookout itself not get to run, as one
+//! of low priority on a machine that is full, those behind it wait with it.
 //!
 //! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to measure
 //! against; with `--cfg loom` the lock is checked by loom.

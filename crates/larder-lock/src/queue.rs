@@ -1,12 +1,12 @@
-//! The queue of those who wait for a turn. Its first is the lookout, and awake; all others sleep until it is theirs to
-//! be the first.
+//! The line of those who wait for a turn. Its first is the lookout; all others sleep until they are the first, or, where
+//! turns are short, until they are about to be.
 
 use std::time::Duration;
 
 use crate::sys::{AtomicU32, AtomicU64, Ordering, Patience};
 use crate::{fork, sys};
 
-/// On so many bells those who sleep are spread. If more than that sleep, a few wake for nothing.
+/// On so many bells those who sleep are spread. If more than that sleep, some wake for nothing.
 const BELLS: usize = 32;
 /// Where turns are short, so many are awake: to wake takes longer than such a turn.
 const AWAKE: u16 = 4;
@@ -23,8 +23,7 @@ pub(crate) struct Queue {
     bells: [AtomicU32; BELLS],
 }
 
-/// Who came and who went. The numbers begin anew after 65,535: if as many threads sleep, two may think that they are
-/// the first.
+/// Who came and who went. The numbers begin anew after 65,535, and no more threads than that may wait.
 #[derive(Clone, Copy)]
 struct Line {
     /// The process whose threads wait. Those of another are not there any more.
@@ -41,6 +40,10 @@ impl Line {
             Line { generation: (bits >> 32) as u32, next: (bits >> 16) as u16, first: bits as u16 };
         let own = fork::generation();
         if line.generation == own { line } else { Line { generation: own, next: 0, first: 0 } }
+    }
+
+    fn is_empty(self) -> bool {
+        self.next == self.first
     }
 
     fn to_bits(self) -> u64 {
@@ -62,22 +65,32 @@ impl Queue {
             // Read before the line: if the thread becomes the first after it was seen not to be, the bell has rung
             // since, and nobody falls asleep over it.
             let rung = bell.load(Ordering::SeqCst);
-            if self.is_first(number) {
+            if self.place(number) == 0 {
                 return;
             }
             sys::wait(bell, rung);
             let mut patience = Patience::of(SOON);
-            while !self.is_first(number) && patience.lasts() {}
+            while (1..=AWAKE).contains(&self.place(number)) && patience.lasts() {}
         }
     }
 
-    fn is_first(&self, number: u16) -> bool {
-        Line::from_bits(self.line.load(Ordering::SeqCst)).first == number
+    /// How many are before the one with this number. If the line is empty it is that of a child, which was forked while
+    /// this thread waited in the parent's.
+    fn place(&self, number: u16) -> u16 {
+        let line = Line::from_bits(self.line.load(Ordering::SeqCst));
+        if line.is_empty() { 0 } else { number.wrapping_sub(line.first) }
     }
 
     /// The first goes, and wakes the next; if turns are `short`, some of those behind it as well.
     pub(crate) fn go(&self, short: bool) {
-        let line = self.change(|line| line.first = line.first.wrapping_add(1));
+        let line = self.change(|line| {
+            if !line.is_empty() {
+                line.first = line.first.wrapping_add(1);
+            }
+        });
+        if line.is_empty() {
+            return;
+        }
         let waiting = line.next.wrapping_sub(line.first) - 1;
         for place in 1..=waiting.min(if short { AWAKE } else { 1 }) {
             let bell = self.bell(line.first.wrapping_add(place));
@@ -108,7 +121,7 @@ mod model {
     use loom::sync::Arc;
     use loom::thread;
 
-    fn check(threads: usize, rounds: usize, preemption_bound: usize) {
+    fn check(threads: usize, rounds: usize, short: bool, preemption_bound: usize) {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(preemption_bound);
         model.max_branches = 10_000;
@@ -119,7 +132,7 @@ mod model {
                     queue.join();
                     // SAFETY: loom tells if another thread is here at the same time.
                     value.with_mut(|value| unsafe { *value += 1 });
-                    queue.go(false);
+                    queue.go(short);
                 }
             };
             let others: Vec<_> = (1..threads)
@@ -140,8 +153,9 @@ mod model {
     /// Whoever sleeps is woken, whatever happens between its last look and its sleep, and one at a time is the first.
     #[test]
     fn everybody_becomes_the_first() {
-        check(2, 2, 5);
-        check(3, 1, 2);
+        check(2, 2, false, 5);
+        check(3, 1, false, 2);
+        check(2, 2, true, 3);
     }
 }
 

@@ -26,6 +26,11 @@ const CLAIM: Duration = Duration::from_micros(5);
 const GAP: Duration = Duration::from_micros(1);
 /// The longest gap: somebody is inside who does not leave.
 const LONG_GAP: Duration = Duration::from_millis(1);
+/// The lookout has waited long enough after so much: it bars the way until it is in, even if that lets the lock lie idle
+/// for a moment.
+const LONG_WAIT_NS: u64 = 10_000_000;
+/// How long it sleeps then between two looks.
+const NAP: Duration = Duration::from_micros(200);
 /// Nobody comes any more if nobody was inside for so long.
 const IDLE: Duration = Duration::from_micros(1);
 /// What taking the lock twice on one thread leads to.
@@ -74,6 +79,8 @@ impl<T> TurnLock<T> {
     /// A lock that nobody holds.
     pub fn new(value: T) -> TurnLock<T> {
         fork::watch();
+        // A clock that is set going by the first contest might be half so when the process is forked.
+        sys::now_ns();
         TurnLock {
             held: AtomicU32::new(FREE),
             barred: AtomicU32::new(FREE),
@@ -138,6 +145,8 @@ impl<T> TurnLock<T> {
     #[cold]
     #[inline(never)]
     fn wait(&self) -> Result<(), Poisoned> {
+        // Said first: in a child another thread may have the number of one that was inside.
+        self.is_free()?;
         assert!(self.owner.load(Ordering::Relaxed) != token::own(), "{TWICE}");
         // Who comes seldom is in and out at once, and takes no turn for it.
         if !self.contest.is_hot() && (self.look()? || self.claim()?) {
@@ -151,20 +160,24 @@ impl<T> TurnLock<T> {
 
     /// Waits until whoever has the turn is done with it, or had all of it, and begins the next. Says which it was.
     fn watch(&self) -> Result<Turn, Poisoned> {
+        let began_ns = sys::now_ns();
         let mut gap = GAP;
-        loop {
+        let turn = loop {
             self.contest.pass(gap);
-            let turn = if self.is_idle()? && self.try_enter() {
-                Turn::Left
-            } else if self.claim()? {
-                Turn::Over
-            } else {
-                gap = (gap * 2).min(LONG_GAP);
-                continue;
-            };
-            self.contest.begin_turn();
-            return Ok(turn);
-        }
+            if self.is_idle()? && self.try_enter() {
+                break Turn::Left;
+            }
+            if self.claim()? {
+                break Turn::Over;
+            }
+            if sys::now_ns().saturating_sub(began_ns) >= LONG_WAIT_NS {
+                self.insist()?;
+                break Turn::Over;
+            }
+            gap = (gap * 2).min(LONG_GAP);
+        };
+        self.contest.begin_turn();
+        Ok(turn)
     }
 
     /// Whether nobody is inside for a moment.
@@ -198,28 +211,55 @@ impl<T> TurnLock<T> {
         if !self.contest.is_over() {
             return Ok(false);
         }
-        let own = fork::generation();
-        let barred = self.barred.load(Ordering::Relaxed);
-        // Who barred the way in another process is not there any more.
-        let expected = if barred == own { FREE } else { barred };
-        let claim =
-            self.barred.compare_exchange(expected, own, Ordering::Relaxed, Ordering::Relaxed);
-        if claim.is_err() {
+        if !self.bar() {
             return self.give_way(Self::try_enter);
         }
-        let mut patience = Patience::of(CLAIM);
+        let entered = self.enter_barred();
+        self.barred.store(FREE, Ordering::Relaxed);
+        entered
+    }
+
+    /// Bars the way and keeps it barred until this thread is inside, for one who waited long: whoever is inside stays for
+    /// long each time, and comes back at once.
+    fn insist(&self) -> Result<(), Poisoned> {
+        // Whoever bars it now is in soon, or gives up.
+        while !self.bar() {
+            self.is_free()?;
+            sys::sleep(NAP);
+        }
         let entered = loop {
-            match self.is_free() {
-                Ok(is_free) if is_free && self.enter() => break Ok(true),
-                Ok(_) if patience.lasts() => {}
-                // Whoever is inside may be waiting for this very processor. The way stays barred, so that it leaves
-                // and does not come back at once.
-                Ok(_) => break self.give_way(Self::enter),
+            match self.enter_barred() {
+                Ok(true) => break Ok(()),
+                Ok(false) => sys::sleep(NAP),
                 Err(poisoned) => break Err(poisoned),
             }
         };
         self.barred.store(FREE, Ordering::Relaxed);
         entered
+    }
+
+    /// Bars the way to all others, if nobody else does.
+    fn bar(&self) -> bool {
+        let own = fork::generation();
+        let barred = self.barred.load(Ordering::Relaxed);
+        // Who barred the way in another process is not there any more.
+        let expected = if barred == own { FREE } else { barred };
+        self.barred.compare_exchange(expected, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+
+    /// Goes in past the barrier that this thread has put up, unless whoever is inside does not leave.
+    fn enter_barred(&self) -> Result<bool, Poisoned> {
+        let mut patience = Patience::of(CLAIM);
+        loop {
+            if self.is_free()? && self.enter() {
+                return Ok(true);
+            }
+            if !patience.lasts() {
+                // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile, so that it
+                // leaves and does not come back at once.
+                return self.give_way(Self::enter);
+            }
+        }
     }
 
     /// Lets others run who want this processor, a few times, and tries after each.

@@ -262,6 +262,32 @@ fn who_comes_seldom_does_not_wait_while_others_come_and_go() {
     assert!(most < 2000, "others came {most} times meanwhile, or more, one time in ten");
 }
 
+/// Who stays long each time and comes back at once has to stay out at last.
+#[test]
+fn who_stays_long_each_time_lets_others_in() {
+    const VISITS: usize = 20;
+    let lock = TurnLock::new(Pair::default());
+    let (stop, stays) = (AtomicBool::new(false), AtomicUsize::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let pair = lock.lock().unwrap();
+                thread::sleep(Duration::from_millis(2));
+                stays.fetch_add(1, Ordering::Relaxed);
+                drop(pair);
+            }
+        });
+        while stays.load(Ordering::Relaxed) == 0 {
+            thread::yield_now();
+        }
+        let before = stays.load(Ordering::Relaxed);
+        steps(&lock, VISITS as u64);
+        let passed = stays.load(Ordering::Relaxed) - before;
+        stop.store(true, Ordering::Relaxed);
+        assert!(passed < 20 * VISITS, "{passed} stays of another one for {VISITS} visits");
+    });
+}
+
 /// Those who hammer do not hand it to each other past one who waits: it is the next after those before it.
 #[test]
 fn nobody_is_passed_over() {
@@ -322,6 +348,8 @@ fn in_a_child(body: impl FnOnce() -> bool) -> bool {
     // returns to nothing of the parent's.
     match unsafe { libc::fork() } {
         0 => {
+            // SAFETY: a child that waits for ever is ended by a signal.
+            unsafe { libc::alarm(20) };
             let good = catch_unwind(AssertUnwindSafe(body)).unwrap_or(false);
             // SAFETY: ends the process with nothing run in between.
             unsafe { libc::_exit(i32::from(!good)) }
@@ -370,6 +398,29 @@ fn a_child_is_told_that_somebody_was_inside() {
         leave.store(true, Ordering::Relaxed);
     });
     assert_eq!(total(&lock), 0, "the parent goes on");
+}
+
+/// A thread of the child may have the number, that is, the place in memory, of one that was inside in the parent.
+#[test]
+fn a_thread_of_a_child_is_told_that_somebody_was_inside() {
+    let lock = TurnLock::new(Pair::default());
+    let (inside, leave) = (Barrier::new(2), Barrier::new(2));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _guard = lock.lock().unwrap();
+            inside.wait();
+            leave.wait();
+        });
+        inside.wait();
+        let told = in_a_child(|| {
+            thread::scope(|scope| {
+                let other = scope.spawn(|| lock.lock().err() == Some(Poisoned::Fork));
+                other.join().unwrap_or(false)
+            })
+        });
+        leave.wait();
+        assert!(told);
+    });
 }
 
 /// Who forks while it is inside is inside in the child too, and leaves there.
