@@ -211,12 +211,30 @@ impl<T> TurnLock<T> {
         if !self.contest.is_over() {
             return Ok(false);
         }
+        // Whoever is inside and does not leave is not running. To bar its way would let the lock lie idle until this thread
+        // runs again, after others that want the processor. On one processor it never runs while this one does.
+        if !sys::is_on_one_processor() && !self.is_moving()? {
+            return Ok(false);
+        }
         if !self.bar() {
             return self.give_way(Self::try_enter);
         }
         let entered = self.enter_barred();
         self.barred.store(FREE, Ordering::Relaxed);
         entered
+    }
+
+    /// Whether somebody leaves within a moment: then whoever is inside is running.
+    fn is_moving(&self) -> Result<bool, Poisoned> {
+        let mut patience = Patience::of(LOOK);
+        loop {
+            if self.is_free()? {
+                return Ok(true);
+            }
+            if !patience.lasts() {
+                return Ok(false);
+            }
+        }
     }
 
     /// Bars the way and keeps it barred until this thread is inside, for one who waited long: whoever is inside stays for
