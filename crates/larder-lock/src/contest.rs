@@ -9,6 +9,10 @@ use crate::sys::{self, AtomicU32, AtomicU64, LULL_NS, Ordering, Patience, TURN_N
 const STREAK: u32 = 16;
 /// A longer gap than this is slept through.
 const AWAKE: Duration = Duration::from_micros(8);
+/// Whoever gives way for longer than this lets strangers run.
+const DEAR_NS: u64 = 500_000;
+/// So long it is believed that they still want to.
+const CROWDED_NS: u64 = 100_000_000;
 
 /// What is known of those who found the lock taken, and those who wait for a turn. Several write the numbers at once;
 /// they say only how to wait, so that one that is wrong now and then does no harm.
@@ -19,6 +23,8 @@ pub(crate) struct Contest {
     streak: AtomicU32,
     /// When the turn began that was claimed last.
     turn_ns: AtomicU64,
+    /// When it was seen last that whoever gives way does not run again for long; 0 if never.
+    dear_ns: AtomicU64,
     pub(crate) queue: Queue,
 }
 
@@ -28,6 +34,7 @@ impl Contest {
             last_ns: AtomicU64::new(0),
             streak: AtomicU32::new(0),
             turn_ns: AtomicU64::new(0),
+            dear_ns: AtomicU64::new(0),
             queue: Queue::new(),
         }
     }
@@ -59,6 +66,20 @@ impl Contest {
         }
         let mut patience = Patience::of(gap);
         while patience.lasts() {}
+    }
+
+    /// This thread gave way to others, with the way barred, since so long.
+    pub(crate) fn note_wait(&self, before_ns: u64) {
+        let now_ns = sys::now_ns();
+        if now_ns.saturating_sub(before_ns) >= DEAR_NS {
+            self.dear_ns.store(now_ns, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether strangers want the processor, so that to give way costs as long as they please.
+    pub(crate) fn is_dear(&self) -> bool {
+        let dear_ns = self.dear_ns.load(Ordering::Relaxed);
+        dear_ns > 0 && sys::now_ns().saturating_sub(dear_ns) < CROWDED_NS
     }
 
     /// A turn begins now.

@@ -26,6 +26,8 @@ const CLAIM: Duration = Duration::from_micros(5);
 const GAP: Duration = Duration::from_micros(1);
 /// The longest gap: somebody is inside who does not leave.
 const LONG_GAP: Duration = Duration::from_millis(1);
+/// Whoever is inside and running leaves within this, and is seen to, even if it comes back at once each time.
+const MOVE: Duration = Duration::from_micros(10);
 /// The lookout has waited long enough after so much: it bars the way until it is in, even if that lets the lock lie idle
 /// for a moment.
 const LONG_WAIT_NS: u64 = 10_000_000;
@@ -211,9 +213,9 @@ impl<T> TurnLock<T> {
         if !self.contest.is_over() {
             return Ok(false);
         }
-        // Whoever is inside and does not leave is not running. To bar its way would let the lock lie idle until this thread
-        // runs again, after others that want the processor. On one processor it never runs while this one does.
-        if !sys::is_on_one_processor() && !self.is_moving()? {
+        // Whoever is inside and does not leave is not running. To bar its way lets the lock lie idle until this thread runs
+        // again: at once, if nobody else wants the processor.
+        if self.contest.is_dear() && !self.is_moving()? {
             return Ok(false);
         }
         if !self.bar() {
@@ -226,7 +228,7 @@ impl<T> TurnLock<T> {
 
     /// Whether somebody leaves within a moment: then whoever is inside is running.
     fn is_moving(&self) -> Result<bool, Poisoned> {
-        let mut patience = Patience::of(LOOK);
+        let mut patience = Patience::of(MOVE);
         loop {
             if self.is_free()? {
                 return Ok(true);
@@ -275,7 +277,10 @@ impl<T> TurnLock<T> {
             if !patience.lasts() {
                 // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile, so that it
                 // leaves and does not come back at once.
-                return self.give_way(Self::enter);
+                let before_ns = sys::now_ns();
+                let entered = self.give_way(Self::enter);
+                self.contest.note_wait(before_ns);
+                return entered;
             }
         }
     }
