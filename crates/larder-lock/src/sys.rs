@@ -50,6 +50,21 @@ mod of_std {
         START.get_or_init(Instant::now).elapsed().as_nanos() as u64
     }
 
+    /// Whether this thread may run on one processor only, as all others then most likely do.
+    pub(crate) fn is_on_one_processor() -> bool {
+        #[cfg(target_os = "linux")]
+        {
+            // SAFETY: a set of processors is plain bits, and the call writes this one alone.
+            unsafe {
+                let mut set: libc::cpu_set_t = std::mem::zeroed();
+                libc::sched_getaffinity(0, size_of_val(&set), &raw mut set) == 0
+                    && libc::CPU_COUNT(&set) == 1
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        false
+    }
+
     /// Patience that comes to an end.
     pub(crate) struct Patience(Instant);
 
@@ -93,6 +108,11 @@ mod of_loom {
 
     /// Who waits looks by itself.
     pub(crate) fn wake_all(_: &AtomicU32) {}
+
+    /// No time passes, so that nobody asks.
+    pub(crate) fn is_on_one_processor() -> bool {
+        false
+    }
 
     /// No time passes.
     pub(crate) fn now_ns() -> u64 {

@@ -214,8 +214,8 @@ impl<T> TurnLock<T> {
             return Ok(false);
         }
         // Whoever is inside and does not leave is not running. To bar its way lets the lock lie idle until this thread runs
-        // again: at once, if nobody else wants the processor.
-        if self.contest.is_dear() && !self.is_moving()? {
+        // again: at once, if nobody else wants the processor. On one processor it never runs while this thread does.
+        if self.contest.is_dear() && !sys::is_on_one_processor() && !self.is_moving()? {
             return Ok(false);
         }
         if !self.bar() {
