@@ -151,7 +151,7 @@ impl<T> TurnLock<T> {
         self.is_free()?;
         assert!(self.owner.load(Ordering::Relaxed) != token::own(), "{TWICE}");
         // Who comes seldom is in and out at once, and takes no turn for it.
-        if !self.contest.is_hot() && (self.look()? || self.claim()?) {
+        if !self.contest.is_hot() && (self.try_for(LOOK, Self::try_enter)? || self.claim()?) {
             return Ok(());
         }
         self.contest.queue.join();
@@ -193,11 +193,11 @@ impl<T> TurnLock<T> {
         Ok(false)
     }
 
-    /// Looks for a moment whether the lock is free.
-    fn look(&self) -> Result<bool, Poisoned> {
-        let mut patience = Patience::of(LOOK);
+    /// Tries for so long, whenever nobody is inside.
+    fn try_for(&self, time: Duration, try_now: impl Fn(&Self) -> bool) -> Result<bool, Poisoned> {
+        let mut patience = Patience::of(time);
         loop {
-            if self.is_free()? && self.try_enter() {
+            if self.is_free()? && try_now(self) {
                 return Ok(true);
             }
             if !patience.lasts() {
@@ -228,15 +228,7 @@ impl<T> TurnLock<T> {
 
     /// Whether somebody leaves within a moment: then whoever is inside is running.
     fn is_moving(&self) -> Result<bool, Poisoned> {
-        let mut patience = Patience::of(MOVE);
-        loop {
-            if self.is_free()? {
-                return Ok(true);
-            }
-            if !patience.lasts() {
-                return Ok(false);
-            }
-        }
+        self.try_for(MOVE, |_| true)
     }
 
     /// Bars the way and keeps it barred until this thread is inside, for one who waited long: whoever is inside stays for
@@ -269,20 +261,15 @@ impl<T> TurnLock<T> {
 
     /// Goes in past the barrier that this thread has put up, unless whoever is inside does not leave.
     fn enter_barred(&self) -> Result<bool, Poisoned> {
-        let mut patience = Patience::of(CLAIM);
-        loop {
-            if self.is_free()? && self.enter() {
-                return Ok(true);
-            }
-            if !patience.lasts() {
-                // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile, so that it
-                // leaves and does not come back at once.
-                let before_ns = sys::now_ns();
-                let entered = self.give_way(Self::enter);
-                self.contest.note_wait(before_ns);
-                return entered;
-            }
+        if self.try_for(CLAIM, Self::enter)? {
+            return Ok(true);
         }
+        // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile, so that it leaves and
+        // does not come back at once.
+        let before_ns = sys::now_ns();
+        let entered = self.give_way(Self::enter);
+        self.contest.note_wait(before_ns);
+        entered
     }
 
     /// Lets others run who want this processor, a few times, and tries after each.
