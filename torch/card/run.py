@@ -203,22 +203,39 @@ def show_workloads(results):
 
 def run_large(options):
     """Programs of about 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
-    than they use."""
+    than they use. Each says its row as it ends, because whoever stops a run of minutes wants what there is."""
     steps = ("--steps", "4") if options.short else ()
     results = {}
+
+    def measure(program, allocator, what, *words):
+        process = start(allocator, "large.py", program, *steps, *words)
+        results[program, what] = outcome(process, f"{program} on {what}")
+        print(large_row(results, program, what), flush=True)
+
     for program in LARGE:
         for allocator in ("native", "native, expandable", "larder, tight", "native again"):
-            process = start(allocator, "large.py", program, *steps)
-            results[program, allocator] = outcome(process, f"{program} on {allocator}")
+            measure(program, allocator, allocator)
         tight = results[program, "larder, tight"]
         if tight is None:
             continue
         cap_bytes = int(1.05 * tight["active_peak"])
         for allocator in ("native", "larder, tight"):
-            process = start(allocator, "large.py", program, *steps, "--cap", str(cap_bytes))
-            what = f"{allocator}, in 1.05 of peak active"
-            results[program, what] = outcome(process, f"{program} on {what}")
+            measure(program, allocator, f"{allocator}, in 1.05 of peak active", "--cap", str(cap_bytes))
     return results
+
+
+def large_row(results, program, allocator):
+    result, native = results[program, allocator], results.get((program, "native"))
+    if result is None:
+        return f"| {program} | {allocator} | failed | | | | | | | | |"
+    median = statistics.median(result["times_ms"])
+    ratio = f"{median / statistics.median(native['times_ms']):.3f}" if native else ""
+    reserved, active = result["reserved_peak"] / 2**20, result["active_peak"] / 2**20
+    return (
+        f"| {program} | {allocator} | {median:.1f} | {ratio} | {max(result['times_ms']):.1f} "
+        f"| {result['first_ms'] / 1e3:.2f} | {result['calls_a_step']:.1f} | {result['retries']} "
+        f"| {reserved:.0f} | {active:.0f} | {reserved / active:.4f} |"
+    )
 
 
 def show_large(results):
@@ -227,19 +244,8 @@ def show_large(results):
         "| retries | peak reserved MiB | peak active MiB | ratio |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for (program, allocator), result in results.items():
-        if result is None:
-            print(f"| {program} | {allocator} | failed | | | | | | | | |")
-            continue
-        native = results.get((program, "native"))
-        median = statistics.median(result["times_ms"])
-        ratio = f"{median / statistics.median(native['times_ms']):.3f}" if native else ""
-        reserved, active = result["reserved_peak"] / 2**20, result["active_peak"] / 2**20
-        print(
-            f"| {program} | {allocator} | {median:.1f} | {ratio} | {max(result['times_ms']):.1f} "
-            f"| {result['first_ms'] / 1e3:.2f} | {result['calls_a_step']:.1f} | {result['retries']} "
-            f"| {reserved:.0f} | {active:.0f} | {reserved / active:.4f} |"
-        )
+    for program, allocator in results:
+        print(large_row(results, program, allocator))
 
 
 def run_deeds(_):
