@@ -267,24 +267,29 @@ fn who_comes_seldom_does_not_wait_while_others_come_and_go() {
 fn who_stays_long_each_time_lets_others_in() {
     const VISITS: usize = 20;
     let lock = TurnLock::new(Pair::default());
-    let (stop, stays) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let (stop, inside, stays) =
+        (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
     thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 let pair = lock.lock().unwrap();
-                thread::sleep(Duration::from_millis(2));
+                inside.store(true, Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(20));
                 stays.fetch_add(1, Ordering::Relaxed);
+                inside.store(false, Ordering::Relaxed);
                 drop(pair);
             }
         });
-        while stays.load(Ordering::Relaxed) == 0 {
-            thread::yield_now();
-        }
         let before = stays.load(Ordering::Relaxed);
-        steps(&lock, VISITS as u64);
+        for _ in 0..VISITS {
+            while !inside.load(Ordering::Relaxed) {
+                thread::yield_now();
+            }
+            steps(&lock, 1);
+        }
         let passed = stays.load(Ordering::Relaxed) - before;
         stop.store(true, Ordering::Relaxed);
-        assert!(passed < 20 * VISITS, "{passed} stays of another one for {VISITS} visits");
+        assert!(passed < 4 * VISITS, "{passed} stays of another one for {VISITS} visits");
     });
 }
 
