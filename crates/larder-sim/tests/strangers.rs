@@ -3,6 +3,7 @@
 
 mod bench_top;
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,12 +18,38 @@ use larder_core::{Addr, Allocator, MemPool, Policy, PoolId, StreamId};
 use larder_sim::random::Random;
 use larder_sim::{SimDevice, SimOptions};
 
+thread_local! {
+    /// The stream that a thread works on, as the program tells where it tells.
+    static CURRENT: Cell<Option<StreamId>> = const { Cell::new(None) };
+}
+
 /// How a capturing thread says which requests are its capture's.
 #[derive(Clone, Copy)]
 enum By {
     Filter,
     Function,
     Thread,
+}
+
+/// What a program says of its captures besides.
+#[derive(Clone, Copy, Default)]
+struct Says {
+    /// When they begin, and when they are over.
+    marks: bool,
+    /// Which stream each thread works on.
+    current: bool,
+}
+
+/// A program that marks its captures, with and without a word on who works where.
+const MARKED: [Says; 2] =
+    [Says { marks: true, current: false }, Says { marks: true, current: true }];
+
+impl Says {
+    fn prepare(self, allocator: &Allocator) {
+        if self.current {
+            allocator.on_current_stream(|| CURRENT.get());
+        }
+    }
 }
 
 /// A device on which it takes a while to begin or to end a capture.
@@ -36,9 +63,10 @@ fn slow_top(settings: &str, policy: Policy) -> BenchTop {
 fn capture_again_and_again(
     (device, allocator): (&SimDevice, &Arc<Allocator>),
     [main, side]: [StreamId; 2],
-    by: By,
+    (by, says): (By, Says),
     (times, given): (u32, &Sender<Addr>),
 ) {
+    CURRENT.set(Some(main));
     for _ in 0..times {
         let eager = allocator.malloc(3 * MIB, main).unwrap();
         device.issue(side);
@@ -57,6 +85,9 @@ fn capture_again_and_again(
             }
         }
         device.begin_capture(main).unwrap();
+        if says.marks {
+            allocator.mark_capture_begin(main).unwrap();
+        }
         let mut kept = Vec::new();
         for turn in 0..4 {
             let block = allocator.malloc((turn + 1) * MIB, main).unwrap();
@@ -72,6 +103,9 @@ fn capture_again_and_again(
             }
         }
         device.end_capture(main).expect("nobody broke the capture");
+        if says.marks {
+            allocator.mark_capture_end(main);
+        }
         allocator.end_pool(pool.id()).unwrap();
         allocator.drop_pool_use(pool.id()).unwrap();
         for block in kept {
@@ -94,6 +128,7 @@ fn work(
         // here: without a rest it would soon be all memory there is.
         thread::sleep(Duration::from_micros(10));
         let own = streams[random.below(2) as usize];
+        CURRENT.set(Some(own));
         match random.below(8) {
             0..4 => live.push(allocator.malloc(random.between(1, 6 * MIB), own).unwrap()),
             4 if !live.is_empty() => {
@@ -116,9 +151,11 @@ fn work(
     }
 }
 
-fn race(settings: &str, policy: Policy, by: By) {
+fn race(settings: &str, policy: Policy, (by, says): (By, Says)) {
+    println!("{policy} with '{settings}'");
     let top = slow_top(settings, policy);
     let (device, allocator) = (&*top.device, &top.allocator);
+    says.prepare(allocator);
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut gives = Vec::new();
@@ -135,7 +172,8 @@ fn race(settings: &str, policy: Policy, by: By) {
             .map(|(streams, give)| {
                 let streams = streams.map(StreamId);
                 scope.spawn(move || {
-                    capture_again_and_again((device, allocator), streams, by, (60, &give));
+                    let how = (by, says);
+                    capture_again_and_again((device, allocator), streams, how, (60, &give));
                 })
             })
             .collect();
@@ -157,7 +195,7 @@ fn race(settings: &str, policy: Policy, by: By) {
 fn threads_that_capture_and_threads_that_do_not_keep_out_of_each_others_streams() {
     for settings in ["", "expandable_segments:True", "graph_capture_record_stream_reuse:True"] {
         for by in [By::Filter, By::Function, By::Thread] {
-            race(settings, Policy::larder(), by);
+            race(settings, Policy::larder(), (by, Says::default()));
         }
     }
 }
@@ -165,7 +203,19 @@ fn threads_that_capture_and_threads_that_do_not_keep_out_of_each_others_streams(
 #[test]
 fn so_they_do_under_torchs_policy() {
     for settings in ["", "expandable_segments:True"] {
-        race(settings, Policy::torch_2_11(), By::Filter);
+        race(settings, Policy::torch_2_11(), (By::Filter, Says::default()));
+    }
+}
+
+/// PyTorch asks about the stream that a thread works on, since 2.13, which a program may tell or not.
+#[test]
+fn so_they_do_where_captures_are_marked() {
+    for settings in ["", "expandable_segments:True", "graph_capture_record_stream_reuse:True"] {
+        for says in MARKED {
+            race(settings, Policy::torch_2_15(), (By::Filter, says));
+            race(settings, Policy::torch_2_15(), (By::Function, says));
+            race(settings, Policy::larder(), (By::Filter, says));
+        }
     }
 }
 
@@ -206,6 +256,34 @@ fn beside_another_threads_capture_nothing_is_asked_about_its_streams() {
         1,
         "what was put off came back with the scope's end"
     );
+}
+
+/// Also where the first stream of the block that is freed is the captured one, and where PyTorch would ask
+/// about the stream that the thread works on, which nobody tells here.
+#[test]
+fn a_free_beside_another_threads_capture_asks_about_nobodys_stream() {
+    for settings in ["", "graph_capture_record_stream_reuse:True"] {
+        for policy in Policy::all() {
+            println!("{policy} with '{settings}'");
+            let top = &BenchTop::new(GIB, settings, policy);
+            let used = top.malloc_on(2 * MIB, SIDE);
+            top.record(used, FAR);
+            top.allocator.begin_pool(PoolId(1, 0), Filter::Capture(SIDE)).unwrap();
+            top.device.begin_capture(SIDE).unwrap();
+            top.allocator.mark_capture_begin(SIDE).unwrap();
+            let before = top.device.calls();
+            thread::scope(|scope| scope.spawn(|| top.free(used)).join().unwrap());
+            let after = top.device.calls();
+            assert_eq!((after.capture_of, after.capture_ends), (before.capture_of, 0));
+            assert_eq!(after.record_event, 0, "and it records nothing in the capture");
+            top.device.end_capture(SIDE).expect("nobody broke the capture");
+            top.allocator.mark_capture_end(SIDE);
+            top.allocator.end_pool(PoolId(1, 0)).unwrap();
+            top.malloc(512);
+            top.empty();
+            assert_eq!(top.stats().active.all.current, 1, "the request alone");
+        }
+    }
 }
 
 /// A thread that works for the capturing one finds the scope by the mark.
@@ -389,13 +467,25 @@ fn the_default_stream_and_a_captured_one_are_not_forgotten() {
 
 #[test]
 fn streams_come_and_go_beside_captures() {
-    let top = slow_top("expandable_segments:True", Policy::larder());
+    come_and_go(Policy::larder(), Says::default());
+    for policy in Policy::all() {
+        for says in MARKED {
+            come_and_go(policy.clone(), says);
+        }
+    }
+}
+
+fn come_and_go(policy: Policy, says: Says) {
+    println!("{policy}");
+    let top = slow_top("expandable_segments:True", policy);
     let (device, allocator) = (&*top.device, &top.allocator);
+    says.prepare(allocator);
     let (give, given) = channel();
     thread::scope(|scope| {
         let goer = scope.spawn(move || {
             for round in 0..60_u64 {
                 let stream = StreamId(10 + round % 3);
+                CURRENT.set(Some(stream));
                 device.create_stream(stream);
                 let blocks: Vec<Addr> = given.try_iter().collect();
                 let own = allocator.malloc((1 + round % 4) * MIB, stream).unwrap();
@@ -410,6 +500,7 @@ fn streams_come_and_go_beside_captures() {
                     allocator.free(block).unwrap();
                 }
                 allocator.forget_stream(stream).unwrap();
+                CURRENT.set(None);
                 device.destroy_stream(stream);
                 if round % 2 == 1 {
                     allocator.free(own).unwrap();
@@ -418,7 +509,8 @@ fn streams_come_and_go_beside_captures() {
             given
         });
         let streams = [30, 31].map(StreamId);
-        capture_again_and_again((device, allocator), streams, By::Filter, (60, &give));
+        let how = (By::Filter, says);
+        capture_again_and_again((device, allocator), streams, how, (60, &give));
         drop(give);
         for block in &goer.join().unwrap() {
             allocator.free(block).unwrap();

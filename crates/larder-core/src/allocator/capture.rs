@@ -318,6 +318,25 @@ impl Shelf {
         self.heap.put_deferred(block, deferral.markers);
     }
 
+    /// Whether the free of a block that these streams used is part of a capture, whatever the streams
+    /// are about. A free names no stream, so that it may ask about the one that its thread works on
+    /// and about no other; but where nobody else can be capturing, the block's own will do.
+    fn is_free_in_capture(
+        &mut self,
+        device: &dyn Device,
+        streams: &[StreamId],
+    ) -> Result<bool, Error> {
+        match (self.heap.policy().capture, streams.first()) {
+            (CaptureRule::OpenScope, _) => Ok(true),
+            (CaptureRule::Marked, Some(&first)) if self.marks > 0 => {
+                let alone = self.is_alone().then_some(first);
+                let Some(own) = self.current_stream().or(alone) else { return Ok(false) };
+                Ok(self.ask(device, own)?.is_some())
+            }
+            (CaptureRule::Marked | CaptureRule::OwnStream, _) => Ok(false),
+        }
+    }
+
     /// Whether the free of a block has to be put off, and until when.
     pub(super) fn plan_deferral(
         &mut self,
@@ -330,12 +349,7 @@ impl Shelf {
         let (rule, reuse) = (self.heap.policy().capture, self.heap.config().capture_reuse);
         let by_stream = rule == CaptureRule::OwnStream;
         let streams = self.heap.streams_of(block);
-        // Whatever the streams of the block are about, the call is part of a capture.
-        let in_capture = match (rule, streams.first()) {
-            (CaptureRule::OpenScope, _) => true,
-            (CaptureRule::Marked, Some(&stream)) => self.is_captured(device, stream)?,
-            (CaptureRule::Marked, None) | (CaptureRule::OwnStream, _) => false,
-        };
+        let in_capture = self.is_free_in_capture(device, &streams)?;
         if in_capture && !reuse {
             return Ok(Some(Deferral::default()));
         }
