@@ -283,13 +283,21 @@ impl Sightings {
         self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
     }
 
-    /// The stream is gone; a later one of the same name has nothing to do with it.
+    /// The stream is gone; a later one of the same name has nothing to do with it. A capture that began
+    /// on it is over, unless others were seen in it: then it is over with the last of these.
     pub(super) fn forget(&mut self, stream: StreamId) {
         self.users.remove(&stream);
         self.named.remove(&stream);
+        for scope in self.scopes.iter_mut().filter(|scope| scope.origin == Some(stream)) {
+            scope.origin = None;
+        }
         for running in &mut self.running {
             running.streams.remove(&stream);
+            if running.origin == Some(stream) {
+                (running.origin, running.marked) = (None, false);
+            }
         }
+        self.running.retain(|running| running.marked || !running.streams.is_empty());
     }
 }
 

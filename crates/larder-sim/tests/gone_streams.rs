@@ -1,0 +1,76 @@
+//! Streams that are gone: no call is made about them, whatever is open, whoever captures, and whoever
+//! still holds memory that they used.
+
+mod bench_top;
+
+use std::cell::Cell;
+
+use bench_top::{BenchTop, FAR, MAIN, SIDE};
+use larder_core::heap::Filter;
+use larder_core::types::{GIB, MIB};
+use larder_core::{Addr, Policy, PoolId, StreamId};
+
+const POOL: PoolId = PoolId(0, 1);
+/// Settings under which pages are waited for, or not, and graphs are walked.
+const SETTINGS: [&str; 3] =
+    ["", "expandable_segments:True", "graph_capture_record_stream_reuse:True"];
+
+thread_local! {
+    /// The stream that a story's thread works on, where it tells.
+    static CURRENT: Cell<Option<StreamId>> = const { Cell::new(None) };
+}
+
+/// Tells a story under each policy, with each of the settings, and with and without a word on which stream
+/// the thread works on.
+fn tell_everywhere(story: impl Fn(&BenchTop)) {
+    for settings in SETTINGS {
+        for policy in Policy::all() {
+            for tells in [false, true] {
+                println!("{policy} with '{settings}', tells {tells}");
+                let top = BenchTop::new(GIB, settings, policy.clone());
+                if tells {
+                    top.allocator.on_current_stream(|| CURRENT.get());
+                }
+                story(&top);
+                assert_eq!(top.device.trespasses(), [""; 0]);
+            }
+        }
+    }
+}
+
+/// Blocks that a stream has and uses, of each kind that asks something of it later.
+fn use_stream(top: &BenchTop, stream: StreamId) -> Vec<Addr> {
+    let [own, cached, used, both] =
+        [stream, stream, FAR, stream].map(|on| top.malloc_on(2 * MIB, on));
+    top.record(used, stream);
+    top.record(both, FAR);
+    top.free(cached);
+    vec![own, used, both]
+}
+
+/// Whatever may ask about a stream later, when it is gone.
+fn go_on(top: &BenchTop, blocks: &[Addr]) {
+    top.empty();
+    let later = top.malloc_on(2 * MIB, FAR);
+    top.record(later, MAIN);
+    top.free_all(blocks);
+    top.free(later);
+    top.empty();
+}
+
+/// The one that is forgotten was named inside a scope, by requests, as a user or by the scope itself.
+#[test]
+fn a_scope_forgets_the_stream_that_it_was_opened_for() {
+    for filter in [Filter::Any, Filter::Stream(SIDE), Filter::Capture(SIDE)] {
+        tell_everywhere(|top| {
+            CURRENT.set(Some(SIDE));
+            top.allocator.begin_pool(POOL, filter).unwrap();
+            let blocks = use_stream(top, SIDE);
+            CURRENT.set(Some(FAR));
+            top.allocator.forget_stream(SIDE).unwrap();
+            top.device.destroy_stream(SIDE);
+            go_on(top, &blocks);
+            top.allocator.end_pool(POOL).unwrap();
+        });
+    }
+}
