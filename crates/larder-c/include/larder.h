@@ -135,7 +135,7 @@ larder_status larder_record_stream(larder *larder, void *ptr, void *stream);
 larder_status larder_forget_stream(larder *larder, int32_t device, void *stream);
 
 /* The same for a stream that was destroyed already: the whole device is waited for instead. While a capture may be
- * on that is refused, LARDER_BAD_ARGUMENT, and nothing changes. */
+ * on that is refused, LARDER_BAD_ARGUMENT: say it again when the capture is over. No call is made about the stream meanwhile. */
 larder_status larder_stream_is_gone(larder *larder, int32_t device, void *stream);
 
 /* The stream is of this class from now on; "" is none. Expandable segments that are made for it reserve as many addresses as

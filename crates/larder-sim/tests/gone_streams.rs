@@ -4,8 +4,10 @@
 mod bench_top;
 
 use std::cell::Cell;
+use std::thread;
 
 use bench_top::{BenchTop, FAR, MAIN, SIDE};
+use larder_core::error::{CaptureProblem, Error};
 use larder_core::heap::Filter;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy, PoolId, StreamId};
@@ -58,7 +60,25 @@ fn go_on(top: &BenchTop, blocks: &[Addr]) {
     top.empty();
 }
 
-/// The one that is forgotten was named inside a scope, by requests, as a user or by the scope itself.
+/// The one that is said to be gone was named inside a scope, by requests, as a user or by the scope itself.
+#[test]
+fn whoever_is_told_of_one_that_is_gone_does_not_ask_about_it() {
+    for filter in [Filter::Any, Filter::Stream(SIDE), Filter::Capture(SIDE)] {
+        tell_everywhere(|top| {
+            CURRENT.set(Some(SIDE));
+            top.allocator.begin_pool(POOL, filter).unwrap();
+            let blocks = use_stream(top, SIDE);
+            top.device.destroy_stream(SIDE);
+            // The program has not noticed yet that it works on a stream that is not there.
+            top.allocator.stream_is_gone(SIDE).unwrap();
+            CURRENT.set(Some(FAR));
+            go_on(top, &blocks);
+            top.allocator.end_pool(POOL).unwrap();
+        });
+    }
+}
+
+/// The same for one that is forgotten before it is destroyed.
 #[test]
 fn a_scope_forgets_the_stream_that_it_was_opened_for() {
     for filter in [Filter::Any, Filter::Stream(SIDE), Filter::Capture(SIDE)] {
@@ -71,6 +91,42 @@ fn a_scope_forgets_the_stream_that_it_was_opened_for() {
             top.device.destroy_stream(SIDE);
             go_on(top, &blocks);
             top.allocator.end_pool(POOL).unwrap();
+        });
+    }
+}
+
+/// It is said during a capture, when nothing can be waited for, by the capturing thread or by another one.
+#[test]
+fn one_that_cannot_be_waited_for_yet_is_left_alone() {
+    for elsewhere in [false, true] {
+        tell_everywhere(|top| {
+            CURRENT.set(Some(FAR));
+            let blocks = use_stream(top, SIDE);
+            top.allocator.begin_pool(POOL, Filter::Capture(MAIN)).unwrap();
+            top.device.begin_capture(MAIN).unwrap();
+            top.allocator.mark_capture_begin(MAIN).unwrap();
+            let lose = || {
+                top.device.destroy_stream(SIDE);
+                let problem = CaptureProblem::DeviceBusy;
+                let refused = top.allocator.stream_is_gone(SIDE);
+                assert_eq!(refused, Err(Error::Capture { stream: SIDE, problem }));
+                go_on(top, &blocks);
+                assert_eq!(top.device.trespasses(), [""; 0]);
+            };
+            if elsewhere {
+                thread::scope(|scope| scope.spawn(lose).join().unwrap());
+            } else {
+                lose();
+            }
+            top.device.end_capture(MAIN).expect("nobody broke the capture");
+            top.allocator.mark_capture_end(MAIN);
+            top.allocator.end_pool(POOL).unwrap();
+            go_on(top, &[]);
+            assert_ne!(top.stats().active.all.current, 0, "nobody waited for it yet");
+            top.allocator.stream_is_gone(SIDE).unwrap();
+            top.malloc(512);
+            top.empty();
+            assert_eq!(top.stats().active.all.current, 1, "the request alone");
         });
     }
 }

@@ -88,12 +88,16 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// Asks the device about a stream that is the caller's, and notes what it says.
+    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is asked about
+    /// one that is gone: it is under no capture.
     pub(super) fn ask(
         &mut self,
         device: &dyn Device,
         stream: StreamId,
     ) -> Result<Option<CaptureId>, Error> {
+        if self.sightings.is_any_gone(&[stream]) {
+            return Ok(None);
+        }
         let capture = capture_of(device, stream)?;
         self.sightings.sight(stream, capture, thread::current().id());
         Ok(capture)
@@ -140,6 +144,9 @@ impl Shelf {
         stream: StreamId,
         own: Option<StreamId>,
     ) -> Result<bool, Error> {
+        if self.sightings.is_any_gone(&[stream]) {
+            return Ok(false);
+        }
         if !self.heap.is_diverted() {
             return Ok(true);
         }
@@ -294,11 +301,9 @@ impl Shelf {
         Ok(())
     }
 
-    /// Frees a block that other streams used while scopes are open. If its streams are captured no
-    /// event can be recorded, and the free is put off. If the device refuses to tell, the block
-    /// stays live.
-    #[cold]
-    pub(super) fn free_diverted(
+    /// Frees a block that other streams used. If its streams are captured, or gone, no event can be
+    /// recorded, and the free is put off. If the device refuses to tell, the block stays live.
+    pub(super) fn free_used_elsewhere(
         &mut self,
         device: &dyn Device,
         block: BlockId,
@@ -343,6 +348,10 @@ impl Shelf {
         device: &dyn Device,
         block: BlockId,
     ) -> Result<Option<Deferral>, Error> {
+        // No event can be recorded on a stream that is gone, nor on one under a capture.
+        if self.sightings.is_any_gone(self.heap.uses(block)) {
+            return Ok(Some(Deferral::default()));
+        }
         if !self.heap.is_diverted() {
             return Ok(None);
         }
@@ -427,6 +436,9 @@ impl Shelf {
             self.ask_own_origins(device)?;
         }
         for block in deferred {
+            if self.sightings.is_any_gone(&self.heap.uses_outside_captures(block)) {
+                continue;
+            }
             if diverted {
                 // Where any scope is taken for a capture, that puts nothing off here; but a stream
                 // that really is captured does.

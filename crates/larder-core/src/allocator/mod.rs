@@ -277,10 +277,8 @@ impl Allocator {
         if shelf.heap.uses(block).is_empty() {
             shelf.heap.put(block);
             Ok(())
-        } else if shelf.heap.is_diverted() {
-            shelf.free_diverted(&*self.device, block)
         } else {
-            shelf.free_after_events(&*self.device, block)
+            shelf.free_used_elsewhere(&*self.device, block)
         }
     }
 

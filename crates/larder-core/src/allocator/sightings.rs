@@ -24,6 +24,8 @@ pub(super) struct Sightings {
     users: HashMap<StreamId, ThreadId>,
     /// Blocks that were freed by a thread in the middle of this capture, until it is over.
     held: HashMap<BlockId, CaptureId>,
+    /// Streams that are destroyed, while it could not be waited for their work yet.
+    gone: BTreeSet<StreamId>,
 }
 
 /// An open scope, as far as captures go.
@@ -211,6 +213,7 @@ impl Sightings {
     /// A call names the stream while a scope is open.
     pub(super) fn note_named(&mut self, stream: StreamId) {
         self.named.insert(stream);
+        self.gone.remove(&stream);
     }
 
     /// Whether any capture was seen that may still run.
@@ -260,6 +263,7 @@ impl Sightings {
     /// The thread works on this stream.
     pub(super) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
         self.users.insert(stream, thread);
+        self.gone.remove(&stream);
         if !self.scopes.is_empty() {
             self.named.insert(stream);
         }
@@ -283,11 +287,24 @@ impl Sightings {
         self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
     }
 
+    /// The stream is destroyed: nothing is asked about it from here on, nor anything else. That it is gone
+    /// is over when it is forgotten, or when somebody names it: then it is another one.
+    pub(super) fn note_gone(&mut self, stream: StreamId) {
+        self.forget(stream);
+        self.gone.insert(stream);
+    }
+
+    /// Whether any of the streams is destroyed.
+    pub(super) fn is_any_gone(&self, streams: &[StreamId]) -> bool {
+        !self.gone.is_empty() && streams.iter().any(|stream| self.gone.contains(stream))
+    }
+
     /// The stream is gone; a later one of the same name has nothing to do with it. A capture that began
     /// on it is over, unless others were seen in it: then it is over with the last of these.
     pub(super) fn forget(&mut self, stream: StreamId) {
         self.users.remove(&stream);
         self.named.remove(&stream);
+        self.gone.remove(&stream);
         for scope in self.scopes.iter_mut().filter(|scope| scope.origin == Some(stream)) {
             scope.origin = None;
         }

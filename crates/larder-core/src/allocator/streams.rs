@@ -33,14 +33,17 @@ impl Allocator {
 
     /// As [`Allocator::forget_stream`], for a stream that was destroyed already. Its handle names
     /// nothing any more, so that the whole device is waited for instead. While a capture may be on
-    /// anywhere that is refused, and nothing changes: say it again when the capture is over, and
-    /// until then make no other call that names the stream.
+    /// anywhere that is refused: say it again when the capture is over, and until then make no other
+    /// call that names the stream. No call is made about it meanwhile: what it used and is freed stays
+    /// with it, and so do its pages.
     pub fn stream_is_gone(&self, stream: StreamId) -> Result<(), Error> {
         let about = |problem| Error::Capture { stream, problem };
         if stream == StreamId(0) {
             return Err(about(CaptureProblem::Default));
         }
         let mut shelf = self.enter(Level::All);
+        // Before anything is asked: it must not be about this stream.
+        shelf.sightings.note_gone(stream);
         let result = (|| {
             if shelf.heap.is_diverted() && shelf.may_anybody_capture(&*self.device)? {
                 return Err(about(CaptureProblem::DeviceBusy));
@@ -62,12 +65,13 @@ impl Shelf {
         for event in self.heap.forget_stream(stream) {
             self.events.give(event);
         }
-        self.sightings.forget(stream);
         self.walks.forget(stream);
         // What cannot go now goes when a cache is emptied next.
         if self.is_any_captured(device) == Ok(false) {
             let plan = self.heap.plan_release_gone();
             let _ = self.release(device, &plan);
         }
+        // At last: until then it is known not to be asked about, if it is gone already.
+        self.sightings.forget(stream);
     }
 }

@@ -268,9 +268,12 @@ impl Shelf {
         Ok(())
     }
 
-    /// Whether the streams of a block that is freed may be under a capture, so that no event can be recorded
-    /// on them.
+    /// Whether the streams of a block that is freed may be under a capture, or are gone, so that no event can
+    /// be recorded on them.
     fn is_free_captured(&mut self, device: &dyn Device, block: BlockId) -> Result<bool, Error> {
+        if self.sightings.is_any_gone(self.heap.uses(block)) {
+            return Ok(true);
+        }
         if !self.heap.is_diverted() {
             return Ok(false);
         }
