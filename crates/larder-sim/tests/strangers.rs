@@ -286,6 +286,33 @@ fn a_free_beside_another_threads_capture_asks_about_nobodys_stream() {
     }
 }
 
+/// A thread that works for the capturing one, in a pool of its own, may be the first to hear of the capture.
+#[test]
+fn whoever_saw_a_capture_first_does_not_take_its_streams_for_its_own() {
+    for policy in Policy::all() {
+        println!("{policy}");
+        let top = &BenchTop::new(GIB, "graph_capture_record_stream_reuse:True", policy);
+        top.allocator.begin_pool(PoolId(1, 0), Filter::Capture(MAIN)).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        for side in [SIDE, FAR] {
+            top.device.follow(side, MAIN).unwrap();
+        }
+        let help = || {
+            let block = top.malloc_on(2 * MIB, SIDE);
+            top.record(block, FAR);
+            let before = top.device.calls();
+            top.free(block);
+            let after = top.device.calls();
+            assert_eq!(after.capture_of, before.capture_of);
+            assert_eq!(after.capture_ends, 0, "nothing is asked that its end might meet");
+        };
+        let pool = &MemPool::new(&top.allocator).unwrap();
+        thread::scope(|scope| scope.spawn(|| pool.scope(help).unwrap()).join().unwrap());
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+        top.allocator.end_pool(PoolId(1, 0)).unwrap();
+    }
+}
+
 /// A thread that works for the capturing one finds the scope by the mark.
 #[test]
 fn a_mark_tells_other_threads_of_a_capture() {

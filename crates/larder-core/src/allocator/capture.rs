@@ -383,9 +383,11 @@ impl Shelf {
             if !in_capture && deferral.capture.is_none() && suspects.next().is_none() {
                 return Ok(None);
             }
-            // The streams of its own capture are this thread's.
+            // The streams of its own capture are this thread's, if it ends it or works in it.
             let own = deferral.capture;
-            together = own.is_some() && streams.iter().all(|&s| self.sightings.of(s) == own);
+            let works_in = self.current_stream().and_then(|current| self.sightings.of(current));
+            together = own.is_some_and(|id| works_in == own || self.sightings.is_ended_by(id, me))
+                && streams.iter().all(|&s| self.sightings.of(s) == own);
         }
         if reuse && together && !runs {
             for stream in streams {

@@ -238,6 +238,21 @@ impl Sightings {
             .map(|found| found.id)
     }
 
+    /// Whether it is this thread that ends the capture, so that nobody else does while it asks about the
+    /// capture's streams. Who saw one first, beside others who may be capturing, may work for one of them.
+    pub(super) fn is_ended_by(&self, id: CaptureId, thread: ThreadId) -> bool {
+        let Some(running) = self.running.iter().find(|running| running.id == id) else {
+            return false;
+        };
+        let begun_in = |scope: &&Scope| scope.for_capture && scope.origin == running.origin;
+        let begun_in = running.origin.and_then(|_| self.scopes.iter().find(begun_in));
+        let begun_by = begun_in.map(|scope| scope.thread);
+        match begun_by.or(running.marked.then_some(running.thread)) {
+            Some(ender) => ender == thread,
+            None => !self.may_others_capture(thread),
+        }
+    }
+
     /// Whether another thread may be capturing: it has a capture's scope, or one in which it was not
     /// seen to do anything else.
     pub(super) fn may_others_capture(&self, thread: ThreadId) -> bool {
