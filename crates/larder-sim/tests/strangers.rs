@@ -313,6 +313,28 @@ fn whoever_saw_a_capture_first_does_not_take_its_streams_for_its_own() {
     }
 }
 
+/// A scope that is no capture's was opened by a thread when it worked on a stream that another captures now.
+#[test]
+fn a_stream_that_was_left_to_another_thread_is_not_asked_about() {
+    for policy in Policy::all() {
+        println!("{policy}");
+        let top = &BenchTop::new(GIB, "", policy);
+        top.allocator.on_current_stream(|| CURRENT.get());
+        CURRENT.set(Some(SIDE));
+        top.allocator.begin_pool(PoolId(0, 1), Filter::Thread(thread::current().id())).unwrap();
+        CURRENT.set(Some(FAR));
+        let capture = || {
+            CURRENT.set(Some(SIDE));
+            top.allocator.begin_pool(PoolId(1, 0), Filter::Capture(SIDE)).unwrap();
+            top.device.begin_capture(SIDE).unwrap();
+        };
+        thread::scope(|scope| scope.spawn(capture).join().unwrap());
+        let before = top.device.calls().capture_of;
+        top.malloc_on(2 * MIB, FAR);
+        assert_eq!(top.device.calls().capture_of - before, 1, "it asks about its own");
+    }
+}
+
 /// A thread that works for the capturing one finds the scope by the mark.
 #[test]
 fn a_mark_tells_other_threads_of_a_capture() {

@@ -73,6 +73,11 @@ impl Sightings {
             Some(Filter::Stream(origin)) => (Some(origin), false),
             Some(Filter::Any | Filter::Thread(_)) | None => (current, true),
         };
+        // Whoever opened a scope there before may work elsewhere by now, and asks about it no more.
+        let before = |scope: &&mut Scope| scope.origin == origin && !scope.for_capture;
+        for scope in self.scopes.iter_mut().filter(before).filter(|_| own_origin) {
+            scope.own_origin &= scope.thread == thread;
+        }
         let for_capture = matches!(filter, Some(Filter::Capture(_)));
         let suspected = !for_capture;
         self.scopes.push(Scope { pool, thread, origin, own_origin, for_capture, suspected });
