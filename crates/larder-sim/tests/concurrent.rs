@@ -60,3 +60,9 @@ fn torch() {
 fn tight() {
     run_half(BASE_SEED, Some(&Policy::tight()));
 }
+
+/// Where captures are those that were marked; every second seed tells which stream each thread works on.
+#[test]
+fn torch_2_15() {
+    run_half(BASE_SEED, Some(&Policy::torch_2_15()));
+}

@@ -6,7 +6,7 @@ use larder_core::heap::Filter;
 use larder_core::{Error, MemPool, StreamId};
 
 use super::claims::Held;
-use super::ground::count;
+use super::ground::{Ground, count};
 use super::trouble::planned;
 use super::worker::{OWN_STREAMS, Worker};
 
@@ -34,9 +34,15 @@ impl Worker {
         let captured = pool.scope_for(Filter::Capture(origin), || {
             let begun = ground.device.at_edge(&[origin], |sim| sim.begin_capture(origin));
             begun.map_err(|error| error.to_string())?;
+            Ground::work_on(origin);
+            let marked = ground.plan.marks
+                && planned(ground.allocator.mark_capture_begin(origin))?.is_some();
             let inside = self.record_graph(origin, &mut blocks);
             let streams: Vec<_> = (0..OWN_STREAMS).map(|at| self.own_stream(at)).collect();
             let ended = ground.device.at_edge(&streams, |sim| sim.end_capture(origin));
+            if marked {
+                ground.allocator.mark_capture_end(origin);
+            }
             inside.and(ended.map_err(|error| format!("a capture ended so: {error}")))
         });
         self.graphs.push((pool, blocks));

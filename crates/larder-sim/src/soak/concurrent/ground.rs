@@ -2,7 +2,7 @@
 //! each other.
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -26,6 +26,8 @@ const PILE_MAX: usize = 48;
 thread_local! {
     /// What hooks choose by: they run in the thread that called the allocator.
     static HOOK_RANDOM: RefCell<Option<Random>> = const { RefCell::new(None) };
+    /// The stream that a thread works on.
+    static CURRENT: Cell<Option<StreamId>> = const { Cell::new(None) };
 }
 
 /// What all threads share.
@@ -136,6 +138,9 @@ impl Ground {
     fn hook_up(self: &Arc<Ground>) {
         let ground = Arc::downgrade(self);
         self.allocator.on_miss(move || Weak::upgrade(&ground).is_some_and(|it| it.missed()));
+        if self.plan.tells {
+            self.allocator.on_current_stream(|| CURRENT.get());
+        }
         let ground = Arc::downgrade(self);
         self.allocator.on_out_of_memory(move |report| {
             let Some(ground) = Weak::upgrade(&ground) else { return };
@@ -146,6 +151,11 @@ impl Ground {
             // An observer may call the allocator.
             ground.allocator.stats();
         });
+    }
+
+    /// This thread works on the stream from here on.
+    pub(super) fn work_on(stream: StreamId) {
+        CURRENT.set(Some(stream));
     }
 
     /// What this thread's hooks choose by.
@@ -196,6 +206,7 @@ impl Ground {
         stream: StreamId,
         bound_to: Option<usize>,
     ) -> Result<Option<Held>, String> {
+        Ground::work_on(stream);
         let addr = match self.allocator.malloc(requested_bytes, stream) {
             Ok(addr) => addr,
             Err(error) => {

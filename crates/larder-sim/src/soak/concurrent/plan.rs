@@ -30,6 +30,10 @@ pub(super) struct Plan {
     pub(super) changes: bool,
     /// Whether graphs are captured.
     pub(super) captures: bool,
+    /// Whether captures are marked, without which some policies know of none.
+    pub(super) marks: bool,
+    /// Whether the program tells which stream each thread works on.
+    pub(super) tells: bool,
 }
 
 impl Plan {
@@ -59,6 +63,9 @@ impl Plan {
             remembers: random.chance(0.7),
             changes: random.chance(0.7),
             captures: random.chance(0.7),
+            marks: random.chance(0.8),
+            // Of the seeds that one policy has, every second one.
+            tells: seed & 2 != 0,
         }
     }
 
@@ -80,6 +87,8 @@ impl fmt::Display for Plan {
         write!(f, " of memory, {} threads", self.threads)?;
         for (is_on, words) in [
             (self.captures, "captures"),
+            (self.marks, "marks"),
+            (self.tells, "a word on who works where"),
             (self.changes, "settings that change"),
             (self.remembers, "a history that comes and goes"),
             (self.trouble != Trouble::default(), "faults"),

@@ -150,6 +150,7 @@ impl Worker {
 
     /// Uses a block on a stream, and notes that with the allocator.
     pub(super) fn use_on(&mut self, held: &mut Held, stream: StreamId) -> Result<(), String> {
+        Ground::work_on(stream);
         self.ground.sim.issue(stream);
         planned(self.ground.allocator.record_stream(held.span.addr, stream))?;
         if stream != held.stream {
