@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use crate::queue::Queue;
-use crate::sys::{self, AtomicU32, AtomicU64, LULL_NS, Ordering, Patience, TURN_NS};
+use crate::sys::{
+    self, AtomicU32, AtomicU64, CROWDED_NS, DEAR_NS, LULL_NS, Ordering, Patience, TURN_NS,
+};
 
 /// The lock is hot if it was found taken so often in a row, each time soon after the last.
 const STREAK: u32 = 16;
 /// A longer gap than this is slept through.
 const AWAKE: Duration = Duration::from_micros(8);
-/// Whoever gives way for longer than this lets strangers run.
-const DEAR_NS: u64 = 500_000;
-/// So long it is believed that they still want to.
-const CROWDED_NS: u64 = 100_000_000;
 
 /// What is known of those who found the lock taken, and those who wait for a turn. Several write the numbers at once;
 /// they say only how to wait, so that one that is wrong now and then does no harm.

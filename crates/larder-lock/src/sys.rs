@@ -1,5 +1,5 @@
 //! What the lock asks of the machine: atomic numbers, a cell, the time, and a way to wait. loom brings
-//! its own, and knows no time.
+//! its own, and knows no time: there it is how often a thread looked at the clock.
 
 #[cfg(loom)]
 pub(crate) use of_loom::*;
@@ -22,6 +22,13 @@ mod of_std {
     pub(crate) const TURN_NS: u64 = 200_000;
     /// So often one gives way to others who want the same processor, before one goes to sleep.
     pub(crate) const GIVES_WAY: u32 = 4;
+    /// Whoever gives way for longer than this lets strangers run.
+    pub(crate) const DEAR_NS: u64 = 500_000;
+    /// So long it is believed that they still want to.
+    pub(crate) const CROWDED_NS: u64 = 100_000_000;
+    /// The lookout has waited long enough after so much: it bars the way until it is in, even if that lets the lock lie
+    /// idle for a moment.
+    pub(crate) const LONG_WAIT_NS: u64 = 10_000_000;
 
     /// A cell as loom has it.
     pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
@@ -87,12 +94,18 @@ mod of_loom {
     pub(crate) use loom::cell::UnsafeCell;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
     pub(crate) use loom::thread::yield_now as give_way;
+    use std::cell::Cell;
     use std::time::Duration;
 
     /// A turn is over at once, so that everybody both looks and claims.
     pub(crate) const LULL_NS: u64 = 0;
     pub(crate) const TURN_NS: u64 = 0;
     pub(crate) const GIVES_WAY: u32 = 1;
+    /// To give way is dear, and stays so, so that everybody who did looks for movement before it bars the way again.
+    pub(crate) const DEAR_NS: u64 = 1;
+    pub(crate) const CROWDED_NS: u64 = u64::MAX;
+    /// The lookout looks at the clock three or four times with each look at the lock: it insists after the second.
+    pub(crate) const LONG_WAIT_NS: u64 = 5;
 
     /// Others run meanwhile.
     pub(crate) fn sleep(_: Duration) {
@@ -109,14 +122,21 @@ mod of_loom {
     /// Who waits looks by itself.
     pub(crate) fn wake_all(_: &AtomicU32) {}
 
-    /// No time passes, so that nobody asks.
+    /// Else nobody would ask whether somebody moves.
     pub(crate) fn is_on_one_processor() -> bool {
         false
     }
 
-    /// No time passes.
+    loom::thread_local! {
+        static CLOCK: Cell<u64> = Cell::new(0);
+    }
+
+    /// Time passes for whoever looks, and for nobody else: that is the same whenever loom takes the same way.
     pub(crate) fn now_ns() -> u64 {
-        0
+        CLOCK.with(|clock| {
+            clock.set(clock.get() + 1);
+            clock.get()
+        })
     }
 
     /// Ends after two looks.

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::contest::Contest;
-use crate::sys::{AtomicU32, AtomicUsize, GIVES_WAY, Ordering, Patience, UnsafeCell};
+use crate::sys::{AtomicU32, AtomicUsize, GIVES_WAY, LONG_WAIT_NS, Ordering, Patience, UnsafeCell};
 use crate::{Poisoned, fork, sys, token};
 
 /// Nobody is inside; nobody bars the way.
@@ -28,10 +28,7 @@ const GAP: Duration = Duration::from_micros(1);
 const LONG_GAP: Duration = Duration::from_millis(1);
 /// Whoever is inside and running leaves within this, and is seen to, even if it comes back at once each time.
 const MOVE: Duration = Duration::from_micros(10);
-/// The lookout has waited long enough after so much: it bars the way until it is in, even if that lets the lock lie idle
-/// for a moment.
-const LONG_WAIT_NS: u64 = 10_000_000;
-/// How long it sleeps then between two looks.
+/// How long whoever insists sleeps between two looks.
 const NAP: Duration = Duration::from_micros(200);
 /// Nobody comes any more if nobody was inside for so long.
 const IDLE: Duration = Duration::from_micros(1);

@@ -53,6 +53,34 @@ fn three_threads_exclude_each_other() {
     check(3, 1, |lock| lock.run(|value| *value += 1).unwrap());
 }
 
+/// Goes in, and stays for so many looks of whoever waits.
+fn stay(lock: &TurnLock<usize>, looks: usize) {
+    let mut value = lock.lock().unwrap();
+    for _ in 0..looks {
+        thread::yield_now();
+    }
+    *value += 1;
+}
+
+/// Whoever waits gives way, which is dear, looks whether anybody moves before it bars the way again, and insists at
+/// last, while the others stay, or leave and come back. In the other models nobody waits so long: who is inside leaves
+/// as soon as somebody who waits lets it run.
+#[test]
+fn whoever_insists_gets_in_alone() {
+    check(2, 1, |lock| stay(lock, 24));
+    check(2, 2, |lock| {
+        for _ in 0..2 {
+            stay(lock, 12);
+        }
+    });
+}
+
+/// Two who wait may want to bar the way at once.
+#[test]
+fn three_of_whom_each_stays_exclude_each_other() {
+    check(3, 1, |lock| stay(lock, 16));
+}
+
 /// Whoever gets in after a panic inside would see what is half changed.
 #[test]
 fn nobody_gets_in_after_a_panic() {
