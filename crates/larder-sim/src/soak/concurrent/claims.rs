@@ -20,10 +20,6 @@ pub(super) struct Held {
     pub(super) requested_bytes: u64,
     /// The stream that it was handed out on.
     pub(super) stream: StreamId,
-    /// The thread whose streams it was handed out on or is used on, if these are not everybody's.
-    pub(super) bound_to: Option<usize>,
-    /// Whether it may be used on another stream than its own.
-    pub(super) is_used: bool,
 }
 
 /// The part of a claim that lies in one granule: its end, and the whole.
@@ -100,8 +96,7 @@ mod tests {
 
     fn held(start: u64, size_bytes: u64) -> Held {
         let span = Span::new(Addr(start), size_bytes);
-        let stream = StreamId(0);
-        Held { span, requested_bytes: size_bytes, stream, bound_to: None, is_used: false }
+        Held { span, requested_bytes: size_bytes, stream: StreamId(0) }
     }
 
     #[test]

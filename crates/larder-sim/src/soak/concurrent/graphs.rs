@@ -73,9 +73,7 @@ impl Worker {
                 5 | 6 if !joined.is_empty() && !blocks.is_empty() => {
                     let side = *self.random.pick(&joined);
                     let at = self.random.below(blocks.len() as u64) as usize;
-                    let mut held = blocks[at];
-                    self.use_on(&mut held, side)?;
-                    blocks[at] = held;
+                    self.use_on(blocks[at], side)?;
                 }
                 7 | 8 if !blocks.is_empty() => {
                     let at = self.random.below(blocks.len() as u64) as usize;
@@ -97,8 +95,8 @@ impl Worker {
     }
 
     fn ask_in_graph(&mut self, stream: StreamId, blocks: &mut Vec<Held>) -> Result<(), String> {
-        let (size_bytes, owner) = (self.size_bytes(), self.owner(stream));
-        blocks.extend(self.ground.malloc(size_bytes, stream, owner)?);
+        let size_bytes = self.size_bytes();
+        blocks.extend(self.ground.malloc(size_bytes, stream)?);
         self.ground.sim.issue(stream);
         Ok(())
     }

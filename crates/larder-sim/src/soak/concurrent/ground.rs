@@ -204,7 +204,6 @@ impl Ground {
         &self,
         requested_bytes: u64,
         stream: StreamId,
-        bound_to: Option<usize>,
     ) -> Result<Option<Held>, String> {
         Ground::work_on(stream);
         let addr = match self.allocator.malloc(requested_bytes, stream) {
@@ -222,7 +221,7 @@ impl Ground {
             .block_at(addr)
             .map_err(|error| format!("{addr} is fresh, but {error}"))?;
         let span = Span::new(addr, size_bytes);
-        let held = Held { span, requested_bytes, stream, bound_to, is_used: false };
+        let held = Held { span, requested_bytes, stream };
         self.claims.take(held)?;
         if home != stream || size_bytes < requested_bytes {
             return Err(format!("{held:?} is of {home}, or too small"));

@@ -76,11 +76,6 @@ impl Worker {
         StreamId((self.number as u64 + 1) * 100 + number)
     }
 
-    /// Whose a stream is, if it is not everybody's.
-    pub(super) fn owner(&self, stream: StreamId) -> Option<usize> {
-        (stream.0 >= SHARED_STREAMS).then_some(self.number)
-    }
-
     pub(super) fn size_bytes(&mut self) -> u64 {
         let memory_bytes = self.ground.plan.memory_bytes;
         match self.random.below(20) {
@@ -93,8 +88,8 @@ impl Worker {
 
     /// Asks for memory on the stream, and holds it.
     pub(super) fn malloc_on(&mut self, stream: StreamId) -> Result<(), String> {
-        let (size_bytes, owner) = (self.size_bytes(), self.owner(stream));
-        self.held.extend(self.ground.malloc(size_bytes, stream, owner)?);
+        let size_bytes = self.size_bytes();
+        self.held.extend(self.ground.malloc(size_bytes, stream)?);
         Ok(())
     }
 
@@ -104,14 +99,8 @@ impl Worker {
         }
         let stream = self.stream();
         self.malloc_on(stream)?;
-        // A block that other streams use is freed with calls about these, so that nobody may free it
-        // who does not own them.
-        if self.random.chance(0.3)
-            && let Some(held) = self.held.pop()
-        {
-            let is_safe = held.bound_to.is_none() || !held.is_used;
-            let left = if is_safe { self.ground.leave(held) } else { Some(held) };
-            self.held.extend(left);
+        if self.random.chance(0.3) {
+            self.leave_last();
         }
         Ok(())
     }
@@ -142,22 +131,27 @@ impl Worker {
         }
         let at = self.random.below(self.held.len() as u64) as usize;
         let stream = self.stream();
-        let mut held = self.held.swap_remove(at);
-        self.use_on(&mut held, stream)?;
+        let held = self.held.swap_remove(at);
+        self.use_on(held, stream)?;
         self.held.push(held);
+        if self.random.chance(0.3) {
+            self.leave_last();
+        }
         Ok(())
     }
 
+    /// Leaves a block for others to free, whatever streams used it: nobody who frees it may lay hands on
+    /// one of these while its owner begins or ends a capture of it.
+    fn leave_last(&mut self) {
+        let left = self.held.pop().and_then(|held| self.ground.leave(held));
+        self.held.extend(left);
+    }
+
     /// Uses a block on a stream, and notes that with the allocator.
-    pub(super) fn use_on(&mut self, held: &mut Held, stream: StreamId) -> Result<(), String> {
+    pub(super) fn use_on(&mut self, held: Held, stream: StreamId) -> Result<(), String> {
         Ground::work_on(stream);
         self.ground.sim.issue(stream);
         planned(self.ground.allocator.record_stream(held.span.addr, stream))?;
-        if stream != held.stream {
-            // Whatever it was before: an owner's streams and everybody's.
-            held.bound_to = held.bound_to.or(self.owner(stream));
-            held.is_used = true;
-        }
         Ok(())
     }
 
