@@ -3,6 +3,7 @@
 
 use larder_core::error::PoolProblem;
 use larder_core::heap::Filter;
+use larder_core::types::KIB;
 use larder_core::{Error, MemPool, StreamId};
 
 use super::claims::Held;
@@ -12,6 +13,8 @@ use super::worker::{OWN_STREAMS, Worker};
 
 /// How many graphs a thread keeps.
 const GRAPHS_MAX: usize = 3;
+/// How many blocks it leaves to others before it captures.
+const LEFT_BLOCKS: usize = 4;
 
 impl Worker {
     /// Captures a graph. Nothing may break the capture: nobody else works on its streams.
@@ -31,6 +34,7 @@ impl Worker {
         ground.note_pool(pool.id());
         count(&ground.counts.captures);
         let origin = self.own_stream(0);
+        self.leave_some_of(origin)?;
         let captured = pool.scope_for(Filter::Capture(origin), || {
             let begun = ground.device.at_edge(&[origin], |sim| sim.begin_capture(origin));
             begun.map_err(|error| error.to_string())?;
@@ -51,6 +55,19 @@ impl Worker {
             Err(Error::Pool { problem: PoolProblem::Open, .. }) => Ok(()),
             other => other.map_err(|error| error.to_string())?,
         }
+    }
+
+    /// Leaves blocks of a stream that is about to be captured, which others use as well: somebody may free
+    /// them at any moment of the capture.
+    fn leave_some_of(&mut self, stream: StreamId) -> Result<(), String> {
+        for _ in 0..LEFT_BLOCKS {
+            let size_bytes = self.random.between(1, 16 * KIB);
+            if let Some(held) = self.ground.malloc(size_bytes, stream)? {
+                self.use_on(held, StreamId(0))?;
+                self.held.extend(self.ground.leave(held));
+            }
+        }
+        Ok(())
     }
 
     /// Work on the captured stream and on those that join it, with memory that comes and goes.

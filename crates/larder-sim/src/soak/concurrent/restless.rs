@@ -18,6 +18,9 @@ use super::trouble::Complaint;
 use crate::SimDevice;
 use crate::random::Random;
 
+/// How long it takes to begin or to end a capture.
+const EDGE: Duration = Duration::from_millis(1);
+
 /// The device of a concurrent soak.
 pub(super) struct Restless {
     sim: Arc<SimDevice>,
@@ -51,7 +54,8 @@ impl Restless {
     pub(super) fn at_edge<T>(&self, streams: &[StreamId], act: impl FnOnce(&SimDevice) -> T) -> T {
         let thread = thread::current().id();
         self.edges().extend(streams.iter().map(|&stream| (stream, thread)));
-        self.dawdle();
+        // It takes so long that the others do something meanwhile.
+        thread::sleep(EDGE);
         let result = act(&self.sim);
         self.dawdle();
         let mut edges = self.edges();
