@@ -67,6 +67,10 @@ impl Heap {
             let first = self.add_waits(want, Home { segment, span }, &mut waits)?;
             return Some(Ground { segment, span, site: Site::Home(first), waits });
         }
+        // Where a segment was given back, a view may have its name by now.
+        if !self.can_lodge(want) {
+            return None;
+        }
         let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
         if owner.lane != want.lane || self.blocks[door].state != State::Hollow {
             return None;

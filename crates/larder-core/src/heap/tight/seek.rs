@@ -143,7 +143,7 @@ impl Heap {
 
     /// Whether the request may become a tenant. What is smaller than a page is not worth a view. Private
     /// pools have none: a graph may use its addresses at any time, and a checkpoint knows segments alone.
-    fn can_lodge(&self, want: &Want) -> bool {
+    pub(super) fn can_lodge(&self, want: &Want) -> bool {
         let is_private = self.pools.pool(want.pool).owner.is_some();
         want.size_bytes >= PAGE_MIN_BYTES && !is_private
     }
