@@ -270,6 +270,9 @@ impl Allocator {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
+        if shelf.heap.put_tenant(block) {
+            return Ok(());
+        }
         shelf.heap.settle();
         if let Some(pool) = shelf.heap.symmetric_of(block) {
             return shelf.free_symmetric(&*self.device, pool, block);

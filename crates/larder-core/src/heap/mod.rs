@@ -57,6 +57,7 @@ use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::{Pieces, Whole};
 use crate::heap::size::Fineness;
 use crate::heap::tight::Tight;
+use crate::heap::tight::fallow::Fallow;
 use crate::heap::tray::Trays;
 use crate::policy::Policy;
 use crate::record::{Herald, Place, Record};
@@ -95,6 +96,7 @@ pub struct Heap {
     herald: Herald,
     hints: Hints,
     trays: Trays,
+    fallow: Fallow,
     drawn: Drawn,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
@@ -138,6 +140,7 @@ impl Heap {
             herald: Herald::default(),
             hints: Hints::new(),
             trays: Trays::default(),
+            fallow: Fallow::default(),
             drawn,
             reserved_bytes: 0,
             asked_bytes: 0,
@@ -401,9 +404,13 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn put_untold(&mut self, id: BlockId) {
-        if !self.rest(id) {
-            self.put_where::<true>(id);
+        if self.rest(id) {
+            return;
         }
+        if self.fallow.is_on {
+            return self.lie(id);
+        }
+        self.put_where::<true>(id);
     }
 
     /// Puts back a live block that no other stream uses.
@@ -413,7 +420,7 @@ impl Heap {
 
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
+    pub(in crate::heap) fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
         if PLAIN {
             let whole = self.merge_and_shelve::<true>(id);
             let (place, requested_bytes) = (whole.freed, whole.requested_bytes);

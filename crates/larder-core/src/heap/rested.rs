@@ -90,7 +90,10 @@ impl Heap {
     fn rested(&self) -> impl Iterator<Item = BlockId> {
         let lanes = self.trays.busy.iter().map(|&lane| self.pools.lane(lane));
         let firsts = lanes.filter_map(|lane| lane.tray.as_deref()).flat_map(|tray| tray.firsts);
-        firsts.flat_map(|first| std::iter::successors(first, |&id| self.blocks[id].shelf_next))
+        let rested =
+            firsts.flat_map(|first| std::iter::successors(first, |&id| self.blocks[id].shelf_next));
+        let fallow = self.fallow.listed().iter().copied();
+        rested.chain(fallow.filter(|&id| self.blocks[id].state == State::Resting))
     }
 
     /// What will come of a block that rests. None if it is not the first one of a whole that rests.
@@ -161,8 +164,13 @@ impl Heap {
         if self.is_usual && needs_care || self.trays.open_bytes > 0 && !self.is_usual {
             return Err("the usual path is open, though something asks for care".to_owned());
         }
-        if on_trays != rested {
-            return Err(format!("{on_trays} blocks are on trays, {rested} rest"));
+        if self.fallow.is_on && !self.is_usual {
+            return Err("blocks lie fallow, though something asks for care".to_owned());
+        }
+        let fallow = self.fallow.listed().iter();
+        let fallow = fallow.filter(|&&id| self.blocks[id].state == State::Resting).count();
+        if on_trays + fallow != rested {
+            return Err(format!("{on_trays} are on trays, {fallow} lie fallow, {rested} rest"));
         }
         Ok(())
     }

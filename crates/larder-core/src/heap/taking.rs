@@ -10,7 +10,7 @@ use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail;
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
-use crate::types::{Addr, StreamId};
+use crate::types::{Addr, PoolKind, StreamId};
 
 /// How a free block is cut for a request.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,9 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.is_tight {
+            return self.search_tightly(requested_bytes, stream);
+        }
         let rested = self.take_rested(requested_bytes, stream);
         rested.or_else(|| self.take_unrested(requested_bytes, stream))
     }
@@ -86,12 +89,12 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn search_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.is_tight {
+            return self.search_tightly(requested_bytes, stream);
+        }
         let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
         if is_odd || !self.is_usual && !self.become_usual() {
             return None;
-        }
-        if self.is_tight {
-            return self.search_tightly(requested_bytes, stream);
         }
         let want = self.want_plainly(requested_bytes, stream);
         self.take_fitting::<true, false>(&want)
@@ -100,6 +103,24 @@ impl Heap {
     // Apart, so that elsewhere a request stays in registers.
     #[inline(never)]
     fn search_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
+        if is_odd {
+            return None;
+        }
+        if self.fallow.is_on
+            && let Some(lane) = self.pools.recent_lane(PoolKind::Large, stream)
+            && let Some(spot) = self.tight.walk_round(lane, requested_bytes)
+        {
+            return self.take_round(requested_bytes, stream, lane, spot);
+        }
+        self.search_off_round(requested_bytes, stream)
+    }
+
+    #[inline(never)]
+    fn search_off_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if !self.is_usual && !self.become_usual() {
+            return None;
+        }
         let want = self.want_plainly(requested_bytes, stream);
         self.take_where::<true>(&want)
     }
@@ -145,7 +166,7 @@ impl Heap {
 
     /// Hands out a free block to a request that the trail has no place for.
     #[inline(never)]
-    fn take_anywhere<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+    pub(super) fn take_anywhere<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
         let addr = self.take_fitting::<PLAIN, true>(want);
         if PLAIN && addr.is_none() {
             self.note_miss(want);

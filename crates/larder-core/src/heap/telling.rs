@@ -70,6 +70,7 @@ impl Heap {
         if !self.policy.merges_late || !self.herald.is_listening() {
             return None;
         }
+        self.end_fallow();
         let addr = self.take_untold(requested_bytes, stream)?;
         let id = self.live(addr)?;
         let (place, requested_bytes) = self.facts(id);
@@ -83,6 +84,7 @@ impl Heap {
             return false;
         }
         let Some(id) = self.live_plainly(addr) else { return false };
+        self.end_fallow();
         let (place, requested_bytes) = self.facts(id);
         self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
         self.put_untold(id);

@@ -186,6 +186,7 @@ impl Heap {
         self.is_usual = false;
         self.trays.open_bytes = 0;
         self.trays.rest_bytes = [0; 2];
+        self.end_fallow();
         if !self.trays.busy.is_empty() {
             self.merge_rested();
         }

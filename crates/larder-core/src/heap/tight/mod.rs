@@ -10,6 +10,7 @@
 //! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
 //! that only where all that is free does not suffice.
 
+pub(in crate::heap) mod fallow;
 pub(crate) mod ground;
 pub(crate) mod seek;
 pub(crate) mod stitch;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::types::MIB;
-use trail::{Ask, Trail};
+use trail::{Ask, Told, Trail};
 
 /// The smallest page, and the unit of all of them. What is smaller than this is no tenant.
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
@@ -90,6 +91,13 @@ impl Tight {
             self.make_way(at);
         }
         &mut self.ways[at]
+    }
+
+    /// A request comes in a lane. Says where it was put the last time, if the program goes round and it is the next.
+    #[inline]
+    pub(super) fn walk_round(&mut self, lane: LaneId, requested_bytes: u64) -> Option<Told> {
+        let way = self.ways.get_mut(lane.0 as usize)?;
+        way.trail.walk_round(Ask::around(requested_bytes))
     }
 
     #[cold]

@@ -43,7 +43,21 @@ impl Heap {
             return Followed::Elsewhere;
         }
         let told = if again.is_some() { way.trail.told(ask) } else { way.trail.walk(ask) };
-        let Some(spot) = told else { return Followed::Lost };
+        let is_round = PLAIN && way.trail.goes_round();
+        let Some(spot) = told else {
+            self.till();
+            return Followed::Lost;
+        };
+        if is_round {
+            self.go_round();
+        }
+        self.follow_told::<PLAIN>(want, spot)
+    }
+
+    /// The same, where it is known what it was told.
+    #[inline]
+    pub(super) fn follow_told<const PLAIN: bool>(&mut self, want: &Want, spot: Spot) -> Followed {
+        self.till();
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),
             None => self.take_told_place::<PLAIN>(want, spot),
@@ -58,7 +72,11 @@ impl Heap {
 
     /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
     #[inline(never)]
-    fn take_told_place<const PLAIN: bool>(&mut self, want: &Want, spot: Spot) -> Followed {
+    pub(super) fn take_told_place<const PLAIN: bool>(
+        &mut self,
+        want: &Want,
+        spot: Spot,
+    ) -> Followed {
         let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
         if !is_view && !self.pools.has_many_lanes(want.pool) {
             return Followed::Lost;
@@ -95,7 +113,7 @@ impl Heap {
 
     /// Notes where the last request was put: at an address, cut out of the free block that began at another.
     #[inline]
-    fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
+    pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
         let begin = self.segments[segment].span.addr.0;
         let spot = Spot::new(segment, addr.0 - begin, from.0 - begin);
         self.tight.way(want.lane).trail.note(want.ask(), spot);
@@ -135,7 +153,7 @@ impl Heap {
             }
             Site::Home(first) => first,
         };
-        let from = self.blocks[first].addr;
+        let from = self.blocks[self.first_free(first)].addr;
         let id = self.claim(want, first, span)?;
         let addr = self.hand_out::<PLAIN>(id, want);
         self.note_place(want, segment, addr, from);
@@ -216,14 +234,21 @@ impl Heap {
         while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
             let whole_span = self.blocks[whole].span();
             at = self.blocks[whole].next;
-            self.unshelve(whole);
+            let lies_fallow = self.blocks[whole].state == State::Resting;
+            if !lies_fallow {
+                self.unshelve(whole);
+            }
             let begin = whole_span.addr.max(span.addr);
             let end = whole_span.end().min(span.end());
             let id = self.cut_out(whole, Span::new(begin, end.0 - begin.0));
             let before = Some(whole).filter(|&whole| whole != id);
             let behind = self.blocks[id].next.filter(|_| whole_span.end() > end);
             for rest in [before, behind].into_iter().flatten() {
-                self.shelve(rest);
+                if lies_fallow {
+                    self.leave_fallow(rest);
+                } else {
+                    self.shelve(rest);
+                }
             }
             self.blocks[id].lane = want.lane;
             match claimed {
@@ -266,6 +291,12 @@ impl Heap {
     /// A tenant is gone: what was lent to it is free again.
     pub(in crate::heap) fn vacate(&mut self, id: BlockId) {
         for home in self.tight.tenants.remove(&id).unwrap_or_default() {
+            if self.fallow.is_on {
+                let lane = self.blocks[home].lane;
+                self.pools.lane_mut(lane).frees += 1;
+                self.leave_fallow(home);
+                continue;
+            }
             let whole = self.merge_and_shelve::<false>(home).id;
             self.note_free(whole);
         }

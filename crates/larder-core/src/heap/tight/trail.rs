@@ -36,6 +36,12 @@ impl Ask {
         Ask(units(size_bytes))
     }
 
+    /// The request for so many bytes, at least one and no more than the usual path serves.
+    #[inline]
+    pub(crate) fn around(requested_bytes: u64) -> Ask {
+        Ask(((requested_bytes - 1) / BLOCK_UNIT_BYTES) as u32 + 1)
+    }
+
     #[inline]
     fn mixed(self) -> u64 {
         u64::from(self.0).wrapping_mul(MIX)
@@ -56,11 +62,26 @@ pub(crate) struct Spot {
 impl Spot {
     const NONE: Spot = Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false };
 
+    /// What a request that goes there needs to know.
+    #[inline]
+    pub(crate) fn told(self) -> Told {
+        let Spot { segment, at, from, .. } = self;
+        Told { segment, at, from }
+    }
+
     /// The place so many bytes into a segment, in a free block that began so many bytes into it.
     #[inline]
     pub(crate) fn new(segment: SegmentId, at_bytes: u64, from_bytes: u64) -> Spot {
         Spot { segment, at: units(at_bytes), from: units(from_bytes), is_small: false }
     }
+}
+
+/// Where a request of a round is told to go: as in its [`Spot`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Told {
+    pub(crate) segment: SegmentId,
+    pub(crate) at: u32,
+    pub(crate) from: u32,
 }
 
 /// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
@@ -135,6 +156,12 @@ impl Trail {
         self.steps_max = STEPS_MAX / lanes.div_ceil(LONG_TRAILS).max(1);
     }
 
+    /// Whether the program goes round in a round that was closed.
+    #[inline]
+    pub(crate) fn goes_round(&self) -> bool {
+        self.is_round
+    }
+
     /// How much it holds of the host's memory.
     pub(crate) fn held_bytes(&self) -> usize {
         self.steps.capacity() * size_of::<Step>()
@@ -156,6 +183,21 @@ impl Trail {
             return Some(step.spot);
         }
         self.walk_on(ask)
+    }
+
+    /// A request comes while the program goes round. Says where it was put the last time; none, and it is as if it
+    /// had not come, if it is not the one that is next in the round.
+    #[inline]
+    pub(crate) fn walk_round(&mut self, ask: Ask) -> Option<Told> {
+        let step = self.steps.get(self.guide as usize)?;
+        if !self.is_round || step.ask != ask {
+            return None;
+        }
+        self.recent[self.at % (2 * WINDOW)] = ask.mixed();
+        self.at = self.at.wrapping_add(1);
+        self.last = self.guide;
+        self.guide = step.next;
+        Some(step.spot.told())
     }
 
     /// A request outside of all rounds.

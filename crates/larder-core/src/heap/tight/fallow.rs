@@ -1,0 +1,344 @@
+//! Fallow: what a program that goes round gives back lies as it is, neither merged nor in the index, because the next
+//! round takes it from there. Each request of a round is told where to go; it finds the block that lies there, and moves
+//! the border to the one behind it where that is not as large as the request.
+//!
+//! It is a matter of time alone, and never of place: a request gets what it would get if all were merged. Before
+//! anybody searches, and before anything but the usual path changes the heap, all of it is merged and put into the index.
+
+use std::iter::successors;
+
+use crate::heap::Heap;
+use crate::heap::block::{Block, State, join, split};
+use crate::heap::ids::{BlockId, LaneId, place_of};
+use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::tight::tenancy::Followed;
+use crate::heap::tight::trail::Told;
+use crate::record::{Place, Record};
+use crate::types::{Addr, PoolKind, StreamId};
+
+/// Where so many lie fallow, the next one has all of them merged, so that this never takes long.
+const FALLOW_MAX: usize = 8192;
+
+/// The bin of a block that is in no index, if it is noted under its size where it starts.
+const NOTED: u16 = u16::MAX;
+
+/// The blocks that may lie fallow.
+#[derive(Clone, Debug, Default)]
+pub(in crate::heap) struct Fallow {
+    /// Whether blocks that are given back lie fallow: since a request of a round was told where to go, and nothing but the
+    /// usual path was taken.
+    pub(in crate::heap) is_on: bool,
+    /// All that do, each once, and some that are live again or gone.
+    listed: Vec<BlockId>,
+    /// By slot, whether it is listed.
+    is_listed: Vec<bool>,
+}
+
+impl Fallow {
+    #[inline]
+    fn note(&mut self, id: BlockId) {
+        if self.is_listed.get(id.place()) != Some(&true) {
+            self.list(id);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn list(&mut self, id: BlockId) {
+        if self.is_listed.len() <= id.place() {
+            self.is_listed.resize(id.place() + 1, false);
+        }
+        self.is_listed[id.place()] = true;
+        self.listed.push(id);
+        // The next request has them merged.
+        self.is_on &= self.listed.len() < FALLOW_MAX;
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        let id = self.listed.pop()?;
+        self.is_listed[id.place()] = false;
+        Some(id)
+    }
+
+    /// Those that may lie fallow.
+    pub(in crate::heap) fn listed(&self) -> &[BlockId] {
+        &self.listed
+    }
+}
+
+#[inline]
+#[allow(clippy::needless_bitwise_bool)] // One branch for both.
+pub(in crate::heap) fn is_free(state: State) -> bool {
+    (state == State::Free) | (state == State::Resting)
+}
+
+impl Heap {
+    /// Lets a block lie that is given back on the usual path.
+    #[inline]
+    pub(in crate::heap) fn lie(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id];
+        if !block.expandable {
+            return self.put_where::<true>(id);
+        }
+        block.state = State::Resting;
+        let &mut Block { addr, size_bytes, requested_bytes, kind, lane, .. } = block;
+        let lane = self.pools.lane_mut(lane);
+        lane.frees += 1;
+        let place = Place { kind, stream: lane.stream, addr, size_bytes };
+        self.fallow.note(id);
+        self.herald.record(Record::Free { place, requested_bytes, oversize: false });
+    }
+
+    /// A request on the usual path of a program that goes round goes where it was put the last time. What lies fallow there
+    /// and behind it stays so, but for what the request needs.
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
+    pub(in crate::heap) fn take_round(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+        lane: LaneId,
+        spot: Told,
+    ) -> Option<Addr> {
+        let size_bytes = ((requested_bytes - 1) | (BLOCK_UNIT_BYTES - 1)) + 1;
+        let Told { segment, at, .. } = spot;
+        let addr = self.segments[segment].at_unit(at);
+        let id = match self.hints.get(addr) {
+            Some(id) if self.lies_at(id, addr, lane, spot) => id,
+            _ => return self.find_round(requested_bytes, stream),
+        };
+        let block = &self.blocks[id];
+        if block.size_bytes != size_bytes || block.bin != NOTED {
+            if !self.refit(lane, id, size_bytes) {
+                return self.find_round(requested_bytes, stream);
+            }
+            self.segments.note_start(segment, addr, size_bytes, id);
+            self.hints.note(addr, id);
+        }
+        let block = &mut self.blocks[id];
+        (block.state, block.requested_bytes) = (State::Live, requested_bytes);
+        let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
+        self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
+        Some(addr)
+    }
+
+    /// Whether a block is free, of this lane and where a request is told to go, and what is free there begins where it did.
+    #[inline]
+    #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
+    fn lies_at(&self, id: BlockId, addr: Addr, lane: LaneId, spot: Told) -> bool {
+        let slots = self.blocks.slots();
+        let block = &slots[id.place()];
+        let is_there = (block.addr == addr) & (block.segment == spot.segment);
+        let is_own = is_free(block.state) & (block.lane == lane);
+        let before = &slots[place_of(block.prev)];
+        let is_behind = is_free(before.state) & (before.lane == lane);
+        is_there & is_own && (!is_behind & (spot.at == spot.from) || self.begins(id, spot))
+    }
+
+    /// Whether what is free around a block begins where it did when a request was put there.
+    #[cold]
+    #[inline(never)]
+    fn begins(&self, id: BlockId, spot: Told) -> bool {
+        let first = &self.blocks[self.first_free(id)];
+        first.addr == self.segments[spot.segment].at_unit(spot.from)
+    }
+
+    /// The first of the free blocks of one lane that lie side by side up to this one.
+    pub(in crate::heap) fn first_free(&self, id: BlockId) -> BlockId {
+        let lane = self.blocks[id].lane;
+        let is_own =
+            |id: &BlockId| is_free(self.blocks[*id].state) && self.blocks[*id].lane == lane;
+        let before = successors(Some(id), |&id| self.blocks[id].prev.filter(is_own));
+        before.last().unwrap_or(id)
+    }
+
+    /// The same where it is not known which block lies there.
+    #[cold]
+    #[inline(never)]
+    fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let want = self.want_plainly(requested_bytes, stream);
+        let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) else {
+            self.till();
+            return self.take_anywhere::<true>(&want);
+        };
+        if let Some(id) = self.find_lying(want.lane, spot.told())
+            && self.refit(want.lane, id, want.size_bytes)
+        {
+            let from = self.blocks[self.first_free(id)].addr;
+            let addr = self.hand_out_off_trail::<true>(id, &want);
+            self.note_place(&want, spot.segment, addr, from);
+            return Some(addr);
+        }
+        // In a view, or not its own lane's alone: that does not depend on what is merged.
+        match self.take_told_place::<true>(&want, spot) {
+            Followed::Taken(addr) => return Some(addr),
+            Followed::Elsewhere => return None,
+            Followed::Lost => {}
+        }
+        match self.follow_told::<true>(&want, spot) {
+            Followed::Taken(addr) => Some(addr),
+            Followed::Elsewhere => None,
+            Followed::Lost => self.take_anywhere::<true>(&want),
+        }
+    }
+
+    /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be. It lies
+    /// fallow. None if there is none, or what is free there begins elsewhere now.
+    fn find_lying(&mut self, lane: LaneId, spot: Told) -> Option<BlockId> {
+        let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
+        let is_it = |id: &BlockId| self.lies_at(*id, addr, lane, spot);
+        let mut noted = [true, false].into_iter();
+        if let Some(id) = noted.find_map(|is_small| {
+            self.segments.noted_at(spot.segment, spot.at, is_small).filter(is_it)
+        }) {
+            return Some(id);
+        }
+        let id = self.block_over(spot.segment, addr)?;
+        let block = &self.blocks[id];
+        if !is_free(block.state) || block.lane != lane || !self.begins(id, spot) {
+            return None;
+        }
+        let before_bytes = addr.0 - block.addr.0;
+        self.leave_index(id);
+        if before_bytes == 0 {
+            return Some(id);
+        }
+        let rest = self.blocks.split(id, before_bytes);
+        self.leave_fallow(rest);
+        Some(rest)
+    }
+
+    /// Takes a free block out of the index, if it is there. It lies fallow then.
+    pub(in crate::heap) fn leave_index(&mut self, id: BlockId) {
+        if self.blocks[id].state == State::Free {
+            self.unshelve(id);
+        }
+        self.leave_fallow(id);
+    }
+
+    /// What is left of a block that lay fallow does so, too.
+    pub(in crate::heap) fn leave_fallow(&mut self, id: BlockId) {
+        let block = &mut self.blocks[id];
+        (block.state, block.bin) = (State::Resting, 0);
+        self.fallow.note(id);
+    }
+
+    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and about
+    /// to be noted where it starts. Says whether there was enough; if not, what there was lies fallow.
+    #[inline(never)]
+    fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+        self.blocks.reserve();
+        let (slots, spare) = self.blocks.parts();
+        let index = self.pools.lane_mut(lane).index();
+        if slots[id.place()].state == State::Free {
+            index.remove(slots, id);
+            slots[id.place()].state = State::Resting;
+        }
+        let behind = loop {
+            let &Block { size_bytes, next, .. } = &slots[id.place()];
+            if size_bytes == wanted_bytes {
+                break id;
+            }
+            // Nobody is not free, so that it needs no question whether there is a block behind.
+            let &Block { state, lane: its_lane, size_bytes: its_bytes, .. } =
+                &slots[place_of(next)];
+            let behind = next.filter(|_| is_free(state) && its_lane == lane);
+            let is_enough = size_bytes > wanted_bytes;
+            match behind {
+                Some(behind) if is_enough && state == State::Resting => {
+                    move_border(slots, id, behind, wanted_bytes);
+                    break behind;
+                }
+                _ if is_enough => {
+                    let rest = split(slots, spare, id, wanted_bytes);
+                    (slots[rest.place()].state, slots[rest.place()].bin) = (State::Resting, 0);
+                    self.fallow.note(rest);
+                    break rest;
+                }
+                Some(behind) => {
+                    if state == State::Free {
+                        index.remove(slots, behind);
+                        (slots[behind.place()].state, slots[behind.place()].bin) =
+                            (State::Resting, 0);
+                        self.fallow.note(behind);
+                    }
+                    if size_bytes + its_bytes > wanted_bytes {
+                        move_border(slots, id, behind, wanted_bytes);
+                        break behind;
+                    }
+                    join(slots, spare, id, behind);
+                }
+                None => {
+                    slots[id.place()].bin = 0;
+                    self.fallow.note(id);
+                    return false;
+                }
+            }
+        };
+        self.blocks[id].bin = NOTED;
+        // The border is where the next request may be told to go.
+        self.hints.note(self.blocks[behind].addr, behind);
+        true
+    }
+
+    /// Merges all that lies fallow, and puts it into the index.
+    #[inline]
+    pub(in crate::heap) fn till(&mut self) {
+        if !self.fallow.listed.is_empty() {
+            self.till_all();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn till_all(&mut self) {
+        while let Some(id) = self.fallow.pop() {
+            if self.blocks[id].state == State::Resting {
+                let lane = self.blocks[id].lane;
+                let whole = self.merge_and_shelve::<true>(id).id;
+                self.note_free(whole);
+                // It was given back before.
+                self.pools.lane_mut(lane).frees -= 1;
+            }
+        }
+    }
+
+    /// Puts back a tenant that nobody else uses while a program goes round: what was lent to it lies fallow. False, and nothing
+    /// is done, if it is none.
+    pub(crate) fn put_tenant(&mut self, id: BlockId) -> bool {
+        let is_one = self.fallow.is_on && self.is_tenant(id) && self.uses(id).is_empty();
+        if is_one {
+            self.put(id);
+        }
+        is_one
+    }
+
+    /// Nothing lies fallow any more, until the next request of a round.
+    #[inline]
+    pub(in crate::heap) fn end_fallow(&mut self) {
+        self.fallow.is_on = false;
+        self.till();
+    }
+
+    /// Blocks lie fallow from now on: a request of a round went where it was told.
+    #[inline]
+    pub(in crate::heap) fn go_round(&mut self) {
+        self.fallow.is_on = true;
+        if self.fallow.listed.len() >= FALLOW_MAX {
+            self.till();
+        }
+    }
+}
+
+/// Moves the border between two blocks so that the first has so many bytes.
+#[inline]
+fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u64) {
+    let block = &mut slots[id.place()];
+    let more_bytes = size_bytes.wrapping_sub(block.size_bytes);
+    block.size_bytes = size_bytes;
+    let block = &mut slots[behind.place()];
+    block.addr = Addr(block.addr.0.wrapping_add(more_bytes));
+    block.size_bytes = block.size_bytes.wrapping_sub(more_bytes);
+    block.bin = 0;
+    block.order = block.order.wrapping_add((more_bytes as i64 / BLOCK_UNIT_BYTES as i64) as u64);
+}
