@@ -25,6 +25,15 @@ pub enum State {
     Hollow,
 }
 
+impl State {
+    /// Whether nobody has the block, be it in the index or not yet.
+    #[inline]
+    #[allow(clippy::needless_bitwise_bool)] // One branch for both.
+    pub(crate) fn is_unused(self) -> bool {
+        (self == State::Free) | (self == State::Resting)
+    }
+}
+
 /// A span of addresses in one segment. It fills a cache line, and never lies on two.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]

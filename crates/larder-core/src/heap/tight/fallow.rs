@@ -66,12 +66,6 @@ impl Fallow {
     }
 }
 
-#[inline]
-#[allow(clippy::needless_bitwise_bool)] // One branch for both.
-pub(in crate::heap) fn is_free(state: State) -> bool {
-    (state == State::Free) | (state == State::Resting)
-}
-
 impl Heap {
     /// Lets a block lie that is given back on the usual path.
     #[inline]
@@ -129,9 +123,9 @@ impl Heap {
         let slots = self.blocks.slots();
         let block = &slots[id.place()];
         let is_there = (block.addr == addr) & (block.segment == spot.segment);
-        let is_own = is_free(block.state) & (block.lane == lane);
+        let is_own = block.state.is_unused() & (block.lane == lane);
         let before = &slots[place_of(block.prev)];
-        let is_behind = is_free(before.state) & (before.lane == lane);
+        let is_behind = before.state.is_unused() & (before.lane == lane);
         is_there & is_own && (!is_behind & (spot.at == spot.from) || self.begins(id, spot))
     }
 
@@ -147,7 +141,7 @@ impl Heap {
     pub(in crate::heap) fn first_free(&self, id: BlockId) -> BlockId {
         let lane = self.blocks[id].lane;
         let is_own =
-            |id: &BlockId| is_free(self.blocks[*id].state) && self.blocks[*id].lane == lane;
+            |id: &BlockId| self.blocks[*id].state.is_unused() && self.blocks[*id].lane == lane;
         let before = successors(Some(id), |&id| self.blocks[id].prev.filter(is_own));
         before.last().unwrap_or(id)
     }
@@ -195,7 +189,7 @@ impl Heap {
         }
         let id = self.block_over(spot.segment, addr)?;
         let block = &self.blocks[id];
-        if !is_free(block.state) || block.lane != lane || !self.begins(id, spot) {
+        if !block.state.is_unused() || block.lane != lane || !self.begins(id, spot) {
             return None;
         }
         let before_bytes = addr.0 - block.addr.0;
@@ -242,7 +236,7 @@ impl Heap {
             // Nobody is not free, so that it needs no question whether there is a block behind.
             let &Block { state, lane: its_lane, size_bytes: its_bytes, .. } =
                 &slots[place_of(next)];
-            let behind = next.filter(|_| is_free(state) && its_lane == lane);
+            let behind = next.filter(|_| state.is_unused() && its_lane == lane);
             let is_enough = size_bytes > wanted_bytes;
             match behind {
                 Some(behind) if is_enough && state == State::Resting => {

@@ -5,7 +5,6 @@ use std::iter::successors;
 
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
-use crate::heap::tight::fallow::is_free;
 use crate::heap::tight::trail::Spot;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
@@ -97,7 +96,7 @@ impl Heap {
         let is_private = self.pools.pool(want.pool).owner.is_some();
         for id in self.blocks_from(first, home.span.end()) {
             let block = &self.blocks[id];
-            if !is_free(block.state) || !block.expandable {
+            if !block.state.is_unused() || !block.expandable {
                 return None;
             }
             if block.lane == want.lane {
