@@ -9,6 +9,8 @@ use crate::programs::Programs;
 
 /// About how many operations are counted. The counter is some fifty times slower than the machine.
 const OPS: u64 = 100_000;
+/// So many passes are never counted: the policy tight comes to know a program's way in the first ones.
+const SETTLING_PASSES: u64 = 3;
 
 /// Whether `valgrind` can be called.
 pub(super) fn can_count() -> bool {
@@ -17,16 +19,16 @@ pub(super) fn can_count() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Counts a script on each contestant with one thread. It is counted with R and with 2R repeats:
-/// in the difference the start, the reading of the script and the first pass are not contained.
+/// Counts a script on each contestant with one thread. It is counted with some repeats, and with R more:
+/// in the difference the start, the reading of the script and the first passes are not contained.
 pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
     let values = Contestant::ALL.map(|contestant| {
         let run = Run { script: &workload.script, repeat: 1, threads: 1, history: None };
         let pass_ops = contestant.measure(programs, run)?.ops;
         let repeat = OPS.div_ceil(pass_ops.max(1));
-        let once = collected(&contestant.command(programs, Run { repeat, ..run })?)?;
-        let twice = collected(&contestant.command(programs, Run { repeat: 2 * repeat, ..run })?)?;
-        Some(twice.saturating_sub(once) as f64 / (pass_ops * repeat) as f64)
+        let count = |repeat| collected(&contestant.command(programs, Run { repeat, ..run })?);
+        let [settled, more] = [count(SETTLING_PASSES)?, count(SETTLING_PASSES + repeat)?];
+        Some(more.saturating_sub(settled) as f64 / (pass_ops * repeat) as f64)
     });
     Figures { name: workload.name.clone(), values }
 }

@@ -25,7 +25,7 @@ use machine::Machine;
 use page::Results;
 use table::{Figures, Table};
 use timing::{Rounds, Timing};
-use workload::{HOT_BLOCK, PREFETCH, RANDOM_SIZES, VARLEN, Workload};
+use workload::{VARLEN, Workload};
 
 /// How much to measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,15 +140,13 @@ fn time_all(programs: &Programs, workloads: &[Workload], timing: Timing) -> Vec<
     rows
 }
 
-/// Counting is slow, and four workloads say what there is to say.
+/// Counting is slow, but nothing else on the machine can disturb it.
 fn count_all(programs: &Programs, workloads: &[Workload]) -> Option<Vec<Figures>> {
     if !instructions::can_count() {
         eprintln!("==> valgrind is not installed; no instructions are counted");
         return None;
     }
-    let counted = [HOT_BLOCK, RANDOM_SIZES, VARLEN, PREFETCH];
-    let workloads = workloads.iter().filter(|workload| counted.contains(&workload.name.as_str()));
-    let rows = workloads.map(|workload| {
+    let rows = workloads.iter().map(|workload| {
         eprintln!("==> instructions of {}", workload.name);
         instructions::count(programs, workload)
     });

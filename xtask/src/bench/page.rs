@@ -120,8 +120,8 @@ impl Results {
         let text = wrap(
             "",
             "Instructions per operation, counted by `valgrind --tool=callgrind` with one thread. \
-             The count with R repeats is taken from the count with 2R, so that the start is not \
-             contained. Nothing else on the machine can disturb these figures.",
+             The count of three passes is taken from that of more, so that neither the start is \
+             contained nor what the policy tight does to find a program's way. Nothing else on the machine can disturb these figures.",
         );
         format!("## Instructions\n\n{text}\n{body}")
     }

@@ -8,7 +8,6 @@ use crate::programs::{Programs, copy, recordings};
 pub(super) const HOT_BLOCK: &str = "hot block";
 pub(super) const RANDOM_SIZES: &str = "random sizes";
 pub(super) const VARLEN: &str = "gpt2_varlen";
-pub(super) const PREFETCH: &str = "prefetch_streams";
 
 /// How many blocks of the random script are live once it is under way.
 const LIVE: u64 = 600;
