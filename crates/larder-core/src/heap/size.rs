@@ -22,6 +22,20 @@ pub fn round_plainly(size_bytes: u64) -> u64 {
     size_bytes.next_multiple_of(BLOCK_UNIT_BYTES).max(BLOCK_UNIT_BYTES)
 }
 
+/// Whether a request is for nothing, or for more than can ever be: the usual path serves neither.
+#[inline]
+pub(crate) fn is_odd(requested_bytes: u64) -> bool {
+    requested_bytes.wrapping_sub(1) >> REQUEST_LIMIT_BYTES.ilog2() != 0
+}
+
+/// As [`round_plainly`], with no branch, for a request that is not odd.
+#[inline]
+pub(crate) fn round_usual(requested_bytes: u64) -> u64 {
+    let size_bytes = ((requested_bytes - 1) | (BLOCK_UNIT_BYTES - 1)) + 1;
+    debug_assert_eq!(size_bytes, round_plainly(requested_bytes));
+    size_bytes
+}
+
 /// The size of the block that a request of `size_bytes` gets.
 #[inline]
 pub fn round(size_bytes: u64, config: &Config) -> u64 {

@@ -92,8 +92,7 @@ impl Heap {
         if self.is_tight {
             return self.search_tightly(requested_bytes, stream);
         }
-        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
-        if is_odd || !self.is_usual && !self.become_usual() {
+        if size::is_odd(requested_bytes) || !self.is_usual && !self.become_usual() {
             return None;
         }
         let want = self.want_plainly(requested_bytes, stream);
@@ -103,19 +102,19 @@ impl Heap {
     // Apart, so that elsewhere a request stays in registers.
     #[inline(never)]
     fn search_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let is_odd = requested_bytes.wrapping_sub(1) >> size::REQUEST_LIMIT_BYTES.ilog2() != 0;
-        if is_odd {
+        if size::is_odd(requested_bytes) {
             return None;
         }
         if self.fallow.is_on
             && let Some(lane) = self.pools.recent_lane(PoolKind::Large, stream)
-            && let Some(spot) = self.tight.walk_round(lane, requested_bytes)
+            && let Some(spot) = self.tight.walk_round(lane, size::round_usual(requested_bytes))
         {
             return self.take_round(requested_bytes, stream, lane, spot);
         }
         self.search_off_round(requested_bytes, stream)
     }
 
+    /// The same for a request that is not the next one of a round.
     #[inline(never)]
     fn search_off_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         if !self.is_usual && !self.become_usual() {

@@ -10,7 +10,7 @@ use std::iter::successors;
 use crate::heap::Heap;
 use crate::heap::block::{Block, State, join, split};
 use crate::heap::ids::{BlockId, LaneId, place_of};
-use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::size::{self, BLOCK_UNIT_BYTES};
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail::Told;
 use crate::record::{Place, Record};
@@ -94,7 +94,7 @@ impl Heap {
         lane: LaneId,
         spot: Told,
     ) -> Option<Addr> {
-        let size_bytes = ((requested_bytes - 1) | (BLOCK_UNIT_BYTES - 1)) + 1;
+        let size_bytes = size::round_usual(requested_bytes);
         let Told { segment, at, .. } = spot;
         let addr = self.segments[segment].at_unit(at);
         let id = match self.hints.get(addr) {
@@ -146,34 +146,29 @@ impl Heap {
         before.last().unwrap_or(id)
     }
 
-    /// The same where it is not known which block lies there.
+    /// A request of a round where it is not known which block lies where it is told to go, or that one will not do.
     #[cold]
     #[inline(never)]
     fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_plainly(requested_bytes, stream);
-        let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) else {
-            self.till();
-            return self.take_anywhere::<true>(&want);
-        };
-        if let Some(id) = self.find_lying(want.lane, spot.told())
-            && self.refit(want.lane, id, want.size_bytes)
-        {
-            let from = self.blocks[self.first_free(id)].addr;
-            let addr = self.hand_out_off_trail::<true>(id, &want);
-            self.note_place(&want, spot.segment, addr, from);
-            return Some(addr);
+        if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
+            if let Some(id) = self.find_lying(want.lane, spot.told())
+                && self.refit(want.lane, id, want.size_bytes)
+            {
+                let from = self.blocks[self.first_free(id)].addr;
+                let addr = self.hand_out_off_trail::<true>(id, &want);
+                self.note_place(&want, spot.segment, addr, from);
+                return Some(addr);
+            }
+            // In a view, or not its own lane's alone: that does not depend on what is merged.
+            match self.take_told_place::<true>(&want, spot) {
+                Followed::Taken(addr) => return Some(addr),
+                Followed::Elsewhere => return None,
+                Followed::Lost => {}
+            }
         }
-        // In a view, or not its own lane's alone: that does not depend on what is merged.
-        match self.take_told_place::<true>(&want, spot) {
-            Followed::Taken(addr) => return Some(addr),
-            Followed::Elsewhere => return None,
-            Followed::Lost => {}
-        }
-        match self.follow_told::<true>(&want, spot) {
-            Followed::Taken(addr) => Some(addr),
-            Followed::Elsewhere => None,
-            Followed::Lost => self.take_anywhere::<true>(&want),
-        }
+        self.till();
+        self.take_anywhere::<true>(&want)
     }
 
     /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be. It lies
@@ -193,7 +188,10 @@ impl Heap {
             return None;
         }
         let before_bytes = addr.0 - block.addr.0;
-        self.leave_index(id);
+        if block.state == State::Free {
+            self.unshelve(id);
+        }
+        self.leave_fallow(id);
         if before_bytes == 0 {
             return Some(id);
         }
@@ -202,18 +200,9 @@ impl Heap {
         Some(rest)
     }
 
-    /// Takes a free block out of the index, if it is there. It lies fallow then.
-    pub(in crate::heap) fn leave_index(&mut self, id: BlockId) {
-        if self.blocks[id].state == State::Free {
-            self.unshelve(id);
-        }
-        self.leave_fallow(id);
-    }
-
-    /// What is left of a block that lay fallow does so, too.
+    /// A free block that is in no index lies fallow from now on.
     pub(in crate::heap) fn leave_fallow(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id];
-        (block.state, block.bin) = (State::Resting, 0);
+        lay(&mut self.blocks[id]);
         self.fallow.note(id);
     }
 
@@ -226,7 +215,7 @@ impl Heap {
         let index = self.pools.lane_mut(lane).index();
         if slots[id.place()].state == State::Free {
             index.remove(slots, id);
-            slots[id.place()].state = State::Resting;
+            lay(&mut slots[id.place()]);
         }
         let behind = loop {
             let &Block { size_bytes, next, .. } = &slots[id.place()];
@@ -245,15 +234,14 @@ impl Heap {
                 }
                 _ if is_enough => {
                     let rest = split(slots, spare, id, wanted_bytes);
-                    (slots[rest.place()].state, slots[rest.place()].bin) = (State::Resting, 0);
+                    lay(&mut slots[rest.place()]);
                     self.fallow.note(rest);
                     break rest;
                 }
                 Some(behind) => {
                     if state == State::Free {
                         index.remove(slots, behind);
-                        (slots[behind.place()].state, slots[behind.place()].bin) =
-                            (State::Resting, 0);
+                        lay(&mut slots[behind.place()]);
                         self.fallow.note(behind);
                     }
                     if size_bytes + its_bytes > wanted_bytes {
@@ -322,6 +310,12 @@ impl Heap {
             self.till();
         }
     }
+}
+
+/// Makes a block one that lies fallow, and is not known to be noted where it starts.
+#[inline]
+fn lay(block: &mut Block) {
+    (block.state, block.bin) = (State::Resting, 0);
 }
 
 /// Moves the border between two blocks so that the first has so many bytes.

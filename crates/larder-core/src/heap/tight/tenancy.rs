@@ -51,12 +51,6 @@ impl Heap {
         if is_round {
             self.go_round();
         }
-        self.follow_told::<PLAIN>(want, spot)
-    }
-
-    /// The same, where it is known what it was told.
-    #[inline]
-    pub(super) fn follow_told<const PLAIN: bool>(&mut self, want: &Want, spot: Spot) -> Followed {
         self.till();
         match self.take_spot::<PLAIN>(want, spot) {
             Some(addr) => Followed::Taken(addr),

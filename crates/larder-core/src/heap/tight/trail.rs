@@ -36,12 +36,6 @@ impl Ask {
         Ask(units(size_bytes))
     }
 
-    /// The request for so many bytes, at least one and no more than the usual path serves.
-    #[inline]
-    pub(crate) fn around(requested_bytes: u64) -> Ask {
-        Ask(((requested_bytes - 1) / BLOCK_UNIT_BYTES) as u32 + 1)
-    }
-
     #[inline]
     fn mixed(self) -> u64 {
         u64::from(self.0).wrapping_mul(MIX)
@@ -172,32 +166,31 @@ impl Trail {
     /// A request comes. Says where it was put the last time, if it is one that the program came by before.
     #[inline]
     pub(crate) fn walk(&mut self, ask: Ask) -> Option<Spot> {
-        self.recent[self.at % (2 * WINDOW)] = ask.mixed();
-        self.at = self.at.wrapping_add(1);
-        if self.is_round
-            && let Some(step) = self.steps.get(self.guide as usize)
-            && step.ask == ask
-        {
-            self.last = self.guide;
-            self.guide = step.next;
-            return Some(step.spot);
+        if let Some(spot) = self.walk_round(ask) {
+            return Some(spot);
         }
+        self.note_recent(ask);
         self.walk_on(ask)
     }
 
     /// A request comes while the program goes round. Says where it was put the last time; none, and it is as if it
     /// had not come, if it is not the one that is next in the round.
     #[inline]
-    pub(crate) fn walk_round(&mut self, ask: Ask) -> Option<Told> {
+    pub(crate) fn walk_round(&mut self, ask: Ask) -> Option<Spot> {
         let step = self.steps.get(self.guide as usize)?;
         if !self.is_round || step.ask != ask {
             return None;
         }
+        let (spot, next) = (step.spot, step.next);
+        self.note_recent(ask);
+        (self.last, self.guide) = (self.guide, next);
+        Some(spot)
+    }
+
+    #[inline]
+    fn note_recent(&mut self, ask: Ask) {
         self.recent[self.at % (2 * WINDOW)] = ask.mixed();
         self.at = self.at.wrapping_add(1);
-        self.last = self.guide;
-        self.guide = step.next;
-        Some(step.spot.told())
     }
 
     /// A request outside of all rounds.
