@@ -196,6 +196,10 @@ impl Allocator {
             drop(shelf);
             return self.leave_with(Ok(addr));
         }
+        if let Some(taken) = shelf.take_elsewhere(&*self.device, size_bytes, stream).transpose() {
+            drop(shelf);
+            return self.leave_with(taken);
+        }
         shelf.heap.settle();
         let result = self.serve(shelf, size_bytes, stream);
         self.leave_with(result)

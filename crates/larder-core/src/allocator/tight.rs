@@ -63,6 +63,24 @@ impl Allocator {
 }
 
 impl Shelf {
+    /// The same as `take_from_others` for a request that missed on the usual path while its program goes round: nothing is
+    /// merged for it, and it goes on round.
+    pub(super) fn take_elsewhere(
+        &mut self,
+        device: &dyn Device,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Result<Option<Addr>, Error> {
+        let Some(want) = self.heap.missed_elsewhere(requested_bytes, stream) else {
+            return Ok(None);
+        };
+        let taken = self.take_from_others(device, &want);
+        if !matches!(taken, Ok(None)) {
+            self.heap.forget_miss(&want);
+        }
+        taken
+    }
+
     /// Puts a request where it was told to go, though others had that place: its stream waits for theirs. None
     /// if it was told nothing that is free, or may not wait for them.
     pub(super) fn take_from_others(

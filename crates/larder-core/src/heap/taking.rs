@@ -105,11 +105,11 @@ impl Heap {
         if size::is_odd(requested_bytes) {
             return None;
         }
-        if self.fallow.is_on
-            && let Some(lane) = self.pools.recent_lane(PoolKind::Large, stream)
-            && let Some(spot) = self.tight.walk_round(lane, size::round_usual(requested_bytes))
-        {
-            return self.take_round(requested_bytes, stream, lane, spot);
+        if self.fallow.is_on {
+            let lane = self.pools.default_lane(PoolKind::Large, stream);
+            if let Some(spot) = self.tight.walk_round(lane, size::round_usual(requested_bytes)) {
+                return self.take_round(requested_bytes, stream, lane, spot);
+            }
         }
         self.search_off_round(requested_bytes, stream)
     }

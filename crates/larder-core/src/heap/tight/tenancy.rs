@@ -10,7 +10,7 @@ use crate::heap::tight::ground::{Ground, Home, Shown, Site};
 use crate::heap::tight::trail::{Ask, Spot};
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
-use crate::types::{Addr, Span};
+use crate::types::{Addr, Span, StreamId};
 
 /// What came of following the trail.
 pub(crate) enum Followed {
@@ -62,6 +62,26 @@ impl Heap {
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
         self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
+    }
+
+    /// The request that just missed on the usual path, if the program goes round and what the request was told to have is
+    /// another lane's. It needs no more than to wait for that one's stream, and nothing has to be merged for it.
+    pub(crate) fn missed_elsewhere(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Want> {
+        if !self.fallow.is_on {
+            return None;
+        }
+        let want = self.want_plainly(requested_bytes, stream);
+        let missed = self.tight.way(want.lane).missed?;
+        (missed.is_elsewhere && missed.ask == want.ask()).then_some(want)
+    }
+
+    /// A request that missed on the usual path does not come again.
+    pub(crate) fn forget_miss(&mut self, want: &Want) {
+        self.tight.way(want.lane).missed = None;
     }
 
     /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
