@@ -115,7 +115,7 @@ pub(crate) enum Command {
         common: Common,
         #[command(flatten)]
         conf: Conf,
-        /// How often to replay it after one pass that is not timed. A short script wants many.
+        /// How often to replay it after four passes that are not timed. A short script wants many.
         #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
         repeat: u64,
         /// How many threads replay it at once, each on streams of its own.

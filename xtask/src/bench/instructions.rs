@@ -9,8 +9,6 @@ use crate::programs::Programs;
 
 /// About how many operations are counted. The counter is some fifty times slower than the machine.
 const OPS: u64 = 100_000;
-/// So many passes are never counted: the policy tight comes to know a program's way in the first ones.
-const SETTLING_PASSES: u64 = 3;
 
 /// Whether `valgrind` can be called.
 pub(super) fn can_count() -> bool {
@@ -19,7 +17,7 @@ pub(super) fn can_count() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Counts a script on each contestant with one thread. It is counted with some repeats, and with R more:
+/// Counts a script on each contestant with one thread. It is counted with one repeat, and with R more:
 /// in the difference the start, the reading of the script and the first passes are not contained.
 pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
     let values = Contestant::ALL.map(|contestant| {
@@ -27,7 +25,7 @@ pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
         let pass_ops = contestant.measure(programs, run)?.ops;
         let repeat = OPS.div_ceil(pass_ops.max(1));
         let count = |repeat| collected(&contestant.command(programs, Run { repeat, ..run })?);
-        let [settled, more] = [count(SETTLING_PASSES)?, count(SETTLING_PASSES + repeat)?];
+        let [settled, more] = [count(1)?, count(1 + repeat)?];
         Some(more.saturating_sub(settled) as f64 / (pass_ops * repeat) as f64)
     });
     Figures { name: workload.name.clone(), values }

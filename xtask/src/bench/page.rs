@@ -79,8 +79,8 @@ impl Results {
                 "They take turns, {rounds} rounds in one run, and the median is shown. What \
                  disturbs the machine then disturbs them alike."
             ),
-            "Only `alloc` and `free` lines are timed, after one pass that is not. An operation is \
-             one of either. With two threads each has streams of its own, and the figure is wall \
+            "Only `alloc` and `free` lines are timed, after four passes that are not. An operation \
+             is one of either. With two threads each has streams of its own, and the figure is wall \
              time over the operations of both."
                 .to_owned(),
             "The columns with a `/` say how many times the figure of that PyTorch is ours: above 1, \
@@ -120,7 +120,7 @@ impl Results {
         let text = wrap(
             "",
             "Instructions per operation, counted by `valgrind --tool=callgrind` with one thread. \
-             The count of three passes is taken from that of more, so that neither the start is \
+             The count of five passes is taken from that of more, so that neither the start is \
              contained nor what the policy tight does to find a program's way. Nothing else on the machine can disturb these figures.",
         );
         format!("## Instructions\n\n{text}\n{body}")
