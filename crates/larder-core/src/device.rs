@@ -86,6 +86,16 @@ pub enum DeviceError {
     },
 }
 
+impl DeviceError {
+    /// The driver's code for an event that was recorded in a capture.
+    pub const CAPTURED_EVENT: i32 = 907;
+
+    /// Whether a call was refused because its event was recorded in a capture.
+    pub fn is_captured_event(&self) -> bool {
+        matches!(self, DeviceError::Other { code, .. } if *code == DeviceError::CAPTURED_EVENT)
+    }
+}
+
 impl fmt::Display for DeviceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

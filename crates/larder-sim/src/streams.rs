@@ -12,8 +12,6 @@ use crate::captures::{CAPTURE_UNSUPPORTED, Captures, refused};
 
 /// The driver's code for a handle that it does not know.
 const INVALID_HANDLE: i32 = 400;
-/// The driver's code for an event that was recorded in a capture.
-const CAPTURED_EVENT: i32 = 907;
 
 /// All streams and events of one device. A stream exists as soon as it is named.
 #[derive(Debug, Default)]
@@ -190,7 +188,7 @@ impl Streams {
             Recorded::Among(record) => Ok(Some(record)),
             Recorded::Captured(capture) => {
                 self.captures.break_off(*capture);
-                Err(refused(CAPTURED_EVENT, "the event was recorded in a capture"))
+                Err(refused(DeviceError::CAPTURED_EVENT, "the event was recorded in a capture"))
             }
         }
     }

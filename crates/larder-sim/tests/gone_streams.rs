@@ -130,3 +130,43 @@ fn one_that_cannot_be_waited_for_yet_is_left_alone() {
         });
     }
 }
+
+/// A stream's handle is another thread's stream by the time that it is said to be gone.
+#[test]
+fn what_another_thread_captures_on_a_stream_of_that_name_stays_its_own() {
+    tell_everywhere(|top| {
+        CURRENT.set(None);
+        let _old = top.malloc_on(2 * MIB, SIDE);
+        top.device.destroy_stream(SIDE);
+        top.device.create_stream(SIDE);
+        top.allocator.begin_pool(POOL, Filter::Capture(SIDE)).unwrap();
+        top.device.begin_capture(SIDE).unwrap();
+        top.allocator.mark_capture_begin(SIDE).unwrap();
+        let first = top.malloc_on(2 * MIB, SIDE);
+        let said = || top.allocator.stream_is_gone(SIDE).unwrap_err();
+        thread::scope(|scope| scope.spawn(said).join().unwrap());
+        let second = top.malloc_on(2 * MIB, SIDE);
+        let is_its_own = top.allocator.pool_has_live(POOL, &[first, second]);
+        assert_eq!(is_its_own, Ok(true), "the graph's memory is its pool's");
+    });
+}
+
+/// It could not be waited for, and nobody said again that it is gone; then another one has its handle.
+#[test]
+fn another_one_of_that_name_can_be_captured() {
+    tell_everywhere(|top| {
+        CURRENT.set(Some(FAR));
+        top.allocator.begin_pool(POOL, Filter::Capture(MAIN)).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        top.allocator.mark_capture_begin(MAIN).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.allocator.stream_is_gone(SIDE).unwrap_err();
+        top.device.end_capture(MAIN).unwrap();
+        top.allocator.mark_capture_end(MAIN);
+        top.allocator.end_pool(POOL).unwrap();
+        top.device.create_stream(SIDE);
+        top.allocator.begin_pool(PoolId(0, 2), Filter::Capture(SIDE)).unwrap();
+        top.device.begin_capture(SIDE).unwrap();
+        top.allocator.mark_capture_begin(SIDE).expect("it is captured");
+    });
+}

@@ -59,6 +59,7 @@ impl Allocator {
         if !shelf.heap.is_diverted() {
             return Err(about(CaptureProblem::NoScope));
         }
+        shelf.sightings.note_there(stream);
         let capture = shelf.ask(&*self.device, stream)?;
         let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
         shelf.sightings.mark(stream, id, thread::current().id());
@@ -108,6 +109,12 @@ impl Shelf {
         let tells = self.current_stream.as_ref()?;
         // The heap must not pay for a hook that panics.
         catch_unwind(AssertUnwindSafe(tells)).ok().flatten()
+    }
+
+    /// Whether any of the streams may be under a capture, so that no event may be recorded there.
+    fn may_be_captured(&self, streams: &[StreamId]) -> bool {
+        let me = thread::current().id();
+        streams.iter().any(|&stream| self.sightings.may_be_captured(stream, me))
     }
 
     /// Whether no other thread can be capturing.
@@ -220,7 +227,7 @@ impl Shelf {
         let rule = self.heap.policy().capture;
         let by_stream = rule == CaptureRule::OwnStream;
         let thread = thread::current().id();
-        self.sightings.note_named(stream);
+        self.sightings.note_user(stream, thread);
         let origins = self.sightings.origins(thread);
         let is_idle = self.heap.is_idle();
         let reuses = self.heap.config().capture_reuse;
@@ -295,8 +302,8 @@ impl Shelf {
         block: BlockId,
         stream: StreamId,
     ) -> Result<(), Error> {
-        let captured = self.is_captured(device, stream)?;
         self.sightings.note_user(stream, thread::current().id());
+        let captured = self.is_captured(device, stream)?;
         self.heap.note_use(block, stream, captured);
         Ok(())
     }
@@ -379,8 +386,9 @@ impl Shelf {
         } else {
             let me = thread::current().id();
             deferral.capture = self.own_capture(device)?;
-            let mut suspects = streams.iter().filter(|&&s| self.sightings.is_suspect(s, me));
-            if !in_capture && deferral.capture.is_none() && suspects.next().is_none() {
+            let is_suspect = streams.iter().any(|&stream| self.sightings.is_suspect(stream, me))
+                || self.may_be_captured(self.heap.uses(block));
+            if !in_capture && deferral.capture.is_none() && !is_suspect {
                 return Ok(None);
             }
             // The streams of its own capture are this thread's, if it ends it or works in it.
@@ -462,7 +470,9 @@ impl Shelf {
                         None => self.sightings.is_suspect(stream, me),
                     };
                 }
-                if captured {
+                if captured
+                    || !alone && self.may_be_captured(&self.heap.uses_outside_captures(block))
+                {
                     continue;
                 }
             }

@@ -95,7 +95,7 @@ impl Shelf {
         self.record_deferred(device)?;
         let mut from = StreamId(0);
         while let Some((stream, event)) = self.heap.awaited_from(from) {
-            if device.query_event(event).map_err(Error::device("query an event"))? {
+            if self.is_done(device, stream, event)? {
                 self.event_done(stream, 0);
                 from = stream;
             } else if stream.0 == u64::MAX {
@@ -112,7 +112,7 @@ impl Shelf {
         self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
-            device.wait_event(event).map_err(Error::device("wait for an event"))?;
+            self.wait_until_done(device, stream, event)?;
             self.event_done(stream, 0);
         }
         Ok(())
@@ -127,10 +127,58 @@ impl Shelf {
         self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
-            device.wait_event(event).map_err(Error::device("wait for an event"))?;
+            self.wait_until_done(device, stream, event)?;
             self.event_done(stream, at);
         }
         Ok(())
+    }
+
+    /// Whether all that a stream was given before an event is done.
+    fn is_done(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+        event: EventId,
+    ) -> Result<bool, Error> {
+        match device.query_event(event) {
+            Err(error) if error.is_captured_event() => {
+                self.record_again(device, stream, event)?;
+                Ok(false)
+            }
+            result => result.map_err(Error::device("query an event")),
+        }
+    }
+
+    fn wait_until_done(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+        event: EventId,
+    ) -> Result<(), Error> {
+        let mut result = device.wait_event(event);
+        if let Err(error) = &result
+            && error.is_captured_event()
+            && self.record_again(device, stream, event)?
+        {
+            result = device.wait_event(event);
+        }
+        result.map_err(Error::device("wait for an event"))
+    }
+
+    /// A stream had come under somebody's capture before its event was recorded, and nobody could tell: the event is
+    /// the capture's and is never done. It is recorded once more, if that can be by now; those that were recorded behind
+    /// it are done before it, and are asked for after it all the same.
+    fn record_again(
+        &mut self,
+        device: &dyn Device,
+        stream: StreamId,
+        event: EventId,
+    ) -> Result<bool, Error> {
+        let may_record = self.may_wait_for(device, stream, None)?;
+        if may_record {
+            device.record_event(event, stream).map_err(Error::device("record an event"))?;
+        }
+        Ok(may_record)
     }
 
     fn event_done(&mut self, stream: StreamId, at: usize) {

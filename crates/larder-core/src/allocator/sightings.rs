@@ -20,7 +20,7 @@ pub(super) struct Sightings {
     running: Vec<Running>,
     /// The streams that calls named since a scope is open.
     named: BTreeSet<StreamId>,
-    /// Who named a stream last by `record_stream`: its captures are that thread's.
+    /// Who named a stream last, by `record_stream` or, since a scope is open, by a malloc: it is that thread's.
     users: HashMap<StreamId, ThreadId>,
     /// Blocks that were freed by a thread in the middle of this capture, until it is over.
     held: HashMap<BlockId, CaptureId>,
@@ -42,6 +42,13 @@ struct Scope {
     for_capture: bool,
     /// Whether nothing was seen of its thread's requests yet, so that a capture may be on in it.
     suspected: bool,
+}
+
+impl Scope {
+    /// Whether a capture may be on in it.
+    fn may_capture(&self) -> bool {
+        self.for_capture || self.suspected
+    }
 }
 
 /// A capture that was seen, and was not seen to be over.
@@ -73,9 +80,12 @@ impl Sightings {
             Some(Filter::Stream(origin)) => (Some(origin), false),
             Some(Filter::Any | Filter::Thread(_)) | None => (current, true),
         };
+        if let Some(Filter::Capture(named) | Filter::Stream(named)) = filter {
+            self.note_there(named);
+        }
         // Whoever opened a scope there before may work elsewhere by now, and asks about it no more.
-        let before = |scope: &&mut Scope| scope.origin == origin && !scope.for_capture;
-        for scope in self.scopes.iter_mut().filter(before).filter(|_| own_origin) {
+        let before = |scope: &&mut Scope| scope.origin.is_some() && scope.origin == origin;
+        for scope in self.scopes.iter_mut().filter(before) {
             scope.own_origin &= scope.thread == thread;
         }
         let for_capture = matches!(filter, Some(Filter::Capture(_)));
@@ -119,8 +129,7 @@ impl Sightings {
     /// Whether a request has to ask about its stream even if nothing else makes it: something may
     /// be learned that others have to know.
     pub(super) fn is_curious(&self) -> bool {
-        let asks = |scope: &Scope| scope.for_capture || scope.suspected;
-        !self.running.is_empty() || self.scopes.iter().any(asks)
+        !self.running.is_empty() || self.scopes.iter().any(Scope::may_capture)
     }
 
     /// The device was asked about a stream by a thread that may ask, and said which capture it is
@@ -191,10 +200,11 @@ impl Sightings {
         running.find(|running| running.origin == Some(stream)).map(|running| running.id)
     }
 
-    /// The origins of captures' scopes, each with whether this thread opened the scope.
+    /// The origins of captures' scopes, each with whether this thread opened the scope, and nobody else one there since.
     pub(super) fn origins(&self, thread: ThreadId) -> Vec<(StreamId, bool)> {
         let scopes = self.scopes.iter().filter(|scope| scope.for_capture);
-        scopes.filter_map(|scope| Some((scope.origin?, scope.thread == thread))).collect()
+        let is_own = |scope: &Scope| scope.thread == thread && scope.own_origin;
+        scopes.filter_map(|scope| Some((scope.origin?, is_own(scope)))).collect()
     }
 
     /// Where captures may have begun in scopes of this thread that are not captures' by their filters.
@@ -215,9 +225,8 @@ impl Sightings {
         self.running.iter().flat_map(|running| running.streams.iter().copied()).collect()
     }
 
-    /// A call names the stream while a scope is open.
-    pub(super) fn note_named(&mut self, stream: StreamId) {
-        self.named.insert(stream);
+    /// Somebody names the stream who has it: if one of that name is gone, this is another.
+    pub(super) fn note_there(&mut self, stream: StreamId) {
         self.gone.remove(&stream);
     }
 
@@ -249,7 +258,9 @@ impl Sightings {
         let Some(running) = self.running.iter().find(|running| running.id == id) else {
             return false;
         };
-        let begun_in = |scope: &&Scope| scope.for_capture && scope.origin == running.origin;
+        let begun_in = |scope: &&Scope| {
+            scope.for_capture && scope.own_origin && scope.origin == running.origin
+        };
         let begun_in = running.origin.and_then(|_| self.scopes.iter().find(begun_in));
         let begun_by = begun_in.map(|scope| scope.thread);
         match begun_by.or(running.marked.then_some(running.thread)) {
@@ -262,28 +273,35 @@ impl Sightings {
     /// seen to do anything else.
     pub(super) fn may_others_capture(&self, thread: ThreadId) -> bool {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
-        others.any(|scope| scope.for_capture || scope.suspected)
+        others.any(Scope::may_capture)
     }
 
-    /// Whether the stream may be under a capture, so that no call may be made about it: one of another
-    /// thread, or one that this thread was seen in.
+    /// Whether the stream is to be taken for one under a capture: of another thread, or one that this thread was
+    /// seen in.
     pub(super) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
-        let may_capture = |scope: &Scope| scope.for_capture || scope.suspected;
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         let captures = |user: ThreadId| {
-            let has_scope = |scope: &Scope| scope.thread == user && may_capture(scope);
+            let has_scope = |scope: &Scope| scope.thread == user && scope.may_capture();
             self.running.iter().any(|running| running.thread == user)
                 || (user != thread && self.scopes.iter().any(has_scope))
         };
         self.of(stream).is_some()
-            || others.any(|scope| scope.origin == Some(stream) && may_capture(scope))
+            || others.any(|scope| scope.origin == Some(stream) && scope.may_capture())
             || self.users.get(&stream).is_some_and(|&user| captures(user))
+    }
+
+    /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
+    /// another thread may be capturing, any that this thread did not name last, because it may have joined.
+    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
+        let is_own = self.users.get(&stream) == Some(&thread);
+        let by_others = self.running.iter().any(|running| running.thread != thread);
+        !is_own && (by_others || self.may_others_capture(thread)) || self.is_suspect(stream, thread)
     }
 
     /// The thread works on this stream.
     pub(super) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
         self.users.insert(stream, thread);
-        self.gone.remove(&stream);
+        self.note_there(stream);
         if !self.scopes.is_empty() {
             self.named.insert(stream);
         }
@@ -307,11 +325,27 @@ impl Sightings {
         self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
     }
 
-    /// The stream is destroyed: nothing is asked about it from here on, nor anything else. That it is gone
-    /// is over when it is forgotten, or when somebody names it: then it is another one.
-    pub(super) fn note_gone(&mut self, stream: StreamId) {
-        self.forget(stream);
+    /// The thread says that the stream is destroyed: nothing is asked about it from here on, nor anything else. That it
+    /// is gone is over when it is forgotten, or when somebody names it: then it is another one. It may be one already,
+    /// and what other threads do there is left as it is.
+    pub(super) fn note_gone(&mut self, stream: StreamId, thread: ThreadId) {
+        self.drop_origins(stream, |other| other == thread);
         self.gone.insert(stream);
+    }
+
+    /// No scope of these threads is for the stream, and no capture of theirs began there.
+    fn drop_origins(&mut self, stream: StreamId, is_theirs: impl Fn(ThreadId) -> bool) {
+        let begun_here = |scope: &&mut Scope| scope.origin == Some(stream);
+        for scope in self.scopes.iter_mut().filter(begun_here) {
+            scope.origin = scope.origin.filter(|_| !is_theirs(scope.thread));
+        }
+        for running in self.running.iter_mut().filter(|running| is_theirs(running.thread)) {
+            running.streams.remove(&stream);
+            if running.origin == Some(stream) {
+                (running.origin, running.marked) = (None, false);
+            }
+        }
+        self.running.retain(|running| running.marked || !running.streams.is_empty());
     }
 
     /// Whether any of the streams is destroyed.
@@ -325,16 +359,7 @@ impl Sightings {
         self.users.remove(&stream);
         self.named.remove(&stream);
         self.gone.remove(&stream);
-        for scope in self.scopes.iter_mut().filter(|scope| scope.origin == Some(stream)) {
-            scope.origin = None;
-        }
-        for running in &mut self.running {
-            running.streams.remove(&stream);
-            if running.origin == Some(stream) {
-                (running.origin, running.marked) = (None, false);
-            }
-        }
-        self.running.retain(|running| running.marked || !running.streams.is_empty());
+        self.drop_origins(stream, |_| true);
     }
 }
 
@@ -424,7 +449,8 @@ mod tests {
         assert!(!sightings.is_suspect(FAR, me));
         sightings.open(POOL, other, Some(Filter::Capture(MAIN)), None);
         assert!(sightings.is_suspect(FAR, me) && !sightings.is_suspect(FAR, other));
+        assert!(!sightings.is_suspect(SIDE, me) && sightings.may_be_captured(SIDE, me), "joined");
         sightings.note_user(FAR, me);
-        assert!(!sightings.is_suspect(FAR, me));
+        assert!(!sightings.is_suspect(FAR, me) && !sightings.may_be_captured(FAR, me));
     }
 }

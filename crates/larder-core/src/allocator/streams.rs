@@ -1,5 +1,7 @@
 //! Streams that are gone: whoever destroys a stream says so, and no call is made about it again.
 
+use std::thread;
+
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{CaptureProblem, Error};
@@ -20,6 +22,7 @@ impl Allocator {
             return Err(about(CaptureProblem::Default));
         }
         let mut shelf = self.lock();
+        shelf.sightings.note_there(stream);
         if shelf.heap.is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
             return Err(about(CaptureProblem::Captured));
         }
@@ -36,6 +39,10 @@ impl Allocator {
     /// anywhere that is refused: say it again when the capture is over, and until then make no other
     /// call that names the stream. No call is made about it meanwhile: what it used and is freed stays
     /// with it, and so do its pages.
+    ///
+    /// A driver may give the handle to the next stream that anybody makes, whose memory is told apart
+    /// from this one's no more: where other threads make streams, say it before they can, or forget the
+    /// stream before it is destroyed.
     pub fn stream_is_gone(&self, stream: StreamId) -> Result<(), Error> {
         let about = |problem| Error::Capture { stream, problem };
         if stream == StreamId(0) {
@@ -43,7 +50,7 @@ impl Allocator {
         }
         let mut shelf = self.enter(Level::All);
         // Before anything is asked: it must not be about this stream.
-        shelf.sightings.note_gone(stream);
+        shelf.sightings.note_gone(stream, thread::current().id());
         let result = (|| {
             if shelf.heap.is_diverted() && shelf.may_anybody_capture(&*self.device)? {
                 return Err(about(CaptureProblem::DeviceBusy));
