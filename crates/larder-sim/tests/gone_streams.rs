@@ -10,7 +10,7 @@ use bench_top::{BenchTop, FAR, MAIN, SIDE};
 use larder_core::error::{CaptureProblem, Error};
 use larder_core::heap::Filter;
 use larder_core::types::{GIB, MIB};
-use larder_core::{Addr, Policy, PoolId, StreamId};
+use larder_core::{Addr, MemPool, Policy, PoolId, StreamId};
 
 const POOL: PoolId = PoolId(0, 1);
 /// Settings under which pages are waited for, or not, and graphs are walked.
@@ -58,6 +58,121 @@ fn go_on(top: &BenchTop, blocks: &[Addr]) {
     top.free_all(blocks);
     top.free(later);
     top.empty();
+}
+
+#[test]
+fn a_stream_that_is_forgotten_is_never_named_again() {
+    for settings in ["", "expandable_segments:True"] {
+        BenchTop::under_each_policy(GIB, settings, |top| {
+            let own = top.malloc_on(2 * MIB, SIDE);
+            let cached = top.malloc_on(30 * MIB, SIDE);
+            let [used, awaited] = [(); 2].map(|()| top.malloc_on(2 * MIB, FAR));
+            top.record(used, SIDE);
+            top.record(awaited, SIDE);
+            top.free_all(&[awaited, cached]);
+            top.device.issue(SIDE);
+            top.allocator.forget_stream(SIDE).unwrap();
+            top.device.destroy_stream(SIDE);
+            assert_eq!(top.allocator.stats().active.all.current, 2, "nobody waits for it any more");
+            assert!(top.device.used_bytes() < 70 * MIB, "and what was cached for it went back");
+            top.free_all(&[used, own]);
+            assert_eq!(top.stats().active.all.current, 0);
+            top.empty();
+            assert_eq!(top.device.used_bytes(), 0);
+            assert_eq!(top.device.trespasses(), [""; 0]);
+        });
+    }
+}
+
+/// The block of a stream that is gone is freed while a scope is open, and another stream used it.
+#[test]
+fn nothing_is_asked_about_a_stream_that_is_gone_inside_a_scope() {
+    for policy in Policy::all() {
+        let top = BenchTop::new(GIB, "graph_capture_record_stream_reuse:True", policy);
+        let block = top.malloc_on(2 * MIB, SIDE);
+        top.record(block, FAR);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.allocator.begin_pool(POOL, Filter::Any).unwrap();
+        top.free(block);
+        top.allocator.end_pool(POOL).unwrap();
+        top.empty();
+        assert_eq!(top.stats().active.all.current, 0);
+        assert_eq!(top.device.trespasses(), [""; 0]);
+    }
+}
+
+#[test]
+fn a_stream_with_the_handle_of_one_that_is_gone_starts_with_nothing() {
+    BenchTop::under_each_policy(GIB, "", |top| {
+        let held = top.malloc_on(12 * MIB, SIDE);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.free(held);
+        top.device.create_stream(SIDE);
+        assert_ne!(top.malloc_on(12 * MIB, SIDE), held, "that was the other's");
+        top.empty();
+        assert_eq!(top.device.used_bytes(), 12 * MIB, "which goes when the cache is emptied");
+    });
+}
+
+#[test]
+fn a_stream_with_the_handle_of_one_that_is_gone_is_another_one() {
+    for policy in Policy::all() {
+        let top = BenchTop::new(GIB, "", policy);
+        let held = top.malloc_on(12 * MIB, SIDE);
+        top.allocator.forget_stream(SIDE).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.device.create_stream(SIDE);
+        top.device.issue(SIDE);
+        top.record(held, SIDE);
+        top.free(held);
+        assert_eq!(top.stats().active.all.current, 1, "it is still in use there");
+        top.device.sync(SIDE);
+        top.malloc(512);
+        top.empty();
+        assert_eq!(top.stats().active.all.current, 1, "the request alone");
+    }
+}
+
+#[test]
+fn a_stream_that_is_gone_already_is_waited_for_with_the_whole_device() {
+    let top = BenchTop::larder(GIB, "expandable_segments:True");
+    let block = top.malloc_on(2 * MIB, FAR);
+    top.record(block, SIDE);
+    top.device.issue(SIDE);
+    top.device.destroy_stream(SIDE);
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let scope = graph.scope_for(Filter::Capture(MAIN), || {
+        top.device.begin_capture(MAIN).unwrap();
+        let refused = top.allocator.stream_is_gone(SIDE);
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+        refused
+    });
+    let problem = CaptureProblem::DeviceBusy;
+    assert_eq!(scope.unwrap(), Err(Error::Capture { stream: SIDE, problem }));
+    top.allocator.stream_is_gone(SIDE).unwrap();
+    top.free(block);
+    assert_eq!(top.stats().active.all.current, 0);
+    assert_eq!((top.device.calls().wait_device, top.device.trespasses().len()), (1, 0));
+}
+
+#[test]
+fn the_default_stream_and_a_captured_one_are_not_forgotten() {
+    let top = BenchTop::larder(GIB, "");
+    let refused = |stream| match top.allocator.forget_stream(stream) {
+        Err(Error::Capture { problem, .. }) => problem,
+        other => panic!("this should be refused, but: {other:?}"),
+    };
+    assert_eq!(refused(MAIN), CaptureProblem::Default);
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let scope = graph.scope_for(Filter::Capture(SIDE), || {
+        top.device.begin_capture(SIDE).unwrap();
+        let problem = refused(SIDE);
+        top.device.end_capture(SIDE).expect("nobody broke the capture");
+        problem
+    });
+    assert_eq!(scope.unwrap(), CaptureProblem::Captured);
 }
 
 /// The one that is said to be gone was named inside a scope, by requests, as a user or by the scope itself.
