@@ -103,7 +103,7 @@ impl Heap {
         };
         let block = &self.blocks[id];
         if block.size_bytes != size_bytes || block.bin != NOTED {
-            if !self.refit(lane, id, size_bytes) {
+            if !self.shift_border(lane, id, size_bytes) && !self.refit(lane, id, size_bytes) {
                 return self.find_round(requested_bytes, stream);
             }
             self.segments.note_start(segment, addr, size_bytes, id);
@@ -204,6 +204,26 @@ impl Heap {
     pub(in crate::heap) fn leave_fallow(&mut self, id: BlockId) {
         lay(&mut self.blocks[id]);
         self.fallow.note(id);
+    }
+
+    /// Does what `refit` does where that takes no more than to move the border to the block behind: both lie fallow, and
+    /// have room for the request and something left. Else nothing is done.
+    #[inline(always)]
+    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // A call would cost as much as what it does.
+    fn shift_border(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+        let (slots, _) = self.blocks.parts();
+        let &Block { size_bytes, state, next, .. } = &slots[id.place()];
+        let Some(behind) = next else { return false };
+        let its = &slots[behind.place()];
+        let lies = (state == State::Resting) & (its.state == State::Resting) & (its.lane == lane);
+        let has_room = size_bytes + its.size_bytes > wanted_bytes;
+        let fits = lies & has_room & (size_bytes != wanted_bytes);
+        if fits {
+            move_border(slots, id, behind, wanted_bytes);
+            slots[id.place()].bin = NOTED;
+            self.hints.note(slots[behind.place()].addr, behind);
+        }
+        fits
     }
 
     /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and about

@@ -117,7 +117,7 @@ pub(crate) struct Trail {
     good_steps: u32,
     /// The last requests, as a ring. Those before the last `WINDOW` are kept for a while, to be taken off what
     /// the last ones amount to.
-    recent: [u64; 2 * WINDOW],
+    recent: [Ask; 2 * WINDOW],
     at: usize,
     /// What the last requests amount to; none if some of them were not counted, as in a round.
     print: Option<u64>,
@@ -136,7 +136,7 @@ impl Default for Trail {
             is_round: false,
             is_good: false,
             good_steps: 0,
-            recent: [0; 2 * WINDOW],
+            recent: [Ask(0); 2 * WINDOW],
             at: 0,
             print: None,
             seen: Vec::new(),
@@ -189,7 +189,7 @@ impl Trail {
 
     #[inline]
     fn note_recent(&mut self, ask: Ask) {
-        self.recent[self.at % (2 * WINDOW)] = ask.mixed();
+        self.recent[self.at % (2 * WINDOW)] = ask;
         self.at = self.at.wrapping_add(1);
     }
 
@@ -271,7 +271,7 @@ impl Trail {
 
     /// What the last requests amount to, after one that is not part of a round.
     fn print_on(&mut self) -> u64 {
-        let back = |back: usize| self.recent[self.at.wrapping_sub(back) % (2 * WINDOW)];
+        let back = |back: usize| self.recent[self.at.wrapping_sub(back) % (2 * WINDOW)].mixed();
         let print = match self.print {
             // The newest comes in, and the one that is a window behind it goes.
             Some(print) => {
