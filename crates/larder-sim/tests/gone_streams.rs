@@ -285,3 +285,17 @@ fn another_one_of_that_name_can_be_captured() {
         top.allocator.mark_capture_begin(SIDE).expect("it is captured");
     });
 }
+
+/// A thread captures where no scope tells of it, and nothing was allocated yet.
+#[test]
+fn the_device_is_not_waited_for_where_the_caller_may_be_capturing() {
+    tell_everywhere(|top| {
+        CURRENT.set(None);
+        top.malloc_on(512, SIDE);
+        top.allocator.begin_pool_by(POOL, |stream| stream == MAIN).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        top.device.destroy_stream(SIDE);
+        top.allocator.stream_is_gone(SIDE).unwrap_err();
+        top.device.end_capture(MAIN).expect("nobody broke the capture");
+    });
+}

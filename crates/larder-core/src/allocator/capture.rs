@@ -63,7 +63,7 @@ impl Allocator {
         let capture = shelf.ask(&*self.device, stream)?;
         let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
         shelf.sightings.mark(stream, id, thread::current().id());
-        shelf.marks += 1;
+        shelf.marked.push(stream);
         Ok(())
     }
 
@@ -71,8 +71,9 @@ impl Allocator {
     /// stream. Nothing happens if none was marked, or if it was seen to be over before.
     pub fn mark_capture_end(&self, stream: StreamId) {
         let mut shelf = self.lock();
+        let Some(at) = shelf.marked.iter().position(|&marked| marked == stream) else { return };
+        shelf.marked.swap_remove(at);
         shelf.sightings.unmark(stream);
-        shelf.marks = shelf.marks.saturating_sub(1);
         if shelf.heap.policy().reclaim == ReclaimRule::ScopeEnd {
             // What cannot be asked for is tried again by the next malloc.
             let _ = shelf.record_deferred(&*self.device);
@@ -134,7 +135,7 @@ impl Shelf {
         }
         match self.heap.policy().capture {
             CaptureRule::OpenScope => Ok(true),
-            CaptureRule::Marked if self.marks == 0 => Ok(false),
+            CaptureRule::Marked if self.marked.is_empty() => Ok(false),
             CaptureRule::Marked => {
                 let current = self.current_stream().unwrap_or(stream);
                 Ok(self.ask(device, current)?.is_some())
@@ -171,7 +172,7 @@ impl Shelf {
         match (self.heap.policy().capture, self.current_stream()) {
             (CaptureRule::OpenScope, _) => Ok(true),
             (CaptureRule::Marked, Some(current)) => self.is_captured(device, current),
-            (CaptureRule::Marked, None) if self.marks == 0 => Ok(false),
+            (CaptureRule::Marked, None) if self.marked.is_empty() => Ok(false),
             (CaptureRule::Marked, None) | (CaptureRule::OwnStream, _) => {
                 self.may_anybody_capture(device)
             }
@@ -233,10 +234,13 @@ impl Shelf {
         let reuses = self.heap.config().capture_reuse;
         let is_asked = !origins.is_empty()
             || (!is_idle && (by_stream || reuses))
-            || (by_stream && self.sightings.is_curious());
+            || self.sightings.is_curious();
         let mut own = None;
         if is_asked {
             own = self.ask(device, stream)?;
+            if own.is_none() {
+                self.sightings.note_outside(thread);
+            }
             for origin in self.sightings.own_suspects(thread) {
                 if origin != stream {
                     self.ask(device, origin)?;
@@ -340,7 +344,7 @@ impl Shelf {
     ) -> Result<bool, Error> {
         match (self.heap.policy().capture, streams.first()) {
             (CaptureRule::OpenScope, _) => Ok(true),
-            (CaptureRule::Marked, Some(&first)) if self.marks > 0 => {
+            (CaptureRule::Marked, Some(&first)) if !self.marked.is_empty() => {
                 let alone = self.is_alone().then_some(first);
                 let Some(own) = self.current_stream().or(alone) else { return Ok(false) };
                 Ok(self.ask(device, own)?.is_some())

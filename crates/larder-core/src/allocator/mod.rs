@@ -92,8 +92,8 @@ struct Shelf {
     sightings: Sightings,
     /// Says which stream a thread works on, if the program tells.
     current_stream: Option<CurrentStream>,
-    /// How many captures were marked and are not over.
-    marks: u32,
+    /// The streams of captures that were marked and are not over.
+    marked: Vec<StreamId>,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
     /// The clock of the history, if it is not the device's.
@@ -125,7 +125,7 @@ impl Allocator {
             walks: Walks::default(),
             sightings: Sightings::default(),
             current_stream: None,
-            marks: 0,
+            marked: Vec::new(),
             pools_named: (0, 0),
             clock: None,
             exports: Exports::default(),

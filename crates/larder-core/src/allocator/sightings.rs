@@ -21,11 +21,20 @@ pub(super) struct Sightings {
     /// The streams that calls named since a scope is open.
     named: BTreeSet<StreamId>,
     /// Who named a stream last, by `record_stream` or, since a scope is open, by a malloc: it is that thread's.
-    users: HashMap<StreamId, ThreadId>,
+    users: HashMap<StreamId, User>,
+    /// Counts what is noted of users, scopes and captures, to tell what came first.
+    moments: u64,
     /// Blocks that were freed by a thread in the middle of this capture, until it is over.
     held: HashMap<BlockId, CaptureId>,
     /// Streams that are destroyed, while it could not be waited for their work yet.
     gone: BTreeSet<StreamId>,
+}
+
+/// Who named a stream, and when.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    thread: ThreadId,
+    at: u64,
 }
 
 /// An open scope, as far as captures go.
@@ -42,6 +51,8 @@ struct Scope {
     for_capture: bool,
     /// Whether nothing was seen of its thread's requests yet, so that a capture may be on in it.
     suspected: bool,
+    /// When it was opened.
+    since: u64,
 }
 
 impl Scope {
@@ -57,13 +68,26 @@ struct Running {
     id: CaptureId,
     /// Who saw it first, or marked it.
     thread: ThreadId,
+    /// When that was.
+    since: u64,
     origin: Option<StreamId>,
     /// Whether it was marked, so that only its origin, the mark's end or the scope's end it.
     marked: bool,
-    /// The scopes that it may run in; the last to be closed ends it. Which of them took a request says
-    /// nothing: a newer one, maybe of another thread, may take what is captured in an older one.
+    /// The scopes that it may run in, in the order in which they were opened: those of the thread that saw it, or all if
+    /// that has none. The last to be closed ends it. Which of them took a request says nothing: a newer one, maybe of
+    /// another thread, may take what is captured in an older one.
     pools: Vec<PoolId>,
+    /// Whether they are its thread's. Then the newest of them ends it too, if nothing else tells its end: should it go
+    /// on, it is seen again with its next request.
+    in_own: bool,
     streams: BTreeSet<StreamId>,
+}
+
+impl Running {
+    /// Whether it is known whose it is: a thread marked it, or saw it in a scope of its own.
+    fn is_known(&self) -> bool {
+        self.marked || self.in_own
+    }
 }
 
 impl Sightings {
@@ -89,8 +113,13 @@ impl Sightings {
             scope.own_origin &= scope.thread == thread;
         }
         let for_capture = matches!(filter, Some(Filter::Capture(_)));
-        let suspected = !for_capture;
-        self.scopes.push(Scope { pool, thread, origin, own_origin, for_capture, suspected });
+        let (suspected, since) = (!for_capture, self.moment());
+        self.scopes.push(Scope { pool, thread, origin, own_origin, for_capture, suspected, since });
+    }
+
+    fn moment(&mut self) -> u64 {
+        self.moments += 1;
+        self.moments
     }
 
     /// A scope is closed, and with it the captures that began on its stream or ran in no other.
@@ -98,6 +127,9 @@ impl Sightings {
         let closed = self.scopes.iter().find(|scope| scope.pool == pool && scope.for_capture);
         let origin = closed.and_then(|scope| scope.origin);
         self.scopes.retain(|scope| scope.pool != pool);
+        let is_told = |running: &Running| running.marked || running.origin.is_some();
+        let is_newest = |running: &Running| running.in_own && running.pools.last() == Some(&pool);
+        self.running.retain(|running| is_told(running) || !is_newest(running));
         for running in &mut self.running {
             running.pools.retain(|&other| other != pool);
         }
@@ -150,7 +182,7 @@ impl Sightings {
         self.running.retain(|running| !is_over(running));
         let Some(id) = capture else {
             for scope in self.scopes.iter_mut().filter(|scope| scope.thread == thread) {
-                scope.suspected &= scope.origin.is_some_and(|origin| origin != stream);
+                scope.suspected &= scope.origin != Some(stream);
             }
             return;
         };
@@ -161,18 +193,36 @@ impl Sightings {
         running.origin = origin.or(running.origin);
     }
 
-    fn entry(&mut self, id: CaptureId, thread: ThreadId) -> &mut Running {
-        if let Some(at) = self.running.iter().position(|running| running.id == id) {
-            return &mut self.running[at];
+    /// The thread was seen to allocate outside of any capture: there is none in its scopes that tell no stream.
+    pub(super) fn note_outside(&mut self, thread: ThreadId) {
+        for scope in self.scopes.iter_mut().filter(|scope| scope.thread == thread) {
+            scope.suspected &= scope.origin.is_some();
         }
-        let pools = |own: bool| {
-            let scopes = self.scopes.iter().filter(move |scope| !own || scope.thread == thread);
-            scopes.map(|scope| scope.pool).collect::<Vec<_>>()
-        };
-        let own = pools(true);
-        let pools = if own.is_empty() { pools(false) } else { own };
-        let (origin, marked, streams) = (None, false, BTreeSet::new());
-        self.running.push(Running { id, thread, origin, marked, pools, streams });
+    }
+
+    /// Whether the thread may be capturing on a stream that nobody told of: it has a scope that tells none, and was not
+    /// seen to allocate in it.
+    pub(super) fn may_capture_unseen(&self, thread: ThreadId) -> bool {
+        let mut own = self.scopes.iter().filter(|scope| scope.thread == thread);
+        own.any(|scope| scope.suspected && scope.origin.is_none())
+    }
+
+    fn entry(&mut self, id: CaptureId, thread: ThreadId) -> &mut Running {
+        let own = self.scopes.iter().filter(|scope| scope.thread == thread);
+        let own: Vec<PoolId> = own.map(|scope| scope.pool).collect();
+        let in_own = !own.is_empty();
+        if let Some(at) = self.running.iter().position(|running| running.id == id) {
+            let running = &mut self.running[at];
+            // Whoever has a scope knows better than who saw it first and has none.
+            if in_own && !running.in_own && !running.marked {
+                (running.thread, running.pools, running.in_own) = (thread, own, true);
+            }
+            return running;
+        }
+        let all = || self.scopes.iter().map(|scope| scope.pool).collect();
+        let pools = if in_own { own } else { all() };
+        let (origin, marked, streams, since) = (None, false, BTreeSet::new(), self.moment());
+        self.running.push(Running { id, thread, since, origin, marked, pools, in_own, streams });
         self.running.last_mut().expect("what was just put there")
     }
 
@@ -287,20 +337,25 @@ impl Sightings {
         };
         self.of(stream).is_some()
             || others.any(|scope| scope.origin == Some(stream) && scope.may_capture())
-            || self.users.get(&stream).is_some_and(|&user| captures(user))
+            || self.users.get(&stream).is_some_and(|user| captures(user.thread))
     }
 
     /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
-    /// another thread may be capturing, any that this thread did not name last, because it may have joined.
+    /// another thread is known to capture, any that may have joined since this thread named it.
     pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
-        let is_own = self.users.get(&stream) == Some(&thread);
-        let by_others = self.running.iter().any(|running| running.thread != thread);
-        !is_own && (by_others || self.may_others_capture(thread)) || self.is_suspect(stream, thread)
+        let scopes = self.scopes.iter().filter(|scope| scope.thread != thread && scope.for_capture);
+        let is_known = |running: &&Running| running.thread != thread && running.is_known();
+        let running = self.running.iter().filter(is_known).map(|running| running.since);
+        let user = self.users.get(&stream).filter(|user| user.thread == thread);
+        let is_old = |since: u64| user.is_none_or(|user| user.at < since);
+        scopes.map(|scope| scope.since).chain(running).any(is_old)
+            || self.is_suspect(stream, thread)
     }
 
     /// The thread works on this stream.
     pub(super) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
-        self.users.insert(stream, thread);
+        let user = User { thread, at: self.moment() };
+        self.users.insert(stream, user);
         self.note_there(stream);
         if !self.scopes.is_empty() {
             self.named.insert(stream);
@@ -452,5 +507,7 @@ mod tests {
         assert!(!sightings.is_suspect(SIDE, me) && sightings.may_be_captured(SIDE, me), "joined");
         sightings.note_user(FAR, me);
         assert!(!sightings.is_suspect(FAR, me) && !sightings.may_be_captured(FAR, me));
+        sightings.sight(MAIN, Some(ONE), other);
+        assert!(sightings.may_be_captured(FAR, me), "it may have joined since");
     }
 }

@@ -52,7 +52,11 @@ impl Allocator {
         // Before anything is asked: it must not be about this stream.
         shelf.sightings.note_gone(stream, thread::current().id());
         let result = (|| {
-            if shelf.heap.is_diverted() && shelf.may_anybody_capture(&*self.device)? {
+            let me = thread::current().id();
+            if shelf.heap.is_diverted()
+                && (shelf.may_anybody_capture(&*self.device)?
+                    || shelf.sightings.may_capture_unseen(me))
+            {
                 return Err(about(CaptureProblem::DeviceBusy));
             }
             // Under the lock, so that no scope is opened for a capture meanwhile.

@@ -1,0 +1,187 @@
+//! Threads beside another's capture, or beside a scope that is no capture's: they break nothing, and they get
+//! their memory back.
+
+mod bench_top;
+
+use std::thread;
+
+use bench_top::{BenchTop, FAR, MAIN, SIDE};
+use larder_core::heap::Filter;
+use larder_core::types::{GIB, MIB};
+use larder_core::{Policy, PoolId, StreamId};
+
+const CAPTURED: StreamId = StreamId(8);
+const GRAPH: PoolId = PoolId(1, 0);
+const POOL: PoolId = PoolId(0, 1);
+
+/// Does something in a thread of its own, and waits for it.
+fn elsewhere<T: Send>(deed: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(deed).join().unwrap())
+}
+
+/// The policies under which a scope is not taken for a capture as such.
+fn discerning() -> impl Iterator<Item = Policy> {
+    let names = ["torch-2.11", "torch-2.12"];
+    Policy::all().into_iter().filter(move |policy| !names.contains(&policy.to_string().as_str()))
+}
+
+/// Works for long with little memory: blocks that another thread says are used on another stream, and whose use is over.
+fn work_for_long(top: &BenchTop) {
+    for round in 0..20 {
+        let used = top.try_malloc_on(20 * MIB, FAR);
+        let used = used.unwrap_or_else(|error| panic!("round {round}: {error}"));
+        elsewhere(|| top.record(used, SIDE));
+        top.free(used);
+        top.device.sync(SIDE);
+    }
+}
+
+/// Opens a scope for the calling thread's requests.
+fn open_scope(top: &BenchTop, pool: PoolId) {
+    top.allocator.begin_pool(pool, Filter::Thread(thread::current().id())).unwrap();
+}
+
+/// A stream was named before another thread began a capture, and has joined it since.
+#[test]
+fn a_free_and_a_malloc_leave_a_capture_alone_that_a_stream_has_joined() {
+    for policy in Policy::all() {
+        println!("{policy}");
+        let top = &BenchTop::new(64 * MIB, "", policy);
+        let used = top.malloc_on(30 * MIB, FAR);
+        top.device.issue(SIDE);
+        top.record(used, SIDE);
+        elsewhere(|| {
+            top.allocator.begin_pool(GRAPH, Filter::Capture(CAPTURED)).unwrap();
+            top.device.begin_capture(CAPTURED).unwrap();
+            top.allocator.mark_capture_begin(CAPTURED).unwrap();
+            top.malloc_on(MIB, CAPTURED);
+            top.device.follow(SIDE, CAPTURED).unwrap();
+        });
+        top.free(used);
+        top.malloc_on(512, FAR);
+        let too_much = top.try_malloc_on(60 * MIB, FAR).unwrap_err().to_string();
+        assert!(too_much.contains("out of memory"), "{too_much}");
+        top.device.follow(CAPTURED, SIDE).unwrap();
+        top.device.end_capture(CAPTURED).expect("nobody broke the capture");
+    }
+}
+
+/// A thread opened a scope, and waits for its workers, or for something else.
+#[test]
+fn a_scope_that_is_no_captures_keeps_no_memory_from_others() {
+    let me = thread::current().id();
+    for filter in [Filter::Any, Filter::Thread(me), Filter::Stream(StreamId(9))] {
+        for allocates in [false, true] {
+            for policy in discerning() {
+                println!("{policy}, {filter:?}, allocates {allocates}");
+                let top = &BenchTop::new(128 * MIB, "", policy);
+                top.allocator.begin_pool(POOL, filter).unwrap();
+                if allocates {
+                    top.malloc_on(MIB, MAIN);
+                }
+                elsewhere(|| work_for_long(top));
+            }
+        }
+    }
+}
+
+/// Backward in another thread, inside a pool's scope: uses are noted by the first, and freed by the second.
+#[test]
+fn what_one_thread_used_before_its_scope_another_can_free_in_it() {
+    for policy in discerning() {
+        println!("{policy}");
+        let top = &BenchTop::new(256 * MIB, "", policy);
+        let activations = [(); 8].map(|()| top.malloc_on(20 * MIB, MAIN));
+        for activation in activations {
+            top.record(activation, SIDE);
+        }
+        open_scope(top, POOL);
+        top.malloc_on(MIB, MAIN);
+        elsewhere(|| {
+            for activation in activations {
+                top.try_malloc_on(20 * MIB, MAIN).unwrap();
+                top.free(activation);
+                top.device.sync(SIDE);
+            }
+        });
+    }
+}
+
+/// A capture that nobody marked runs in an inner scope, whose end is its end, beside another thread's scope.
+#[test]
+fn a_capture_is_over_with_the_newest_scope_of_its_thread() {
+    let top = &BenchTop::larder(128 * MIB, "");
+    open_scope(top, POOL);
+    top.malloc_on(512, MAIN);
+    elsewhere(|| {
+        open_scope(top, PoolId(0, 2));
+        top.malloc_on(512, FAR);
+    });
+    top.allocator.begin_pool_by(GRAPH, |stream| stream == CAPTURED).unwrap();
+    top.device.begin_capture(CAPTURED).unwrap();
+    top.malloc_on(MIB, CAPTURED);
+    top.device.end_capture(CAPTURED).unwrap();
+    top.allocator.end_pool(GRAPH).unwrap();
+    work_for_long(top);
+}
+
+/// A thread of the capturing one's is the first to allocate in the capture, and a third has a scope.
+#[test]
+fn a_capture_that_a_helper_saw_keeps_nobody_waiting() {
+    for marks in [false, true] {
+        let top = &BenchTop::larder(128 * MIB, "");
+        elsewhere(|| {
+            open_scope(top, POOL);
+            top.malloc_on(512, FAR);
+        });
+        top.allocator.begin_pool_by(GRAPH, |stream| stream == CAPTURED).unwrap();
+        top.device.begin_capture(CAPTURED).unwrap();
+        if marks {
+            top.allocator.mark_capture_begin(CAPTURED).unwrap();
+        }
+        elsewhere(|| top.malloc_on(MIB, CAPTURED));
+        top.device.end_capture(CAPTURED).unwrap();
+        if marks {
+            top.allocator.mark_capture_end(CAPTURED);
+        }
+        top.allocator.end_pool(GRAPH).unwrap();
+        elsewhere(|| work_for_long(top));
+    }
+}
+
+/// Nobody told of the capture, and nothing was allocated in it; but its thread frees a block, or notes a use.
+#[test]
+fn what_a_thread_is_told_of_other_streams_does_not_end_the_suspicion_that_it_captures() {
+    for frees in [false, true] {
+        let top = &BenchTop::larder(GIB, "expandable_segments:True");
+        let cached = top.malloc_on(20 * MIB, CAPTURED);
+        top.free(cached);
+        let used = top.malloc_on(2 * MIB, FAR);
+        if frees {
+            top.record(used, SIDE);
+        }
+        top.allocator.begin_pool_by(GRAPH, |stream| stream == CAPTURED).unwrap();
+        top.device.begin_capture(CAPTURED).unwrap();
+        if frees {
+            top.free(used);
+        } else {
+            top.record(used, SIDE);
+        }
+        elsewhere(|| top.allocator.empty_cache()).unwrap();
+        top.device.end_capture(CAPTURED).expect("nobody broke the capture");
+    }
+}
+
+/// A capture that was never marked is said to be over.
+#[test]
+fn a_word_about_another_stream_ends_no_mark() {
+    let top = &BenchTop::new(64 * MIB, "", Policy::torch_2_15());
+    let cached = top.malloc_on(40 * MIB, FAR);
+    top.free(cached);
+    top.allocator.begin_pool(GRAPH, Filter::Capture(CAPTURED)).unwrap();
+    top.device.begin_capture(CAPTURED).unwrap();
+    top.allocator.mark_capture_begin(CAPTURED).unwrap();
+    elsewhere(|| top.allocator.mark_capture_end(SIDE));
+    let refused = top.try_malloc_on(40 * MIB, CAPTURED);
+    assert!(refused.is_err(), "nothing is given back inside a capture");
+}
