@@ -110,7 +110,7 @@ impl Shelf {
     /// Waits for all events and frees their blocks.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
         self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_deferred(device)?;
+        self.record_all_deferred(device)?;
         while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
             self.wait_until_done(device, stream, event)?;
             self.event_done(stream, 0);

@@ -37,6 +37,15 @@ struct User {
     at: u64,
 }
 
+/// How far a thread takes a stream that it named last for its own, while another is known to capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trust {
+    /// Since the other began: before that it may have been left to the capture.
+    Since,
+    /// Whenever that was. It is right but for a stream that was left to a capture which never named it.
+    Ever,
+}
+
 /// An open scope, as far as captures go.
 #[derive(Debug)]
 struct Scope {
@@ -77,17 +86,12 @@ struct Running {
     /// that has none. The last to be closed ends it. Which of them took a request says nothing: a newer one, maybe of
     /// another thread, may take what is captured in an older one.
     pools: Vec<PoolId>,
-    /// Whether they are its thread's. Then the newest of them ends it too, if nothing else tells its end: should it go
-    /// on, it is seen again with its next request.
+    /// Whether they are its thread's. If nothing else tells its end, the newest of them ends it too, or else any in which
+    /// it may have begun: should it go on, it is seen again with its next request.
     in_own: bool,
+    /// Whether its thread saw it where it opened a scope, and no doubt began it.
+    is_sure: bool,
     streams: BTreeSet<StreamId>,
-}
-
-impl Running {
-    /// Whether it is known whose it is: a thread marked it, or saw it in a scope of its own.
-    fn is_known(&self) -> bool {
-        self.marked || self.in_own
-    }
 }
 
 impl Sightings {
@@ -124,12 +128,16 @@ impl Sightings {
 
     /// A scope is closed, and with it the captures that began on its stream or ran in no other.
     pub(super) fn close(&mut self, pool: PoolId) {
-        let closed = self.scopes.iter().find(|scope| scope.pool == pool && scope.for_capture);
-        let origin = closed.and_then(|scope| scope.origin);
+        let closed = || self.scopes.iter().filter(|scope| scope.pool == pool);
+        let origin = closed().find(|scope| scope.for_capture).and_then(|scope| scope.origin);
+        let may_be_its = closed().any(Scope::may_capture);
         self.scopes.retain(|scope| scope.pool != pool);
         let is_told = |running: &Running| running.marked || running.origin.is_some();
-        let is_newest = |running: &Running| running.in_own && running.pools.last() == Some(&pool);
-        self.running.retain(|running| is_told(running) || !is_newest(running));
+        let ends = |running: &Running| {
+            let is_newest = running.pools.last() == Some(&pool);
+            if running.in_own { is_newest } else { may_be_its && running.pools.contains(&pool) }
+        };
+        self.running.retain(|running| is_told(running) || !ends(running));
         for running in &mut self.running {
             running.pools.retain(|&other| other != pool);
         }
@@ -188,7 +196,9 @@ impl Sightings {
         };
         let begun_here = |scope: &Scope| scope.for_capture && scope.origin == Some(stream);
         let origin = self.scopes.iter().any(begun_here).then_some(stream);
-        let running = self.entry(id, thread);
+        let is_own = |scope: &Scope| scope.thread == thread && scope.own_origin;
+        let is_sure = self.scopes.iter().any(|at| is_own(at) && at.origin == Some(stream));
+        let running = self.entry(id, thread, is_sure);
         running.streams.insert(stream);
         running.origin = origin.or(running.origin);
     }
@@ -207,28 +217,33 @@ impl Sightings {
         own.any(|scope| scope.suspected && scope.origin.is_none())
     }
 
-    fn entry(&mut self, id: CaptureId, thread: ThreadId) -> &mut Running {
-        let own = self.scopes.iter().filter(|scope| scope.thread == thread);
+    fn entry(&mut self, id: CaptureId, thread: ThreadId, is_sure: bool) -> &mut Running {
+        // One that is for another's stream, or was left to somebody else, is not where it captures.
+        let own = self.scopes.iter().filter(|scope| scope.thread == thread && scope.own_origin);
         let own: Vec<PoolId> = own.map(|scope| scope.pool).collect();
         let in_own = !own.is_empty();
         if let Some(at) = self.running.iter().position(|running| running.id == id) {
             let running = &mut self.running[at];
-            // Whoever has a scope knows better than who saw it first and has none.
-            if in_own && !running.in_own && !running.marked {
-                (running.thread, running.pools, running.in_own) = (thread, own, true);
+            // Whoever has a scope, or has it there, knows better than who saw it first and has none.
+            let is_better = (is_sure, in_own) > (running.is_sure, running.in_own);
+            if is_better && !running.marked {
+                (running.thread, running.is_sure) = (thread, is_sure);
+                (running.pools, running.in_own) = (own, in_own);
             }
             return running;
         }
         let all = || self.scopes.iter().map(|scope| scope.pool).collect();
         let pools = if in_own { own } else { all() };
         let (origin, marked, streams, since) = (None, false, BTreeSet::new(), self.moment());
-        self.running.push(Running { id, thread, since, origin, marked, pools, in_own, streams });
+        let running =
+            Running { id, thread, since, origin, marked, pools, in_own, is_sure, streams };
+        self.running.push(running);
         self.running.last_mut().expect("what was just put there")
     }
 
     /// A thread says that it began this capture on the stream.
     pub(super) fn mark(&mut self, stream: StreamId, id: CaptureId, thread: ThreadId) {
-        let running = self.entry(id, thread);
+        let running = self.entry(id, thread, true);
         (running.origin, running.thread, running.marked) = (Some(stream), thread, true);
         running.streams.insert(stream);
     }
@@ -332,8 +347,9 @@ impl Sightings {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         let captures = |user: ThreadId| {
             let has_scope = |scope: &Scope| scope.thread == user && scope.may_capture();
-            self.running.iter().any(|running| running.thread == user)
-                || (user != thread && self.scopes.iter().any(has_scope))
+            let is_in =
+                |running: &Running| running.thread == user && (running.marked || running.in_own);
+            self.running.iter().any(is_in) || (user != thread && self.scopes.iter().any(has_scope))
         };
         self.of(stream).is_some()
             || others.any(|scope| scope.origin == Some(stream) && scope.may_capture())
@@ -341,15 +357,16 @@ impl Sightings {
     }
 
     /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
-    /// another thread is known to capture, any that may have joined since this thread named it.
-    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
-        let scopes = self.scopes.iter().filter(|scope| scope.thread != thread && scope.for_capture);
-        let is_known = |running: &&Running| running.thread != thread && running.is_known();
+    /// another thread is known to capture, any that this thread does not take for its own, because it may have joined.
+    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId, trust: Trust) -> bool {
+        let scopes = self.scopes.iter();
+        let scopes = scopes.filter(|scope| scope.thread != thread && scope.for_capture);
+        let is_known = |at: &&Running| at.thread != thread && (at.marked || at.is_sure);
         let running = self.running.iter().filter(is_known).map(|running| running.since);
         let user = self.users.get(&stream).filter(|user| user.thread == thread);
-        let is_old = |since: u64| user.is_none_or(|user| user.at < since);
-        scopes.map(|scope| scope.since).chain(running).any(is_old)
-            || self.is_suspect(stream, thread)
+        let is_own = |since| user.is_some_and(|user| trust == Trust::Ever || user.at > since);
+        let mut begun = scopes.map(|scope| scope.since).chain(running);
+        begun.any(|since| !is_own(since)) || self.is_suspect(stream, thread)
     }
 
     /// The thread works on this stream.
@@ -504,10 +521,13 @@ mod tests {
         assert!(!sightings.is_suspect(FAR, me));
         sightings.open(POOL, other, Some(Filter::Capture(MAIN)), None);
         assert!(sightings.is_suspect(FAR, me) && !sightings.is_suspect(FAR, other));
-        assert!(!sightings.is_suspect(SIDE, me) && sightings.may_be_captured(SIDE, me), "joined");
+        assert!(!sightings.is_suspect(SIDE, me));
+        assert!(sightings.may_be_captured(SIDE, me, Trust::Ever), "it may have joined");
         sightings.note_user(FAR, me);
-        assert!(!sightings.is_suspect(FAR, me) && !sightings.may_be_captured(FAR, me));
-        sightings.sight(MAIN, Some(ONE), other);
-        assert!(sightings.may_be_captured(FAR, me), "it may have joined since");
+        assert!(!sightings.is_suspect(FAR, me));
+        assert!(!sightings.may_be_captured(FAR, me, Trust::Since));
+        sightings.mark(MAIN, ONE, other);
+        let may_be_captured = |trust| sightings.may_be_captured(FAR, me, trust);
+        assert_eq!([Trust::Since, Trust::Ever].map(may_be_captured), [true, false]);
     }
 }
