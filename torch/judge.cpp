@@ -3,7 +3,8 @@
 // It prints what `larder` prints for the same script, byte for byte where the two allocators decide
 // alike. Settings come from PYTORCH_CUDA_ALLOC_CONF, the device's memory from LARDER_SIM_MEMORY.
 //
-// Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up.
+// Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up. A replay that does not end is
+// ended by a signal, as an allocator that ends the process.
 
 #include <algorithm>
 #include <cstdint>
@@ -31,6 +32,7 @@
 #include <torch/headeronly/version.h>
 
 #include <dlfcn.h>
+#include <unistd.h>
 
 #include "bench.hpp"
 #include "history.hpp"
@@ -495,6 +497,9 @@ int run(const std::vector<std::string>& words) {
   allocator::init(1);
   c10::cuda::detail::init_p2p_access_cache(1);
   if (words[0] == "replay") {
+    // A script takes a fraction of a second. PyTorch's sets of blocks can come out of order, and then it searches one of
+    // them for ever.
+    alarm(60);
     uint64_t shuffle = std::stoull(option(words, "--shuffle").value_or("0"));
     bool is_audited = std::find(words.begin(), words.end(), "--audit") != words.end();
     replay(words[1], option(words, "--placements"), shuffle, is_audited, listing(words));
