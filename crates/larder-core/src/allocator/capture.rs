@@ -462,7 +462,8 @@ impl Shelf {
             self.ask_own_origins(device)?;
         }
         for block in deferred {
-            if self.sightings.is_any_gone(&self.heap.uses_outside_captures(block)) {
+            let uses = self.heap.uses_outside_captures(block);
+            if self.sightings.is_any_gone(&uses) {
                 continue;
             }
             if diverted {
@@ -470,11 +471,8 @@ impl Shelf {
                 // that really is captured does.
                 let is_scope_enough = alone && !by_stream;
                 let mut captured = !is_scope_enough && self.sightings.is_held(block);
-                let streams = if is_scope_enough {
-                    self.heap.uses_outside_captures(block)
-                } else {
-                    self.heap.streams_of(block)
-                };
+                let streams =
+                    if is_scope_enough { uses.clone() } else { self.heap.streams_of(block) };
                 for stream in streams {
                     captured |= match asked.get(&stream) {
                         Some(&captured) => captured,
@@ -486,15 +484,11 @@ impl Shelf {
                         None => self.sightings.is_suspect(stream, me),
                     };
                 }
-                if captured
-                    || !alone
-                        && self.may_be_captured(&self.heap.uses_outside_captures(block), trust)
-                {
+                if captured || !alone && self.may_be_captured(&uses, trust) {
                     continue;
                 }
             }
-            let streams = self.heap.uses_outside_captures(block);
-            let events = self.record_events(device, &streams)?;
+            let events = self.record_events(device, &uses)?;
             self.heap.undefer(block, &events);
             self.sightings.hold(block, None);
         }

@@ -86,12 +86,20 @@ struct Running {
     /// that has none. The last to be closed ends it. Which of them took a request says nothing: a newer one, maybe of
     /// another thread, may take what is captured in an older one.
     pools: Vec<PoolId>,
-    /// Whether they are its thread's. If nothing else tells its end, the newest of them ends it too, or else any in which
-    /// it may have begun: should it go on, it is seen again with its next request.
-    in_own: bool,
-    /// Whether its thread saw it where it opened a scope, and no doubt began it.
-    is_sure: bool,
+    claim: Claim,
     streams: BTreeSet<StreamId>,
+}
+
+/// What speaks for a capture being its thread's. Whoever has the better claim has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Claim {
+    /// It saw it, and may work for somebody else. If nothing else tells its end, any scope in which it may have begun
+    /// does: should it go on, it is seen again with its next request.
+    Seen,
+    /// It saw it, and has scopes of its own. If nothing else tells its end, the newest of them does.
+    Scoped,
+    /// It saw it where it opened a scope, or says that it began it.
+    Begun,
 }
 
 impl Sightings {
@@ -135,7 +143,8 @@ impl Sightings {
         let is_told = |running: &Running| running.marked || running.origin.is_some();
         let ends = |running: &Running| {
             let is_newest = running.pools.last() == Some(&pool);
-            if running.in_own { is_newest } else { may_be_its && running.pools.contains(&pool) }
+            let is_among = running.pools.contains(&pool);
+            if running.claim == Claim::Seen { may_be_its && is_among } else { is_newest }
         };
         self.running.retain(|running| is_told(running) || !ends(running));
         for running in &mut self.running {
@@ -197,8 +206,8 @@ impl Sightings {
         let begun_here = |scope: &Scope| scope.for_capture && scope.origin == Some(stream);
         let origin = self.scopes.iter().any(begun_here).then_some(stream);
         let is_own = |scope: &Scope| scope.thread == thread && scope.own_origin;
-        let is_sure = self.scopes.iter().any(|at| is_own(at) && at.origin == Some(stream));
-        let running = self.entry(id, thread, is_sure);
+        let began_it = self.scopes.iter().any(|at| is_own(at) && at.origin == Some(stream));
+        let running = self.entry(id, thread, began_it);
         running.streams.insert(stream);
         running.origin = origin.or(running.origin);
     }
@@ -217,26 +226,29 @@ impl Sightings {
         own.any(|scope| scope.suspected && scope.origin.is_none())
     }
 
-    fn entry(&mut self, id: CaptureId, thread: ThreadId, is_sure: bool) -> &mut Running {
+    fn entry(&mut self, id: CaptureId, thread: ThreadId, began_it: bool) -> &mut Running {
         // One that is for another's stream, or was left to somebody else, is not where it captures.
         let own = self.scopes.iter().filter(|scope| scope.thread == thread && scope.own_origin);
         let own: Vec<PoolId> = own.map(|scope| scope.pool).collect();
-        let in_own = !own.is_empty();
+        let claim = match own.is_empty() {
+            _ if began_it => Claim::Begun,
+            true => Claim::Seen,
+            false => Claim::Scoped,
+        };
         if let Some(at) = self.running.iter().position(|running| running.id == id) {
             let running = &mut self.running[at];
-            // Whoever has a scope, or has it there, knows better than who saw it first and has none.
-            let is_better = (is_sure, in_own) > (running.is_sure, running.in_own);
-            if is_better && !running.marked {
-                (running.thread, running.is_sure) = (thread, is_sure);
-                (running.pools, running.in_own) = (own, in_own);
+            if claim > running.claim && !running.marked {
+                (running.thread, running.claim) = (thread, claim);
+                if !own.is_empty() {
+                    running.pools = own;
+                }
             }
             return running;
         }
         let all = || self.scopes.iter().map(|scope| scope.pool).collect();
-        let pools = if in_own { own } else { all() };
+        let pools = if own.is_empty() { all() } else { own };
         let (origin, marked, streams, since) = (None, false, BTreeSet::new(), self.moment());
-        let running =
-            Running { id, thread, since, origin, marked, pools, in_own, is_sure, streams };
+        let running = Running { id, thread, since, origin, marked, pools, claim, streams };
         self.running.push(running);
         self.running.last_mut().expect("what was just put there")
     }
@@ -347,8 +359,9 @@ impl Sightings {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         let captures = |user: ThreadId| {
             let has_scope = |scope: &Scope| scope.thread == user && scope.may_capture();
-            let is_in =
-                |running: &Running| running.thread == user && (running.marked || running.in_own);
+            let is_in = |running: &Running| {
+                running.thread == user && (running.marked || running.claim > Claim::Seen)
+            };
             self.running.iter().any(is_in) || (user != thread && self.scopes.iter().any(has_scope))
         };
         self.of(stream).is_some()
@@ -361,7 +374,8 @@ impl Sightings {
     pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId, trust: Trust) -> bool {
         let scopes = self.scopes.iter();
         let scopes = scopes.filter(|scope| scope.thread != thread && scope.for_capture);
-        let is_known = |at: &&Running| at.thread != thread && (at.marked || at.is_sure);
+        let is_known =
+            |at: &&Running| at.thread != thread && (at.marked || at.claim == Claim::Begun);
         let running = self.running.iter().filter(is_known).map(|running| running.since);
         let user = self.users.get(&stream).filter(|user| user.thread == thread);
         let is_own = |since| user.is_some_and(|user| trust == Trust::Ever || user.at > since);
