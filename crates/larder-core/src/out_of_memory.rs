@@ -83,6 +83,8 @@ pub struct Pieces {
     pub private_idle_bytes: u64,
     /// The largest free block that a private pool could lend to the request.
     pub lendable_block_bytes: u64,
+    /// Bytes that were freed, and cannot be had before a capture is over.
+    pub put_off_bytes: u64,
 }
 
 impl OutOfMemory {
@@ -380,6 +382,13 @@ impl OutOfMemory {
                 .to_owned();
         }
         let pieces = self.pieces_in_words();
+        if self.pieces.put_off_bytes > 0 {
+            let put_off = Bytes(self.pieces.put_off_bytes);
+            return format!(
+                "{pieces}, and {put_off} of it was freed beside a capture, or in one, and comes back \
+                 when that is over: ask again then."
+            );
+        }
         if self.captured {
             return format!(
                 "{pieces}, and nothing is given back while {CAPTURE}: free or empty more before \

@@ -8,7 +8,6 @@ use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use crate::allocator::sightings::Trust;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{CaptureProblem, Error};
@@ -114,9 +113,9 @@ impl Shelf {
     }
 
     /// Whether any of the streams may be under a capture, so that no event may be recorded there.
-    fn may_be_captured(&self, streams: &[StreamId], trust: Trust) -> bool {
+    fn may_be_captured(&self, streams: &[StreamId]) -> bool {
         let me = thread::current().id();
-        streams.iter().any(|&stream| self.sightings.may_be_captured(stream, me, trust))
+        streams.iter().any(|&stream| self.sightings.may_be_captured(stream, me))
     }
 
     /// Whether no other thread can be capturing.
@@ -396,7 +395,7 @@ impl Shelf {
             let me = thread::current().id();
             deferral.capture = self.own_capture(device)?;
             let is_suspect = streams.iter().any(|&stream| self.sightings.is_suspect(stream, me))
-                || self.may_be_captured(self.heap.uses(block), Trust::Since);
+                || self.may_be_captured(self.heap.uses(block));
             if !in_capture && deferral.capture.is_none() && !is_suspect {
                 return Ok(None);
             }
@@ -419,13 +418,7 @@ impl Shelf {
     /// Records the events of blocks whose free was put off by a capture, if they no longer have to
     /// be put off. Work of the capture itself is not waited for: it has not run.
     pub(super) fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.record_those_deferred(device, self.heap.deferred(), Trust::Since)
-    }
-
-    /// The same where memory is short, or wanted back. Beside captures that follow each other all that is freed might be put
-    /// off for ever.
-    pub(super) fn record_all_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.record_those_deferred(device, self.heap.deferred(), Trust::Ever)
+        self.record_those_deferred(device, self.heap.deferred())
     }
 
     /// The same for the blocks of one private pool.
@@ -436,14 +429,13 @@ impl Shelf {
     ) -> Result<(), Error> {
         let mut deferred = self.heap.deferred();
         deferred.retain(|&block| self.heap.pool_of(block) == Some(pool));
-        self.record_those_deferred(device, deferred, Trust::Since)
+        self.record_those_deferred(device, deferred)
     }
 
     fn record_those_deferred(
         &mut self,
         device: &dyn Device,
         deferred: Vec<BlockId>,
-        trust: Trust,
     ) -> Result<(), Error> {
         if deferred.is_empty() {
             return Ok(());
@@ -484,7 +476,7 @@ impl Shelf {
                         None => self.sightings.is_suspect(stream, me),
                     };
                 }
-                if captured || !alone && self.may_be_captured(&uses, trust) {
+                if captured || !alone && self.may_be_captured(&uses) {
                     continue;
                 }
             }

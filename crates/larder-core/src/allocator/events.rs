@@ -93,9 +93,25 @@ impl Shelf {
     /// done is asked for: those behind it cannot be done either.
     pub(super) fn poll_events(&mut self, device: &dyn Device) -> Result<(), Error> {
         self.record_deferred(device)?;
+        self.take_done(device, Shelf::is_done)
+    }
+
+    /// Waits for all events and frees their blocks, but for those that came into somebody's capture: it would be for ever.
+    pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
+        self.heap.herald_mut().record(Record::SyncAllStreams);
+        self.record_deferred(device)?;
+        self.take_done(device, Shelf::wait_until_done)
+    }
+
+    /// Goes over the streams, and over the events of each up to the first that is not done.
+    fn take_done(
+        &mut self,
+        device: &dyn Device,
+        is_done: impl Fn(&mut Shelf, &dyn Device, StreamId, EventId) -> Result<bool, Error>,
+    ) -> Result<(), Error> {
         let mut from = StreamId(0);
         while let Some((stream, event)) = self.heap.awaited_from(from) {
-            if self.is_done(device, stream, event)? {
+            if is_done(self, device, stream, event)? {
                 self.event_done(stream, 0);
                 from = stream;
             } else if stream.0 == u64::MAX {
@@ -103,17 +119,6 @@ impl Shelf {
             } else {
                 from = StreamId(stream.0 + 1);
             }
-        }
-        Ok(())
-    }
-
-    /// Waits for all events and frees their blocks.
-    pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_all_deferred(device)?;
-        while let Some((stream, event)) = self.heap.awaited_from(StreamId(0)) {
-            self.wait_until_done(device, stream, event)?;
-            self.event_done(stream, 0);
         }
         Ok(())
     }
@@ -127,7 +132,9 @@ impl Shelf {
         self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
         while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
-            self.wait_until_done(device, stream, event)?;
+            if !self.wait_until_done(device, stream, event)? {
+                break;
+            }
             self.event_done(stream, at);
         }
         Ok(())
@@ -149,20 +156,23 @@ impl Shelf {
         }
     }
 
+    /// The same, and waits if it is not. Then it is done, but for what came into a capture that still runs.
     fn wait_until_done(
         &mut self,
         device: &dyn Device,
         stream: StreamId,
         event: EventId,
-    ) -> Result<(), Error> {
+    ) -> Result<bool, Error> {
         let mut result = device.wait_event(event);
         if let Err(error) = &result
             && error.is_captured_event()
-            && self.record_again(device, stream, event)?
         {
+            if !self.record_again(device, stream, event)? {
+                return Ok(false);
+            }
             result = device.wait_event(event);
         }
-        result.map_err(Error::device("wait for an event"))
+        result.map(|()| true).map_err(Error::device("wait for an event"))
     }
 
     /// A stream had come under somebody's capture before its event was recorded, and nobody could tell: the event is

@@ -37,15 +37,6 @@ struct User {
     at: u64,
 }
 
-/// How far a thread takes a stream that it named last for its own, while another is known to capture.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trust {
-    /// Since the other began: before that it may have been left to the capture.
-    Since,
-    /// Whenever that was. It is right but for a stream that was left to a capture which never named it.
-    Ever,
-}
-
 /// An open scope, as far as captures go.
 #[derive(Debug)]
 struct Scope {
@@ -370,15 +361,16 @@ impl Sightings {
     }
 
     /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
-    /// another thread is known to capture, any that this thread does not take for its own, because it may have joined.
-    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId, trust: Trust) -> bool {
+    /// another thread is known to capture, any that this thread did not name since, because it may have been left to the
+    /// capture.
+    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
         let scopes = self.scopes.iter();
         let scopes = scopes.filter(|scope| scope.thread != thread && scope.for_capture);
         let is_known =
             |at: &&Running| at.thread != thread && (at.marked || at.claim == Claim::Begun);
         let running = self.running.iter().filter(is_known).map(|running| running.since);
         let user = self.users.get(&stream).filter(|user| user.thread == thread);
-        let is_own = |since| user.is_some_and(|user| trust == Trust::Ever || user.at > since);
+        let is_own = |since| user.is_some_and(|user| user.at > since);
         let mut begun = scopes.map(|scope| scope.since).chain(running);
         begun.any(|since| !is_own(since)) || self.is_suspect(stream, thread)
     }
@@ -536,12 +528,11 @@ mod tests {
         sightings.open(POOL, other, Some(Filter::Capture(MAIN)), None);
         assert!(sightings.is_suspect(FAR, me) && !sightings.is_suspect(FAR, other));
         assert!(!sightings.is_suspect(SIDE, me));
-        assert!(sightings.may_be_captured(SIDE, me, Trust::Ever), "it may have joined");
+        assert!(sightings.may_be_captured(SIDE, me), "it may have joined");
         sightings.note_user(FAR, me);
         assert!(!sightings.is_suspect(FAR, me));
-        assert!(!sightings.may_be_captured(FAR, me, Trust::Since));
+        assert!(!sightings.may_be_captured(FAR, me));
         sightings.mark(MAIN, ONE, other);
-        let may_be_captured = |trust| sightings.may_be_captured(FAR, me, trust);
-        assert_eq!([Trust::Since, Trust::Ever].map(may_be_captured), [true, false]);
+        assert!(sightings.may_be_captured(FAR, me), "it may have been left to the other since");
     }
 }

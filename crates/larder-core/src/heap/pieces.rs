@@ -20,6 +20,7 @@ impl Heap {
             can_expand: !self.pools.pool(want.pool).never_expands && !self.is_tight,
             page_bytes: size::page_bytes(want.kind, &self.config),
             reserve_bytes: self.reserve_of(want.stream),
+            put_off_bytes: self.deferred().iter().map(|&id| self.blocks[id].size_bytes).sum(),
             ..Pieces::default()
         };
         for (_, lane) in self.pools.lanes() {
