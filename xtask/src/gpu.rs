@@ -106,6 +106,7 @@ const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
 fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
     let new = build_driver(root, target, "stand-in", &[])?;
     let old = build_driver(root, target, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
+    check_strictness(root, target, &new)?;
     for (folder, parts) in [(new, &STAND_IN_PARTS[..]), (old, &OLD_STAND_IN_PARTS)] {
         let mut proof = Command::new(target.join("release/larder-proof"));
         proof.arg("--short").args(parts);
@@ -113,6 +114,36 @@ fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
         let mut plain = Command::new(target.join("release/examples").join(PLAIN));
         command::run(plain.env("LD_LIBRARY_PATH", &folder))?;
     }
+    Ok(())
+}
+
+/// Sees that the library ends a program that asks about a stream which is not its own, and no other one.
+fn check_strictness(root: &Path, target: &Path, folder: &Path) -> Result<(), String> {
+    let headers = Peer::new(target).cuda_headers()?;
+    let program = folder.join("trespass");
+    stand_in::compile_trespass(root, &headers, folder, &program)?;
+    let trespass = |which: &str| {
+        let run = Command::new(&program).arg(which).env("LD_LIBRARY_PATH", folder).output();
+        let run = run.map_err(|error| format!("{}: {error}", program.display()))?;
+        Ok::<_, String>((run.status.success(), String::from_utf8_lossy(&run.stderr).into_owned()))
+    };
+    let (ends_well, said) = trespass("none")?;
+    if !ends_well {
+        return Err(format!("the stand-in ended a program that did nothing wrong: {said}"));
+    }
+    for (which, why) in [
+        // A thread that is interrupted may come to ask a little later than it meant to.
+        ("beginning", "another thread is"),
+        ("ending", "another thread is"),
+        ("destroying", "destroy"),
+        ("destroyed", "that is destroyed"),
+    ] {
+        let (ends_well, said) = trespass(which)?;
+        if ends_well || !said.contains(why) {
+            return Err(format!("the stand-in let the trespass `{which}` pass: {said}"));
+        }
+    }
+    println!("strict: four trespasses ended their programs");
     Ok(())
 }
 

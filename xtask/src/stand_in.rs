@@ -36,6 +36,24 @@ pub(crate) fn driver(root: &Path) -> PathBuf {
     root.join("crates/larder-proof/stand_in/driver.cpp")
 }
 
+/// Compiles the program that does what the driver's must not let pass, against the one in a folder.
+pub(crate) fn compile_trespass(
+    root: &Path,
+    cuda_headers: &Path,
+    folder: &Path,
+    program: &Path,
+) -> Result<(), String> {
+    let mut compile = Command::new("g++");
+    compile
+        .args(["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread", "-isystem"])
+        .arg(cuda_headers)
+        .arg(root.join("crates/larder-proof/stand_in/trespass.cpp"))
+        .arg(folder.join("libcuda.so.1"))
+        .arg("-o")
+        .arg(program);
+    command::run(&mut compile)
+}
+
 /// Compiles NVML's into a folder.
 pub(crate) fn compile_nvml(root: &Path, cuda_headers: &Path, folder: &Path) -> Result<(), String> {
     let sources = &[root.join("torch/nvml.cpp")];
