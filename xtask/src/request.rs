@@ -414,11 +414,7 @@ impl Request {
                 "there is no command `{first}`; `cargo xtask --help` lists the commands"
             ));
         };
-        if let [only] = rest
-            && is_help(only)
-        {
-            return Ok(Self::Help(task.help()));
-        }
+        let help = task.help();
         let mut words = rest.iter().filter(|word| !is_help(word));
         while let Some(word) = words.next() {
             if !task.set(word, &mut words)? {
@@ -428,7 +424,7 @@ impl Request {
                 ));
             }
         }
-        Ok(Self::Run(task))
+        Ok(if rest.iter().any(|word| is_help(word)) { Self::Help(help) } else { Self::Run(task) })
     }
 }
 
@@ -536,6 +532,7 @@ mod tests {
         assert_eq!(parse("help"), Ok(Request::Help(USAGE)));
         assert_eq!(parse("test --help"), Ok(Request::Help(TEST_HELP)));
         assert_eq!(parse("tidy -h"), Ok(Request::Help(TIDY_HELP)));
+        assert_eq!(parse("parity --help --laid-out"), Ok(Request::Help(PARITY_HELP)));
     }
 
     #[test]
