@@ -397,35 +397,39 @@ impl Segments {
     ) -> impl Iterator<Item = (Addr, BlockId)> + '_ {
         let segment = &self[id];
         let at = self.fine_in(id, addr).map(|block| (addr, block));
-        let windows = (0..segment.starts.len().min(segment.window(addr) + 1)).rev();
-        let before = windows.filter_map(|window| {
+        let windows = segment.starts.len().min(segment.window(addr) + 1);
+        let noted = segment.starts[..windows].iter().enumerate().rev();
+        let before = noted.filter(|&(_, &start)| start != 0).filter_map(|(window, &start)| {
             let from = segment.span.addr.offset((window as u64) << segment.window_shift);
-            BlockId::from_index(segment.starts[window]).map(|block| (from, block))
+            BlockId::from_index(start).map(|block| (from, block))
         });
         at.into_iter().chain(before)
     }
 
     /// Forgets notes of blocks that are gone, in the windows from `addr` back to the nearest block that starts
-    /// there: whoever looks for the block over an address would pass them by each time. `start` says where a
-    /// block of the segment starts, and nothing of one that is gone.
+    /// there, and returns that one: whoever looks for the block over an address would pass them by each time. `start` says
+    /// where a block of the segment starts, and nothing of one that is gone.
     pub(crate) fn forget_gone(
         &mut self,
         id: SegmentId,
         addr: Addr,
         start: impl Fn(BlockId) -> Option<Addr>,
-    ) {
+    ) -> Option<BlockId> {
         let segment = &mut self.slots[id.index()];
         let windows = segment.starts.len().min(segment.window(addr) + 1);
-        for at in (0..windows).rev() {
-            let Some(block) = BlockId::from_index(segment.starts[at]) else { continue };
-            match start(block)
-                .filter(|&start| start >= segment.span.addr && segment.window(start) == at)
-            {
-                Some(start) if start <= addr => break,
+        let (begin, shift) = (segment.span.addr, segment.window_shift);
+        let noted = segment.starts[..windows].iter_mut().enumerate().rev();
+        for (at, noted) in noted.filter(|(_, noted)| **noted != 0) {
+            let block = BlockId::from_index(*noted)?;
+            let is_here =
+                |start: &Addr| *start >= begin && (start.0 - begin.0) >> shift == at as u64;
+            match start(block).filter(is_here) {
+                Some(start) if start <= addr => return Some(block),
                 Some(_) => {}
-                None => segment.starts[at] = 0,
+                None => *noted = 0,
             }
         }
+        None
     }
 
     #[inline]

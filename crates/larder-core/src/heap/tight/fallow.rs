@@ -106,14 +106,29 @@ impl Heap {
             if !self.shift_border(lane, id, size_bytes) && !self.refit(lane, id, size_bytes) {
                 return self.find_round(requested_bytes, stream);
             }
-            self.segments.note_start(segment, addr, size_bytes, id);
-            self.hints.note(addr, id);
+            self.note_lying(id);
         }
+        Some(self.hand_out_lying(id, requested_bytes, stream))
+    }
+
+    /// A block that lay fallow has the size of a request now: it is noted where it starts.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn note_lying(&mut self, id: BlockId) {
+        let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
+        self.segments.note_start(segment, addr, size_bytes, id);
+        self.hints.note(addr, id);
+    }
+
+    /// Makes a block live that lay fallow and has the size of the request.
+    #[inline]
+    fn hand_out_lying(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
         let block = &mut self.blocks[id];
         (block.state, block.requested_bytes) = (State::Live, requested_bytes);
+        let &mut Block { addr, size_bytes, .. } = block;
         let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
         self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
-        Some(addr)
+        addr
     }
 
     /// Whether a block is free, of this lane and where a request is told to go, and what is free there begins where it did.
@@ -155,10 +170,8 @@ impl Heap {
             if let Some(id) = self.find_lying(want.lane, spot.told())
                 && self.refit(want.lane, id, want.size_bytes)
             {
-                let from = self.blocks[self.first_free(id)].addr;
-                let addr = self.hand_out_off_trail::<true>(id, &want);
-                self.note_place(&want, spot.segment, addr, from);
-                return Some(addr);
+                self.note_lying(id);
+                return Some(self.hand_out_lying(id, requested_bytes, stream));
             }
             // In a view, or not its own lane's alone: that does not depend on what is merged.
             match self.take_told_place::<true>(&want, spot) {
@@ -182,11 +195,8 @@ impl Heap {
         }) {
             return Some(id);
         }
-        let id = self.block_over(spot.segment, addr)?;
+        let id = self.lying_over(lane, addr, spot)?;
         let block = &self.blocks[id];
-        if !block.state.is_unused() || block.lane != lane || !self.begins(id, spot) {
-            return None;
-        }
         let before_bytes = addr.0 - block.addr.0;
         if block.state == State::Free {
             self.unshelve(id);
@@ -198,6 +208,29 @@ impl Heap {
         let rest = self.blocks.split(id, before_bytes);
         self.leave_fallow(rest);
         Some(rest)
+    }
+
+    /// The free block of a lane that an address lies in, if what is free there begins where it did.
+    fn lying_over(&self, lane: LaneId, addr: Addr, spot: Told) -> Option<BlockId> {
+        let segment = &self.segments[spot.segment];
+        let from = segment.at_unit(spot.from);
+        let is_own = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.state.is_unused() && block.lane == lane && block.segment == spot.segment
+        };
+        let begins = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.addr == from && is_own(id) && !block.prev.is_some_and(|before| is_own(&before))
+        };
+        let noted = |is_small| self.segments.noted_at(spot.segment, spot.from, is_small);
+        let first = self.hints.get(from).filter(begins);
+        let first = first.or_else(|| [false, true].into_iter().filter_map(noted).find(begins));
+        if let Some(first) = first {
+            let mut free = successors(Some(first), |&id| self.blocks[id].next.filter(is_own));
+            return free.find(|&id| self.blocks[id].span().end() > addr);
+        }
+        let id = self.block_over(spot.segment, addr)?;
+        (is_own(&id) && self.begins(id, spot)).then_some(id)
     }
 
     /// A free block that is in no index lies fallow from now on.
@@ -228,8 +261,37 @@ impl Heap {
 
     /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and about
     /// to be noted where it starts. Says whether there was enough; if not, what there was lies fallow.
+    ///
+    /// Mostly it lies fallow, and is cut where nothing behind it is free, or takes in one block that is as large as what
+    /// it lacks.
     #[inline(never)]
     fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+        self.blocks.reserve();
+        let (slots, spare) = self.blocks.parts();
+        let &Block { size_bytes, next, state, .. } = &slots[id.place()];
+        let its = &slots[place_of(next)];
+        let is_behind = its.state.is_unused() && its.lane == lane;
+        if state == State::Resting && size_bytes > wanted_bytes && !is_behind {
+            let rest = split(slots, spare, id, wanted_bytes);
+            lay(&mut slots[rest.place()]);
+            slots[id.place()].bin = NOTED;
+            self.hints.note(slots[rest.place()].addr, rest);
+            self.fallow.note(rest);
+            return true;
+        }
+        let is_both = state == State::Resting && its.state == State::Resting && is_behind;
+        if let Some(behind) = next.filter(|_| is_both)
+            && size_bytes + its.size_bytes == wanted_bytes
+        {
+            join(slots, spare, id, behind);
+            slots[id.place()].bin = NOTED;
+            return true;
+        }
+        self.refit_with_care(lane, id, wanted_bytes)
+    }
+
+    #[inline(never)]
+    fn refit_with_care(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
         let index = self.pools.lane_mut(lane).index();

@@ -141,13 +141,16 @@ impl Heap {
     /// The first of the blocks under bytes at home. Notes on the way to it that say nothing any more are forgotten.
     pub(super) fn first_under(&mut self, home: Home) -> Option<BlockId> {
         let Home { segment, span } = home;
+        if let Some(id) = self.block_at(segment, span.addr) {
+            return Some(id);
+        }
         let Heap { blocks, segments, .. } = self;
-        segments.forget_gone(segment, span.addr, |id| {
+        let near = segments.forget_gone(segment, span.addr, |id| {
             // A block that is gone looks unmapped.
             let block = Some(&blocks[id]).filter(|block| block.state != State::Unmapped);
             block.filter(|block| block.segment == segment).map(|block| block.addr)
         });
-        self.block_over(segment, span.addr)
+        self.block_onward(near.unwrap_or(self.segments[segment].first), span.addr)
     }
 
     /// The blocks from this one on that begin before an address.
@@ -160,9 +163,22 @@ impl Heap {
         onward.take_while(move |&id| self.blocks[id].addr < end)
     }
 
+    /// The block of a segment that starts at an address, if there is a hint of it. A block that is gone looks unmapped.
+    #[inline]
+    fn block_at(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
+        let is_it = |id: &BlockId| {
+            let block = &self.blocks[*id];
+            block.addr == addr && block.segment == segment && block.state != State::Unmapped
+        };
+        self.hints.get(addr).filter(is_it)
+    }
+
     /// The block of a segment that an address lies in: along the blocks, from the nearest before it of which it
     /// is known where it starts.
     pub(in crate::heap) fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
+        if let Some(id) = self.block_at(segment, addr) {
+            return Some(id);
+        }
         let is_near = |&(from, id): &(Addr, BlockId)| {
             let block = &self.blocks[id];
             // A block that is gone looks unmapped.
@@ -171,7 +187,12 @@ impl Heap {
         };
         let near = self.segments.noted_before(segment, addr).find(is_near).map(|(_, id)| id);
         let near = near.unwrap_or(self.segments[segment].first);
-        let mut onward = successors(Some(near), |&id| self.blocks[id].next);
+        self.block_onward(near, addr)
+    }
+
+    /// The block that an address lies in, which is this one or lies behind it.
+    fn block_onward(&self, from: BlockId, addr: Addr) -> Option<BlockId> {
+        let mut onward = successors(Some(from), |&id| self.blocks[id].next);
         onward.find(|&id| self.blocks[id].span().end() > addr)
     }
 }

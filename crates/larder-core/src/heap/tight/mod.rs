@@ -19,7 +19,7 @@ pub(crate) mod tenancy;
 pub(crate) mod trail;
 pub(crate) mod views;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
@@ -52,7 +52,7 @@ pub(crate) struct Tight {
     /// For each lane, the way of its requests: threads that work on streams of their own come in any order.
     ways: Vec<Way>,
     /// For each tenant, the home blocks that are lent to it, in the order in which they lie under it.
-    tenants: HashMap<BlockId, Vec<BlockId>>,
+    tenants: BTreeMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
     /// All views, those first that were not used for the longest time.

@@ -185,7 +185,7 @@ impl Heap {
         let &Ground { segment: view, span, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
         for &home in homes {
-            let first = self.blocks_under(home).next()?;
+            let first = self.block_over(home.segment, home.span.addr)?;
             let id = self.claim(want, first, home.span)?;
             self.blocks[id].state = State::Lent;
             lent.push(id);
@@ -309,6 +309,8 @@ impl Heap {
                 let lane = self.blocks[home].lane;
                 self.pools.lane_mut(lane).frees += 1;
                 self.leave_fallow(home);
+                // The next round asks for what lies under the tenant.
+                self.hints.note(self.blocks[home].addr, home);
                 continue;
             }
             let whole = self.merge_and_shelve::<false>(home).id;

@@ -82,7 +82,7 @@ pub(crate) struct Told {
 /// a place is looked at before a block is put there.
 #[inline]
 fn units(bytes: u64) -> u32 {
-    u32::try_from(bytes / BLOCK_UNIT_BYTES).unwrap_or(u32::MAX)
+    (bytes / BLOCK_UNIT_BYTES) as u32
 }
 
 /// A request and where it went. A program that goes round reads one for each request, so that they are kept
