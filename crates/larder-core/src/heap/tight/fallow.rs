@@ -95,8 +95,7 @@ impl Heap {
         spot: Told,
     ) -> Option<Addr> {
         let size_bytes = size::round_usual(requested_bytes);
-        let Told { segment, at, .. } = spot;
-        let addr = self.segments[segment].at_unit(at);
+        let addr = spot.addr;
         let id = match self.hints.get(addr) {
             Some(id) if self.lies_at(id, addr, lane, spot) => id,
             _ => return self.find_round(requested_bytes, stream),
@@ -106,18 +105,9 @@ impl Heap {
             if !self.shift_border(lane, id, size_bytes) && !self.refit(lane, id, size_bytes) {
                 return self.find_round(requested_bytes, stream);
             }
-            self.note_lying(id);
+            self.segments.note_start(spot.segment, addr, size_bytes, id);
         }
         Some(self.hand_out_lying(id, requested_bytes, stream))
-    }
-
-    /// A block that lay fallow has the size of a request now: it is noted where it starts.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn note_lying(&mut self, id: BlockId) {
-        let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
-        self.segments.note_start(segment, addr, size_bytes, id);
-        self.hints.note(addr, id);
     }
 
     /// Makes a block live that lay fallow and has the size of the request.
@@ -170,8 +160,15 @@ impl Heap {
             if let Some(id) = self.find_lying(want.lane, spot.told())
                 && self.refit(want.lane, id, want.size_bytes)
             {
-                self.note_lying(id);
-                return Some(self.hand_out_lying(id, requested_bytes, stream));
+                let addr = self.hand_out_lying(id, requested_bytes, stream);
+                self.segments.note_start(spot.segment, addr, want.size_bytes, id);
+                self.hints.note(addr, id);
+                // Its segment may lie elsewhere by now.
+                if addr != spot.addr {
+                    let from = self.segments[spot.segment].at_unit(spot.from);
+                    self.note_place(&want, spot.segment, addr, from);
+                }
+                return Some(addr);
             }
             // In a view, or not its own lane's alone: that does not depend on what is merged.
             match self.take_told_place::<true>(&want, spot) {

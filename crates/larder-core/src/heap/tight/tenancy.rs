@@ -128,8 +128,7 @@ impl Heap {
     /// Notes where the last request was put: at an address, cut out of the free block that began at another.
     #[inline]
     pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
-        let begin = self.segments[segment].span.addr.0;
-        let spot = Spot::new(segment, addr.0 - begin, from.0 - begin);
+        let spot = Spot::new(segment, self.segments[segment].span.addr, addr, from);
         self.tight.way(want.lane).trail.note(want.ask(), spot);
     }
 

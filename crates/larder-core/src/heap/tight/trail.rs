@@ -10,6 +10,7 @@
 
 use crate::heap::ids::SegmentId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::types::Addr;
 
 /// How many requests in a row have to be the same for the guide to be set down.
 const WINDOW: usize = 16;
@@ -51,22 +52,26 @@ pub(crate) struct Spot {
     pub(crate) from: u32,
     /// That block was noted among the small ones when it was found last.
     pub(crate) is_small: bool,
+    /// The address that this was then, while the segment was where it was then.
+    pub(crate) addr: Addr,
 }
 
 impl Spot {
-    const NONE: Spot = Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false };
+    const NONE: Spot =
+        Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false, addr: Addr(0) };
 
     /// What a request that goes there needs to know.
     #[inline]
     pub(crate) fn told(self) -> Told {
-        let Spot { segment, at, from, .. } = self;
-        Told { segment, at, from }
+        let Spot { segment, at, from, addr, .. } = self;
+        Told { segment, at, from, addr }
     }
 
-    /// The place so many bytes into a segment, in a free block that began so many bytes into it.
+    /// An address in a segment that begins at another, in a free block that began at a third.
     #[inline]
-    pub(crate) fn new(segment: SegmentId, at_bytes: u64, from_bytes: u64) -> Spot {
-        Spot { segment, at: units(at_bytes), from: units(from_bytes), is_small: false }
+    pub(crate) fn new(segment: SegmentId, begin: Addr, addr: Addr, from: Addr) -> Spot {
+        let [at, from] = [addr, from].map(|addr| units(addr.0 - begin.0));
+        Spot { segment, at, from, is_small: false, addr }
     }
 }
 
@@ -76,6 +81,7 @@ pub(crate) struct Told {
     pub(crate) segment: SegmentId,
     pub(crate) at: u32,
     pub(crate) from: u32,
+    pub(crate) addr: Addr,
 }
 
 /// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
@@ -89,12 +95,10 @@ fn units(bytes: u64) -> u32 {
 /// short; what else is to be known of steps is kept apart.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    ask: Ask,
     spot: Spot,
+    ask: Ask,
     /// The step behind it.
     next: u32,
-    /// It is part of a round that was closed.
-    is_round: bool,
 }
 
 /// The way of a program through its requests.
@@ -105,6 +109,8 @@ pub(crate) struct Trail {
     steps_max: usize,
     /// For each step, what the last requests amounted to, with that one.
     prints: Vec<u64>,
+    /// For each step, whether it is part of a round that was closed.
+    are_round: Vec<bool>,
     /// The step of the last request.
     last: u32,
     /// The step that the next request should be: ahead in the round, or where the guide is.
@@ -131,6 +137,7 @@ impl Default for Trail {
             steps: Vec::new(),
             steps_max: STEPS_MAX,
             prints: Vec::new(),
+            are_round: Vec::new(),
             last: NOWHERE,
             guide: NOWHERE,
             is_round: false,
@@ -160,6 +167,7 @@ impl Trail {
     pub(crate) fn held_bytes(&self) -> usize {
         self.steps.capacity() * size_of::<Step>()
             + self.prints.capacity() * size_of::<u64>()
+            + self.are_round.capacity()
             + self.seen.capacity() * size_of::<u32>()
     }
 
@@ -223,8 +231,8 @@ impl Trail {
     /// Closes a round if the guide is as far behind as the requests went where they were told; or takes up
     /// one that was closed before.
     fn try_close(&mut self) -> bool {
-        let Some(guide) = self.steps.get(self.guide as usize) else { return false };
-        if guide.is_round {
+        let Some(&is_round) = self.are_round.get(self.guide as usize) else { return false };
+        if is_round {
             self.is_round = self.good_steps >= TRUST;
             return self.is_round;
         }
@@ -232,9 +240,7 @@ impl Trail {
         if self.good_steps < behind {
             return false;
         }
-        for step in &mut self.steps[self.guide as usize..] {
-            step.is_round = true;
-        }
+        self.are_round[self.guide as usize..].fill(true);
         if let Some(last) = self.steps.last_mut() {
             last.next = self.guide;
         }
@@ -252,6 +258,7 @@ impl Trail {
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
         if self.steps.len() >= self.steps_max {
             (self.steps, self.prints, self.seen) = (Vec::new(), Vec::new(), Vec::new());
+            self.are_round = Vec::new();
             self.guide = NOWHERE;
         }
         if 2 * self.steps.len() >= self.seen.len() {
@@ -263,8 +270,9 @@ impl Trail {
             }
         }
         let at = self.steps.len() as u32;
-        self.steps.push(Step { ask, spot, next: at + 1, is_round: false });
+        self.steps.push(Step { ask, spot, next: at + 1 });
         self.prints.push(print);
+        self.are_round.push(false);
         let slot = self.slot(print);
         (self.seen[slot], self.last) = (at, at);
     }
@@ -333,7 +341,7 @@ mod tests {
             let spot = trail.walk(ask);
             known += usize::from(spot.is_some());
             *at += 512;
-            let spot = spot.unwrap_or(Spot::new(SegmentId::NONE, *at, *at));
+            let spot = spot.unwrap_or(Spot::new(SegmentId::NONE, Addr(0), Addr(*at), Addr(*at)));
             trail.note(ask, spot);
         }
         known
