@@ -71,8 +71,13 @@ int main(int count, char **words) {
     } else if (!std::strcmp(which, "ending")) {
         ask_while(ending, stream);
     } else if (!std::strcmp(which, "destroying")) {
-        std::thread other([stream] { cuStreamDestroy(stream); });
-        for (;;) ask(stream);
+        std::thread other([stream] {
+            cuStreamDestroy(stream);
+            over = true;
+        });
+        while (!over) ask(stream);
+        ask(stream);
+        other.join();
     } else if (!std::strcmp(which, "destroyed")) {
         cuStreamDestroy(stream);
         ask(stream);

@@ -399,9 +399,10 @@ impl Segments {
         let at = self.fine_in(id, addr).map(|block| (addr, block));
         let windows = segment.starts.len().min(segment.window(addr) + 1);
         let noted = segment.starts[..windows].iter().enumerate().rev();
-        let before = noted.filter(|&(_, &start)| start != 0).filter_map(|(window, &start)| {
+        let before = noted.filter_map(|(window, &start)| {
+            let block = BlockId::from_index(start)?;
             let from = segment.span.addr.offset((window as u64) << segment.window_shift);
-            BlockId::from_index(start).map(|block| (from, block))
+            Some((from, block))
         });
         at.into_iter().chain(before)
     }
@@ -419,8 +420,8 @@ impl Segments {
         let windows = segment.starts.len().min(segment.window(addr) + 1);
         let (begin, shift) = (segment.span.addr, segment.window_shift);
         let noted = segment.starts[..windows].iter_mut().enumerate().rev();
-        for (at, noted) in noted.filter(|(_, noted)| **noted != 0) {
-            let block = BlockId::from_index(*noted)?;
+        for (at, noted) in noted {
+            let Some(block) = BlockId::from_index(*noted) else { continue };
             let is_here =
                 |start: &Addr| *start >= begin && (start.0 - begin.0) >> shift == at as u64;
             match start(block).filter(is_here) {

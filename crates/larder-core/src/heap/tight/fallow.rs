@@ -209,19 +209,18 @@ impl Heap {
 
     /// The free block of a lane that an address lies in, if what is free there begins where it did.
     fn lying_over(&self, lane: LaneId, addr: Addr, spot: Told) -> Option<BlockId> {
-        let segment = &self.segments[spot.segment];
-        let from = segment.at_unit(spot.from);
+        let from = self.segments[spot.segment].at_unit(spot.from);
         let is_own = |id: &BlockId| {
             let block = &self.blocks[*id];
             block.state.is_unused() && block.lane == lane && block.segment == spot.segment
         };
-        let begins = |id: &BlockId| {
+        let is_first = |id: &BlockId| {
             let block = &self.blocks[*id];
             block.addr == from && is_own(id) && !block.prev.is_some_and(|before| is_own(&before))
         };
         let noted = |is_small| self.segments.noted_at(spot.segment, spot.from, is_small);
-        let first = self.hints.get(from).filter(begins);
-        let first = first.or_else(|| [false, true].into_iter().filter_map(noted).find(begins));
+        let first = self.hints.get(from).filter(is_first);
+        let first = first.or_else(|| [false, true].into_iter().filter_map(noted).find(is_first));
         if let Some(first) = first {
             let mut free = successors(Some(first), |&id| self.blocks[id].next.filter(is_own));
             return free.find(|&id| self.blocks[id].span().end() > addr);
@@ -287,9 +286,9 @@ impl Heap {
         self.refit_with_care(lane, id, wanted_bytes)
     }
 
+    /// The same where something is in the index, or several blocks are taken in. There is a spare slot.
     #[inline(never)]
     fn refit_with_care(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
-        self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
         let index = self.pools.lane_mut(lane).index();
         if slots[id.place()].state == State::Free {
