@@ -4,8 +4,8 @@
 mod bench_top;
 
 use bench_top::BenchTop;
-use larder_core::heap::State;
-use larder_core::types::{GIB, MIB, Span};
+use larder_core::heap::states::BlockState;
+use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy, StreamId};
 use larder_sim::random::Random;
 
@@ -81,10 +81,10 @@ impl Side {
         addr
     }
 
-    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is another matter.
-    fn spans(&self) -> Vec<(Span, State)> {
-        let blocks = self.top.allocator.snapshot().into_iter().flat_map(|segment| segment.blocks);
-        blocks.map(|block| (block.span, block.state)).collect()
+    /// Where blocks lie, what they are and what was asked for them.
+    fn blocks(&self) -> Vec<BlockState> {
+        let segments = self.top.allocator.snapshot().into_iter();
+        segments.flat_map(|segment| segment.blocks).collect()
     }
 
     fn go(&mut self, deed: Deed) {
@@ -134,7 +134,7 @@ fn compare(seed: u64) {
             let [one, other] = &sides;
             assert_eq!(one.handed_out, other.handed_out, "seed {seed}, round {at}, step {step}");
             if looks && step % 7 == 0 {
-                let [one, other] = [one, other].map(Side::spans);
+                let [one, other] = [one, other].map(Side::blocks);
                 assert_eq!(one, other, "seed {seed}, round {at}, step {step}");
             }
         }

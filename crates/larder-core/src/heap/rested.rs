@@ -14,6 +14,9 @@ pub(super) struct Settled {
     pub(super) id: BlockId,
     pub(super) span: Span,
     pub(super) state: State,
+    /// What the program asked for. PyTorch shows what was asked for some part of a free block, and so do its policies. Under the
+    /// others that part would be another one after settling than before: there it is nothing, but for what is in use.
+    pub(super) requested_bytes: u64,
 }
 
 /// What blocks that rest and free ones beside them are once they are put down.
@@ -69,15 +72,20 @@ impl Heap {
         let mut at = Some(first);
         std::iter::from_fn(move || {
             let id = at?;
-            let (mut span, state) = (self.blocks[id].span(), self.blocks[id].state);
-            let is_free = matches!(state, State::Free | State::Resting);
+            let block = &self.blocks[id];
+            let (mut span, mut state) = (block.span(), block.state);
+            if state.is_unused() {
+                state = State::Free;
+            }
+            let is_told = matches!(state, State::Live | State::Waiting) || self.policy.is_stock();
+            let requested_bytes = if is_told { block.requested_bytes } else { 0 };
             let mut last = id;
             while let Some(next) = self.blocks[last].next.filter(|&next| self.joins(last, next)) {
                 span.size_bytes += self.blocks[next].size_bytes;
                 last = next;
             }
             at = self.blocks[last].next;
-            Some(Settled { id, span, state: if is_free { State::Free } else { state } })
+            Some(Settled { id, span, state, requested_bytes })
         })
     }
 

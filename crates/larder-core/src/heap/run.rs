@@ -41,7 +41,8 @@ pub struct RunBlock {
     pub span: Span,
     /// What it is: `Free`, `Live` or `Waiting`. What is lent shows as what has it does.
     pub state: State,
-    /// What the program asked for; on a free block, what was asked for some part of it.
+    /// What the program asked for; on a free block, what was asked for some part of it under
+    /// PyTorch's policies, and 0 under the others.
     pub requested_bytes: u64,
     /// The context in which it was allocated, if one was gathered.
     pub context: Option<Arc<dyn Context>>,
@@ -126,12 +127,12 @@ impl Heap {
         tenants: &HashMap<BlockId, (BlockId, u64)>,
     ) -> (Run, Option<BlockId>) {
         let (mut blocks, mut end) = (Vec::new(), None);
-        for Settled { id, span, mut state } in self.settled_chain(start) {
+        for Settled { id, span, mut state, mut requested_bytes } in self.settled_chain(start) {
             if state == State::Unmapped {
                 end = Some(id);
                 break;
             }
-            let (mut shown, mut requested_bytes) = (id, self.blocks[id].requested_bytes);
+            let mut shown = id;
             if let Some(&(tenant, bytes)) = tenants.get(&id) {
                 (shown, requested_bytes, state) = (tenant, bytes, self.blocks[tenant].state);
             }

@@ -65,7 +65,8 @@ pub struct BlockState {
     pub span: Span,
     /// What it is.
     pub state: State,
-    /// What the program asked for; on a free block, what was asked for some part of it.
+    /// What the program asked for; on a free block, what was asked for some part of it under
+    /// PyTorch's policies, and 0 under the others.
     pub requested_bytes: u64,
 }
 
@@ -80,7 +81,7 @@ impl Heap {
                 let blocks = self.settled_chain(segment.first).map(|settled| BlockState {
                     span: settled.span,
                     state: settled.state,
-                    requested_bytes: self.blocks[settled.id].requested_bytes,
+                    requested_bytes: settled.requested_bytes,
                 });
                 SegmentState {
                     span: segment.span,
