@@ -70,6 +70,8 @@ pub struct Allocator {
     shelf: TurnLock<Shelf>,
     hooks: Hooks,
     watch: Watch,
+    /// Whether the policy is tight: then malloc and free go ways of their own.
+    is_tight: bool,
     imports: Mutex<Imports>,
     /// How many allocators there were before it: checkpoints know by it whose they are.
     serial: u64,
@@ -114,6 +116,7 @@ impl Allocator {
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
         let policy = fit_policy(policy, &*device);
         let config = fit(config, &policy, &*device);
+        let is_tight = policy.tight;
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf {
             heap,
@@ -132,7 +135,7 @@ impl Allocator {
         };
         let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);
-        Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
+        Allocator { device, shelf, hooks, watch, is_tight, imports: Mutex::default(), serial }
     }
 
     /// Locks to change something.
@@ -159,6 +162,29 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        if self.is_tight {
+            self.malloc_tightly(size_bytes, stream)
+        } else {
+            self.malloc_usually(size_bytes, stream)
+        }
+    }
+
+    /// The same under the policy tight, for which all sizes are alike.
+    #[inline(never)]
+    fn malloc_tightly(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        if self.watch.is_on() {
+            return self.malloc_large(size_bytes, stream);
+        }
+        let take = |shelf: &mut Shelf| shelf.heap.take_tightly(size_bytes, stream);
+        match self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned)) {
+            Some(addr) => Ok(addr),
+            None => self.malloc_with_care(size_bytes, stream),
+        }
+    }
+
+    /// The same under all other policies.
+    #[inline(never)]
+    fn malloc_usually(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         // Large requests apart from small ones: what these need more of would be in their way.
         if !size::is_small(size_bytes) || self.watch.is_on() {
             return self.malloc_large(size_bytes, stream);
@@ -245,6 +271,22 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
+        if self.is_tight { self.free_tightly(addr) } else { self.free_usually(addr) }
+    }
+
+    #[inline(never)]
+    fn free_tightly(&self, addr: Addr) -> Result<(), Error> {
+        let is_put = if self.watch.is_on() {
+            self.put_told(addr)
+        } else {
+            let put = |shelf: &mut Shelf| shelf.heap.put_tightly(addr);
+            self.shelf.run(put).unwrap_or_else(|poisoned| lost(poisoned))
+        };
+        if is_put { Ok(()) } else { self.free_with_care(addr) }
+    }
+
+    #[inline(never)]
+    fn free_usually(&self, addr: Addr) -> Result<(), Error> {
         let is_put = if self.watch.is_on() {
             self.put_told(addr)
         } else {

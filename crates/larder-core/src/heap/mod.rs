@@ -366,6 +366,28 @@ impl Heap {
         })
     }
 
+    /// The same under the policy tight.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn put_tightly(&mut self, addr: Addr) -> bool {
+        if self.herald.is_listening() {
+            return false;
+        }
+        let Some(id) = self.live_plainly(addr) else { return false };
+        if self.fallow.is_on {
+            self.lie(id);
+        } else {
+            self.put_off_round(id);
+        }
+        true
+    }
+
+    /// The same for a block that does not lie fallow then.
+    #[inline(never)]
+    pub(super) fn put_off_round(&mut self, id: BlockId) {
+        self.put_where::<true>(id);
+    }
+
     /// The live block at an address, if it can be put back on the usual path.
     #[inline(always)]
     #[allow(clippy::inline_always)]

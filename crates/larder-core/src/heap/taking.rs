@@ -10,7 +10,7 @@ use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail;
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::{Addr, StreamId};
 
 /// How a free block is cut for a request.
 #[derive(Clone, Copy, Debug)]
@@ -99,31 +99,6 @@ impl Heap {
         self.take_fitting::<true, false>(&want)
     }
 
-    // Apart, so that elsewhere a request stays in registers.
-    #[inline(never)]
-    fn search_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if size::is_odd(requested_bytes) {
-            return None;
-        }
-        if self.fallow.is_on {
-            let lane = self.pools.default_lane(PoolKind::Large, stream);
-            if let Some(spot) = self.tight.walk_round(lane, size::round_usual(requested_bytes)) {
-                return self.take_round(requested_bytes, stream, lane, spot);
-            }
-        }
-        self.search_off_round(requested_bytes, stream)
-    }
-
-    /// The same for a request that is not the next one of a round.
-    #[inline(never)]
-    fn search_off_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if !self.is_usual && !self.become_usual() {
-            return None;
-        }
-        let want = self.want_plainly(requested_bytes, stream);
-        self.take_where::<true>(&want)
-    }
-
     /// Hands out a free block, or none if no free block will do. A request is taken once; who tries again
     /// later for the same request says so by `take_again`.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
@@ -151,7 +126,7 @@ impl Heap {
 
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
+    pub(super) fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
         if self.is_tight {
             match self.follow_trail::<PLAIN>(want) {
                 Followed::Taken(addr) => return Some(addr),

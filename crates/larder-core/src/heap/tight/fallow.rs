@@ -10,17 +10,16 @@ use std::iter::successors;
 use crate::heap::Heap;
 use crate::heap::block::{Block, State, join, split};
 use crate::heap::ids::{BlockId, LaneId, place_of};
-use crate::heap::size::{self, BLOCK_UNIT_BYTES};
-use crate::heap::tight::tenancy::Followed;
-use crate::heap::tight::trail::Told;
+use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::tight::trail::Spot;
 use crate::record::{Place, Record};
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::Addr;
 
 /// Where so many lie fallow, the next one has all of them merged, so that this never takes long.
 const FALLOW_MAX: usize = 8192;
 
 /// The bin of a block that is in no index, if it is noted under its size where it starts.
-const NOTED: u16 = u16::MAX;
+pub(super) const NOTED: u16 = u16::MAX;
 
 /// The blocks that may lie fallow.
 #[derive(Clone, Debug, Default)]
@@ -68,11 +67,12 @@ impl Fallow {
 
 impl Heap {
     /// Lets a block lie that is given back on the usual path.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(in crate::heap) fn lie(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         if !block.expandable {
-            return self.put_where::<true>(id);
+            return self.put_off_round(id);
         }
         block.state = State::Resting;
         let &mut Block { addr, size_bytes, requested_bytes, kind, lane, .. } = block;
@@ -83,48 +83,9 @@ impl Heap {
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
     }
 
-    /// A request on the usual path of a program that goes round goes where it was put the last time. What lies fallow there
-    /// and behind it stays so, but for what the request needs.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
-    pub(in crate::heap) fn take_round(
-        &mut self,
-        requested_bytes: u64,
-        stream: StreamId,
-        lane: LaneId,
-        spot: Told,
-    ) -> Option<Addr> {
-        let size_bytes = size::round_usual(requested_bytes);
-        let addr = spot.addr;
-        let id = match self.hints.get(addr) {
-            Some(id) if self.lies_at(id, addr, lane, spot) => id,
-            _ => return self.find_round(requested_bytes, stream),
-        };
-        let block = &self.blocks[id];
-        if block.size_bytes != size_bytes || block.bin != NOTED {
-            if !self.shift_border(lane, id, size_bytes) && !self.refit(lane, id, size_bytes) {
-                return self.find_round(requested_bytes, stream);
-            }
-            self.segments.note_start(spot.segment, addr, size_bytes, id);
-        }
-        Some(self.hand_out_lying(id, requested_bytes, stream))
-    }
-
-    /// Makes a block live that lay fallow and has the size of the request.
-    #[inline]
-    fn hand_out_lying(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
-        let block = &mut self.blocks[id];
-        (block.state, block.requested_bytes) = (State::Live, requested_bytes);
-        let &mut Block { addr, size_bytes, .. } = block;
-        let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
-        self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
-        addr
-    }
-
     /// Whether a block is free, of this lane and where a request is told to go, and what is free there begins where it did.
-    #[inline]
     #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
-    fn lies_at(&self, id: BlockId, addr: Addr, lane: LaneId, spot: Told) -> bool {
+    fn lies_at(&self, id: BlockId, addr: Addr, lane: LaneId, spot: Spot) -> bool {
         let slots = self.blocks.slots();
         let block = &slots[id.place()];
         let is_there = (block.addr == addr) & (block.segment == spot.segment);
@@ -135,9 +96,7 @@ impl Heap {
     }
 
     /// Whether what is free around a block begins where it did when a request was put there.
-    #[cold]
-    #[inline(never)]
-    fn begins(&self, id: BlockId, spot: Told) -> bool {
+    fn begins(&self, id: BlockId, spot: Spot) -> bool {
         let first = &self.blocks[self.first_free(id)];
         first.addr == self.segments[spot.segment].at_unit(spot.from)
     }
@@ -151,39 +110,9 @@ impl Heap {
         before.last().unwrap_or(id)
     }
 
-    /// A request of a round where it is not known which block lies where it is told to go, or that one will not do.
-    #[cold]
-    #[inline(never)]
-    fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let want = self.want_plainly(requested_bytes, stream);
-        if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
-            if let Some(id) = self.find_lying(want.lane, spot.told())
-                && self.refit(want.lane, id, want.size_bytes)
-            {
-                let addr = self.hand_out_lying(id, requested_bytes, stream);
-                self.segments.note_start(spot.segment, addr, want.size_bytes, id);
-                self.hints.note(addr, id);
-                // Its segment may lie elsewhere by now.
-                if addr != spot.addr {
-                    let from = self.segments[spot.segment].at_unit(spot.from);
-                    self.note_place(&want, spot.segment, addr, from);
-                }
-                return Some(addr);
-            }
-            // In a view, or not its own lane's alone: that does not depend on what is merged.
-            match self.take_told_place::<true>(&want, spot) {
-                Followed::Taken(addr) => return Some(addr),
-                Followed::Elsewhere => return None,
-                Followed::Lost => {}
-            }
-        }
-        self.till();
-        self.take_anywhere::<true>(&want)
-    }
-
     /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be. It lies
     /// fallow. None if there is none, or what is free there begins elsewhere now.
-    fn find_lying(&mut self, lane: LaneId, spot: Told) -> Option<BlockId> {
+    pub(super) fn find_lying(&mut self, lane: LaneId, spot: Spot) -> Option<BlockId> {
         let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
         let is_it = |id: &BlockId| self.lies_at(*id, addr, lane, spot);
         let mut noted = [true, false].into_iter();
@@ -208,7 +137,7 @@ impl Heap {
     }
 
     /// The free block of a lane that an address lies in, if what is free there begins where it did.
-    fn lying_over(&self, lane: LaneId, addr: Addr, spot: Told) -> Option<BlockId> {
+    fn lying_over(&self, lane: LaneId, addr: Addr, spot: Spot) -> Option<BlockId> {
         let from = self.segments[spot.segment].at_unit(spot.from);
         let is_own = |id: &BlockId| {
             let block = &self.blocks[*id];
@@ -235,33 +164,13 @@ impl Heap {
         self.fallow.note(id);
     }
 
-    /// Does what `refit` does where that takes no more than to move the border to the block behind: both lie fallow, and
-    /// have room for the request and something left. Else nothing is done.
-    #[inline(always)]
-    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // A call would cost as much as what it does.
-    fn shift_border(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
-        let (slots, _) = self.blocks.parts();
-        let &Block { size_bytes, state, next, .. } = &slots[id.place()];
-        let Some(behind) = next else { return false };
-        let its = &slots[behind.place()];
-        let lies = (state == State::Resting) & (its.state == State::Resting) & (its.lane == lane);
-        let has_room = size_bytes + its.size_bytes > wanted_bytes;
-        let fits = lies & has_room & (size_bytes != wanted_bytes);
-        if fits {
-            move_border(slots, id, behind, wanted_bytes);
-            slots[id.place()].bin = NOTED;
-            self.hints.note(slots[behind.place()].addr, behind);
-        }
-        fits
-    }
-
     /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and about
     /// to be noted where it starts. Says whether there was enough; if not, what there was lies fallow.
     ///
     /// Mostly it lies fallow, and is cut where nothing behind it is free, or takes in one block that is as large as what
     /// it lacks.
     #[inline(never)]
-    fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+    pub(super) fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
         let &Block { size_bytes, next, state, .. } = &slots[id.place()];
@@ -397,8 +306,9 @@ fn lay(block: &mut Block) {
 }
 
 /// Moves the border between two blocks so that the first has so many bytes.
-#[inline]
-fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u64) {
+#[inline(always)]
+#[allow(clippy::inline_always)] // A call would cost as much as what it does.
+pub(super) fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u64) {
     let block = &mut slots[id.place()];
     let more_bytes = size_bytes.wrapping_sub(block.size_bytes);
     block.size_bytes = size_bytes;

@@ -12,6 +12,7 @@
 
 pub(in crate::heap) mod fallow;
 pub(crate) mod ground;
+pub(in crate::heap) mod round;
 pub(crate) mod seek;
 pub(crate) mod stitch;
 mod survey;
@@ -24,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::types::MIB;
-use trail::{Ask, Spot, Told, Trail};
+use trail::{Ask, Spot, Trail};
 
 /// The smallest page, and the unit of all of them. What is smaller than this is no tenant.
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
@@ -95,9 +96,8 @@ impl Tight {
 
     /// A request comes in a lane. Says where it was put the last time, if the program goes round and it is the next.
     #[inline]
-    pub(super) fn walk_round(&mut self, lane: LaneId, size_bytes: u64) -> Option<Told> {
-        let way = self.ways.get_mut(lane.0 as usize)?;
-        way.trail.walk_round(Ask::new(size_bytes)).map(Spot::told)
+    fn walk_round(&mut self, lane: LaneId, size_bytes: u64) -> Option<Spot> {
+        self.ways.get_mut(lane.0 as usize)?.trail.walk_round(size_bytes)
     }
 
     #[cold]

@@ -42,7 +42,7 @@ impl Heap {
         if again.is_some_and(|miss| miss.is_elsewhere) {
             return Followed::Elsewhere;
         }
-        let told = if again.is_some() { way.trail.told(ask) } else { way.trail.walk(ask) };
+        let told = if again.is_some() { way.trail.told(ask) } else { way.trail.walk(want.size_bytes) };
         let is_round = PLAIN && way.trail.goes_round();
         let Some(spot) = told else {
             self.till();

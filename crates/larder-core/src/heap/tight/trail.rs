@@ -37,6 +37,12 @@ impl Ask {
         Ask(units(size_bytes))
     }
 
+    /// Whether so many bytes are asked for.
+    #[inline]
+    fn is_for(self, size_bytes: u64) -> bool {
+        u64::from(self.0) == size_bytes / BLOCK_UNIT_BYTES
+    }
+
     #[inline]
     fn mixed(self) -> u64 {
         u64::from(self.0).wrapping_mul(MIX)
@@ -60,28 +66,12 @@ impl Spot {
     const NONE: Spot =
         Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false, addr: Addr(0) };
 
-    /// What a request that goes there needs to know.
-    #[inline]
-    pub(crate) fn told(self) -> Told {
-        let Spot { segment, at, from, addr, .. } = self;
-        Told { segment, at, from, addr }
-    }
-
     /// An address in a segment that begins at another, in a free block that began at a third.
     #[inline]
     pub(crate) fn new(segment: SegmentId, begin: Addr, addr: Addr, from: Addr) -> Spot {
         let [at, from] = [addr, from].map(|addr| units(addr.0 - begin.0));
         Spot { segment, at, from, is_small: false, addr }
     }
-}
-
-/// Where a request of a round is told to go: as in its [`Spot`].
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Told {
-    pub(crate) segment: SegmentId,
-    pub(crate) at: u32,
-    pub(crate) from: u32,
-    pub(crate) addr: Addr,
 }
 
 /// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
@@ -109,20 +99,20 @@ pub(crate) struct Trail {
     steps_max: usize,
     /// For each step, what the last requests amounted to, with that one.
     prints: Vec<u64>,
-    /// For each step, whether it is part of a round that was closed.
-    are_round: Vec<bool>,
+    /// For each step that is part of a round that was closed, the last step of the round; nowhere for the others.
+    ends: Vec<u32>,
     /// The step of the last request.
     last: u32,
-    /// The step that the next request should be: ahead in the round, or where the guide is.
+    /// While the program goes round in a round that was closed, the step that the next request should be; else nowhere.
+    ahead: u32,
+    /// While it does not, the step that the next request should be, where the guide is.
     guide: u32,
-    /// Whether the program goes round in a round that was closed.
-    is_round: bool,
     /// Whether the last request was told where to go, and went there.
     is_good: bool,
     /// So many requests in a row went where they were told.
     good_steps: u32,
-    /// The last requests, as a ring. Those before the last `WINDOW` are kept for a while, to be taken off what
-    /// the last ones amount to.
+    /// The last requests, as a ring, but for those of a round: its steps tell them. Those before the last `WINDOW` are kept
+    /// for a while, to be taken off what the last ones amount to.
     recent: [Ask; 2 * WINDOW],
     at: usize,
     /// What the last requests amount to; none if some of them were not counted, as in a round.
@@ -137,10 +127,10 @@ impl Default for Trail {
             steps: Vec::new(),
             steps_max: STEPS_MAX,
             prints: Vec::new(),
-            are_round: Vec::new(),
+            ends: Vec::new(),
             last: NOWHERE,
+            ahead: NOWHERE,
             guide: NOWHERE,
-            is_round: false,
             is_good: false,
             good_steps: 0,
             recent: [Ask(0); 2 * WINDOW],
@@ -160,23 +150,27 @@ impl Trail {
     /// Whether the program goes round in a round that was closed.
     #[inline]
     pub(crate) fn goes_round(&self) -> bool {
-        self.is_round
+        self.ahead != NOWHERE
     }
 
     /// How much it holds of the host's memory.
     pub(crate) fn held_bytes(&self) -> usize {
         self.steps.capacity() * size_of::<Step>()
             + self.prints.capacity() * size_of::<u64>()
-            + self.are_round.capacity()
+            + self.ends.capacity() * size_of::<u32>()
             + self.seen.capacity() * size_of::<u32>()
     }
 
     /// A request comes. Says where it was put the last time, if it is one that the program came by before.
     #[inline]
-    pub(crate) fn walk(&mut self, ask: Ask) -> Option<Spot> {
-        if let Some(spot) = self.walk_round(ask) {
+    pub(crate) fn walk(&mut self, size_bytes: u64) -> Option<Spot> {
+        if let Some(spot) = self.walk_round(size_bytes) {
             return Some(spot);
         }
+        if self.goes_round() {
+            self.leave_round();
+        }
+        let ask = Ask::new(size_bytes);
         self.note_recent(ask);
         self.walk_on(ask)
     }
@@ -184,15 +178,37 @@ impl Trail {
     /// A request comes while the program goes round. Says where it was put the last time; none, and it is as if it
     /// had not come, if it is not the one that is next in the round.
     #[inline]
-    pub(crate) fn walk_round(&mut self, ask: Ask) -> Option<Spot> {
-        let step = self.steps.get(self.guide as usize)?;
-        if !self.is_round || step.ask != ask {
+    pub(crate) fn walk_round(&mut self, size_bytes: u64) -> Option<Spot> {
+        let step = self.steps.get(self.ahead as usize)?;
+        if !step.ask.is_for(size_bytes) {
             return None;
         }
-        let (spot, next) = (step.spot, step.next);
-        self.note_recent(ask);
-        (self.last, self.guide) = (self.guide, next);
-        Some(spot)
+        (self.last, self.ahead) = (self.ahead, step.next);
+        Some(step.spot)
+    }
+
+    /// The program leaves its round. The last requests are those that led here.
+    #[cold]
+    #[inline(never)]
+    fn leave_round(&mut self) {
+        let mut steps = [NOWHERE; WINDOW];
+        let mut at = Some(self.last);
+        for step in steps.iter_mut().rev() {
+            *step = at.unwrap_or(NOWHERE);
+            at = at.and_then(|at| self.step_before(at));
+        }
+        for step in steps {
+            self.note_recent(self.steps.get(step as usize).map_or(Ask(0), |step| step.ask));
+        }
+        (self.ahead, self.guide, self.good_steps) = (NOWHERE, NOWHERE, 0);
+        (self.is_good, self.print) = (false, None);
+    }
+
+    /// The step before another: at the beginning of a round the last one of it.
+    fn step_before(&self, at: u32) -> Option<u32> {
+        let end = self.ends[at as usize];
+        let leads_here = self.steps.get(end as usize).is_some_and(|last| last.next == at);
+        if leads_here { Some(end) } else { at.checked_sub(1) }
     }
 
     #[inline]
@@ -205,17 +221,11 @@ impl Trail {
     #[cold]
     #[inline(never)]
     fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
-        if self.is_round {
-            (self.is_round, self.guide, self.good_steps) = (false, NOWHERE, 0);
-            self.print = None;
-        } else {
-            self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
-            if self.try_close() && self.steps[self.guide as usize].ask == ask {
-                let step = self.steps[self.guide as usize];
-                (self.last, self.guide) = (self.guide, step.next);
-                return Some(step.spot);
-            }
-            self.is_round = false;
+        self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
+        if self.try_close() && self.steps[self.guide as usize].ask == ask {
+            let step = self.steps[self.guide as usize];
+            (self.last, self.ahead) = (self.guide, step.next);
+            return Some(step.spot);
         }
         let print = self.print_on();
         let followed = self.steps.get(self.guide as usize).filter(|step| step.ask == ask);
@@ -228,23 +238,21 @@ impl Trail {
         spot
     }
 
-    /// Closes a round if the guide is as far behind as the requests went where they were told; or takes up
-    /// one that was closed before.
+    /// Closes a round if the guide is as far behind as the requests went where they were told. Says whether the guide is
+    /// in a round that can be taken up, that one or one that was closed before.
     fn try_close(&mut self) -> bool {
-        let Some(&is_round) = self.are_round.get(self.guide as usize) else { return false };
-        if is_round {
-            self.is_round = self.good_steps >= TRUST;
-            return self.is_round;
+        let Some(&end) = self.ends.get(self.guide as usize) else { return false };
+        if end != NOWHERE {
+            return self.good_steps >= TRUST;
         }
         let behind = self.steps.len() as u32 - self.guide;
         if self.good_steps < behind {
             return false;
         }
-        self.are_round[self.guide as usize..].fill(true);
+        self.ends[self.guide as usize..].fill(self.steps.len() as u32 - 1);
         if let Some(last) = self.steps.last_mut() {
             last.next = self.guide;
         }
-        self.is_round = true;
         true
     }
 
@@ -258,7 +266,7 @@ impl Trail {
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
         if self.steps.len() >= self.steps_max {
             (self.steps, self.prints, self.seen) = (Vec::new(), Vec::new(), Vec::new());
-            self.are_round = Vec::new();
+            self.ends = Vec::new();
             self.guide = NOWHERE;
         }
         if 2 * self.steps.len() >= self.seen.len() {
@@ -272,7 +280,7 @@ impl Trail {
         let at = self.steps.len() as u32;
         self.steps.push(Step { ask, spot, next: at + 1 });
         self.prints.push(print);
-        self.are_round.push(false);
+        self.ends.push(NOWHERE);
         let slot = self.slot(print);
         (self.seen[slot], self.last) = (at, at);
     }
@@ -338,7 +346,7 @@ mod tests {
         let mut known = 0;
         for &size_bytes in sizes {
             let ask = Ask::new(size_bytes);
-            let spot = trail.walk(ask);
+            let spot = trail.walk(size_bytes);
             known += usize::from(spot.is_some());
             *at += 512;
             let spot = spot.unwrap_or(Spot::new(SegmentId::NONE, Addr(0), Addr(*at), Addr(*at)));

@@ -1,0 +1,143 @@
+//! Rounds: the requests of a program that goes round. Each is told where to go, and mostly finds there what lies fallow: then
+//! it is handed out with nothing searched for. This is the usual path of the policy tight, and all of it is one function.
+
+use crate::heap::Heap;
+use crate::heap::block::{Block, State};
+use crate::heap::ids::{BlockId, LaneId, place_of};
+use crate::heap::size;
+use crate::heap::tight::fallow::{NOTED, move_border};
+use crate::heap::tight::tenancy::Followed;
+use crate::heap::tight::trail::Spot;
+use crate::record::{Place, Record};
+use crate::types::{Addr, PoolKind, StreamId};
+
+impl Heap {
+    /// Hands out a free block on the usual path under the policy tight. None as with `take_plainly`.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn take_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.herald.is_listening() {
+            return None;
+        }
+        self.take_round(requested_bytes, stream)
+    }
+
+    /// The same, while somebody listens who is not told of it here.
+    #[inline(never)]
+    pub(in crate::heap) fn search_tightly(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        self.take_round(requested_bytes, stream)
+    }
+
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Then a request stays in registers.
+    fn take_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if !self.fallow.is_on {
+            return self.search_off_round(requested_bytes, stream);
+        }
+        let lane = match self.pools.recent_lane(PoolKind::Large, stream) {
+            Some(lane) => lane,
+            None if size::is_odd(requested_bytes) => return None,
+            None => self.pools.default_lane(PoolKind::Large, stream),
+        };
+        let size_bytes = size::round_usual(requested_bytes);
+        let Some(spot) = self.tight.walk_round(lane, size_bytes) else {
+            return self.search_off_round(requested_bytes, stream);
+        };
+        match self.fit_lying(lane, spot, size_bytes) {
+            Some(id) => Some(self.hand_out_lying(id, requested_bytes, stream)),
+            None => self.find_round(requested_bytes, stream),
+        }
+    }
+
+    /// A request that is not the next one of a round.
+    #[inline(never)]
+    fn search_off_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if size::is_odd(requested_bytes) || !self.is_usual && !self.become_usual() {
+            return None;
+        }
+        let want = self.want_plainly(requested_bytes, stream);
+        self.take_where::<true>(&want)
+    }
+
+    /// The block that lies fallow where a request is told to go, once it has the request's size. Mostly it has, or that
+    /// takes no more than to move the border to the one behind. None where it is not as simple as that.
+    #[inline(always)]
+    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
+    fn fit_lying(&mut self, lane: LaneId, spot: Spot, size_bytes: u64) -> Option<BlockId> {
+        let id = self.hints.get(spot.addr)?;
+        let (slots, _) = self.blocks.parts();
+        let block = &slots[id.place()];
+        let before = &slots[place_of(block.prev)];
+        let lies = (block.addr == spot.addr) & (block.state == State::Resting);
+        // What is free there begins where it did.
+        let is_inside = before.state.is_unused() & (before.lane == lane);
+        let is_first = !is_inside & (spot.at == spot.from);
+        if !(lies & (block.lane == lane) & is_first) {
+            return None;
+        }
+        if block.size_bytes == size_bytes && block.bin == NOTED {
+            return Some(id);
+        }
+        let &Block { size_bytes: own_bytes, segment, next, .. } = block;
+        // Nobody lies fallow, so that it needs no question whether there is a block behind.
+        let its = &slots[place_of(next)];
+        let lies_behind = (its.state == State::Resting) & (its.lane == lane);
+        let has_room = own_bytes.wrapping_add(its.size_bytes) > size_bytes;
+        if let Some(behind) = next
+            && lies_behind & has_room & (own_bytes != size_bytes)
+        {
+            move_border(slots, id, behind, size_bytes);
+            slots[id.place()].bin = NOTED;
+            self.hints.note(slots[behind.place()].addr, behind);
+        } else if !self.refit(lane, id, size_bytes) {
+            return None;
+        }
+        self.segments.note_start(segment, spot.addr, size_bytes, id);
+        Some(id)
+    }
+
+    /// Makes a block live that lay fallow and has the size of the request.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn hand_out_lying(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
+        let block = &mut self.blocks[id];
+        (block.state, block.requested_bytes) = (State::Live, requested_bytes);
+        let &mut Block { addr, size_bytes, .. } = block;
+        let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
+        self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
+        addr
+    }
+
+    /// A request of a round where it is not known which block lies where it is told to go, or that one will not do.
+    #[inline(never)]
+    fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let want = self.want_plainly(requested_bytes, stream);
+        if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
+            if let Some(id) = self.find_lying(want.lane, spot)
+                && self.refit(want.lane, id, want.size_bytes)
+            {
+                let addr = self.hand_out_lying(id, requested_bytes, stream);
+                self.segments.note_start(spot.segment, addr, want.size_bytes, id);
+                self.hints.note(addr, id);
+                // Its segment may lie elsewhere by now.
+                if addr != spot.addr {
+                    let from = self.segments[spot.segment].at_unit(spot.from);
+                    self.note_place(&want, spot.segment, addr, from);
+                }
+                return Some(addr);
+            }
+            // In a view, or not its own lane's alone: that does not depend on what is merged.
+            match self.take_told_place::<true>(&want, spot) {
+                Followed::Taken(addr) => return Some(addr),
+                Followed::Elsewhere => return None,
+                Followed::Lost => {}
+            }
+        }
+        self.till();
+        self.take_anywhere::<true>(&want)
+    }
+}
