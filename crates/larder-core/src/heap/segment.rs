@@ -441,7 +441,8 @@ impl Segments {
     }
 
     /// Remembers that the block, now handed out, starts at `addr`.
-    #[inline]
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
     pub(crate) fn note_start(
         &mut self,
         id: SegmentId,

@@ -83,24 +83,6 @@ impl Heap {
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
     }
 
-    /// Whether a block is free, of this lane and where a request is told to go, and what is free there begins where it did.
-    #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
-    fn lies_at(&self, id: BlockId, addr: Addr, lane: LaneId, spot: Spot) -> bool {
-        let slots = self.blocks.slots();
-        let block = &slots[id.place()];
-        let is_there = (block.addr == addr) & (block.segment == spot.segment);
-        let is_own = block.state.is_unused() & (block.lane == lane);
-        let before = &slots[place_of(block.prev)];
-        let is_behind = before.state.is_unused() & (before.lane == lane);
-        is_there & is_own && (!is_behind & (spot.at == spot.from) || self.begins(id, spot))
-    }
-
-    /// Whether what is free around a block begins where it did when a request was put there.
-    fn begins(&self, id: BlockId, spot: Spot) -> bool {
-        let first = &self.blocks[self.first_free(id)];
-        first.addr == self.segments[spot.segment].at_unit(spot.from)
-    }
-
     /// The first of the free blocks of one lane that lie side by side up to this one.
     pub(in crate::heap) fn first_free(&self, id: BlockId) -> BlockId {
         let lane = self.blocks[id].lane;
@@ -110,52 +92,49 @@ impl Heap {
         before.last().unwrap_or(id)
     }
 
-    /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be. It lies
-    /// fallow. None if there is none, or what is free there begins elsewhere now.
-    pub(super) fn find_lying(&mut self, lane: LaneId, spot: Spot) -> Option<BlockId> {
+    /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be, and where that
+    /// begins. It lies fallow. None if there is none.
+    pub(super) fn find_lying(&mut self, lane: LaneId, spot: Spot) -> Option<(BlockId, Addr)> {
         let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
-        let is_it = |id: &BlockId| self.lies_at(*id, addr, lane, spot);
-        let mut noted = [true, false].into_iter();
-        if let Some(id) = noted.find_map(|is_small| {
-            self.segments.noted_at(spot.segment, spot.at, is_small).filter(is_it)
-        }) {
-            return Some(id);
-        }
         let id = self.lying_over(lane, addr, spot)?;
-        let block = &self.blocks[id];
-        let before_bytes = addr.0 - block.addr.0;
-        if block.state == State::Free {
+        let Block { addr: from, state, .. } = self.blocks[id];
+        if from == addr {
+            return Some((id, from));
+        }
+        if state == State::Free {
             self.unshelve(id);
         }
         self.leave_fallow(id);
-        if before_bytes == 0 {
-            return Some(id);
-        }
-        let rest = self.blocks.split(id, before_bytes);
+        let rest = self.blocks.split(id, addr.0 - from.0);
         self.leave_fallow(rest);
-        Some(rest)
+        Some((rest, from))
     }
 
-    /// The free block of a lane that an address lies in, if what is free there begins where it did.
+    /// The free block of a lane that the address lies in where a request is told to go. Mostly it begins there, or where the
+    /// one began that the request was cut out of the last time, or soon behind that.
     fn lying_over(&self, lane: LaneId, addr: Addr, spot: Spot) -> Option<BlockId> {
-        let from = self.segments[spot.segment].at_unit(spot.from);
         let is_own = |id: &BlockId| {
             let block = &self.blocks[*id];
             block.state.is_unused() && block.lane == lane && block.segment == spot.segment
         };
-        let is_first = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            block.addr == from && is_own(id) && !block.prev.is_some_and(|before| is_own(&before))
-        };
-        let noted = |is_small| self.segments.noted_at(spot.segment, spot.from, is_small);
-        let first = self.hints.get(from).filter(is_first);
-        let first = first.or_else(|| [false, true].into_iter().filter_map(noted).find(is_first));
-        if let Some(first) = first {
-            let mut free = successors(Some(first), |&id| self.blocks[id].next.filter(is_own));
-            return free.find(|&id| self.blocks[id].span().end() > addr);
+        let is_over = |id: &BlockId| self.blocks[*id].span().end() > addr;
+        let from = self.segments[spot.segment].at_unit(spot.from);
+        let hinted = self.hints.get(from).filter(|id| self.blocks[*id].addr == from && is_own(id));
+        if let Some(id) = hinted.filter(is_over) {
+            return Some(id);
         }
-        let id = self.block_over(spot.segment, addr)?;
-        (is_own(&id) && self.begins(id, spot)).then_some(id)
+        let noted = |unit, addr, is_small| {
+            let noted = self.segments.noted_at(spot.segment, unit, is_small);
+            noted.filter(|id| self.blocks[*id].addr == addr && is_own(id))
+        };
+        let at = |unit, addr| noted(unit, addr, true).or_else(|| noted(unit, addr, false));
+        if let Some(id) = at(spot.at, addr) {
+            return Some(id);
+        }
+        let first = hinted.or_else(|| at(spot.from, from));
+        let mut free = successors(first, |&id| self.blocks[id].next.filter(is_own));
+        let over = free.find(is_over);
+        over.or_else(|| self.block_over(spot.segment, addr).filter(is_own))
     }
 
     /// A free block that is in no index lies fallow from now on.
@@ -164,35 +143,59 @@ impl Heap {
         self.fallow.note(id);
     }
 
-    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and about
-    /// to be noted where it starts. Says whether there was enough; if not, what there was lies fallow.
+    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and noted
+    /// where it starts. Says whether there was enough; if not, what there was lies fallow.
     ///
-    /// Mostly it lies fallow, and is cut where nothing behind it is free, or takes in one block that is as large as what
-    /// it lacks.
+    /// Mostly it lies fallow, and so does the block behind it, and the border between them is moved.
     #[inline(never)]
+    #[allow(clippy::needless_bitwise_bool)] // Fewer branches, which nobody can foresee.
     pub(super) fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+        let (slots, _) = self.blocks.parts();
+        let &Block { addr, size_bytes, segment, next, state, .. } = &slots[id.place()];
+        // Nobody lies fallow, so that it needs no question whether there is a block behind.
+        let its = &slots[place_of(next)];
+        let lies_behind = (its.state == State::Resting) & (its.lane == lane);
+        let has_room = size_bytes.wrapping_add(its.size_bytes) > wanted_bytes;
+        let lies = (state == State::Resting) & (size_bytes != wanted_bytes);
+        let Some(behind) = next.filter(|_| lies & lies_behind & has_room) else {
+            return self.refit_otherwise(lane, id, wanted_bytes);
+        };
+        move_border(slots, id, behind, wanted_bytes);
+        slots[id.place()].bin = NOTED;
+        self.hints.note(slots[behind.place()].addr, behind);
+        self.segments.note_start(segment, addr, wanted_bytes, id);
+        true
+    }
+
+    /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it is cut; or what is there is
+    /// as large as what it lacks, and is taken in.
+    #[inline(never)]
+    fn refit_otherwise(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
-        let &Block { size_bytes, next, state, .. } = &slots[id.place()];
+        let &Block { addr, size_bytes, segment, next, state, .. } = &slots[id.place()];
         let its = &slots[place_of(next)];
         let is_behind = its.state.is_unused() && its.lane == lane;
         if state == State::Resting && size_bytes > wanted_bytes && !is_behind {
             let rest = split(slots, spare, id, wanted_bytes);
             lay(&mut slots[rest.place()]);
-            slots[id.place()].bin = NOTED;
             self.hints.note(slots[rest.place()].addr, rest);
             self.fallow.note(rest);
-            return true;
-        }
-        let is_both = state == State::Resting && its.state == State::Resting && is_behind;
-        if let Some(behind) = next.filter(|_| is_both)
+        } else if let Some(behind) = next
+            && state == State::Resting
+            && is_behind
+            && its.state == State::Resting
             && size_bytes + its.size_bytes == wanted_bytes
         {
             join(slots, spare, id, behind);
-            slots[id.place()].bin = NOTED;
-            return true;
+        } else if (state != State::Resting || size_bytes != wanted_bytes)
+            && !self.refit_with_care(lane, id, wanted_bytes)
+        {
+            return false;
         }
-        self.refit_with_care(lane, id, wanted_bytes)
+        self.blocks[id].bin = NOTED;
+        self.segments.note_start(segment, addr, wanted_bytes, id);
+        true
     }
 
     /// The same where something is in the index, or several blocks are taken in. There is a spare slot.
@@ -244,7 +247,6 @@ impl Heap {
                 }
             }
         };
-        self.blocks[id].bin = NOTED;
         // The border is where the next request may be told to go.
         self.hints.note(self.blocks[behind].addr, behind);
         true
@@ -308,7 +310,7 @@ fn lay(block: &mut Block) {
 /// Moves the border between two blocks so that the first has so many bytes.
 #[inline(always)]
 #[allow(clippy::inline_always)] // A call would cost as much as what it does.
-pub(super) fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u64) {
+fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u64) {
     let block = &mut slots[id.place()];
     let more_bytes = size_bytes.wrapping_sub(block.size_bytes);
     block.size_bytes = size_bytes;
@@ -316,5 +318,5 @@ pub(super) fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, siz
     block.addr = Addr(block.addr.0.wrapping_add(more_bytes));
     block.size_bytes = block.size_bytes.wrapping_sub(more_bytes);
     block.bin = 0;
-    block.order = block.order.wrapping_add((more_bytes as i64 / BLOCK_UNIT_BYTES as i64) as u64);
+    block.order = block.order.wrapping_add((more_bytes as i64 >> BLOCK_UNIT_BYTES.ilog2()) as u64);
 }

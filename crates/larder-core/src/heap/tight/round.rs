@@ -3,9 +3,9 @@
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, State};
-use crate::heap::ids::{BlockId, LaneId, place_of};
+use crate::heap::ids::{BlockId, LaneId};
 use crate::heap::size;
-use crate::heap::tight::fallow::{NOTED, move_border};
+use crate::heap::tight::fallow::NOTED;
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail::Spot;
 use crate::record::{Place, Record};
@@ -63,41 +63,19 @@ impl Heap {
         self.take_where::<true>(&want)
     }
 
-    /// The block that lies fallow where a request is told to go, once it has the request's size. Mostly it has, or that
-    /// takes no more than to move the border to the one behind. None where it is not as simple as that.
+    /// The block that lies fallow where a request is told to go, once it has the request's size. None where it is not known
+    /// which one that is, or there is not enough.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn fit_lying(&mut self, lane: LaneId, spot: Spot, size_bytes: u64) -> Option<BlockId> {
         let id = self.hints.get(spot.addr)?;
-        let (slots, _) = self.blocks.parts();
-        let block = &slots[id.place()];
-        let before = &slots[place_of(block.prev)];
+        let block = &self.blocks[id];
         let lies = (block.addr == spot.addr) & (block.state == State::Resting);
-        // What is free there begins where it did.
-        let is_inside = before.state.is_unused() & (before.lane == lane);
-        let is_first = !is_inside & (spot.at == spot.from);
-        if !(lies & (block.lane == lane) & is_first) {
+        if !(lies & (block.lane == lane)) {
             return None;
         }
-        if block.size_bytes == size_bytes && block.bin == NOTED {
-            return Some(id);
-        }
-        let &Block { size_bytes: own_bytes, segment, next, .. } = block;
-        // Nobody lies fallow, so that it needs no question whether there is a block behind.
-        let its = &slots[place_of(next)];
-        let lies_behind = (its.state == State::Resting) & (its.lane == lane);
-        let has_room = own_bytes.wrapping_add(its.size_bytes) > size_bytes;
-        if let Some(behind) = next
-            && lies_behind & has_room & (own_bytes != size_bytes)
-        {
-            move_border(slots, id, behind, size_bytes);
-            slots[id.place()].bin = NOTED;
-            self.hints.note(slots[behind.place()].addr, behind);
-        } else if !self.refit(lane, id, size_bytes) {
-            return None;
-        }
-        self.segments.note_start(segment, spot.addr, size_bytes, id);
-        Some(id)
+        let fits = block.size_bytes == size_bytes && block.bin == NOTED;
+        (fits || self.refit(lane, id, size_bytes)).then_some(id)
     }
 
     /// Makes a block live that lay fallow and has the size of the request.
@@ -117,15 +95,15 @@ impl Heap {
     fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_plainly(requested_bytes, stream);
         if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
-            if let Some(id) = self.find_lying(want.lane, spot)
+            if let Some((id, from)) = self.find_lying(want.lane, spot)
                 && self.refit(want.lane, id, want.size_bytes)
             {
                 let addr = self.hand_out_lying(id, requested_bytes, stream);
-                self.segments.note_start(spot.segment, addr, want.size_bytes, id);
                 self.hints.note(addr, id);
                 // Its segment may lie elsewhere by now.
-                if addr != spot.addr {
-                    let from = self.segments[spot.segment].at_unit(spot.from);
+                let is_inside =
+                    from != addr && from != self.segments[spot.segment].at_unit(spot.from);
+                if addr != spot.addr || is_inside {
                     self.note_place(&want, spot.segment, addr, from);
                 }
                 return Some(addr);
