@@ -378,6 +378,13 @@ impl Pools {
         &mut self.list[id.0 as usize]
     }
 
+    /// Whether a pool has more than one lane.
+    #[inline]
+    pub(crate) fn has_many_lanes(&self, id: PoolIndex) -> bool {
+        let pool = &self.list[id.0 as usize];
+        pool.lanes.len() + pool.retired.len() > 1
+    }
+
     /// A pool's lanes in the order of their streams, and behind them those whose streams are gone.
     pub(crate) fn lanes_of(&self, id: PoolIndex) -> impl Iterator<Item = &Lane> + '_ {
         let living = self.list[id.0 as usize].lanes.iter().map(|&(_, lane)| self.lane(lane));

@@ -7,11 +7,11 @@
 
 use std::iter::successors;
 
-use crate::heap::Heap;
 use crate::heap::block::{Block, State, join, split};
 use crate::heap::ids::{BlockId, LaneId, place_of};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::heap::tight::trail::Spot;
+use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::Addr;
 
@@ -92,20 +92,27 @@ impl Heap {
         before.last().unwrap_or(id)
     }
 
-    /// The free block of a lane that begins where a request is told to go, cut off what is before it if need be, and where that
-    /// begins. It lies fallow. None if there is none.
-    pub(super) fn find_lying(&mut self, lane: LaneId, spot: Spot) -> Option<(BlockId, Addr)> {
-        let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
-        let id = self.lying_over(lane, addr, spot)?;
-        let Block { addr: from, state, .. } = self.blocks[id];
-        if from == addr {
+    /// The free block of a request's lane that begins where it is told to go, cut off what is before it if need be; and where
+    /// the free block began that it was cut out of. It lies fallow. None if there is none, or, with one lane, if what is free
+    /// there begins elsewhere now.
+    pub(super) fn find_lying(&mut self, want: &Want, spot: Spot) -> Option<(BlockId, Addr)> {
+        let segment = self.segments.get(spot.segment)?;
+        let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
+        let id = self.lying_over(want.lane, addr, spot)?;
+        let Block { addr: begin, state, .. } = self.blocks[id];
+        let goes_anywhere = self.pools.has_many_lanes(want.pool);
+        if !goes_anywhere && self.blocks[self.first_free(id)].addr != from {
+            return None;
+        }
+        let from = if goes_anywhere { begin } else { from };
+        if begin == addr {
             return Some((id, from));
         }
         if state == State::Free {
             self.unshelve(id);
         }
         self.leave_fallow(id);
-        let rest = self.blocks.split(id, addr.0 - from.0);
+        let rest = self.blocks.split(id, addr.0 - begin.0);
         self.leave_fallow(rest);
         Some((rest, from))
     }

@@ -3,7 +3,7 @@
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, State};
-use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
 use crate::heap::size;
 use crate::heap::tight::fallow::NOTED;
 use crate::heap::tight::tenancy::Followed;
@@ -69,9 +69,15 @@ impl Heap {
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn fit_lying(&mut self, lane: LaneId, spot: Spot, size_bytes: u64) -> Option<BlockId> {
         let id = self.hints.get(spot.addr)?;
-        let block = &self.blocks[id];
+        let (slots, _) = self.blocks.parts();
+        let block = &slots[id.place()];
         let lies = (block.addr == spot.addr) & (block.state == State::Resting);
-        if !(lies & (block.lane == lane)) {
+        // What is free there begins where it did; or there are several lanes, and places are kept all the same.
+        let before = &slots[place_of(block.prev)];
+        let is_inside = before.state.is_unused() & (before.lane == lane);
+        let is_first = (spot.at == spot.from) & !is_inside;
+        let pool = PoolIndex::default_for(PoolKind::Large);
+        if !(lies & (block.lane == lane)) || !is_first && !self.pools.has_many_lanes(pool) {
             return None;
         }
         let fits = block.size_bytes == size_bytes && block.bin == NOTED;
@@ -95,15 +101,13 @@ impl Heap {
     fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_plainly(requested_bytes, stream);
         if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
-            if let Some((id, from)) = self.find_lying(want.lane, spot)
+            if let Some((id, from)) = self.find_lying(&want, spot)
                 && self.refit(want.lane, id, want.size_bytes)
             {
                 let addr = self.hand_out_lying(id, requested_bytes, stream);
                 self.hints.note(addr, id);
                 // Its segment may lie elsewhere by now.
-                let is_inside =
-                    from != addr && from != self.segments[spot.segment].at_unit(spot.from);
-                if addr != spot.addr || is_inside {
+                if addr != spot.addr || from != self.segments[spot.segment].at_unit(spot.from) {
                     self.note_place(&want, spot.segment, addr, from);
                 }
                 return Some(addr);

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::segment::Segment;
 use crate::heap::tight::Miss;
 use crate::heap::tight::ground::{Ground, Home, Shown, Site};
 use crate::heap::tight::trail::{Ask, Spot};
@@ -84,13 +85,17 @@ impl Heap {
         self.tight.way(want.lane).missed = None;
     }
 
-    /// The request goes where it was put the last time, if that is free, wherever it is and whoever had it.
+    /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
     #[inline(never)]
     pub(super) fn take_told_place<const PLAIN: bool>(
         &mut self,
         want: &Want,
         spot: Spot,
     ) -> Followed {
+        let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
+        if !is_view && !self.pools.has_many_lanes(want.pool) {
+            return Followed::Lost;
+        }
         let Some(ground) = self.ground_told(want, spot) else { return Followed::Lost };
         if ground.waits.is_empty() {
             return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
