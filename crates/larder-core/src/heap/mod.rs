@@ -366,26 +366,29 @@ impl Heap {
         })
     }
 
-    /// The same under the policy tight.
+    /// The same under the policy tight. While blocks lie fallow nothing but the usual path was taken, so that nothing is on.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn put_tightly(&mut self, addr: Addr) -> bool {
         if self.herald.is_listening() {
             return false;
         }
-        let Some(id) = self.live_plainly(addr) else { return false };
-        if self.fallow.is_on {
-            self.lie(id);
-        } else {
-            self.put_off_round(id);
+        if self.fallow.is_on
+            && let Some(id) = self.hints.get(addr)
+            && self.lie(id, addr)
+        {
+            return true;
         }
-        true
+        self.put_off_round(addr)
     }
 
-    /// The same for a block that does not lie fallow then.
+    /// The same where the block does not lie fallow then, or is not known by its hint.
     #[inline(never)]
-    pub(super) fn put_off_round(&mut self, id: BlockId) {
-        self.put_where::<true>(id);
+    fn put_off_round(&mut self, addr: Addr) -> bool {
+        self.live_plainly(addr).is_some_and(|id| {
+            self.put_untold(id);
+            true
+        })
     }
 
     /// The live block at an address, if it can be put back on the usual path.
@@ -429,8 +432,8 @@ impl Heap {
         if self.rest(id) {
             return;
         }
-        if self.fallow.is_on {
-            return self.lie(id);
+        if self.fallow.is_on && self.lie(id, self.blocks[id].addr) {
+            return;
         }
         self.put_where::<true>(id);
     }

@@ -66,21 +66,24 @@ impl Fallow {
 }
 
 impl Heap {
-    /// Lets a block lie that is given back on the usual path.
+    /// Lets a live block lie that is given back while blocks lie fallow. False, and nothing is done, if it is not the one that
+    /// starts at this address, or asks for more care.
     #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(in crate::heap) fn lie(&mut self, id: BlockId) {
+    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
+    pub(in crate::heap) fn lie(&mut self, id: BlockId, addr: Addr) -> bool {
         let block = &mut self.blocks[id];
-        if !block.expandable {
-            return self.put_off_round(id);
+        let is_live = (block.state == State::Live) & (block.addr == addr);
+        if !(is_live & !block.used_elsewhere & block.expandable) {
+            return false;
         }
         block.state = State::Resting;
-        let &mut Block { addr, size_bytes, requested_bytes, kind, lane, .. } = block;
+        let &mut Block { size_bytes, requested_bytes, kind, lane, .. } = block;
         let lane = self.pools.lane_mut(lane);
         lane.frees += 1;
         let place = Place { kind, stream: lane.stream, addr, size_bytes };
         self.fallow.note(id);
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
+        true
     }
 
     /// The first of the free blocks of one lane that lie side by side up to this one.
