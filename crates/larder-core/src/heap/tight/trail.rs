@@ -399,6 +399,35 @@ mod tests {
         assert_ne!(trail.print, other.print);
     }
 
+    /// A round leaves no note of its requests: its steps tell them, over its beginning too.
+    #[test]
+    fn who_leaves_a_round_knows_the_last_requests_of_it() {
+        let round: Vec<u64> = (1..=40).map(|at| 512 * (at * at % 23 + 1)).collect();
+        for left_at in [3, WINDOW, 39] {
+            let (mut trail, mut other, mut at) = (Trail::default(), Trail::default(), 0);
+            let asked = [&round[..], &round, &round, &round, &round[..left_at]].concat();
+            walk(&mut trail, &asked, &mut at);
+            assert!(trail.goes_round());
+            let stranger = 512 * 1000;
+            walk(&mut trail, &[stranger], &mut at);
+            assert!(!trail.goes_round());
+            walk(&mut other, &asked[asked.len() + 1 - WINDOW..], &mut at);
+            walk(&mut other, &[stranger], &mut at);
+            assert_eq!(trail.print, other.print, "left at {left_at}");
+        }
+    }
+
+    #[test]
+    fn a_request_of_more_than_a_step_can_tell_is_none_of_a_round() {
+        let round: Vec<u64> = (1..=40).map(|at| 512 * at).collect();
+        let (mut trail, mut at) = (Trail::default(), 0);
+        (0..4).for_each(|_| {
+            walk(&mut trail, &round, &mut at);
+        });
+        assert_eq!(trail.walk_round(512 + (BLOCK_UNIT_BYTES << 32)), None);
+        assert!(trail.walk_round(512).is_some());
+    }
+
     #[test]
     fn a_trail_that_grew_too_long_begins_anew() {
         let (mut trail, mut at) = (Trail::default(), 0);
