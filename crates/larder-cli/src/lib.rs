@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use args::{Cli, Command, Common, History, Run};
 use clap::Parser;
-use larder_core::config::{Backend, Config};
+use larder_core::config::{Backend, Config, ConfigError};
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
@@ -151,7 +151,14 @@ fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
-    let config = Config::parse(conf).map_err(|error| Refusal::Usage(format!("--conf: {error}")))?;
+    let config = Config::parse(conf).map_err(|error| {
+        Refusal::Usage(match error {
+            ConfigError::UnknownKey { key } if key == "policy" => {
+                "--conf: 'policy' is no setting here; who decides is said by --policy".to_owned()
+            }
+            error => format!("--conf: {error}"),
+        })
+    })?;
     if config.backend == Backend::CudaMallocAsync {
         return Err(Refusal::Usage(
             "--conf: backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU \

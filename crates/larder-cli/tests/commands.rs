@@ -455,6 +455,8 @@ fn bad_settings_are_named() {
     let refusal = |words: &[&str]| refusal_with(2, words, Some(&file));
     let text = refusal(&["replay", "--conf", "expandable_segment:True"]);
     assert!(text.contains("expandable_segment'"), "{text}");
+    let text = refusal(&["replay", "--conf", "policy:tight"]);
+    assert!(text.contains("said by --policy"), "{text}");
     let text = refusal(&["replay", "--conf", "backend:cudaMallocAsync"]);
     assert!(text.contains("cudaMallocAsync"), "{text}");
     let text = refusal(&["compare", "--conf", "", "--conf", "max_split_size_mb:3"]);
