@@ -276,21 +276,22 @@ impl Allocator {
 
     #[inline(never)]
     fn free_tightly(&self, addr: Addr) -> Result<(), Error> {
-        let is_put = if self.watch.is_on() {
-            self.put_told(addr)
-        } else {
-            let put = |shelf: &mut Shelf| shelf.heap.put_tightly(addr);
-            self.shelf.run(put).unwrap_or_else(|poisoned| lost(poisoned))
-        };
-        if is_put { Ok(()) } else { self.free_with_care(addr) }
+        self.free_by(addr, Heap::put_tightly)
     }
 
     #[inline(never)]
     fn free_usually(&self, addr: Addr) -> Result<(), Error> {
+        self.free_by(addr, Heap::put_plainly)
+    }
+
+    /// The same by this way of putting a block back, if that is enough.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn free_by(&self, addr: Addr, put: impl FnOnce(&mut Heap, Addr) -> bool) -> Result<(), Error> {
         let is_put = if self.watch.is_on() {
             self.put_told(addr)
         } else {
-            let put = |shelf: &mut Shelf| shelf.heap.put_plainly(addr);
+            let put = |shelf: &mut Shelf| put(&mut shelf.heap, addr);
             self.shelf.run(put).unwrap_or_else(|poisoned| lost(poisoned))
         };
         if is_put { Ok(()) } else { self.free_with_care(addr) }

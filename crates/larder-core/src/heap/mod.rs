@@ -366,31 +366,6 @@ impl Heap {
         })
     }
 
-    /// The same under the policy tight. While blocks lie fallow nothing but the usual path was taken, so that nothing is on.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn put_tightly(&mut self, addr: Addr) -> bool {
-        if self.herald.is_listening() {
-            return false;
-        }
-        if self.fallow.is_on
-            && let Some(id) = self.hints.get(addr)
-            && self.lie(id, addr)
-        {
-            return true;
-        }
-        self.put_off_round(addr)
-    }
-
-    /// The same where the block does not lie fallow then, or is not known by its hint.
-    #[inline(never)]
-    fn put_off_round(&mut self, addr: Addr) -> bool {
-        self.live_plainly(addr).is_some_and(|id| {
-            self.put_untold(id);
-            true
-        })
-    }
-
     /// The live block at an address, if it can be put back on the usual path.
     #[inline(always)]
     #[allow(clippy::inline_always)]

@@ -1,5 +1,5 @@
 //! Rounds: the requests of a program that goes round. Each is told where to go, and mostly finds there what lies fallow: then
-//! it is handed out with nothing searched for. This is the usual path of the policy tight, and all of it is one function.
+//! it is handed out with nothing searched for. This is the usual path of the policy tight, and so is what such a program gives back.
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, State};
@@ -121,5 +121,28 @@ impl Heap {
         }
         self.till();
         self.take_anywhere::<true>(&want)
+    }
+
+    /// Puts back a block on the usual path under the policy tight. False as with `put_plainly`. While blocks lie fallow nothing
+    /// but that path was taken, so that nothing is on that asks for care.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(crate) fn put_tightly(&mut self, addr: Addr) -> bool {
+        if self.herald.is_listening() {
+            return false;
+        }
+        if self.fallow.is_on
+            && let Some(id) = self.hints.get(addr)
+            && self.lie(id, addr)
+        {
+            return true;
+        }
+        self.put_off_round(addr)
+    }
+
+    /// The same where the block does not lie fallow then, or is not known by its hint.
+    #[inline(never)]
+    fn put_off_round(&mut self, addr: Addr) -> bool {
+        self.put_plainly(addr)
     }
 }
