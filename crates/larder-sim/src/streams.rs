@@ -3,7 +3,7 @@
 //! Work on a stream finishes in the order in which it was issued, so how far a stream has come is
 //! one number, and an event is a place in that order.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use larder_core::device::DeviceError;
 use larder_core::types::{CaptureId, EventId, StreamId};
@@ -16,12 +16,12 @@ const INVALID_HANDLE: i32 = 400;
 /// All streams and events of one device. A stream exists as soon as it is named.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    progress: HashMap<StreamId, Stream>,
-    events: HashMap<u64, Recorded>,
+    progress: BTreeMap<StreamId, Stream>,
+    events: BTreeMap<u64, Recorded>,
     event_next: u64,
     captures: Captures,
     /// Where streams wait for others, in the order of each one's own work.
-    follows: HashMap<StreamId, VecDeque<Follow>>,
+    follows: BTreeMap<StreamId, VecDeque<Follow>>,
 }
 
 /// Whatever comes behind a place of one stream comes behind a place of another.
@@ -133,7 +133,7 @@ impl Streams {
             return true;
         }
         // How far each stream is waited for, as far as it was found out.
-        let mut reached = HashMap::from([(stream, u64::MAX)]);
+        let mut reached = BTreeMap::from([(stream, u64::MAX)]);
         let mut open = vec![(stream, u64::MAX)];
         while let Some((stream, sequence)) = open.pop() {
             let follows = self.follows.get(&stream).into_iter().flatten();

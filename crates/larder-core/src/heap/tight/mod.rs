@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::types::MIB;
-use trail::{Ask, Spot, Trail};
+use trail::{Ask, Goal, Trail};
 
 /// The smallest page, and the unit of all of them. What is smaller than this is no tenant.
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
@@ -46,6 +46,9 @@ pub(crate) const SHOWN_MAX: u64 = 16;
 /// A program that shows as many pages in new views as it holds does not repeat itself. It may hold this much more each
 /// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
 const LEEWAY: f64 = 0.01;
+/// Once it has shown that twice it is surer each time: half as many pages will do, then a quarter, down to one part in
+/// two to this power.
+const SURE_MAX: u32 = 3;
 
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +99,7 @@ impl Tight {
 
     /// A request comes in a lane. Says where it was put the last time, if the program goes round and it is the next.
     #[inline]
-    fn walk_round(&mut self, lane: LaneId, size_bytes: u64) -> Option<Spot> {
+    fn walk_round(&mut self, lane: LaneId, size_bytes: u64) -> Option<Goal> {
         self.ways.get_mut(lane.0 as usize)?.trail.walk_round(size_bytes)
     }
 
@@ -127,7 +130,8 @@ impl Tight {
     /// A view was made of so many pages, out of so many that are held.
     fn note_shown(&mut self, shown_pages: u64, held_pages: u64) {
         self.shown_anew += shown_pages;
-        if self.shown_anew >= held_pages {
+        let sureness = self.leeways.saturating_sub(1).min(SURE_MAX);
+        if self.shown_anew >= held_pages >> sureness {
             self.shown_anew = 0;
             self.leeways = self.leeways.saturating_add(1);
         }
@@ -207,6 +211,13 @@ mod tests {
         assert!((tight.soft(&config) - config.tight_soft).abs() < 1e-9);
         tight.note_shown(1, 100);
         assert!((tight.soft(&config) - config.tight_soft - LEEWAY).abs() < 1e-9);
+        tight.note_shown(100, 100);
+        assert_eq!(tight.leeways, 2);
+        tight.note_shown(49, 100);
+        assert_eq!(tight.leeways, 2, "half as much is needed now");
+        tight.note_shown(1, 100);
+        tight.note_shown(25, 100);
+        assert_eq!(tight.leeways, 4, "and then a quarter");
         (0..1000).for_each(|_| tight.note_shown(100, 100));
         assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
         config.tight_soft = 1.5;

@@ -7,7 +7,7 @@ use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
 use crate::heap::size;
 use crate::heap::tight::fallow::NOTED;
 use crate::heap::tight::tenancy::Followed;
-use crate::heap::tight::trail::Spot;
+use crate::heap::tight::trail::Goal;
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
@@ -44,10 +44,10 @@ impl Heap {
             None => self.pools.default_lane(PoolKind::Large, stream),
         };
         let size_bytes = size::round_usual(requested_bytes);
-        let Some(spot) = self.tight.walk_round(lane, size_bytes) else {
+        let Some(goal) = self.tight.walk_round(lane, size_bytes) else {
             return self.search_off_round(requested_bytes, stream);
         };
-        match self.fit_lying(lane, spot, size_bytes) {
+        match self.fit_lying(lane, goal, size_bytes) {
             Some(id) => Some(self.hand_out_lying(id, requested_bytes, stream)),
             None => self.find_round(requested_bytes, stream),
         }
@@ -67,15 +67,15 @@ impl Heap {
     /// which one that is, or there is not enough.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
-    fn fit_lying(&mut self, lane: LaneId, spot: Spot, size_bytes: u64) -> Option<BlockId> {
-        let id = self.hints.get(spot.addr)?;
+    fn fit_lying(&mut self, lane: LaneId, goal: Goal, size_bytes: u64) -> Option<BlockId> {
+        let id = self.hints.get(goal.addr())?;
         let (slots, _) = self.blocks.parts();
         let block = &slots[id.place()];
-        let lies = (block.addr == spot.addr) & (block.state == State::Resting);
+        let lies = (block.addr == goal.addr()) & (block.state == State::Resting);
         // What is free there begins where it did; or there are several lanes, and places are kept all the same.
         let before = &slots[place_of(block.prev)];
         let is_inside = before.state.is_unused() & (before.lane == lane);
-        let is_first = (spot.at == spot.from) & !is_inside;
+        let is_first = goal.is_first() & !is_inside;
         let pool = PoolIndex::default_for(PoolKind::Large);
         if !(lies & (block.lane == lane)) || !is_first && !self.pools.has_many_lanes(pool) {
             return None;

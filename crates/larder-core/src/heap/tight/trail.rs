@@ -74,6 +74,30 @@ impl Spot {
     }
 }
 
+/// What of a spot a request of a round has to know, in one word: the address, and in its lowest bit, which no address has,
+/// whether the request was the first in what was free there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Goal(u64);
+
+impl Goal {
+    #[inline]
+    fn new(spot: Spot) -> Goal {
+        Goal(spot.addr.0 | u64::from(spot.at == spot.from))
+    }
+
+    /// The address where the request goes.
+    #[inline]
+    pub(crate) fn addr(self) -> Addr {
+        Addr(self.0 & !1)
+    }
+
+    /// Whether the free block that the request was cut out of began there.
+    #[inline]
+    pub(crate) fn is_first(self) -> bool {
+        self.0 & 1 != 0
+    }
+}
+
 /// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
 /// a place is looked at before a block is put there.
 #[inline]
@@ -81,11 +105,11 @@ fn units(bytes: u64) -> u32 {
     (bytes / BLOCK_UNIT_BYTES) as u32
 }
 
-/// A request and where it went. A program that goes round reads one for each request, so that they are kept
-/// short; what else is to be known of steps is kept apart.
+/// A request and where it went. A program that goes round reads one for each request, and there are more of them than the
+/// processor keeps at hand, so that they are short; what else is to be known of steps is kept apart.
 #[derive(Clone, Copy, Debug)]
 struct Step {
-    spot: Spot,
+    goal: Goal,
     ask: Ask,
     /// The step behind it.
     next: u32,
@@ -95,6 +119,8 @@ struct Step {
 #[derive(Clone, Debug)]
 pub(crate) struct Trail {
     steps: Vec<Step>,
+    /// For each step, all that is known of where the request went.
+    spots: Vec<Spot>,
     /// So many may be kept.
     steps_max: usize,
     /// For each step, what the last requests amounted to, with that one.
@@ -125,6 +151,7 @@ impl Default for Trail {
     fn default() -> Trail {
         Trail {
             steps: Vec::new(),
+            spots: Vec::new(),
             steps_max: STEPS_MAX,
             prints: Vec::new(),
             ends: Vec::new(),
@@ -156,6 +183,7 @@ impl Trail {
     /// How much it holds of the host's memory.
     pub(crate) fn held_bytes(&self) -> usize {
         self.steps.capacity() * size_of::<Step>()
+            + self.spots.capacity() * size_of::<Spot>()
             + self.prints.capacity() * size_of::<u64>()
             + self.ends.capacity() * size_of::<u32>()
             + self.seen.capacity() * size_of::<u32>()
@@ -164,8 +192,8 @@ impl Trail {
     /// A request comes. Says where it was put the last time, if it is one that the program came by before.
     #[inline]
     pub(crate) fn walk(&mut self, size_bytes: u64) -> Option<Spot> {
-        if let Some(spot) = self.walk_round(size_bytes) {
-            return Some(spot);
+        if self.walk_round(size_bytes).is_some() {
+            return Some(self.spots[self.last as usize]);
         }
         if self.goes_round() {
             self.leave_round();
@@ -178,13 +206,13 @@ impl Trail {
     /// A request comes while the program goes round. Says where it was put the last time; none, and it is as if it
     /// had not come, if it is not the one that is next in the round.
     #[inline]
-    pub(crate) fn walk_round(&mut self, size_bytes: u64) -> Option<Spot> {
+    pub(crate) fn walk_round(&mut self, size_bytes: u64) -> Option<Goal> {
         let step = self.steps.get(self.ahead as usize)?;
         if !step.ask.is_for(size_bytes) {
             return None;
         }
         (self.last, self.ahead) = (self.ahead, step.next);
-        Some(step.spot)
+        Some(step.goal)
     }
 
     /// The program leaves its round. The last requests are those that led here.
@@ -223,17 +251,15 @@ impl Trail {
     fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
         self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
         if self.try_close() && self.steps[self.guide as usize].ask == ask {
-            let step = self.steps[self.guide as usize];
-            (self.last, self.ahead) = (self.guide, step.next);
-            return Some(step.spot);
+            (self.last, self.ahead) = (self.guide, self.steps[self.guide as usize].next);
+            return Some(self.spots[self.last as usize]);
         }
         let print = self.print_on();
         let followed = self.steps.get(self.guide as usize).filter(|step| step.ask == ask);
         let known = followed.is_some().then_some(self.guide).or_else(|| self.find(ask, print));
-        let step = known.map(|at| self.steps[at as usize]);
-        self.guide = step.map_or(NOWHERE, |step| step.next);
-        self.is_good = step.is_some();
-        let spot = step.map(|step| step.spot);
+        self.guide = known.map_or(NOWHERE, |at| self.steps[at as usize].next);
+        self.is_good = known.is_some();
+        let spot = known.map(|at| self.spots[at as usize]);
         self.add(ask, spot.unwrap_or(Spot::NONE), print);
         spot
     }
@@ -265,8 +291,8 @@ impl Trail {
 
     fn add(&mut self, ask: Ask, spot: Spot, print: u64) {
         if self.steps.len() >= self.steps_max {
-            (self.steps, self.prints, self.seen) = (Vec::new(), Vec::new(), Vec::new());
-            self.ends = Vec::new();
+            (self.steps, self.spots) = (Vec::new(), Vec::new());
+            (self.prints, self.ends, self.seen) = (Vec::new(), Vec::new(), Vec::new());
             self.guide = NOWHERE;
         }
         if 2 * self.steps.len() >= self.seen.len() {
@@ -278,7 +304,8 @@ impl Trail {
             }
         }
         let at = self.steps.len() as u32;
-        self.steps.push(Step { ask, spot, next: at + 1 });
+        self.steps.push(Step { goal: Goal::new(spot), ask, next: at + 1 });
+        self.spots.push(spot);
         self.prints.push(print);
         self.ends.push(NOWHERE);
         let slot = self.slot(print);
@@ -310,18 +337,21 @@ impl Trail {
 
     /// Where the last request was told to go, if this is what it asked for.
     pub(crate) fn told(&self, ask: Ask) -> Option<Spot> {
-        let step = self.steps.get(self.last as usize).filter(|step| step.ask == ask)?;
-        Some(step.spot).filter(|&spot| spot != Spot::NONE)
+        let at = self.last as usize;
+        self.steps.get(at).filter(|step| step.ask == ask)?;
+        Some(self.spots[at]).filter(|&spot| spot != Spot::NONE)
     }
 
     /// Where the last request was put, if this is what it asked for and it is not where it was told to go.
     #[inline]
     pub(crate) fn note(&mut self, ask: Ask, spot: Spot) {
-        if let Some(step) = self.steps.get_mut(self.last as usize)
+        let at = self.last as usize;
+        if let Some(step) = self.steps.get_mut(at)
             && step.ask == ask
         {
-            self.is_good &= (step.spot.segment, step.spot.at) == (spot.segment, spot.at);
-            step.spot = spot;
+            step.goal = Goal::new(spot);
+            let old = std::mem::replace(&mut self.spots[at], spot);
+            self.is_good &= (old.segment, old.at) == (spot.segment, spot.at);
         }
     }
 
@@ -332,8 +362,8 @@ impl Trail {
 
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.
     pub(crate) fn note_kind(&mut self, is_small: bool) {
-        if let Some(step) = self.steps.get_mut(self.last as usize) {
-            step.spot.is_small = is_small;
+        if let Some(spot) = self.spots.get_mut(self.last as usize) {
+            spot.is_small = is_small;
         }
     }
 }
