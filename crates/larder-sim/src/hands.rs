@@ -4,7 +4,7 @@
 //! beginning to capture, ceasing to capture or destroying, or that is destroyed. The simulated one
 //! notes it, so that a test can ask.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread::{self, ThreadId};
 
 use larder_core::types::StreamId;
@@ -12,7 +12,7 @@ use larder_core::types::StreamId;
 #[derive(Debug, Default)]
 pub(crate) struct Hands {
     /// Streams that a thread is doing something to.
-    held: HashMap<StreamId, (ThreadId, &'static str)>,
+    held: BTreeMap<StreamId, (ThreadId, &'static str)>,
     gone: BTreeSet<StreamId>,
     /// How many streams were given a number; the default stream has 0.
     named: u64,
@@ -53,9 +53,8 @@ impl Hands {
 
     /// A call is made about the stream.
     pub(crate) fn touch(&mut self, stream: StreamId, call: &'static str) {
-        let me = thread::current().id();
         if let Some(&(other, what)) = self.held.get(&stream)
-            && other != me
+            && other != thread::current().id()
         {
             self.trespasses.push(format!("{call} of {stream} during {what} by another thread"));
         }
