@@ -45,6 +45,5 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
     module.add("POLICIES", conf::policies())?;
     module.add("OWN_KEYS", larder_setup::settings::OWN_KEYS)?;
-    module.add("TORCH_VARIABLES", larder_setup::settings::TORCH_VARIABLES)?;
-    module.add("USUAL_SETTINGS", larder_study::compare::USUAL_SETTINGS)
+    module.add("TORCH_VARIABLES", larder_setup::settings::TORCH_VARIABLES)
 }

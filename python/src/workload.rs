@@ -130,13 +130,13 @@ impl Workload {
     }
 
     /// Runs it once for each of the settings, and under those that it was recorded with, if they are
-    /// others; with the table that shows them side by side.
+    /// others; with the table that shows them side by side. Without any, those that people try first.
     fn compare(
         &self,
         py: Python<'_>,
         name: &str,
         policy: Option<&str>,
-        settings: Vec<String>,
+        settings: Option<Vec<String>>,
         memory: Option<u64>,
         addresses: &str,
     ) -> PyResult<(Vec<Outcome>, String)> {
@@ -151,7 +151,10 @@ impl Workload {
             }
             Ok((text, read.config))
         };
-        let settings = settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?;
+        let settings = match settings {
+            Some(settings) => settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?,
+            None => compare::usual_settings(Some(&setup.policy)),
+        };
         let ran = py.detach(|| compare::compare(&self.work, &setup, settings, &Unwatched));
         let rows = ran.map_err(|error| stopped(name, &error))?;
         let compared = [(setup, rows)];

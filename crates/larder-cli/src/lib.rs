@@ -25,7 +25,7 @@ use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
 use larder_sim::soak;
-use larder_study::compare::{self, USUAL_SETTINGS};
+use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
@@ -286,17 +286,19 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
 /// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that is
 /// the default everywhere.
 fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
-    let (usual, is_usual) = (USUAL_SETTINGS.map(str::to_owned), confs.is_empty());
-    let confs = if confs.is_empty() { &usual } else { confs };
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
     let confs = confs.iter().enumerate().filter(is_first);
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
-    let settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
+    let mut settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
     // A program gets the policy that is the default everywhere.
     let is_named = common.policy.is_some() || common.json;
     let policy = is_named.then_some(&setup.policy);
+    let is_usual = settings.is_empty();
+    if is_usual {
+        settings = compare::usual_settings(policy);
+    }
     for (conf, config) in &settings {
         check_known(&Chosen::given(conf, config.clone()), &setup.policy)?;
     }

@@ -160,6 +160,31 @@ fn compare_without_settings_tries_the_usual_ones() {
     assert!(text.contains("least memory: expandable_segments:True"), "{text}");
 }
 
+/// What PyTorch's settings are there to save, tight does not waste: it has settings of its own.
+#[test]
+fn compare_under_tight_tries_its_own_settings() {
+    let file = workload("prefetch_streams.pickle.gz");
+    let text = stdout(&larder(&["compare", "--policy", "tight"], Some(&file)));
+    let rows = ["(default)", "tight_soft:1.02", "tight_most:1", "page_size_mb:2", "roundup_power2"];
+    assert!(rows.iter().all(|row| text.contains(&format!("\n{row}"))), "{text}");
+    assert!(!text.contains("changes nothing"), "{text}");
+}
+
+#[test]
+fn compare_says_which_settings_the_policy_does_not_listen_to() {
+    let file = workload("prefetch_streams.pickle.gz");
+    let compare = |policy: &str, conf: &str| {
+        stdout(&larder(&["compare", "--policy", policy, "--conf", conf], Some(&file)))
+    };
+    let text = compare("tight", "expandable_segments:False");
+    let sentence = "expandable_segments changes nothing: under tight they are always on";
+    assert!(text.contains(sentence), "{text}");
+    let text = compare("larder", "tight_soft:1.5,tight_most:2");
+    let sentence =
+        "tight_soft and tight_most change nothing under larder: that is for the policy tight";
+    assert!(text.contains(sentence), "{text}");
+}
+
 /// A person who names no policy sees what stock PyTorch does, and what Larder does in either way.
 #[test]
 fn compare_shows_all_policies_and_says_which_is_which() {

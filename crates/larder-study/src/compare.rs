@@ -5,18 +5,24 @@ use larder_core::config::Config;
 use larder_core::types::Bytes;
 
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
-use crate::settings::{FRACTION_KEY, names_fraction, own_keys, recorded_config, without_fraction};
+use crate::settings::{
+    FRACTION_KEY, names_fraction, names_key, own_keys, recorded_config, without_fraction,
+};
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
 /// What is compared when the user names no settings: the default, and what people try first.
-pub const USUAL_SETTINGS: [&str; 5] = [
+const USUAL_SETTINGS: [&str; 5] = [
     "",
     "expandable_segments:True",
     "max_split_size_mb:128",
     "roundup_power2_divisions:8",
     "garbage_collection_threshold:0.8",
 ];
+
+/// The same for who asks about the policy tight alone: the usual ones are meant to save what it does not waste.
+const TIGHT_SETTINGS: [&str; 5] =
+    ["", "tight_soft:1.02", "tight_most:1", "page_size_mb:2", "roundup_power2_divisions:8"];
 
 /// One run and what came of it.
 #[derive(Clone, Debug)]
@@ -108,7 +114,7 @@ pub fn compare(
 /// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
 /// are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
-    let remarks = [foreign_remark(setup), idle_remark(setup, outcome)];
+    let remarks = [foreign_remark(setup), unheard_remark(setup), idle_remark(setup, outcome)];
     let remarks: Vec<String> = remarks.into_iter().flatten().collect();
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
@@ -124,6 +130,24 @@ pub(crate) fn foreign_remark(setup: &Setup) -> Option<String> {
         "{keys} {is} Larder's own, for LARDER_CONF: stock PyTorch does not have it, so that this is not \
          what stock PyTorch does"
     ))
+}
+
+/// Says so where the policy that decides does not listen to a setting.
+fn unheard_remark(setup: &Setup) -> Option<String> {
+    let Setup { config, policy, .. } = setup;
+    let name = &policy.name;
+    if policy.tight && names_key(config, "expandable_segments") {
+        return Some(format!(
+            "expandable_segments changes nothing: under {name} they are always on"
+        ));
+    }
+    let mut keys = own_keys(&config.text);
+    keys.retain(|key| key.starts_with("tight_"));
+    if keys.is_empty() || policy.tight || policy.is_stock() {
+        return None;
+    }
+    let (keys, verb) = (keys.join(" and "), if keys.len() == 1 { "changes" } else { "change" });
+    Some(format!("{keys} {verb} nothing under {name}: that is for the policy tight"))
 }
 
 fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
@@ -159,13 +183,20 @@ pub fn usual(
     policy: Option<&Policy>,
     watch: &dyn Watch,
 ) -> Result<Vec<(Setup, Vec<Row>)>, ReplayError> {
-    let settings = USUAL_SETTINGS
+    under(workload, setup, policy, &usual_settings(policy), true, watch)
+}
+
+/// What is compared when the user names no settings, under this policy or under all of them.
+pub fn usual_settings(policy: Option<&Policy>) -> Vec<(String, Config)> {
+    let is_tight = policy.is_some_and(|policy| policy.tight);
+    let confs = if is_tight { TIGHT_SETTINGS } else { USUAL_SETTINGS };
+    let settings = confs
         .map(|conf| (conf.to_owned(), Config::parse(conf).expect("usual settings are settings")));
-    under(workload, setup, policy, &settings, true, watch)
+    settings.to_vec()
 }
 
 /// These settings, under one policy or, where none is named, under all of them; of usual settings the
-/// tight policy takes the first alone, since they are meant to save what it does not waste.
+/// tight policy takes the first alone then, since they are meant to save what it does not waste.
 pub fn under(
     workload: &Workload,
     setup: &Setup,

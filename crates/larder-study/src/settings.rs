@@ -127,7 +127,12 @@ fn read_recorded(conf: &str) -> Result<Config, String> {
 
 /// Whether settings say what part of the device the program may have, be it all of it.
 pub(crate) fn names_fraction(config: &Config) -> bool {
-    entries(&config.text).iter().any(|entry| key_of(entry) == FRACTION_KEY)
+    names_key(config, FRACTION_KEY)
+}
+
+/// Whether settings name this key, whatever they say of it.
+pub(crate) fn names_key(config: &Config, key: &str) -> bool {
+    entries(&config.text).iter().any(|entry| key_of(entry) == key)
 }
 
 /// A settings text without the memory fraction.

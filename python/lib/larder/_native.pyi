@@ -26,14 +26,12 @@ __all__ = [
     "POLICIES",
     "OWN_KEYS",
     "TORCH_VARIABLES",
-    "USUAL_SETTINGS",
 ]
 
 __version__: str
 POLICIES: list[str]
 OWN_KEYS: list[str]
 TORCH_VARIABLES: list[str]
-USUAL_SETTINGS: list[str]
 
 def check_source(source: object) -> int: ...
 def explain(
@@ -166,7 +164,7 @@ class Workload:
         self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str, passes: int
     ) -> Outcome: ...
     def compare(
-        self, name: str, policy: str | None, settings: list[str], memory: int | None, addresses: str
+        self, name: str, policy: str | None, settings: list[str] | None, memory: int | None, addresses: str
     ) -> tuple[list[Outcome], str]: ...
     def fit(
         self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str

@@ -395,7 +395,7 @@ def compare(
     The other arguments are those of `replay`, without `passes`.
     """
     if settings is None:
-        confs = list(_native.USUAL_SETTINGS)
+        confs: list[str] | None = None
     elif isinstance(settings, (str, Mapping)):
         confs = [settings_text(settings)]
     elif isinstance(settings, Iterable):
