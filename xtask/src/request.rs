@@ -115,13 +115,15 @@ const BENCH_HELP: &str = "\
 Measures the allocators of PyTorch 2.11 and 2.15 and ours, torch-2.11 and larder, on the same simulated GPU with the
 same scripts, in turn, and writes docs/benchmarks.md and docs/benchmarks.svg.
 
-Usage: cargo xtask bench [--rounds N] [--quick] [--laid-out]
+Usage: cargo xtask bench [--rounds N] [--quick] [--laid-out] [--own]
 
 Options:
   --rounds N   how often each measurement is made, of which the median is shown; 7 without it
   --quick      a look in a few minutes: 3 rounds, short measurements, no large snapshot
   --laid-out   take the programs that lie beside this one, as in target/gpu/threads; time the scripts alone, and
                write nothing
+  --own        time the policies larder and tight alone, in turn, with one thread, and write nothing: minutes for
+               many rounds
 
 It times the scripts and recordings in workloads/, counts instructions where valgrind is installed,
 runs the bench of free blocks, and reads a snapshot of 1 GB that it makes under target/ and removes
@@ -355,6 +357,7 @@ impl Task {
             (Self::Tight(traces), "--traces") => *traces = Some(folder(option, rest)?),
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::Bench(options), "--laid-out") => options.is_laid_out = true,
+            (Self::Bench(options), "--own") => options.is_own = true,
             (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Page(page), "--build") => *page = Page::Build,
             (Self::Page(page), "--measure") => *page = Page::Measure,
@@ -471,7 +474,7 @@ mod tests {
     #[test]
     fn bench_takes_its_rounds_and_a_flag() {
         let bench = |rounds, is_quick| {
-            let options = Options { rounds, is_quick, is_laid_out: false };
+            let options = Options { rounds, is_quick, ..Options::default() };
             Ok(Request::Run(Task::Bench(options)))
         };
         assert_eq!(parse("bench"), bench(None, false));
@@ -484,6 +487,8 @@ mod tests {
         assert!(parse("parity --quick").unwrap_err().contains("`--quick`"));
         let laid_out = Options { is_laid_out: true, ..Options::default() };
         assert_eq!(parse("bench --laid-out"), Ok(Request::Run(Task::Bench(laid_out))));
+        let own = Options { rounds: Some(30), is_own: true, ..Options::default() };
+        assert_eq!(parse("bench --own --rounds 30"), Ok(Request::Run(Task::Bench(own))));
         assert_eq!(parse("bench --help"), Ok(Request::Help(BENCH_HELP)));
     }
 

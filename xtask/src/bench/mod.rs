@@ -8,6 +8,7 @@ mod free_blocks;
 mod history;
 mod instructions;
 mod machine;
+mod own;
 mod page;
 mod reading;
 pub(crate) mod report;
@@ -34,6 +35,8 @@ pub(crate) struct Options {
     pub(crate) is_quick: bool,
     /// The programs and scripts are those beside this one; only the times are taken, and nothing is written.
     pub(crate) is_laid_out: bool,
+    /// Only Larder's own two policies are held against each other, and nothing is written.
+    pub(crate) is_own: bool,
 }
 
 impl Options {
@@ -60,7 +63,12 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let timing = options.timing();
     if options.is_laid_out {
         let workloads = workload::laid_out(&programs::beside()?)?;
-        print_times(&time_all(&Programs::beside(crate::torch::OLDEST)?, &workloads, timing));
+        let programs = Programs::beside(crate::torch::OLDEST)?;
+        if options.is_own {
+            print!("{}", own::compare(&programs, &workloads, timing).plain());
+        } else {
+            print_times(&time_all(&programs, &workloads, timing));
+        }
         return Ok(());
     }
     let target = programs::target_folder(root);
@@ -69,6 +77,10 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let folder = target.join("bench");
     fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let workloads = workload::collect(root, &programs, &folder)?;
+    if options.is_own {
+        print!("{}", own::compare(&programs, &workloads, timing).plain());
+        return Ok(());
+    }
     // Before the measurements: a build beside them would disturb them.
     let own_free_blocks = own_free_blocks(root, cargo, &target)?;
     let rounds = time_all(&programs, &workloads, timing);

@@ -101,7 +101,8 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-fn least(values: &[f64]) -> Option<f64> {
+/// The smallest of the values; none of none.
+pub(super) fn least(values: &[f64]) -> Option<f64> {
     values.iter().copied().min_by(f64::total_cmp)
 }
 
