@@ -160,6 +160,10 @@ pub fn variables(policy: &Policy, conf: &str) -> Vec<(&'static str, String)> {
     if torchs.is_empty() && policy.expandable_by_default && !policy.tight {
         torchs.push("expandable_segments:False");
     }
+    if policy.tight {
+        // They are always on.
+        torchs.retain(|entry| key_of(entry) != "expandable_segments");
+    }
     let is_larders = !policy.is_stock() || !ours.is_empty();
     let policy = is_larders.then(|| format!("policy:{}", policy.name));
     let ours: Vec<String> = policy.into_iter().chain(ours.into_iter().map(str::to_owned)).collect();

@@ -99,7 +99,7 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
         // Where some run under the fraction too, they are what can be had with it.
         (_, Some(best)) => {
             let best = least(&held.collect::<Vec<_>>()).unwrap_or(best);
-            format!("{}{}", policies_that_ran(compared), some_ran(best, commands))
+            format!("{}{}", policies_that_ran(compared), some_ran(best, &ran, commands))
         }
     };
     format!("\n{lines}")
@@ -157,13 +157,20 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
     format!("it runs under policy {}, and under {} with none of these\n", names(yes), names(no))
 }
 
-fn some_ran(best: Run<'_>, commands: &Commands) -> String {
+fn some_ran(best: Run<'_>, ran: &[Run<'_>], commands: &Commands) -> String {
+    let needs_least = ran.iter().any(|run| run.reserved_bytes() > best.reserved_bytes());
     let whole = match (best.row.is_recorded, best.variables()) {
         (true, _) if best.policy.is_stock() => {
             "so the settings that it was recorded with need least".to_owned()
         }
         (_, None) => "so the default settings need least".to_owned(),
-        (_, Some(to_set)) => format!("so set {to_set}, which needs least of all that ran"),
+        (_, Some(to_set)) if needs_least => {
+            format!("so set {to_set}, which needs least of all that ran")
+        }
+        (_, Some(to_set)) if ran.len() > 1 => {
+            format!("so set {to_set}; none of the others needs less")
+        }
+        (_, Some(to_set)) => format!("so set {to_set}"),
     };
     format!("{whole}; {} says on how small a card it runs then\n", best.fit(commands))
 }
