@@ -99,7 +99,7 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
         // Where some run under the fraction too, they are what can be had with it.
         (_, Some(best)) => {
             let best = least(&held.collect::<Vec<_>>()).unwrap_or(best);
-            format!("{}{}", policies_that_ran(compared), some_ran(best, &ran, commands))
+            format!("{}{}", policies_that_ran(compared), some_ran(best, (&ran, &runs), commands))
         }
     };
     format!("\n{lines}")
@@ -157,7 +157,8 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
     format!("it runs under policy {}, and under {} with none of these\n", names(yes), names(no))
 }
 
-fn some_ran(best: Run<'_>, ran: &[Run<'_>], commands: &Commands) -> String {
+/// Some of all runs ran, and this is the best of them.
+fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Commands) -> String {
     let needs_least = ran.iter().any(|run| run.reserved_bytes() > best.reserved_bytes());
     let whole = match (best.row.is_recorded, best.variables()) {
         (true, _) if best.policy.is_stock() => {
@@ -170,6 +171,7 @@ fn some_ran(best: Run<'_>, ran: &[Run<'_>], commands: &Commands) -> String {
         (_, Some(to_set)) if ran.len() > 1 => {
             format!("so set {to_set}; none of the others needs less")
         }
+        (_, Some(to_set)) if runs.len() > 1 => format!("so set {to_set}, which alone ran"),
         (_, Some(to_set)) => format!("so set {to_set}"),
     };
     format!("{whole}; {} says on how small a card it runs then\n", best.fit(commands))
