@@ -70,7 +70,7 @@ fn measure(programs: &Programs, workload: &Workload, timing: Timing) -> Option<P
 mod tests {
     use super::*;
 
-    /// The machine was twice as slow in the last round, for both.
+    /// Something disturbed tight in the second round, and both of them in the last.
     #[test]
     fn a_round_is_held_against_itself() {
         let pairs = Pairs { larder: vec![10.0, 10.0, 20.0], tight: vec![11.0, 22.0, 22.0] };
