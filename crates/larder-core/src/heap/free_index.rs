@@ -133,8 +133,7 @@ impl FreeIndex {
         size_of::<FreeIndex>() + rows + self.spare_rows.capacity() * size_of::<u32>()
     }
 
-    /// Takes out the smallest block of at least `size_bytes`; of several, the first in order. An expandable one is
-    /// passed over as `search_expandable` says.
+    /// Takes out the block that `find` finds.
     // Mostly it is the first of its bin, which is taken off a list with no look at what is before it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
@@ -198,12 +197,7 @@ impl FreeIndex {
 
     /// The search goes on from an expandable block: past those that can still grow a lot, so that the
     /// growable end of a segment is taken last; or past all of them while the setting is off.
-    pub(crate) fn search_expandable(
-        &self,
-        slots: &[Block],
-        growing: bool,
-        mut spot: Spot,
-    ) -> Option<Spot> {
+    fn search_expandable(&self, slots: &[Block], growing: bool, mut spot: Spot) -> Option<Spot> {
         let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
         if !growing {
             while is_expandable(spot) {
@@ -223,10 +217,13 @@ impl FreeIndex {
         Some(spot)
     }
 
-    /// The smallest block of at least `size_bytes`; of several, the first in order.
-    pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
+    /// The smallest block of at least `size_bytes`; of several, the first in order. An expandable one is passed over
+    /// as `search_expandable` says.
+    pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64, growing: bool) -> Option<Spot> {
         let first = self.first_from(bin_of(size_bytes))?;
-        self.find_behind(slots, first, size_bytes)
+        let spot = self.find_behind(slots, first, size_bytes)?;
+        let ends_here = !slots[spot.id.place()].expandable;
+        if ends_here { Some(spot) } else { self.search_expandable(slots, growing, spot) }
     }
 
     /// The same, where it is known which bin it is in, or behind which.
@@ -516,7 +513,7 @@ mod tests {
         }
 
         fn find(&mut self, size_bytes: u64) -> Option<(u64, u64)> {
-            self.index.find(self.blocks.slots(), size_bytes).map(|spot| self.key(spot.id))
+            self.index.find(self.blocks.slots(), size_bytes, true).map(|spot| self.key(spot.id))
         }
     }
 

@@ -6,6 +6,7 @@ use crate::heap::block::{Block, State, split};
 use crate::heap::free_index::Spot;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::size::Fineness;
+use crate::heap::tight::fit::least_stranding;
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail;
 use crate::heap::{Heap, Want, size};
@@ -230,6 +231,12 @@ impl Heap {
         let free = self.pools.lane_mut(want.lane).filled()?;
         let id = match found {
             Some(id) => id,
+            None if TIGHT => {
+                let first = free.find(slots, want.size_bytes, want.expandable)?;
+                let spot = least_stranding(slots, &self.segments, free, want.size_bytes, first);
+                free.remove_at(slots, spot);
+                spot.id
+            }
             None => free.take_first(slots, want.size_bytes, want.expandable)?,
         };
         let limit_bytes = self.split_limit_bytes;
@@ -290,9 +297,9 @@ impl Heap {
     fn find_with_care(&mut self, want: &Want) -> Option<Spot> {
         let (slots, _) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
-        let mut spot = free.find(slots, want.size_bytes)?;
-        if slots[spot.id.place()].expandable {
-            spot = free.search_expandable(slots, want.expandable, spot)?;
+        let mut spot = free.find(slots, want.size_bytes, want.expandable)?;
+        if self.is_tight && want.splits {
+            spot = least_stranding(slots, &self.segments, free, want.size_bytes, spot);
         }
         let whole = &slots[spot.id.place()];
         let limit_bytes = self.split_limit_bytes;

@@ -11,6 +11,7 @@
 //! that only where all that is free does not suffice.
 
 pub(in crate::heap) mod fallow;
+pub(in crate::heap) mod fit;
 pub(crate) mod ground;
 pub(in crate::heap) mod round;
 pub(crate) mod seek;
@@ -46,6 +47,9 @@ pub(crate) const SHOWN_MAX: u64 = 16;
 /// A program that shows as many pages in new views as it holds does not repeat itself. It may hold this much more each
 /// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
 const LEEWAY: f64 = 0.01;
+/// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
+/// shown until then is not counted.
+const RISE: f64 = 1.01;
 /// Once it has shown that twice it is surer each time: half as many pages will do, then a quarter, down to one part in
 /// two to this power.
 const SURE_MAX: u32 = 3;
@@ -61,9 +65,11 @@ pub(crate) struct Tight {
     shown: HashMap<PageAt, u32>,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    /// How many pages new views showed since the leeway grew, or since pages were given back: then views have to be
-    /// made anew though the program repeats itself.
+    /// How many pages new views showed since the leeway grew, since the program did, or since pages were given back:
+    /// then views have to be made anew though the program repeats itself.
     shown_anew: u64,
+    /// The most that was in use when it last rose, so that counting began anew.
+    risen_bytes: u64,
     /// How often what may be held grew, for views that were made.
     leeways: u32,
     /// The most that was in use, as far as it was looked at.
@@ -129,6 +135,10 @@ impl Tight {
 
     /// A view was made of so many pages, out of so many that are held.
     fn note_shown(&mut self, shown_pages: u64, held_pages: u64) {
+        if self.high_bytes as f64 > RISE * self.risen_bytes as f64 {
+            self.risen_bytes = self.high_bytes;
+            self.shown_anew = 0;
+        }
         self.shown_anew += shown_pages;
         let sureness = self.leeways.saturating_sub(1).min(SURE_MAX);
         if self.shown_anew >= held_pages >> sureness {
@@ -222,6 +232,20 @@ mod tests {
         assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
         config.tight_soft = 1.5;
         assert!((tight.soft(&config) - 1.5).abs() < 1e-9, "nor below what was asked for");
+    }
+
+    #[test]
+    fn a_program_that_still_grows_has_not_shown_that_it_does_not_repeat_itself() {
+        let mut tight = Tight { high_bytes: 1000, ..Tight::default() };
+        tight.note_shown(99, 100);
+        tight.high_bytes = 1010;
+        tight.note_shown(0, 100);
+        assert_eq!(tight.shown_anew, 99, "a hundredth is no rise");
+        tight.high_bytes = 1011;
+        tight.note_shown(99, 100);
+        assert_eq!((tight.shown_anew, tight.leeways), (99, 0));
+        tight.note_shown(1, 100);
+        assert_eq!(tight.leeways, 1);
     }
 
     #[test]

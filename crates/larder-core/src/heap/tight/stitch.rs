@@ -66,9 +66,9 @@ impl Pieces {
         for gap in gaps {
             pieces.cut(gap, &mut whole);
         }
-        // What lies in short gaps is of little use to others; what lies at the end would be left behind
-        // if memory grew there later, so that it comes before all.
-        whole.sort_by_key(|&(rank, piece)| (rank, piece.addr));
+        // What lies at the end would be left behind if memory grew there later, so that it comes before all. Of the
+        // rest the lowest come first: then what is left lies together.
+        whole.sort_by_key(|&(is_end, piece)| (!is_end, piece.addr));
         pieces.whole = whole.into_iter().map(|(_, piece)| piece).collect();
         let sums = pieces.whole.iter().scan(0, |sum, piece| {
             *sum += piece.size_bytes;
@@ -81,7 +81,7 @@ impl Pieces {
         pieces
     }
 
-    fn cut(&mut self, gap: &Gap, whole: &mut Vec<(u64, Piece)>) {
+    fn cut(&mut self, gap: &Gap, whole: &mut Vec<(bool, Piece)>) {
         let Gap { span, segment, origin, page_bytes, is_end } = *gap;
         let piece = |index: u64, from: u64, until: u64| Piece {
             page: PageAt { segment, index: index as usize },
@@ -97,8 +97,7 @@ impl Pieces {
         }
         for index in first..last {
             let from = origin.0 + index * page_bytes;
-            let rank = if is_end { 0 } else { span.size_bytes };
-            whole.push((rank, piece(index, from, from + page_bytes)));
+            whole.push((is_end, piece(index, from, from + page_bytes)));
         }
         if last >= first && last * page_bytes < end {
             self.tails.push(piece(last, origin.0 + last * page_bytes, span.end().0));
@@ -196,9 +195,9 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_at_the_end_is_used_first_and_then_the_short_gaps() {
+    fn what_lies_at_the_end_is_used_first_and_then_what_lies_lowest() {
         let gaps = [gap(0.0, 4.0, false), gap(8.0, 9.0, false), gap(20.0, 22.0, true)];
-        assert_eq!(seam(&gaps, 3.0), (vec![8, 20, 21], 0.0));
+        assert_eq!(seam(&gaps, 3.0), (vec![0, 20, 21], 0.0));
     }
 
     #[test]
