@@ -231,7 +231,7 @@ impl Heap {
         let free = self.pools.lane_mut(want.lane).filled()?;
         let id = match found {
             Some(id) => id,
-            None if TIGHT => {
+            None if TIGHT && !self.tight.has_leeway() => {
                 let first = free.find(slots, want.size_bytes, want.expandable)?;
                 let spot = least_stranding(slots, &self.segments, free, want.size_bytes, first);
                 free.remove_at(slots, spot);
@@ -298,7 +298,7 @@ impl Heap {
         let (slots, _) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let mut spot = free.find(slots, want.size_bytes, want.expandable)?;
-        if self.is_tight && want.splits {
+        if self.is_tight && want.splits && !self.tight.has_leeway() {
             spot = least_stranding(slots, &self.segments, free, want.size_bytes, spot);
         }
         let whole = &slots[spot.id.place()];

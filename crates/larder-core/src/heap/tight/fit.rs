@@ -2,7 +2,8 @@
 //!
 //! What is free on a page that is partly in use is **stranded**: it serves small requests, or is an end of a view, and is
 //! no whole page for anybody. So the smallest block is not always the best one. Where it would leave a piece that
-//! nobody can use, a larger one may leave whole pages.
+//! nobody can use, a larger one may leave whole pages. That costs views now and then, because large blocks are broken
+//! into: a program that has leeway, so that it need not be sparing, would rather have fewer of those.
 
 use crate::heap::block::Block;
 use crate::heap::free_index::{FreeIndex, Spot};
@@ -11,8 +12,7 @@ use crate::heap::segment::Segments;
 /// So many blocks are looked at, from the smallest one on.
 const BLOCKS_TRIED: usize = 16;
 
-/// The first of these blocks of an index, from one on that is large enough, in which a request strands the least. It is
-/// put at the front.
+/// The first of these blocks of an index, from one on that is large enough, at whose front a request strands the least.
 pub(in crate::heap) fn least_stranding(
     slots: &[Block],
     segments: &Segments,

@@ -49,7 +49,7 @@ pub(crate) const SHOWN_MAX: u64 = 16;
 const LEEWAY: f64 = 0.01;
 /// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
 /// shown until then is not counted.
-const RISE: f64 = 1.01;
+const RISE: f64 = 1.1;
 /// Once it has shown that twice it is surer each time: half as many pages will do, then a quarter, down to one part in
 /// two to this power.
 const SURE_MAX: u32 = 3;
@@ -152,6 +152,11 @@ impl Tight {
         self.shown_anew = 0;
     }
 
+    /// Whether the program may hold more than others, because it does not repeat itself.
+    pub(super) fn has_leeway(&self) -> bool {
+        self.leeways > 0
+    }
+
     /// How much may be held before views are made, as a multiple of the most that was in use.
     fn soft(&self, config: &Config) -> f64 {
         let grown = config.tight_soft + LEEWAY * f64::from(self.leeways);
@@ -238,10 +243,10 @@ mod tests {
     fn a_program_that_still_grows_has_not_shown_that_it_does_not_repeat_itself() {
         let mut tight = Tight { high_bytes: 1000, ..Tight::default() };
         tight.note_shown(99, 100);
-        tight.high_bytes = 1010;
+        tight.high_bytes = 1100;
         tight.note_shown(0, 100);
-        assert_eq!(tight.shown_anew, 99, "a hundredth is no rise");
-        tight.high_bytes = 1011;
+        assert_eq!(tight.shown_anew, 99, "a tenth is no rise");
+        tight.high_bytes = 1101;
         tight.note_shown(99, 100);
         assert_eq!((tight.shown_anew, tight.leeways), (99, 0));
         tight.note_shown(1, 100);
