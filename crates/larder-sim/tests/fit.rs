@@ -28,8 +28,8 @@ fn a_request_leaves_whole_pages_where_it_can() {
 }
 
 #[test]
-fn what_fits_to_the_last_byte_strands_nothing() {
+fn of_several_that_are_as_good_the_smallest_is_taken() {
     let (top, [four, five]) = two_gaps();
+    assert_eq!(top.malloc(4 * MIB), four, "in either as much is stranded as before");
     assert_eq!(top.malloc(5 * MIB), five);
-    assert_eq!(top.malloc(4 * MIB), four);
 }

@@ -1,4 +1,5 @@
-//! Taking: a request gets the smallest free block that will do, cut to size.
+//! Taking: a request gets the smallest free block that will do, cut to size; under the policy tight the one of them in
+//! which it strands the least.
 
 use std::hint::select_unpredictable;
 

@@ -47,12 +47,12 @@ pub(crate) const SHOWN_MAX: u64 = 16;
 /// A program that shows as many pages in new views as it holds does not repeat itself. It may hold this much more each
 /// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
 const LEEWAY: f64 = 0.01;
-/// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
-/// shown until then is not counted.
-const RISE: f64 = 1.1;
 /// Once it has shown that twice it is surer each time: half as many pages will do, then a quarter, down to one part in
 /// two to this power.
 const SURE_MAX: u32 = 3;
+/// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
+/// shown until then is not counted.
+const RISE: f64 = 1.1;
 
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
