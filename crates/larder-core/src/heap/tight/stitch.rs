@@ -3,8 +3,11 @@
 //! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in the
 //! middle of one. So a choice is a head, whole pages, and a tail.
 
+use std::cmp::Reverse;
+use std::ops::Range;
+
 use crate::heap::ids::{PageAt, SegmentId};
-use crate::types::{Addr, Span};
+use crate::types::{Addr, MIB, Span};
 
 /// A free block, and the pages that it lies on.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +49,8 @@ pub(crate) enum Stitch {
 
 /// So many heads and tails, the longest, are tried with each other.
 const ENDS_TRIED: usize = 24;
+/// Pages of this size and more are chosen by their size: each saves many mappings.
+const LARGE_PAGE_BYTES: u64 = 32 * MIB;
 
 /// Everything free, cut at the pages' ends.
 #[derive(Debug, Default)]
@@ -54,9 +59,16 @@ struct Pieces {
     heads: Vec<Piece>,
     /// Pages that begin free and end in use, longest last.
     tails: Vec<Piece>,
-    /// Whole pages, those to use first first, with the bytes of all before them and with each.
+    /// Whole pages, those to use first first.
     whole: Vec<Piece>,
+    /// The bytes of all whole pages before each, and of all of them.
     sums: Vec<u64>,
+    /// Where the whole pages are that lie at the end of a segment: these are used before all.
+    last: Range<usize>,
+    /// Where those of each large size are, the largest first.
+    large: Vec<Range<usize>>,
+    /// Where the others are.
+    small: Range<usize>,
 }
 
 impl Pieces {
@@ -67,14 +79,28 @@ impl Pieces {
             pieces.cut(gap, &mut whole);
         }
         // What lies at the end would be left behind if memory grew there later, so that it comes before all. Of the
-        // rest the lowest come first: then what is left lies together.
-        whole.sort_by_key(|&(is_end, piece)| (!is_end, piece.addr));
+        // rest large pages come first, and then the lowest: what is left lies together.
+        let large_bytes =
+            |piece: &Piece| Some(piece.page_bytes).filter(|&size| size >= LARGE_PAGE_BYTES);
+        whole.sort_by_key(|(is_end, piece)| (!is_end, Reverse(large_bytes(piece)), piece.addr));
+        pieces.last = 0..whole.partition_point(|&(is_end, _)| is_end);
         pieces.whole = whole.into_iter().map(|(_, piece)| piece).collect();
+        let mut from = pieces.last.end;
+        for run in
+            pieces.whole[from..].chunk_by(|one, other| large_bytes(one) == large_bytes(other))
+        {
+            let places = from..from + run.len();
+            from = places.end;
+            match large_bytes(&run[0]) {
+                Some(_) => pieces.large.push(places),
+                None => pieces.small = places,
+            }
+        }
         let sums = pieces.whole.iter().scan(0, |sum, piece| {
             *sum += piece.size_bytes;
             Some(*sum)
         });
-        pieces.sums = sums.collect();
+        pieces.sums = std::iter::once(0).chain(sums).collect();
         for ends in [&mut pieces.heads, &mut pieces.tails] {
             ends.sort_by_key(|piece| (piece.size_bytes, piece.addr));
         }
@@ -104,14 +130,49 @@ impl Pieces {
         }
     }
 
+    /// Chooses whole pages for so much, says which by runs of them, and returns how much is missing.
+    fn choose(&self, mut size_bytes: u64, mut take: impl FnMut(Range<usize>)) -> u64 {
+        let (last, bytes) = self.first_of(self.last.clone(), size_bytes);
+        take(last);
+        size_bytes -= bytes;
+        let mut spare = None;
+        for places in &self.large {
+            let page_bytes = self.whole[places.start].size_bytes;
+            let until = places.end.min(places.start + (size_bytes / page_bytes) as usize);
+            take(places.start..until);
+            size_bytes -= page_bytes * (until - places.start) as u64;
+            // It is larger than what is left to find.
+            spare = (until < places.end).then_some(until).or(spare);
+        }
+        let (small, bytes) = self.first_of(self.small.clone(), size_bytes);
+        match spare.filter(|_| bytes < size_bytes) {
+            Some(spare) => {
+                take(spare..spare + 1);
+                0
+            }
+            None => {
+                take(small);
+                size_bytes - bytes
+            }
+        }
+    }
+
+    /// The first of these pages that hold so much, or all of them, and how much of it they hold.
+    fn first_of(&self, places: Range<usize>, size_bytes: u64) -> (Range<usize>, u64) {
+        let before_bytes = self.sums[places.start];
+        let sums = &self.sums[places.start..places.end];
+        let count = sums.partition_point(|sum| sum - before_bytes < size_bytes);
+        let until = places.start + count;
+        (places.start..until, (self.sums[until] - before_bytes).min(size_bytes))
+    }
+
     /// How much is missing if a head and a tail of these sizes are used, how many whole pages it takes, and
     /// how much of ends it takes: the less of each, the better, in this order.
     fn cost(&self, size_bytes: u64, ends_bytes: u64) -> (u64, usize, u64) {
+        let mut count = 0;
         let rest_bytes = size_bytes.saturating_sub(ends_bytes);
-        let have_bytes = self.sums.last().copied().unwrap_or(0);
-        let count = self.sums.partition_point(|&sum| sum < rest_bytes);
-        let used = (count + usize::from(rest_bytes > 0)).min(self.whole.len());
-        (rest_bytes.saturating_sub(have_bytes), used, ends_bytes)
+        let missing_bytes = self.choose(rest_bytes, |places| count += places.len());
+        (missing_bytes, count, ends_bytes)
     }
 }
 
@@ -135,7 +196,7 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
             }
         }
     }
-    let ((missing_bytes, count, _), head, tail) = best;
+    let ((missing_bytes, _, _), head, tail) = best;
     if missing_bytes > 0 {
         return Stitch::Short { missing_bytes };
     }
@@ -147,7 +208,10 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
         seam.pages.push((head.page, head.page_bytes));
         left_bytes -= used_bytes;
     }
-    let mut chosen = pieces.whole[..count].to_vec();
+    let mut chosen = Vec::new();
+    pieces.choose(size_bytes.saturating_sub(bytes(head) + bytes(tail)), |places| {
+        chosen.extend_from_slice(&pieces.whole[places]);
+    });
     chosen.sort_by_key(|piece| piece.addr);
     for piece in chosen {
         seam.pages.push((piece.page, piece.page_bytes));
@@ -198,6 +262,32 @@ mod tests {
     fn what_lies_at_the_end_is_used_first_and_then_what_lies_lowest() {
         let gaps = [gap(0.0, 4.0, false), gap(8.0, 9.0, false), gap(20.0, 22.0, true)];
         assert_eq!(seam(&gaps, 3.0), (vec![0, 20, 21], 0.0));
+    }
+
+    #[test]
+    fn large_pages_that_are_needed_whole_come_first() {
+        let of_size = |page_mib: u64, begin: u64, end: u64| {
+            let page_bytes = page_mib * MIB;
+            let span = Span::new(Addr(begin * page_bytes), (end - begin) * page_bytes);
+            Gap { span, segment: SegmentId::NONE, origin: Addr(0), page_bytes, is_end: false }
+        };
+        let gaps = [of_size(2, 0, 12), of_size(64, 1, 3), of_size(32, 10, 12)];
+        let sizes = |size_mib: u64| match stitch(&gaps, size_mib * MIB) {
+            Stitch::Seam(seam) => seam.pages.iter().map(|(_, size)| size / MIB).collect::<Vec<_>>(),
+            Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
+        };
+        assert_eq!(sizes(6), [2, 2, 2], "a large page would be broken into");
+        assert_eq!(sizes(70), [2, 2, 2, 64]);
+        assert_eq!(sizes(102), [2, 2, 2, 64, 32]);
+        assert_eq!(
+            sizes(30),
+            [32],
+            "the small ones do not suffice, and the smallest large one does alone"
+        );
+        let all_mib = 24 + 128 + 64;
+        assert_eq!(sizes(all_mib).len(), 12 + 2 + 2);
+        let short = Stitch::Short { missing_bytes: MIB };
+        assert_eq!(stitch(&gaps, (all_mib + 1) * MIB), short);
     }
 
     #[test]
