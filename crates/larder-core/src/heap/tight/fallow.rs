@@ -161,7 +161,7 @@ impl Heap {
     #[allow(clippy::needless_bitwise_bool)] // Fewer branches, which nobody can foresee.
     pub(super) fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         let (slots, _) = self.blocks.parts();
-        let &Block { addr, size_bytes, segment, next, state, .. } = &slots[id.place()];
+        let &Block { size_bytes, next, state, .. } = &slots[id.place()];
         // Nobody lies fallow, so that it needs no question whether there is a block behind.
         let its = &slots[place_of(next)];
         let lies_behind = (its.state == State::Resting) & (its.lane == lane);
@@ -171,10 +171,22 @@ impl Heap {
             return self.refit_otherwise(lane, id, wanted_bytes);
         };
         move_border(slots, id, behind, wanted_bytes);
-        slots[id.place()].bin = NOTED;
         self.hints.note(slots[behind.place()].addr, behind);
-        self.segments.note_start(segment, addr, wanted_bytes, id);
+        self.note_refit(id, size_bytes);
         true
+    }
+
+    /// Notes where a block starts that has another size by now, unless that is noted under the one as under the other.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    fn note_refit(&mut self, id: BlockId, before_bytes: u64) {
+        let block = &mut self.blocks[id];
+        let &mut Block { addr, size_bytes, segment, bin, .. } = block;
+        if bin == NOTED && self.segments.notes_alike(before_bytes, size_bytes) {
+            return;
+        }
+        block.bin = NOTED;
+        self.segments.note_start(segment, addr, size_bytes, id);
     }
 
     /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it is cut; or what is there is
@@ -183,7 +195,7 @@ impl Heap {
     fn refit_otherwise(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
-        let &Block { addr, size_bytes, segment, next, state, .. } = &slots[id.place()];
+        let &Block { size_bytes, next, state, .. } = &slots[id.place()];
         let its = &slots[place_of(next)];
         let is_behind = its.state.is_unused() && its.lane == lane;
         if state == State::Resting && size_bytes > wanted_bytes && !is_behind {
@@ -203,8 +215,7 @@ impl Heap {
         {
             return false;
         }
-        self.blocks[id].bin = NOTED;
-        self.segments.note_start(segment, addr, wanted_bytes, id);
+        self.note_refit(id, size_bytes);
         true
     }
 

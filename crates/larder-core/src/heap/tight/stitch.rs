@@ -145,16 +145,12 @@ impl Pieces {
             spare = (until < places.end).then_some(until).or(spare);
         }
         let (small, bytes) = self.first_of(self.small.clone(), size_bytes);
-        match spare.filter(|_| bytes < size_bytes) {
-            Some(spare) => {
-                take(spare..spare + 1);
-                0
-            }
-            None => {
-                take(small);
-                size_bytes - bytes
-            }
+        if let Some(spare) = spare.filter(|_| bytes < size_bytes) {
+            take(spare..spare + 1);
+            return 0;
         }
+        take(small);
+        size_bytes - bytes
     }
 
     /// The first of these pages that hold so much, or all of them, and how much of it they hold.
