@@ -44,10 +44,10 @@ const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
 /// first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
-/// A program that shows as many pages in new views as it holds does not repeat itself. It may hold this much more each
+/// A program that shows as much in new views as it holds does not repeat itself. It may hold this much more each
 /// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
 const LEEWAY: f64 = 0.01;
-/// Once it has shown that twice it is surer each time: half as many pages will do, then a quarter, down to one part in
+/// Once it has shown that twice it is surer each time: half as much will do, then a quarter, down to one part in
 /// two to this power.
 const SURE_MAX: u32 = 3;
 /// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
@@ -65,9 +65,9 @@ pub(crate) struct Tight {
     shown: HashMap<PageAt, u32>,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    /// How many pages new views showed since the leeway grew, since the program did, or since pages were given back:
-    /// then views have to be made anew though the program repeats itself.
-    shown_anew: u64,
+    /// How much new views showed since the leeway grew, since the program did, or since pages were given back: then
+    /// views have to be made anew though the program repeats itself.
+    shown_anew_bytes: u64,
     /// The most that was in use when it last rose, so that counting began anew.
     risen_bytes: u64,
     /// How often what may be held grew, for views that were made.
@@ -133,23 +133,23 @@ impl Tight {
         }
     }
 
-    /// A view was made of so many pages, out of so many that are held.
-    fn note_shown(&mut self, shown_pages: u64, held_pages: u64) {
+    /// A view was made that shows so much, of so much that is held.
+    fn note_shown(&mut self, shown_bytes: u64, held_bytes: u64) {
         if self.high_bytes as f64 > RISE * self.risen_bytes as f64 {
             self.risen_bytes = self.high_bytes;
-            self.shown_anew = 0;
+            self.shown_anew_bytes = 0;
         }
-        self.shown_anew += shown_pages;
+        self.shown_anew_bytes += shown_bytes;
         let sureness = self.leeways.saturating_sub(1).min(SURE_MAX);
-        if self.shown_anew >= held_pages >> sureness {
-            self.shown_anew = 0;
+        if self.shown_anew_bytes >= held_bytes >> sureness {
+            self.shown_anew_bytes = 0;
             self.leeways = self.leeways.saturating_add(1);
         }
     }
 
     /// Pages are given back: what is shown of those that come instead says nothing of the program.
     pub(super) fn note_given_back(&mut self) {
-        self.shown_anew = 0;
+        self.shown_anew_bytes = 0;
     }
 
     /// Whether the program may hold more than others, because it does not repeat itself.
@@ -245,10 +245,10 @@ mod tests {
         tight.note_shown(99, 100);
         tight.high_bytes = 1100;
         tight.note_shown(0, 100);
-        assert_eq!(tight.shown_anew, 99, "a tenth is no rise");
+        assert_eq!(tight.shown_anew_bytes, 99, "a tenth is no rise");
         tight.high_bytes = 1101;
         tight.note_shown(99, 100);
-        assert_eq!((tight.shown_anew, tight.leeways), (99, 0));
+        assert_eq!((tight.shown_anew_bytes, tight.leeways), (99, 0));
         tight.note_shown(1, 100);
         assert_eq!(tight.leeways, 1);
     }

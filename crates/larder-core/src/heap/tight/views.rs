@@ -63,8 +63,7 @@ impl Heap {
         let view = self.blocks[id].segment;
         self.segments.cover(view, span);
         self.tight.views.push(view);
-        let held_pages = self.held_pages();
-        self.tight.note_shown(plan.pages.len() as u64, held_pages);
+        self.tight.note_shown(plan.size_bytes, self.reserved_bytes);
         self.herald.record(Record::Shown);
         let segment = &self.segments[view];
         for part in segment.parts() {
