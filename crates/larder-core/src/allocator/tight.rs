@@ -28,6 +28,7 @@ impl Allocator {
                 }
                 Move::Place { segment, addr, waits } => {
                     shelf.follow(device, want, &waits)?;
+                    shelf.heap.annex(want, &waits);
                     let addr = shelf.heap.take_place(want, segment, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
@@ -48,9 +49,13 @@ impl Allocator {
                         None => return Ok(Grown::NoRoom),
                     }
                 }
-                Move::View { plan, waits } => {
-                    shelf.thin(device, want.stream)?;
+                // What was waited for may make one piece with what the stream has.
+                Move::View { waits, .. } if !waits.is_empty() => {
                     shelf.follow(device, want, &waits)?;
+                    shelf.heap.annex(want, &waits);
+                }
+                Move::View { plan, .. } => {
+                    shelf.thin(device, want.stream)?;
                     let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
                     let view = shelf.heap.commit_view(want, &plan, span);
                     let addr = span.addr.offset(plan.seam.skip_bytes);
@@ -101,6 +106,10 @@ impl Shelf {
             }
         }
         self.follow(device, want, &ground.waits)?;
+        if self.heap.annex_off_round(want, &ground.waits) {
+            let ground = self.heap.plan_told(want);
+            return Ok(ground.and_then(|ground| self.heap.take_told_ground(want, &ground)));
+        }
         Ok(self.heap.take_told_ground(want, &ground))
     }
 

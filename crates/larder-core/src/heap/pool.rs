@@ -102,6 +102,8 @@ pub(crate) struct Pool {
     lanes: Vec<(StreamId, LaneId)>,
     /// Its lanes whose streams are gone.
     retired: Vec<LaneId>,
+    /// It has or had several lanes at once.
+    had_many_lanes: bool,
     /// How often the pool was searched while garbage collection was on; the clock of ages.
     pub(crate) searches: u64,
 }
@@ -142,9 +144,18 @@ impl Pools {
             pool.never_expands = false;
             return at;
         }
-        let (lanes, retired) = (Vec::new(), Vec::new());
+        let (lanes, retired, had_many_lanes) = (Vec::new(), Vec::new(), false);
         let (no_split, never_expands) = (false, false);
-        self.list.push(Pool { kind, owner, no_split, never_expands, lanes, retired, searches: 0 });
+        self.list.push(Pool {
+            kind,
+            owner,
+            no_split,
+            never_expands,
+            lanes,
+            retired,
+            had_many_lanes,
+            searches: 0,
+        });
         PoolIndex(u32::try_from(self.list.len() - 1).expect("few pools"))
     }
 
@@ -201,6 +212,7 @@ impl Pools {
                     LaneId(u32::try_from(self.lanes.len() - 1).expect("few lanes"))
                 };
                 pool.lanes.insert(at, (stream, id));
+                pool.had_many_lanes |= pool.lanes.len() + pool.retired.len() > 1;
                 id
             }
         }
@@ -378,11 +390,10 @@ impl Pools {
         &mut self.list[id.0 as usize]
     }
 
-    /// Whether a pool has more than one lane.
+    /// Whether a pool has more than one lane, or had: places that were found then do not tell what was free around them.
     #[inline]
-    pub(crate) fn has_many_lanes(&self, id: PoolIndex) -> bool {
-        let pool = &self.list[id.0 as usize];
-        pool.lanes.len() + pool.retired.len() > 1
+    pub(crate) fn had_many_lanes(&self, id: PoolIndex) -> bool {
+        self.list[id.0 as usize].had_many_lanes
     }
 
     /// A pool's lanes in the order of their streams, and behind them those whose streams are gone.

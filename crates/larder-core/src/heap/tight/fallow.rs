@@ -103,7 +103,7 @@ impl Heap {
         let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
         let id = self.lying_over(want.lane, addr, spot)?;
         let Block { addr: begin, state, .. } = self.blocks[id];
-        let goes_anywhere = self.pools.has_many_lanes(want.pool);
+        let goes_anywhere = self.pools.had_many_lanes(want.pool);
         if !goes_anywhere && self.blocks[self.first_free(id)].addr != from {
             return None;
         }

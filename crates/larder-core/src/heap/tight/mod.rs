@@ -10,6 +10,7 @@
 //! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
 //! that only where all that is free does not suffice.
 
+mod annex;
 pub(in crate::heap) mod fallow;
 pub(in crate::heap) mod fit;
 pub(crate) mod ground;
@@ -44,11 +45,13 @@ const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
 /// first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
-/// A program that shows as much in new views as it holds does not repeat itself. It may hold this much more each
-/// time, as a part of what is in use: views cost time for as long as it runs, and memory costs it once.
+/// A program that shows so many times in new views what it holds does not repeat itself.
+const DOUBT: u64 = 2;
+/// It may hold this much more each time, as a part of what is in use: views cost time for as long as it runs, and memory
+/// costs it once.
 const LEEWAY: f64 = 0.01;
-/// Once it has shown that twice it is surer each time: half as much will do, then a quarter, down to one part in
-/// two to this power.
+/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter, down to one part in two
+/// to this power.
 const SURE_MAX: u32 = 3;
 /// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
 /// shown until then is not counted.
@@ -140,8 +143,11 @@ impl Tight {
             self.shown_anew_bytes = 0;
         }
         self.shown_anew_bytes += shown_bytes;
-        let sureness = self.leeways.saturating_sub(1).min(SURE_MAX);
-        if self.shown_anew_bytes >= held_bytes >> sureness {
+        let proof_bytes = match self.leeways {
+            0 => DOUBT * held_bytes,
+            times => held_bytes >> times.min(SURE_MAX),
+        };
+        if self.shown_anew_bytes >= proof_bytes {
             self.shown_anew_bytes = 0;
             self.leeways = self.leeways.saturating_add(1);
         }
@@ -222,17 +228,15 @@ mod tests {
     #[test]
     fn what_may_be_held_grows_with_the_views_that_are_made() {
         let (mut tight, mut config) = (Tight::default(), Config::default());
-        tight.note_shown(99, 100);
+        tight.note_shown(199, 100);
         assert!((tight.soft(&config) - config.tight_soft).abs() < 1e-9);
         tight.note_shown(1, 100);
         assert!((tight.soft(&config) - config.tight_soft - LEEWAY).abs() < 1e-9);
-        tight.note_shown(100, 100);
-        assert_eq!(tight.leeways, 2);
         tight.note_shown(49, 100);
-        assert_eq!(tight.leeways, 2, "half as much is needed now");
+        assert_eq!(tight.leeways, 1, "half of what is held is needed now");
         tight.note_shown(1, 100);
         tight.note_shown(25, 100);
-        assert_eq!(tight.leeways, 4, "and then a quarter");
+        assert_eq!(tight.leeways, 3, "and then a quarter");
         (0..1000).for_each(|_| tight.note_shown(100, 100));
         assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
         config.tight_soft = 1.5;
@@ -242,13 +246,13 @@ mod tests {
     #[test]
     fn a_program_that_still_grows_has_not_shown_that_it_does_not_repeat_itself() {
         let mut tight = Tight { high_bytes: 1000, ..Tight::default() };
-        tight.note_shown(99, 100);
+        tight.note_shown(199, 100);
         tight.high_bytes = 1100;
         tight.note_shown(0, 100);
-        assert_eq!(tight.shown_anew_bytes, 99, "a tenth is no rise");
+        assert_eq!(tight.shown_anew_bytes, 199, "a tenth is no rise");
         tight.high_bytes = 1101;
-        tight.note_shown(99, 100);
-        assert_eq!((tight.shown_anew_bytes, tight.leeways), (99, 0));
+        tight.note_shown(199, 100);
+        assert_eq!((tight.shown_anew_bytes, tight.leeways), (199, 0));
         tight.note_shown(1, 100);
         assert_eq!(tight.leeways, 1);
     }

@@ -77,7 +77,7 @@ impl Heap {
         let is_inside = before.state.is_unused() & (before.lane == lane);
         let is_first = goal.is_first() & !is_inside;
         let pool = PoolIndex::default_for(PoolKind::Large);
-        if !(lies & (block.lane == lane)) || !is_first && !self.pools.has_many_lanes(pool) {
+        if !(lies & (block.lane == lane)) || !is_first && !self.pools.had_many_lanes(pool) {
             return None;
         }
         let fits = block.size_bytes == size_bytes && block.bin == NOTED;

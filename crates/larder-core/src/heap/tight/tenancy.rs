@@ -93,7 +93,7 @@ impl Heap {
         spot: Spot,
     ) -> Followed {
         let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
-        if !is_view && !self.pools.has_many_lanes(want.pool) {
+        if !is_view && !self.pools.had_many_lanes(want.pool) {
             return Followed::Lost;
         }
         let Some(ground) = self.ground_told(want, spot) else { return Followed::Lost };

@@ -128,10 +128,7 @@ impl Heap {
                 })
                 .collect();
             for id in astray.into_iter().filter(|_| is_quiet(self, home)).collect::<Vec<_>>() {
-                self.unshelve(id);
-                self.blocks[id].lane = home;
-                let whole = self.merge_and_shelve::<false>(id).id;
-                self.note_free(whole);
+                self.hand_over(id, home);
             }
         }
     }
