@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
 
 use crate::tidy;
@@ -20,11 +20,20 @@ enum Work {
     Cargo { arguments: Vec<&'static str>, rustdoc_flags: Option<&'static str> },
     /// The tidy rules, checked by this very program.
     Tidy,
+    /// Another command of this very program. Cargo is not asked to start it: it would wait for what is built ahead.
+    Xtask { arguments: Vec<&'static str> },
+    /// The tests are built while the next steps run, which mostly have a processor to spare. Who needs them waits, and
+    /// says what is wrong if they cannot be built.
+    BuildAhead { arguments: Vec<&'static str> },
 }
 
 impl Step {
     fn cargo(name: &'static str, arguments: &[&'static str]) -> Self {
         Self { name, work: Work::Cargo { arguments: arguments.to_vec(), rustdoc_flags: None } }
+    }
+
+    fn xtask(name: &'static str, arguments: &[&'static str]) -> Self {
+        Self { name, work: Work::Xtask { arguments: arguments.to_vec() } }
     }
 
     /// The rules of the source text.
@@ -68,25 +77,28 @@ impl Step {
     pub(crate) fn all(root: &Path, has_nextest: bool) -> Vec<Self> {
         let mut steps = Self::lints(root);
         steps.push(Self::tidy());
-        steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
-        steps.push(Self::cargo("parity", &["xtask", "parity", "--seeds", "8"]));
-        let newest = ["xtask", "parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
-        steps.push(Self::cargo("parity with the newest PyTorch", &newest));
-        steps.push(Self::cargo("backend", &["xtask", "backend"]));
-        let through = ["xtask", "parity", "--through-interface", "--seeds", "5"];
-        steps.push(Self::cargo("parity through PyTorch's interface", &through));
-        steps.push(Self::cargo("model of the lock", &["xtask", "model"]));
-        steps.push(Self::cargo("headers", &["xtask", "headers"]));
-        steps.push(Self::cargo("stand-in", &["xtask", "gpu", "--stand-in"]));
-        steps.push(Self::cargo("python", &["xtask", "python"]));
-        steps.push(Self::cargo("world", &["xtask", "world", "--quick"]));
-        steps.push(Self::cargo("page", &["xtask", "page"]));
-        steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
-        steps.push(if has_nextest {
-            Self::cargo("tests", &["nextest", "run", "--workspace", "--no-fail-fast"])
+        let tests: &[&str] = if has_nextest {
+            &["nextest", "run", "--workspace"]
         } else {
-            Self::cargo("tests", &["test", "--workspace", "--tests", "--no-fail-fast"])
-        });
+            &["test", "--workspace", "--tests"]
+        };
+        let arguments = [tests, &["--no-run"]].concat();
+        steps.push(Self { name: "tests, built ahead", work: Work::BuildAhead { arguments } });
+        steps.push(Self::cargo("release build", &["build", "--release", "-p", "larder-cli"]));
+        steps.push(Self::xtask("parity", &["parity", "--seeds", "8"]));
+        let newest = ["parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
+        steps.push(Self::xtask("parity with the newest PyTorch", &newest));
+        steps.push(Self::xtask("backend", &["backend"]));
+        let through = ["parity", "--through-interface", "--seeds", "5"];
+        steps.push(Self::xtask("parity through PyTorch's interface", &through));
+        steps.push(Self::xtask("model of the lock", &["model"]));
+        steps.push(Self::xtask("headers", &["headers"]));
+        steps.push(Self::xtask("stand-in", &["gpu", "--stand-in"]));
+        steps.push(Self::xtask("python", &["python"]));
+        steps.push(Self::xtask("world", &["world", "--quick"]));
+        steps.push(Self::xtask("page", &["page"]));
+        steps.push(Self::cargo("doc tests", &["test", "--doc", "--workspace"]));
+        steps.push(Self::cargo("tests", &[tests, &["--no-fail-fast"]].concat()));
         steps
     }
 
@@ -99,6 +111,8 @@ impl Step {
                     .map_or_else(String::new, |flags| format!("RUSTDOCFLAGS=\"{flags}\" "));
                 format!("{flags}cargo {}", arguments.join(" "))
             }
+            Work::Xtask { arguments } => format!("cargo xtask {}", arguments.join(" ")),
+            Work::BuildAhead { arguments } => format!("cargo {} &", arguments.join(" ")),
         }
     }
 }
@@ -123,13 +137,16 @@ impl fmt::Display for Failure {
 pub(crate) struct Runner {
     pub(crate) root: PathBuf,
     pub(crate) program: OsString,
+    /// Where this program lies.
+    this: PathBuf,
 }
 
 impl Runner {
     /// A runner that uses the very Cargo that started this program.
     pub(crate) fn new(root: PathBuf) -> Self {
         let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        Self { root, program }
+        let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("xtask"));
+        Self { root, program, this }
     }
 
     /// Whether `cargo nextest` can be called.
@@ -146,10 +163,18 @@ impl Runner {
     /// Runs the steps until one fails. `says_last_time` is false where the last step prints a
     /// summary of its own that shall end the run.
     pub(crate) fn run(&self, steps: &[Step], says_last_time: bool) -> Result<(), Failure> {
+        let mut ahead = Vec::new();
         for (index, step) in steps.iter().enumerate() {
             eprintln!("==> {}: {}", step.name, step.command_line());
             let begin = Instant::now();
-            let code = self.run_one(step);
+            let code = match self.command_of(step) {
+                None => u8::from(!tidy::run(&self.root)),
+                Some(mut command) if matches!(step.work, Work::BuildAhead { .. }) => {
+                    ahead.extend(Ahead::start(&mut command));
+                    continue;
+                }
+                Some(command) => run_one(command),
+            };
             if code != 0 {
                 let command_line = step.command_line();
                 return Err(Failure { step: step.name, command_line, code });
@@ -161,24 +186,55 @@ impl Runner {
         Ok(())
     }
 
-    fn run_one(&self, step: &Step) -> u8 {
-        match &step.work {
-            Work::Tidy => u8::from(!tidy::run(&self.root)),
+    /// What a step starts; none if it is done by this program.
+    fn command_of(&self, step: &Step) -> Option<Command> {
+        let (program, arguments, rustdoc_flags) = match &step.work {
+            Work::Tidy => return None,
             Work::Cargo { arguments, rustdoc_flags } => {
-                let mut command = Command::new(&self.program);
-                command.args(arguments).current_dir(&self.root);
-                if let Some(flags) = rustdoc_flags {
-                    command.env("RUSTDOCFLAGS", flags);
-                }
-                match command.status() {
-                    Ok(status) => exit_code(status),
-                    Err(error) => {
-                        eprintln!("{} cannot be started: {error}", self.program.display());
-                        127
-                    }
-                }
+                (self.program.clone(), arguments, *rustdoc_flags)
             }
+            Work::BuildAhead { arguments } => (self.program.clone(), arguments, None),
+            Work::Xtask { arguments } => (self.this.clone().into(), arguments, None),
+        };
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(&self.root);
+        if let Some(flags) = rustdoc_flags {
+            command.env("RUSTDOCFLAGS", flags);
         }
+        Some(command)
+    }
+}
+
+fn run_one(mut command: Command) -> u8 {
+    match command.status() {
+        Ok(status) => exit_code(status),
+        Err(error) => {
+            eprintln!("{} cannot be started: {error}", command.get_program().display());
+            127
+        }
+    }
+}
+
+/// A build that goes on beside other steps, and ends with the run at the latest. It says nothing: whoever needs what it
+/// builds builds the rest.
+struct Ahead(Child);
+
+impl Ahead {
+    fn start(command: &mut Command) -> Option<Self> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .ok()
+            .map(Self)
+    }
+}
+
+impl Drop for Ahead {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
@@ -193,7 +249,8 @@ mod tests {
     use super::*;
 
     fn shell() -> Runner {
-        Runner { root: PathBuf::from("."), program: OsString::from("sh") }
+        let this = PathBuf::from("no-such-program");
+        Runner { root: PathBuf::from("."), program: OsString::from("sh"), this }
     }
 
     #[test]
@@ -206,6 +263,7 @@ mod tests {
                 "clippy",
                 "docs",
                 "tidy",
+                "tests, built ahead",
                 "release build",
                 "parity",
                 "parity with the newest PyTorch",
@@ -237,6 +295,18 @@ mod tests {
             failure.to_string(),
             "step `second` failed (exit code 7); repeat it alone with: cargo -c exit 7"
         );
+    }
+
+    #[test]
+    fn what_is_built_ahead_neither_holds_up_the_steps_nor_outlives_them() {
+        let arguments = vec!["-c", "exec sleep 600"];
+        let steps = [
+            Step { name: "ahead", work: Work::BuildAhead { arguments } },
+            Step::cargo("next", &["-c", "exit 5"]),
+        ];
+        let begin = Instant::now();
+        assert_eq!(shell().run(&steps, false).unwrap_err().code, 5);
+        assert!(begin.elapsed().as_secs() < 300);
     }
 
     #[test]
