@@ -1,0 +1,28 @@
+"""Writes an op script in which streams race: on each of them 600 blocks of 256 bytes to 64 MiB live at a time, and
+one after the other makes room for a new one, on any stream and of any size. Nothing ever repeats itself.
+
+    python workloads/racing.py 2 300000 > racing.ops
+    larder replay racing.ops --policy tight --memory 139GiB --json
+"""
+
+import random
+import sys
+
+LIVE_MAX = 600
+
+
+def main(streams, requests):
+    chance, live = random.Random(1), [[] for _ in range(streams)]
+    for block in range(requests):
+        stream = chance.randrange(streams)
+        blocks = live[stream]
+        if len(blocks) == LIVE_MAX:
+            at = chance.randrange(LIVE_MAX)
+            blocks[at], blocks[-1] = blocks[-1], blocks[at]
+            print(f"free {blocks.pop()}")
+        print(f"alloc {block} {int(256 * 2 ** (18 * chance.random()))} {stream}")
+        blocks.append(block)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
