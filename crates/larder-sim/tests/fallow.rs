@@ -6,7 +6,7 @@ mod bench_top;
 use bench_top::BenchTop;
 use larder_core::heap::states::BlockState;
 use larder_core::types::{GIB, MIB};
-use larder_core::{Addr, Policy, StreamId};
+use larder_core::{Addr, Error, Policy, StreamId};
 use larder_sim::random::Random;
 
 /// So many rounds the program finds its way, and then so many more.
@@ -157,4 +157,29 @@ fn compare(seed: u64) {
 #[test]
 fn what_lies_fallow_is_handed_out_as_if_it_were_merged() {
     (1..=120).for_each(compare);
+}
+
+/// So many blocks that some share a hint: those without one are found along their neighbours, because a round does not note
+/// where they start.
+#[test]
+fn a_round_finds_every_block_again_however_many_there_are() {
+    let top = BenchTop::new(8 * GIB, "", Policy::tight());
+    let allocator = &top.allocator;
+    let mut random = Random::new(1);
+    // Other borders in the same memory, so that every block is cut anew.
+    let [many, fewer]: [Vec<u64>; 2] =
+        [6000, 4500].map(|blocks| (0..blocks).map(|_| random.between(1, 40 * 512)).collect());
+    for at in 0..CALM_ROUNDS {
+        for sizes in [&many, &fewer] {
+            let malloc = |&size_bytes| allocator.malloc(size_bytes, StreamId(0)).unwrap();
+            let live: Vec<Addr> = sizes.iter().map(malloc).collect();
+            let freed: Result<Vec<()>, Error> =
+                live.iter().map(|&addr| allocator.free(addr)).collect();
+            assert!(freed.is_ok(), "round {at}: {freed:?}");
+            let gone = live[0];
+            assert_eq!(allocator.free(gone), Err(Error::UnknownAddress(gone)), "round {at}");
+        }
+    }
+    assert_eq!(allocator.check(), Ok(()));
+    assert_eq!(top.stats().active_bytes.all.current, 0);
 }

@@ -119,7 +119,7 @@ pub struct Heap {
     is_usual: bool,
     /// Whether the policy is tight; then all sizes share the lanes of the large pools.
     is_tight: bool,
-    tight: Box<Tight>,
+    tight: Tight,
     reserves: Box<Reserves>,
 }
 
@@ -151,7 +151,7 @@ impl Heap {
             plain: true,
             is_usual: false,
             is_tight,
-            tight: Box::default(),
+            tight: Tight::default(),
             reserves: Box::default(),
         };
         heap.set_fraction(heap.config.memory_fraction);
@@ -330,7 +330,15 @@ impl Heap {
             block.state == State::Live && block.addr == addr
         };
         let found = self.segments.block_at(addr).filter(is_it);
-        found.or_else(|| self.segments.fine_at(addr).filter(is_it))
+        let found = found.or_else(|| self.segments.fine_at(addr).filter(is_it));
+        found.or_else(|| self.block_of_round(addr).filter(is_it))
+    }
+
+    /// The block that an address lies in, where it may be one that a round handed out and did not note.
+    #[inline(never)]
+    fn block_of_round(&self, addr: Addr) -> Option<BlockId> {
+        let segment = (!self.fallow.is_empty()).then(|| self.segments.holder_of(addr))??;
+        self.block_over(segment, addr)
     }
 
     /// The streams besides its own that used a live block. While there are any it can be put back
@@ -385,7 +393,8 @@ impl Heap {
         let is_it = |id: &BlockId| self.is_plainly_live(*id, addr);
         let found = self.segments.block_in(segment, addr).filter(is_it);
         if self.is_tight && found.is_none() {
-            return self.segments.fine_in(segment, addr).filter(is_it);
+            let found = self.segments.fine_in(segment, addr).filter(is_it);
+            return found.or_else(|| self.block_of_round(addr).filter(is_it));
         }
         found
     }

@@ -141,7 +141,7 @@ impl Pools {
         if let Some(at) = spare.map(|at| self.spare.swap_remove(at)) {
             let pool = self.pool_mut(at);
             (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
-            pool.never_expands = false;
+            (pool.never_expands, pool.had_many_lanes) = (false, false);
             return at;
         }
         let (lanes, retired, had_many_lanes) = (Vec::new(), Vec::new(), false);

@@ -464,12 +464,6 @@ impl Segments {
         starts[(unit >> shift) as usize] = block.index();
     }
 
-    /// Whether blocks of two sizes are remembered in the same place if they start at one address.
-    #[inline]
-    pub(crate) fn notes_alike(&self, one_bytes: u64, other_bytes: u64) -> bool {
-        (one_bytes < self.fine_below_bytes) == (other_bytes < self.fine_below_bytes)
-    }
-
     /// All segments, in no order that means anything.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (SegmentId, &Segment)> + '_ {
         self.slots

@@ -58,9 +58,15 @@ impl Heap {
     #[inline]
     pub(super) fn note_free(&mut self, id: BlockId) {
         if self.is_tight {
-            let block = &self.blocks[id];
-            self.segments.note_start(block.segment, block.addr, block.size_bytes, id);
+            self.note_begin(id);
         }
+    }
+
+    /// Remembers where a block starts.
+    #[inline]
+    pub(super) fn note_begin(&mut self, id: BlockId) {
+        let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
+        self.segments.note_start(segment, addr, size_bytes, id);
     }
 
     /// Takes a free block out of its lane's index.

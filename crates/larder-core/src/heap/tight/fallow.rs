@@ -18,9 +18,6 @@ use crate::types::Addr;
 /// Where so many lie fallow, the next one has all of them merged, so that this never takes long.
 const FALLOW_MAX: usize = 8192;
 
-/// The bin of a block that is in no index, if it is noted under its size where it starts.
-pub(super) const NOTED: u16 = u16::MAX;
-
 /// The blocks that may lie fallow.
 #[derive(Clone, Debug, Default)]
 pub(in crate::heap) struct Fallow {
@@ -57,6 +54,11 @@ impl Fallow {
         let id = self.listed.pop()?;
         self.is_listed[id.place()] = false;
         Some(id)
+    }
+
+    /// Whether nothing lies fallow, and all that is live is noted where it starts.
+    pub(in crate::heap) fn is_empty(&self) -> bool {
+        self.listed.is_empty()
     }
 
     /// Those that may lie fallow.
@@ -149,12 +151,12 @@ impl Heap {
 
     /// A free block that is in no index lies fallow from now on.
     pub(in crate::heap) fn leave_fallow(&mut self, id: BlockId) {
-        lay(&mut self.blocks[id]);
+        self.blocks[id].state = State::Resting;
         self.fallow.note(id);
     }
 
-    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then, and noted
-    /// where it starts. Says whether there was enough; if not, what there was lies fallow.
+    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then. Says
+    /// whether there was enough; if not, what there was lies fallow.
     ///
     /// Mostly it lies fallow, and so does the block behind it, and the border between them is moved.
     #[inline(never)]
@@ -172,21 +174,7 @@ impl Heap {
         };
         move_border(slots, id, behind, wanted_bytes);
         self.hints.note(slots[behind.place()].addr, behind);
-        self.note_refit(id, size_bytes);
         true
-    }
-
-    /// Notes where a block starts that has another size by now, unless that is noted under the one as under the other.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn note_refit(&mut self, id: BlockId, before_bytes: u64) {
-        let block = &mut self.blocks[id];
-        let &mut Block { addr, size_bytes, segment, bin, .. } = block;
-        if bin == NOTED && self.segments.notes_alike(before_bytes, size_bytes) {
-            return;
-        }
-        block.bin = NOTED;
-        self.segments.note_start(segment, addr, size_bytes, id);
     }
 
     /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it is cut; or what is there is
@@ -200,7 +188,7 @@ impl Heap {
         let is_behind = its.state.is_unused() && its.lane == lane;
         if state == State::Resting && size_bytes > wanted_bytes && !is_behind {
             let rest = split(slots, spare, id, wanted_bytes);
-            lay(&mut slots[rest.place()]);
+            slots[rest.place()].state = State::Resting;
             self.hints.note(slots[rest.place()].addr, rest);
             self.fallow.note(rest);
         } else if let Some(behind) = next
@@ -215,7 +203,6 @@ impl Heap {
         {
             return false;
         }
-        self.note_refit(id, size_bytes);
         true
     }
 
@@ -226,7 +213,7 @@ impl Heap {
         let index = self.pools.lane_mut(lane).index();
         if slots[id.place()].state == State::Free {
             index.remove(slots, id);
-            lay(&mut slots[id.place()]);
+            slots[id.place()].state = State::Resting;
         }
         let behind = loop {
             let &Block { size_bytes, next, .. } = &slots[id.place()];
@@ -245,14 +232,14 @@ impl Heap {
                 }
                 _ if is_enough => {
                     let rest = split(slots, spare, id, wanted_bytes);
-                    lay(&mut slots[rest.place()]);
+                    slots[rest.place()].state = State::Resting;
                     self.fallow.note(rest);
                     break rest;
                 }
                 Some(behind) => {
                     if state == State::Free {
                         index.remove(slots, behind);
-                        lay(&mut slots[behind.place()]);
+                        slots[behind.place()].state = State::Resting;
                         self.fallow.note(behind);
                     }
                     if size_bytes + its_bytes > wanted_bytes {
@@ -262,7 +249,6 @@ impl Heap {
                     join(slots, spare, id, behind);
                 }
                 None => {
-                    slots[id.place()].bin = 0;
                     self.fallow.note(id);
                     return false;
                 }
@@ -273,10 +259,11 @@ impl Heap {
         true
     }
 
-    /// Merges all that lies fallow, and puts it into the index.
+    /// Merges all that lies fallow, and puts it into the index. What is live again is noted where it starts: in a round it was
+    /// not, because its hint is mostly enough, and there are more notes than the processor keeps at hand.
     #[inline]
     pub(in crate::heap) fn till(&mut self) {
-        if !self.fallow.listed.is_empty() {
+        if !self.fallow.is_empty() {
             self.till_all();
         }
     }
@@ -285,12 +272,16 @@ impl Heap {
     #[inline(never)]
     fn till_all(&mut self) {
         while let Some(id) = self.fallow.pop() {
-            if self.blocks[id].state == State::Resting {
-                let lane = self.blocks[id].lane;
-                let whole = self.merge_and_shelve::<true>(id).id;
-                self.note_free(whole);
-                // It was given back before.
-                self.pools.lane_mut(lane).frees -= 1;
+            let &Block { state, lane, .. } = &self.blocks[id];
+            match state {
+                State::Resting => {
+                    let whole = self.merge_and_shelve::<true>(id).id;
+                    self.note_free(whole);
+                    // It was given back before.
+                    self.pools.lane_mut(lane).frees -= 1;
+                }
+                State::Live => self.note_begin(id),
+                _ => {}
             }
         }
     }
@@ -322,12 +313,6 @@ impl Heap {
     }
 }
 
-/// Makes a block one that lies fallow, and is not known to be noted where it starts.
-#[inline]
-fn lay(block: &mut Block) {
-    (block.state, block.bin) = (State::Resting, 0);
-}
-
 /// Moves the border between two blocks so that the first has so many bytes.
 #[inline(always)]
 #[allow(clippy::inline_always)] // A call would cost as much as what it does.
@@ -338,6 +323,5 @@ fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u6
     let block = &mut slots[behind.place()];
     block.addr = Addr(block.addr.0.wrapping_add(more_bytes));
     block.size_bytes = block.size_bytes.wrapping_sub(more_bytes);
-    block.bin = 0;
     block.order = block.order.wrapping_add((more_bytes as i64 >> BLOCK_UNIT_BYTES.ilog2()) as u64);
 }

@@ -5,7 +5,6 @@ use crate::heap::Heap;
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
 use crate::heap::size;
-use crate::heap::tight::fallow::NOTED;
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail::Goal;
 use crate::record::{Place, Record};
@@ -80,8 +79,7 @@ impl Heap {
         if !(lies & (block.lane == lane)) || !is_first && !self.pools.had_many_lanes(pool) {
             return None;
         }
-        let fits = block.size_bytes == size_bytes && block.bin == NOTED;
-        (fits || self.refit(lane, id, size_bytes)).then_some(id)
+        (block.size_bytes == size_bytes || self.refit(lane, id, size_bytes)).then_some(id)
     }
 
     /// Makes a block live that lay fallow and has the size of the request.
@@ -106,6 +104,8 @@ impl Heap {
             {
                 let addr = self.hand_out_lying(id, requested_bytes, stream);
                 self.hints.note(addr, id);
+                // It may have been in the index, and then it is not among those that are noted later.
+                self.note_begin(id);
                 // Its segment may lie elsewhere by now.
                 if addr != spot.addr || from != self.segments[spot.segment].at_unit(spot.from) {
                     self.note_place(&want, spot.segment, addr, from);

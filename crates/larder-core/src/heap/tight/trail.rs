@@ -115,6 +115,11 @@ struct Step {
     next: u32,
 }
 
+impl Step {
+    /// No step: nobody asks for as much.
+    const NONE: Step = Step { goal: Goal(0), ask: Ask(u32::MAX), next: NOWHERE };
+}
+
 /// The way of a program through its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Trail {
@@ -131,6 +136,8 @@ pub(crate) struct Trail {
     last: u32,
     /// While the program goes round in a round that was closed, the step that the next request should be; else nowhere.
     ahead: u32,
+    /// A copy of that step. It is fetched when the request before it comes, because the next one would have to wait for it.
+    upcoming: Step,
     /// While it does not, the step that the next request should be, where the guide is.
     guide: u32,
     /// Whether the last request was told where to go, and went there.
@@ -157,6 +164,7 @@ impl Default for Trail {
             ends: Vec::new(),
             last: NOWHERE,
             ahead: NOWHERE,
+            upcoming: Step::NONE,
             guide: NOWHERE,
             is_good: false,
             good_steps: 0,
@@ -207,12 +215,20 @@ impl Trail {
     /// had not come, if it is not the one that is next in the round.
     #[inline]
     pub(crate) fn walk_round(&mut self, size_bytes: u64) -> Option<Goal> {
-        let step = self.steps.get(self.ahead as usize)?;
-        if !step.ask.is_for(size_bytes) {
+        let Step { goal, ask, next } = self.upcoming;
+        if !ask.is_for(size_bytes) {
             return None;
         }
-        (self.last, self.ahead) = (self.ahead, step.next);
-        Some(step.goal)
+        self.last = self.ahead;
+        self.look_ahead(next);
+        Some(goal)
+    }
+
+    /// The next request should be this step.
+    #[inline]
+    fn look_ahead(&mut self, at: u32) {
+        self.ahead = at;
+        self.upcoming = self.steps.get(at as usize).copied().unwrap_or(Step::NONE);
     }
 
     /// The program leaves its round. The last requests are those that led here.
@@ -229,6 +245,7 @@ impl Trail {
             self.note_recent(self.steps.get(step as usize).map_or(Ask(0), |step| step.ask));
         }
         (self.ahead, self.guide, self.good_steps) = (NOWHERE, NOWHERE, 0);
+        self.upcoming = Step::NONE;
         (self.is_good, self.print) = (false, None);
     }
 
@@ -251,7 +268,8 @@ impl Trail {
     fn walk_on(&mut self, ask: Ask) -> Option<Spot> {
         self.good_steps = if self.is_good { self.good_steps + 1 } else { 0 };
         if self.try_close() && self.steps[self.guide as usize].ask == ask {
-            (self.last, self.ahead) = (self.guide, self.steps[self.guide as usize].next);
+            self.last = self.guide;
+            self.look_ahead(self.steps[self.guide as usize].next);
             return Some(self.spots[self.last as usize]);
         }
         let print = self.print_on();
@@ -350,6 +368,10 @@ impl Trail {
             && step.ask == ask
         {
             step.goal = Goal::new(spot);
+            // A round of one request.
+            if self.last == self.ahead {
+                self.upcoming = *step;
+            }
             let old = std::mem::replace(&mut self.spots[at], spot);
             self.is_good &= (old.segment, old.at) == (spot.segment, spot.at);
         }
