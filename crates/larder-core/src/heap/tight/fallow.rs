@@ -149,9 +149,11 @@ impl Heap {
         over.or_else(|| self.block_over(spot.segment, addr).filter(is_own))
     }
 
-    /// A free block that is in no index lies fallow from now on.
+    /// A free block that is in no index lies fallow from now on. The next round may ask for what lies there.
     pub(in crate::heap) fn leave_fallow(&mut self, id: BlockId) {
-        self.blocks[id].state = State::Resting;
+        let block = &mut self.blocks[id];
+        block.state = State::Resting;
+        self.hints.note(block.addr, id);
         self.fallow.note(id);
     }
 

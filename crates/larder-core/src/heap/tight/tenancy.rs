@@ -309,8 +309,6 @@ impl Heap {
                 let lane = self.blocks[home].lane;
                 self.pools.lane_mut(lane).frees += 1;
                 self.leave_fallow(home);
-                // The next round asks for what lies under the tenant.
-                self.hints.note(self.blocks[home].addr, home);
                 continue;
             }
             let whole = self.merge_and_shelve::<false>(home).id;
