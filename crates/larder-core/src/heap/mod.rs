@@ -10,6 +10,7 @@ mod check;
 pub mod checkpoint;
 mod cover;
 mod exact;
+mod fine_starts;
 mod free_index;
 pub(crate) mod growth;
 mod hints;

@@ -4,6 +4,7 @@
 use std::hint::select_unpredictable;
 
 use crate::heap::cover::CoverMap;
+use crate::heap::fine_starts::FineStarts;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 use crate::types::{Addr, PageHandle, PoolKind, Span};
@@ -50,7 +51,7 @@ pub(crate) struct Segment {
     window_shift: u32,
     /// Where blocks of all sizes share a segment: for each unit, the small block that was last noted to start
     /// there. The windows above are for the others then: they are few, and lie close together.
-    fine_starts: Vec<u32>,
+    fine_starts: FineStarts,
 }
 
 impl Segment {
@@ -174,30 +175,14 @@ impl Segment {
     fn cover(&mut self, end: Addr, is_fine: bool) {
         let units = (end.0 - self.span.addr.0).div_ceil(BLOCK_UNIT_BYTES) as usize;
         // What is small is not put into views.
-        if is_fine && !self.is_view() && units > self.fine_starts.len() {
-            let grown =
-                if self.is_expandable() { units.max(2 * self.fine_starts.len()) } else { units };
-            self.fine_starts = grow_sparsely(&self.fine_starts, grown);
+        if is_fine && !self.is_view() {
+            self.fine_starts.cover(units);
         }
         let windows = self.window(Addr(end.0 - 1)) + 1;
         if windows > self.starts.len() {
             self.starts.resize(windows, 0);
         }
     }
-}
-
-/// A copy with more room, all zero. What is zero is not written, so that the host pays for windows in
-/// which blocks start, and hardly for others.
-fn grow_sparsely(starts: &[u32], len: usize) -> Vec<u32> {
-    const CHUNK: usize = 1024;
-    const NONE: [u32; CHUNK] = [0; CHUNK];
-    let mut grown = vec![0; len];
-    for (new, old) in grown.chunks_mut(CHUNK).zip(starts.chunks(CHUNK)) {
-        if *old != NONE[..old.len()] {
-            new[..old.len()].copy_from_slice(old);
-        }
-    }
-    grown
 }
 
 /// All segments, and which of them an address lies in.
@@ -230,7 +215,7 @@ impl Segments {
             oversize: false,
             starts: Vec::new(),
             window_shift: BLOCK_UNIT_BYTES.trailing_zeros(),
-            fine_starts: Vec::new(),
+            fine_starts: FineStarts::default(),
         };
         let (spare, cover) = (Vec::new(), CoverMap::default());
         let (slots, len) = (vec![nowhere], 0);
@@ -258,7 +243,7 @@ impl Segments {
         };
         let window_shift = window_bytes.trailing_zeros();
         let (serial, oversize, starts) = (self.given, false, Vec::new());
-        let fine_starts = Vec::new();
+        let fine_starts = FineStarts::default();
         let segment = Segment {
             span,
             lane,
@@ -309,7 +294,7 @@ impl Segments {
         }
         let segment = &mut self[id];
         segment.span = Span::new(Addr(0), 0);
-        (segment.starts, segment.fine_starts) = (Vec::new(), Vec::new());
+        (segment.starts, segment.fine_starts) = (Vec::new(), FineStarts::default());
         segment.backing = Backing::Fixed;
         self.spare.push(id);
         self.len -= 1;
@@ -383,9 +368,9 @@ impl Segments {
     pub(crate) fn noted_at(&self, id: SegmentId, unit: u32, is_small: bool) -> Option<BlockId> {
         let segment = &self[id];
         // With no branch on which it is, here and below: that is anybody's guess.
-        let starts = select_unpredictable(is_small, &segment.fine_starts, &segment.starts);
-        let shift = select_unpredictable(is_small, 0, segment.units_shift());
-        BlockId::from_index(*starts.get((unit >> shift) as usize)?)
+        let fine = segment.fine_starts.get(unit as usize);
+        let coarse = segment.starts.get((unit >> segment.units_shift()) as usize);
+        BlockId::from_index(*select_unpredictable(is_small, fine, coarse)?)
     }
 
     /// The blocks that were last noted to start at `addr`, or in a window before it, the nearest first, each with
@@ -451,17 +436,17 @@ impl Segments {
         block: BlockId,
     ) {
         let segment = &mut self.slots[id.index()];
-        if self.fine_below_bytes == 0 {
+        // What is small is not put into views.
+        if self.fine_below_bytes == 0 || segment.is_view() {
             let window = segment.window(addr);
             segment.starts[window] = block.index();
             return;
         }
         let is_small = size_bytes < self.fine_below_bytes;
-        let unit = (addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
-        let shift = select_unpredictable(is_small, 0, segment.units_shift());
-        let Segment { starts, fine_starts, .. } = segment;
-        let starts = select_unpredictable(is_small, fine_starts, starts);
-        starts[(unit >> shift) as usize] = block.index();
+        let unit = ((addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES) as usize;
+        let window = unit >> segment.units_shift();
+        let fine = segment.fine_starts.slot(unit, is_small);
+        *select_unpredictable(is_small, fine, &mut segment.starts[window]) = block.index();
     }
 
     /// All segments, in no order that means anything.

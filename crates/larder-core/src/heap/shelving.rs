@@ -63,7 +63,7 @@ impl Heap {
     }
 
     /// Remembers where a block starts.
-    #[inline]
+    #[inline(never)]
     pub(super) fn note_begin(&mut self, id: BlockId) {
         let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
         self.segments.note_start(segment, addr, size_bytes, id);

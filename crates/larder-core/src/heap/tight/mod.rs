@@ -66,6 +66,8 @@ pub(crate) struct Tight {
     tenants: BTreeMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
+    /// The sum of that.
+    shown_pages: u64,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
     /// How much new views showed since the leeway grew, since the program did, or since pages were given back: then

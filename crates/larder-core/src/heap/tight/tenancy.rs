@@ -374,7 +374,8 @@ impl Heap {
                 }
             }
         }
-        if shown == self.tight.shown {
+        let shown_pages: u64 = shown.values().map(|&times| u64::from(times)).sum();
+        if shown == self.tight.shown && shown_pages == self.tight.shown_pages {
             Ok(())
         } else {
             Err("pages are shown otherwise than counted".to_owned())

@@ -59,6 +59,7 @@ impl Heap {
         for part in &parts {
             *self.tight.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
         }
+        self.tight.shown_pages += parts.len() as u64;
         let id = self.add_segment(want, span, Backing::View { parts }, State::Hollow);
         let view = self.blocks[id].segment;
         self.segments.cover(view, span);
@@ -150,6 +151,7 @@ impl Heap {
             let Some(page) = part.page.take() else { continue };
             if let Some(times) = self.tight.shown.get_mut(&page) {
                 *times -= 1;
+                self.tight.shown_pages -= 1;
                 if *times == 0 {
                     self.tight.shown.remove(&page);
                 }
@@ -197,8 +199,7 @@ impl Heap {
     /// Views to do without, because too much is shown: those that nobody has, the longest unused first.
     pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
         let held_pages = self.held_pages();
-        let shown: u64 = self.tight.shown.values().map(|&times| u64::from(times)).sum();
-        let mut surplus = shown.saturating_sub(SHOWN_MAX * held_pages);
+        let mut surplus = self.tight.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
         let vacant = self.tight.views.iter().copied().filter(|&view| self.is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
