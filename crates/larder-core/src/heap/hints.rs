@@ -6,7 +6,7 @@ use crate::heap::ids::BlockId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::types::Addr;
 
-/// So many are kept, by address; of two addresses that share a place the last that was handed out has it.
+/// So many are kept, by address; of two addresses that share a place the last that was handed out, or left fallow, has it.
 const HINTS: usize = 1 << 15;
 /// What addresses are multiplied with so that they are spread over the places.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
