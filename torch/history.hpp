@@ -112,7 +112,7 @@ class Listing {
       allocator::recordAnnotation({{"name", name}, {"stage", stage}});
     }
     if (number % 100 == 50) {
-      allocator::snapshot({0, 0}, false);
+      annotations_without_traces_ += allocator::snapshot({0, 0}, false).external_annotations.size();
     }
   }
 
@@ -122,6 +122,7 @@ class Listing {
     for (const TraceEntry& entry : all.device_traces.at(0)) {
       line(entry);
     }
+    file_ << "annotations without traces " << annotations_without_traces_ << '\n';
     for (const AnnotationEntry& entry : all.external_annotations) {
       file_ << "annotation " << entry.metadata_.at("stage") << ' ' << entry.metadata_.at("name")
             << '\n';
@@ -232,6 +233,8 @@ class Listing {
   }
 
   std::ofstream file_;
+  // How many annotations the snapshots showed that were asked for without the history.
+  uint64_t annotations_without_traces_ = 0;
   std::map<void*, uint64_t> streams_;
   std::shared_ptr<Tracked> tracked_ = std::make_shared<Tracked>();
 };

@@ -577,7 +577,7 @@ typedef struct larder_annotation {
 
 typedef struct larder_snapshot larder_snapshot;
 
-/* The state of all devices, or of one private pool (pool other than {0, 0}), with the history if `traces`. All that the following return
+/* The state of all devices, or of one private pool (pool other than {0, 0}), with the history and its annotations if `traces`. All that the following return
  * stays valid until larder_snapshot_free; whoever keeps a context longer makes a reference of their own. */
 larder_status larder_take_snapshot(larder *larder, larder_pool_id pool, bool traces, larder_snapshot **out);
 const larder_snapshot_segment *larder_snapshot_segments(const larder_snapshot *snapshot, size_t *count);

@@ -56,7 +56,7 @@ impl Notes {
 
 impl Audience for Notes {
     fn before(&mut self, allocator: &Allocator, index: usize) {
-        if let Some(listing) = &self.listing {
+        if let Some(listing) = &mut self.listing {
             listing.before(allocator, index as u64 + 1);
         }
     }
@@ -111,6 +111,8 @@ impl Tracked {
 pub(crate) struct Listing {
     operation: Arc<AtomicU64>,
     tracked: Arc<Mutex<Tracked>>,
+    /// How many annotations the snapshots showed that were asked for without the history.
+    annotations_without_traces: usize,
 }
 
 impl Listing {
@@ -135,11 +137,11 @@ impl Listing {
             told.lock().expect("counting does not panic").add(event);
         });
         note::set_user_metadata("");
-        Ok(Listing { operation, tracked })
+        Ok(Listing { operation, tracked, annotations_without_traces: 0 })
     }
 
     /// What goes on beside the operation of this number, counted from 1.
-    pub(crate) fn before(&self, allocator: &Allocator, number: u64) {
+    pub(crate) fn before(&mut self, allocator: &Allocator, number: u64) {
         self.operation.store(number, Ordering::Relaxed);
         if number.is_multiple_of(16) {
             note::set_user_metadata(&format!("part {}", number / 16));
@@ -154,7 +156,8 @@ impl Listing {
             allocator.annotate(&format!("step {}", number / 64), stage);
         }
         if number % 100 == 50 {
-            allocator.take_snapshot(SnapshotOptions::default().pool(None).traces(false));
+            let shot = allocator.take_snapshot(SnapshotOptions::default().traces(false));
+            self.annotations_without_traces += shot.annotations.len();
         }
     }
 
@@ -166,6 +169,8 @@ impl Listing {
         for entry in trace {
             entry_line(&mut text, entry);
         }
+        let shown = self.annotations_without_traces;
+        text.push_str(&format!("annotations without traces {shown}\n"));
         for annotation in annotations {
             let stage = if annotation.stage == Stage::Start { "START" } else { "END" };
             text.push_str(&format!("annotation {stage} {}\n", annotation.name));

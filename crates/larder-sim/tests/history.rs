@@ -277,6 +277,8 @@ fn remarks_compile_contexts_and_annotations_go_with_the_events() {
     let annotations: Vec<_> =
         shot.annotations.iter().map(|annotation| (&*annotation.name, annotation.stage)).collect();
     assert_eq!(annotations, [("step", Stage::Start), ("step", Stage::End)]);
+    let bare = allocator.take_snapshot(SnapshotOptions::default().traces(false));
+    assert!(bare.annotations.is_empty(), "they belong to the history");
     allocator.record_history(HistoryOptions::default()).unwrap();
     assert!(everything(&allocator).annotations.is_empty(), "as in PyTorch");
 }

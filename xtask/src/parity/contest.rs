@@ -194,7 +194,8 @@ impl Ring<'_> {
             // An allocator that ends the process has given up too.
             Some(3) | None => {
                 let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-                Ok(Ending::GaveUp { at: operation_in(&said), said })
+                let at = operation_in(&said);
+                Ok(Ending::GaveUp { at, said: format!("{}: {said}", output.status) })
             }
             Some(_) => Err(format!(
                 "the judge cannot run {}: {}",

@@ -116,7 +116,7 @@ impl fmt::Debug for HistoryOptions {
 pub struct SnapshotOptions {
     /// The memory of this private pool alone. A pool that is not there has none.
     pub pool: Option<PoolId>,
-    /// Whether the history is part of it.
+    /// Whether the history is part of it, annotations included.
     pub traces: bool,
 }
 
@@ -136,7 +136,7 @@ impl SnapshotOptions {
         self
     }
 
-    /// Whether the history is part of it.
+    /// Whether the history is part of it, annotations included.
     #[must_use]
     pub fn traces(mut self, traces: bool) -> Self {
         self.traces = traces;
@@ -393,8 +393,8 @@ impl Allocator {
         let pool = options.pool.filter(|&pool| pool != PoolId::NONE);
         let mut shelf = self.enter_as_is(Level::All);
         let history = shelf.heap.herald().history();
-        let traces = history.filter(|_| options.traces);
-        let trace = traces.map_or(Vec::new(), History::entries);
+        let history = history.filter(|_| options.traces);
+        let trace = history.map_or(Vec::new(), History::entries);
         let annotations = history.map_or(Vec::new(), History::annotations);
         let runs = shelf.heap.runs(pool);
         let active_bytes = runs.iter().map(Run::active_bytes).sum();
