@@ -1,4 +1,4 @@
-//! Hints: which block probably starts at an address. Whoever frees knows an address alone, and the way from there to
+//! Hints: which block probably starts at an address, or lies over one that somebody looked at. Whoever frees knows an address alone, and the way from there to
 //! the block leads through the segment and its windows, one after the other. A hint is one look away, and is
 //! checked: a block that is live and starts at the address is the one, however it was found.
 

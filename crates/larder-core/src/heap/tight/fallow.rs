@@ -101,10 +101,14 @@ impl Heap {
     /// the free block began that it was cut out of. It lies fallow. None if there is none, or, with one lane, if what is free
     /// there begins elsewhere now.
     pub(super) fn find_lying(&mut self, want: &Want, spot: Spot) -> Option<(BlockId, Addr)> {
-        let segment = self.segments.get(spot.segment)?;
+        let segment = self.segments.get(spot.segment).filter(|segment| !segment.is_view())?;
         let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
-        let id = self.lying_over(want.lane, addr, spot)?;
-        let Block { addr: begin, state, .. } = self.blocks[id];
+        let near = self.lying_over(want.lane, addr, spot);
+        let id = near.or_else(|| self.first_under(spot.segment, addr))?;
+        let Block { addr: begin, state, lane, .. } = self.blocks[id];
+        if !state.is_unused() || lane != want.lane {
+            return None;
+        }
         let goes_anywhere = self.pools.had_many_lanes(want.pool);
         if !goes_anywhere && self.blocks[self.first_free(id)].addr != from {
             return None;
@@ -122,7 +126,7 @@ impl Heap {
         Some((rest, from))
     }
 
-    /// The free block of a lane that the address lies in where a request is told to go. Mostly it begins there, or where the
+    /// The free block of a lane that the address lies in where a request is told to go, if it begins there, or where the
     /// one began that the request was cut out of the last time, or soon behind that.
     fn lying_over(&self, lane: LaneId, addr: Addr, spot: Spot) -> Option<BlockId> {
         let is_own = |id: &BlockId| {
@@ -145,8 +149,7 @@ impl Heap {
         }
         let first = hinted.or_else(|| at(spot.from, from));
         let mut free = successors(first, |&id| self.blocks[id].next.filter(is_own));
-        let over = free.find(is_over);
-        over.or_else(|| self.block_over(spot.segment, addr).filter(is_own))
+        free.find(is_over)
     }
 
     /// A free block that is in no index lies fallow from now on. The next round may ask for what lies there.

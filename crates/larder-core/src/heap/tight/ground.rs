@@ -92,7 +92,7 @@ impl Heap {
     /// Adds the streams that a request has to wait for if it is to have these bytes, and returns the first of the
     /// blocks that they lie in; none if they are not all free, or some are of a lane that it cannot have them of.
     fn add_waits(&mut self, want: &Want, home: Home, waits: &mut Vec<StreamId>) -> Option<BlockId> {
-        let first = self.first_under(home)?;
+        let first = self.first_under(home.segment, home.span.addr)?;
         let is_private = self.pools.pool(want.pool).owner.is_some();
         for id in self.blocks_from(first, home.span.end()) {
             let block = &self.blocks[id];
@@ -138,19 +138,21 @@ impl Heap {
         first.into_iter().flat_map(move |first| self.blocks_from(first, home.span.end()))
     }
 
-    /// The first of the blocks under bytes at home. Notes on the way to it that say nothing any more are forgotten.
-    pub(super) fn first_under(&mut self, home: Home) -> Option<BlockId> {
-        let Home { segment, span } = home;
-        if let Some(id) = self.block_at(segment, span.addr) {
+    /// The block of a segment that an address lies in. Notes on the way to it that say nothing any more are forgotten, and
+    /// it is hinted at: who looks at a place looks again when it is taken.
+    pub(super) fn first_under(&mut self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
+        if let Some(id) = self.block_hinted(segment, addr) {
             return Some(id);
         }
         let Heap { blocks, segments, .. } = self;
-        let near = segments.forget_gone(segment, span.addr, |id| {
+        let near = segments.forget_gone(segment, addr, |id| {
             // A block that is gone looks unmapped.
             let block = Some(&blocks[id]).filter(|block| block.state != State::Unmapped);
             block.filter(|block| block.segment == segment).map(|block| block.addr)
         });
-        self.block_onward(near.unwrap_or(self.segments[segment].first), span.addr)
+        let id = self.block_onward(near.unwrap_or(self.segments[segment].first), addr)?;
+        self.hints.note(addr, id);
+        Some(id)
     }
 
     /// The blocks from this one on that begin before an address.
@@ -163,12 +165,13 @@ impl Heap {
         onward.take_while(move |&id| self.blocks[id].addr < end)
     }
 
-    /// The block of a segment that starts at an address, if there is a hint of it. A block that is gone looks unmapped.
+    /// The block of a segment that an address lies in, if there is a hint of it. A block that is gone looks unmapped.
     #[inline]
-    fn block_at(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
+    fn block_hinted(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
         let is_it = |id: &BlockId| {
             let block = &self.blocks[*id];
-            block.addr == addr && block.segment == segment && block.state != State::Unmapped
+            let is_there = block.segment == segment && block.state != State::Unmapped;
+            is_there && addr.0.wrapping_sub(block.addr.0) < block.size_bytes
         };
         self.hints.get(addr).filter(is_it)
     }
@@ -176,7 +179,7 @@ impl Heap {
     /// The block of a segment that an address lies in: along the blocks, from the nearest before it of which it
     /// is known where it starts.
     pub(in crate::heap) fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
-        if let Some(id) = self.block_at(segment, addr) {
+        if let Some(id) = self.block_hinted(segment, addr) {
             return Some(id);
         }
         let is_near = |&(from, id): &(Addr, BlockId)| {

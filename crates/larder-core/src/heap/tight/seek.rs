@@ -288,7 +288,7 @@ impl Heap {
             }
         };
         for Shown { addr: shown, home } in self.shown(view, span) {
-            let Some(first) = self.first_under(home) else { continue };
+            let Some(first) = self.first_under(home.segment, home.span.addr) else { continue };
             let free = self.blocks_from(first, home.span.end());
             for id in free.filter(|&id| self.may_have(reach, id)) {
                 let free = self.blocks[id].span();
