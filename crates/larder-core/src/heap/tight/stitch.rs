@@ -55,9 +55,9 @@ const LARGE_PAGE_BYTES: u64 = 32 * MIB;
 /// Everything free, cut at the pages' ends.
 #[derive(Debug, Default)]
 struct Pieces {
-    /// Pages that end in what is in use before them, longest last.
+    /// Pages that begin in use and end free: the longest of these ends, shortest first.
     heads: Vec<Piece>,
-    /// Pages that begin free and end in use, longest last.
+    /// Pages that begin free and end in use: the same.
     tails: Vec<Piece>,
     /// Whole pages, those to use first first.
     whole: Vec<Piece>,
@@ -73,8 +73,9 @@ struct Pieces {
 
 impl Pieces {
     fn of(gaps: &[Gap]) -> Pieces {
-        let mut pieces = Pieces::default();
-        let mut whole = Vec::new();
+        let ends = || Vec::with_capacity(gaps.len());
+        let mut pieces = Pieces { heads: ends(), tails: ends(), ..Pieces::default() };
+        let mut whole = Vec::with_capacity(gaps.len());
         for gap in gaps {
             pieces.cut(gap, &mut whole);
         }
@@ -101,9 +102,8 @@ impl Pieces {
             Some(*sum)
         });
         pieces.sums = std::iter::once(0).chain(sums).collect();
-        for ends in [&mut pieces.heads, &mut pieces.tails] {
-            ends.sort_by_key(|piece| (piece.size_bytes, piece.addr));
-        }
+        keep_longest(&mut pieces.heads);
+        keep_longest(&mut pieces.tails);
         pieces
     }
 
@@ -130,69 +130,114 @@ impl Pieces {
         }
     }
 
-    /// Chooses whole pages for so much, says which by runs of them, and returns how much is missing.
-    fn choose(&self, mut size_bytes: u64, mut take: impl FnMut(Range<usize>)) -> u64 {
-        let (last, bytes) = self.first_of(self.last.clone(), size_bytes);
+    /// Chooses whole pages for so much, says which by runs of them, and returns how much is missing. `near` is how far
+    /// the last choice came.
+    fn choose(&self, size_bytes: u64, near: &mut Near, mut take: impl FnMut(Range<usize>)) -> u64 {
+        let (last, bytes) = self.first_of(&self.last, size_bytes, &mut near.last);
         take(last);
-        size_bytes -= bytes;
+        let mut left_bytes = size_bytes - bytes;
         let mut spare = None;
         for places in &self.large {
             let page_bytes = self.whole[places.start].size_bytes;
-            let until = places.end.min(places.start + (size_bytes / page_bytes) as usize);
+            let until = places.end.min(places.start + (left_bytes / page_bytes) as usize);
             take(places.start..until);
-            size_bytes -= page_bytes * (until - places.start) as u64;
+            left_bytes -= page_bytes * (until - places.start) as u64;
             // It is larger than what is left to find.
             spare = (until < places.end).then_some(until).or(spare);
         }
-        let (small, bytes) = self.first_of(self.small.clone(), size_bytes);
-        if let Some(spare) = spare.filter(|_| bytes < size_bytes) {
+        let (small, bytes) = self.first_of(&self.small, left_bytes, &mut near.small);
+        if let Some(spare) = spare.filter(|_| bytes < left_bytes) {
             take(spare..spare + 1);
             return 0;
         }
         take(small);
-        size_bytes - bytes
+        left_bytes - bytes
     }
 
-    /// The first of these pages that hold so much, or all of them, and how much of it they hold.
-    fn first_of(&self, places: Range<usize>, size_bytes: u64) -> (Range<usize>, u64) {
+    /// The first of these pages that hold so much, or all of them, and how much of it they hold. They are found from where
+    /// those before were: one choice is much like the last.
+    fn first_of(
+        &self,
+        places: &Range<usize>,
+        size_bytes: u64,
+        near: &mut usize,
+    ) -> (Range<usize>, u64) {
         let before_bytes = self.sums[places.start];
-        let sums = &self.sums[places.start..places.end];
-        let count = sums.partition_point(|sum| sum - before_bytes < size_bytes);
-        let until = places.start + count;
-        (places.start..until, (self.sums[until] - before_bytes).min(size_bytes))
+        let held_bytes = |until: usize| self.sums[until] - before_bytes;
+        let mut until = (*near).clamp(places.start, places.end);
+        while until > places.start && held_bytes(until - 1) >= size_bytes {
+            until -= 1;
+        }
+        while until < places.end && held_bytes(until) < size_bytes {
+            until += 1;
+        }
+        *near = until;
+        (places.start..until, held_bytes(until).min(size_bytes))
     }
 
     /// How much is missing if a head and a tail of these sizes are used, how many whole pages it takes, and
     /// how much of ends it takes: the less of each, the better, in this order.
-    fn cost(&self, size_bytes: u64, ends_bytes: u64) -> (u64, usize, u64) {
+    fn cost(&self, size_bytes: u64, ends_bytes: u64, near: &mut Near) -> Cost {
         let mut count = 0;
         let rest_bytes = size_bytes.saturating_sub(ends_bytes);
-        let missing_bytes = self.choose(rest_bytes, |places| count += places.len());
+        let missing_bytes = self.choose(rest_bytes, near, |places| count += places.len());
         (missing_bytes, count, ends_bytes)
     }
+
+    /// The head and the tail with which the least is missing.
+    fn best_ends(&self, size_bytes: u64) -> (Cost, Option<Piece>, Option<Piece>) {
+        let longest = |ends: &[Piece]| {
+            std::iter::once(None).chain(ends.iter().rev().copied().map(Some)).collect::<Vec<_>>()
+        };
+        let (heads, tails) = (longest(&self.heads), longest(&self.tails));
+        let near = &mut Near::default();
+        let mut best = (self.cost(size_bytes, 0, near), None, None);
+        for &head in &heads {
+            for &tail in &tails {
+                let is_one_page =
+                    head.is_some_and(|head| tail.is_some_and(|tail| head.page == tail.page));
+                if is_one_page {
+                    continue;
+                }
+                let cost = self.cost(size_bytes, bytes_of(head) + bytes_of(tail), near);
+                if cost < best.0 {
+                    best = (cost, head, tail);
+                }
+            }
+        }
+        best
+    }
+}
+
+/// What is missing, how many whole pages are used, and how much of ends.
+type Cost = (u64, usize, u64);
+
+/// How far into the last pages and the small ones the last choice came.
+#[derive(Clone, Copy, Debug, Default)]
+struct Near {
+    last: usize,
+    small: usize,
+}
+
+/// How much a head or a tail holds, if there is one.
+fn bytes_of(end: Option<Piece>) -> u64 {
+    end.map_or(0, |piece| piece.size_bytes)
+}
+
+/// Keeps the longest ends, and puts them in order.
+fn keep_longest(ends: &mut Vec<Piece>) {
+    let key = |piece: &Piece| (piece.size_bytes, piece.addr);
+    if let Some(shorter) = ends.len().checked_sub(ENDS_TRIED).filter(|&shorter| shorter > 0) {
+        ends.select_nth_unstable_by_key(shorter, key);
+        ends.drain(..shorter);
+    }
+    ends.sort_unstable_by_key(key);
 }
 
 /// Which pages to show side by side for a request.
 pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
     let pieces = Pieces::of(gaps);
-    let longest = |ends: &[Piece]| {
-        let longest = ends.iter().rev().take(ENDS_TRIED).copied();
-        std::iter::once(None).chain(longest.map(Some)).collect::<Vec<_>>()
-    };
-    let (heads, tails) = (longest(&pieces.heads), longest(&pieces.tails));
-    let bytes = |end: Option<Piece>| end.map_or(0, |piece| piece.size_bytes);
-    let mut best = (pieces.cost(size_bytes, 0), None, None);
-    for &head in &heads {
-        for &tail in &tails {
-            let is_one_page =
-                head.is_some_and(|head| tail.is_some_and(|tail| head.page == tail.page));
-            let cost = pieces.cost(size_bytes, bytes(head) + bytes(tail));
-            if !is_one_page && cost < best.0 {
-                best = (cost, head, tail);
-            }
-        }
-    }
-    let ((missing_bytes, _, _), head, tail) = best;
+    let ((missing_bytes, _, _), head, tail) = pieces.best_ends(size_bytes);
     if missing_bytes > 0 {
         return Stitch::Short { missing_bytes };
     }
@@ -205,7 +250,8 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
         left_bytes -= used_bytes;
     }
     let mut chosen = Vec::new();
-    pieces.choose(size_bytes.saturating_sub(bytes(head) + bytes(tail)), |places| {
+    let rest_bytes = size_bytes.saturating_sub(bytes_of(head) + bytes_of(tail));
+    pieces.choose(rest_bytes, &mut Near::default(), |places| {
         chosen.extend_from_slice(&pieces.whole[places]);
     });
     chosen.sort_by_key(|piece| piece.addr);

@@ -6,7 +6,7 @@ use crate::heap::block::State;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::pool::Lane;
 use crate::heap::{Heap, Want};
-use crate::types::{Span, StreamId};
+use crate::types::{Addr, Span, StreamId};
 
 /// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone or can be
 /// waited for.
@@ -67,9 +67,16 @@ impl Heap {
         let lanes = self.lanes_beside(reach).chain(std::iter::once(own));
         let blocks = lanes.flat_map(|lane| lane.free_blocks_from(&self.blocks, least_bytes));
         let blocks = blocks.filter(|&id| self.blocks[id].expandable);
-        let mut runs: Vec<Run> = blocks.map(|id| self.run_around(reach, id)).collect();
-        runs.sort_unstable_by_key(|run| run.span.addr);
-        runs.dedup_by_key(|run| run.span.addr);
+        let mut places: Vec<(Addr, BlockId)> =
+            blocks.map(|id| (self.blocks[id].addr, id)).collect();
+        places.sort_unstable();
+        let mut runs: Vec<Run> = Vec::with_capacity(places.len());
+        for (addr, id) in places {
+            // Else it is part of the run before.
+            if runs.last().is_none_or(|run| run.span.end() <= addr) {
+                runs.push(self.run_around(reach, id));
+            }
+        }
         runs
     }
 
