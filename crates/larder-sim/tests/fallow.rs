@@ -3,7 +3,7 @@
 
 mod bench_top;
 
-use bench_top::BenchTop;
+use bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::heap::states::BlockState;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Error, Policy, StreamId};
@@ -182,4 +182,42 @@ fn a_round_finds_every_block_again_however_many_there_are() {
     }
     assert_eq!(allocator.check(), Ok(()));
     assert_eq!(top.stats().active_bytes.all.current, 0);
+}
+
+/// Two streams hand a block to each other, in each round for one size after the other.
+#[test]
+fn what_was_another_streams_is_waited_for_only_where_it_still_is() {
+    let top = BenchTop::new(8 * GIB, "", Policy::tight());
+    let sizes: Vec<u64> = (20..40).map(|size| size * MIB).collect();
+    let follows = || top.device.calls().follow_event;
+    let turn = |size_bytes, stream| {
+        let addr = top.malloc_on(size_bytes, stream);
+        top.free(addr);
+        addr
+    };
+    for _ in 0..CALM_ROUNDS {
+        for &size_bytes in &sizes {
+            let addr = turn(size_bytes, MAIN);
+            assert_eq!(turn(size_bytes, SIDE), addr);
+        }
+    }
+    let before = follows();
+    for &size_bytes in &sizes {
+        assert_eq!(turn(size_bytes, MAIN), turn(size_bytes, SIDE));
+    }
+    assert_eq!(follows() - before, 2 * sizes.len() as u64, "each waits for the other");
+
+    let before = follows();
+    let alone: Vec<Addr> = sizes.iter().map(|&size_bytes| turn(size_bytes, SIDE)).collect();
+    assert!(follows() - before <= 1, "it was its own but for the rest of what the main stream had");
+
+    let before = follows();
+    for (&size_bytes, &addr) in sizes.iter().zip(&alone) {
+        let kept = top.malloc(size_bytes);
+        assert_eq!(kept, addr, "the main stream's place is the same");
+        let elsewhere = turn(size_bytes, SIDE);
+        assert!(elsewhere >= kept.offset(size_bytes), "it is in use");
+        top.free(kept);
+    }
+    assert!(follows() > before, "the main stream waited for what the other had alone");
 }

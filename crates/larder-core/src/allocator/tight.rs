@@ -9,6 +9,7 @@ use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::release::Release;
+use crate::heap::tight::ground::Ground;
 use crate::heap::tight::seek::Move;
 use crate::heap::tight::views::{UnviewPlan, ViewPlan};
 use crate::types::{Addr, Span, StreamId};
@@ -69,7 +70,7 @@ impl Allocator {
 
 impl Shelf {
     /// The same as `take_from_others` for a request that missed on the usual path while its program goes round: nothing is
-    /// merged for it, and it goes on round.
+    /// merged for it unless it has lost its place, and it goes on round.
     pub(super) fn take_elsewhere(
         &mut self,
         device: &dyn Device,
@@ -79,7 +80,10 @@ impl Shelf {
         let Some(want) = self.heap.missed_elsewhere(requested_bytes, stream) else {
             return Ok(None);
         };
-        let taken = self.take_from_others(device, &want);
+        let taken = match self.heap.plan_told(&want) {
+            Some(ground) => self.take_ground(device, &want, &ground),
+            None => Ok(self.heap.take_lost(&want)),
+        };
         if !matches!(taken, Ok(None)) {
             self.heap.forget_miss(&want);
         }
@@ -97,7 +101,17 @@ impl Shelf {
             return Ok(None);
         }
         let Some(ground) = self.heap.plan_told(want) else { return Ok(None) };
-        if capture_of(device, want.stream)?.is_some() {
+        self.take_ground(device, want, &ground)
+    }
+
+    /// Puts a request where it was told to go, which is free: at once if there is nobody to wait for.
+    fn take_ground(
+        &mut self,
+        device: &dyn Device,
+        want: &Want,
+        ground: &Ground,
+    ) -> Result<Option<Addr>, Error> {
+        if !ground.waits.is_empty() && capture_of(device, want.stream)?.is_some() {
             return Ok(None);
         }
         for &stream in &ground.waits {
@@ -110,7 +124,7 @@ impl Shelf {
             let ground = self.heap.plan_told(want);
             return Ok(ground.and_then(|ground| self.heap.take_told_ground(want, &ground)));
         }
-        Ok(self.heap.take_told_ground(want, &ground))
+        Ok(self.heap.take_told_ground(want, ground))
     }
 
     /// The other streams whose free memory the request may have: those that its own can be made to wait

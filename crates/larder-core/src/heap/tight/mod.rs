@@ -93,7 +93,7 @@ struct Way {
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     ask: Ask,
-    /// What it was told to have is free, but another lane's.
+    /// What it was told to have is probably free, but another lane's.
     is_elsewhere: bool,
 }
 

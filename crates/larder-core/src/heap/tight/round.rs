@@ -1,12 +1,12 @@
 //! Rounds: the requests of a program that goes round. Each is told where to go, and mostly finds there what lies fallow: then
 //! it is handed out with nothing searched for. This is the usual path of the policy tight, and so is what such a program gives back.
 
-use crate::heap::Heap;
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
 use crate::heap::size;
 use crate::heap::tight::tenancy::Followed;
 use crate::heap::tight::trail::Goal;
+use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
@@ -99,6 +99,11 @@ impl Heap {
     fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_plainly(requested_bytes, stream);
         if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
+            if spot.was_others {
+                // It probably is again, and is looked at where it can be waited for.
+                self.note_elsewhere(&want);
+                return None;
+            }
             if let Some((id, from)) = self.find_lying(&want, spot)
                 && self.refit(want.lane, id, want.size_bytes)
             {
@@ -119,8 +124,13 @@ impl Heap {
                 Followed::Lost => {}
             }
         }
+        self.take_lost(&want)
+    }
+
+    /// A request of a round that does not find what it was told to have.
+    pub(crate) fn take_lost(&mut self, want: &Want) -> Option<Addr> {
         self.till();
-        self.take_anywhere::<true>(&want)
+        self.take_anywhere::<true>(want)
     }
 
     /// Puts back a block on the usual path under the policy tight. False as with `put_plainly`. While blocks lie fallow nothing

@@ -101,9 +101,14 @@ impl Heap {
             return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
         }
         if PLAIN {
-            self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
+            self.note_elsewhere(want);
         }
         Followed::Elsewhere
+    }
+
+    /// A request was told to have what is probably another lane's, and will come again.
+    pub(super) fn note_elsewhere(&mut self, want: &Want) {
+        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
     }
 
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.
@@ -143,7 +148,11 @@ impl Heap {
     /// The request's stream waits for those that had the place that it was told.
     pub(crate) fn take_told_ground(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
-        self.settle_on::<false>(want, ground)
+        let addr = self.settle_on::<false>(want, ground)?;
+        if !ground.waits.is_empty() {
+            self.tight.way(want.lane).trail.note_others();
+        }
+        Some(addr)
     }
 
     /// Puts a request at a place, in a view or at home, if all bytes under it are free and its stream waits for

@@ -58,19 +58,27 @@ pub(crate) struct Spot {
     pub(crate) from: u32,
     /// That block was noted among the small ones when it was found last.
     pub(crate) is_small: bool,
+    /// The request had to wait for other streams to go there.
+    pub(crate) was_others: bool,
     /// The address that this was then, while the segment was where it was then.
     pub(crate) addr: Addr,
 }
 
 impl Spot {
-    const NONE: Spot =
-        Spot { segment: SegmentId::NONE, at: 0, from: 0, is_small: false, addr: Addr(0) };
+    const NONE: Spot = Spot {
+        segment: SegmentId::NONE,
+        at: 0,
+        from: 0,
+        is_small: false,
+        was_others: false,
+        addr: Addr(0),
+    };
 
     /// An address in a segment that begins at another, in a free block that began at a third.
     #[inline]
     pub(crate) fn new(segment: SegmentId, begin: Addr, addr: Addr, from: Addr) -> Spot {
         let [at, from] = [addr, from].map(|addr| units(addr.0 - begin.0));
-        Spot { segment, at, from, is_small: false, addr }
+        Spot { segment, at, from, is_small: false, was_others: false, addr }
     }
 }
 
@@ -380,6 +388,13 @@ impl Trail {
     /// The last request, if this is what it asked for, was put where it should not be led again.
     pub(crate) fn stray(&mut self, ask: Ask) {
         self.note(ask, Spot::NONE);
+    }
+
+    /// The last request had to wait for other streams to go where it was put.
+    pub(crate) fn note_others(&mut self) {
+        if let Some(spot) = self.spots.get_mut(self.last as usize) {
+            spot.was_others = true;
+        }
     }
 
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.
