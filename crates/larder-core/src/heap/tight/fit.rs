@@ -22,16 +22,26 @@ pub(in crate::heap) fn least_stranding(
 ) -> Spot {
     let onward = std::iter::successors(Some(from), |&spot| free.next(slots, spot));
     let homes = onward.take(BLOCKS_TRIED).filter(|spot| slots[spot.id.place()].expandable);
-    let more_bytes = |spot: &Spot| {
+    let mut best: Option<(i64, Spot)> = None;
+    for spot in homes {
         let block = &slots[spot.id.place()];
         let owner = &segments[block.segment];
         let begin_bytes = block.addr.0 - owner.span.addr.0;
-        stranded_more_bytes(begin_bytes, block.size_bytes, size_bytes, owner.page_bytes())
-    };
-    homes.min_by_key(more_bytes).unwrap_or(from)
+        let more_bytes =
+            stranded_more_bytes(begin_bytes, block.size_bytes, size_bytes, owner.page_bytes());
+        // It takes nothing but what was stranded, and breaks into no page: none strands less.
+        if more_bytes == -(size_bytes as i64) {
+            return spot;
+        }
+        if best.is_none_or(|(least_bytes, _)| more_bytes < least_bytes) {
+            best = Some((more_bytes, spot));
+        }
+    }
+    best.map_or(from, |(_, spot)| spot)
 }
 
-/// How much more is stranded once a free block has a request at its front; what is less is negative.
+/// How much more is stranded once a free block has a request at its front; what is less is negative. It is never less by
+/// more than the request: what is left has no whole page that was none before.
 fn stranded_more_bytes(begin_bytes: u64, free_bytes: u64, size_bytes: u64, page_bytes: u64) -> i64 {
     let end_bytes = begin_bytes + free_bytes;
     let before_bytes = stranded_bytes(begin_bytes, end_bytes, page_bytes);
@@ -67,5 +77,23 @@ mod tests {
             "the head, and three pages are left"
         );
         assert_eq!(stranded_more_bytes(50, 100, 100, 100), -100, "all of it");
+    }
+
+    /// So the search ends at a block where it is less by the whole request.
+    #[test]
+    fn a_request_takes_no_more_of_what_was_stranded_than_it_needs() {
+        let page_bytes = 8;
+        for begin_bytes in 0..2 * page_bytes {
+            for free_bytes in 1..4 * page_bytes {
+                for size_bytes in 1..=free_bytes {
+                    let more_bytes =
+                        stranded_more_bytes(begin_bytes, free_bytes, size_bytes, page_bytes);
+                    assert!(
+                        more_bytes >= -(size_bytes as i64),
+                        "{size_bytes} of {free_bytes} bytes from {begin_bytes} on"
+                    );
+                }
+            }
+        }
     }
 }
