@@ -5,8 +5,8 @@ one after the other makes room for a new one, on any stream and of any size. Not
     larder replay racing.ops --policy tight --memory 139GiB --json
 """
 
+import argparse
 import random
-import sys
 
 LIVE_MAX = 600
 
@@ -25,4 +25,8 @@ def main(streams, requests):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    parser = argparse.ArgumentParser(description="Writes an op script in which streams race.")
+    parser.add_argument("streams", type=int, help="how many streams")
+    parser.add_argument("requests", type=int, help="how many requests on all of them")
+    arguments = parser.parse_args()
+    main(arguments.streams, arguments.requests)

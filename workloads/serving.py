@@ -4,8 +4,8 @@
     larder replay serving.ops --policy tight --memory 139GiB --json
 """
 
+import argparse
 import random
-import sys
 
 LAYERS = 16
 TOKEN_BYTES = 2 * 32 * 128 * 2
@@ -60,4 +60,6 @@ def main(steps):
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Writes the requests of `serving` as an op script.")
+    parser.add_argument("steps", type=int, help="how many steps")
+    main(parser.parse_args().steps)

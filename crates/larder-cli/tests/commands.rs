@@ -187,6 +187,22 @@ fn compare_says_which_settings_the_policy_does_not_listen_to() {
     assert!(text.contains("; none of the others needs less; `larder fit"), "{text}");
 }
 
+#[test]
+fn replay_says_which_settings_the_policy_does_not_listen_to() {
+    let file = workload("prefetch_streams.pickle.gz");
+    let replay = |policy: &str, conf: &str| {
+        stdout(&larder(&["replay", "--policy", policy, "--conf", conf], Some(&file)))
+    };
+    let text = replay("tight", "expandable_segments:False");
+    assert!(text.contains("\nexpandable_segments changes nothing: under tight they are"), "{text}");
+    let text = replay("larder", "tight_most:1");
+    assert!(text.contains("\ntight_most changes nothing under larder: that is for"), "{text}");
+    let text = replay("torch-2.11", "tight_most:1");
+    assert!(text.contains("\ntight_most is Larder's own, for LARDER_CONF: stock"), "{text}");
+    let text = replay("tight", "tight_most:1");
+    assert!(!text.contains("changes nothing") && !text.contains("Larder's own, for"), "{text}");
+}
+
 /// A person who names no policy sees what stock PyTorch does, and what Larder does in either way.
 #[test]
 fn compare_shows_all_policies_and_says_which_is_which() {

@@ -114,13 +114,18 @@ pub fn compare(
 /// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
 /// are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
-    let remarks = [foreign_remark(setup), unheard_remark(setup), idle_remark(setup, outcome)];
+    let remarks = [misplaced_remark(setup), idle_remark(setup, outcome)];
     let remarks: Vec<String> = remarks.into_iter().flatten().collect();
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
 
+/// Says so where a setting is not one of the policy that decides.
+pub(crate) fn misplaced_remark(setup: &Setup) -> Option<String> {
+    foreign_remark(setup).or_else(|| unheard_remark(setup))
+}
+
 /// Says so where settings of Larder's own stand under what stock PyTorch would do.
-pub(crate) fn foreign_remark(setup: &Setup) -> Option<String> {
+fn foreign_remark(setup: &Setup) -> Option<String> {
     let keys = own_keys(&setup.config.text);
     if keys.is_empty() || !setup.policy.is_stock() {
         return None;

@@ -7,7 +7,7 @@ use larder_core::types::Bytes;
 use larder_sim::Spent;
 
 use crate::bench::Measured;
-use crate::compare::Row;
+use crate::compare::{Row, misplaced_remark};
 use crate::fidelity::Unlike;
 use crate::fit::Fit;
 use crate::passes::Pass;
@@ -35,7 +35,7 @@ pub fn outcome(
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let mut text = format!(
         "{name}: {}{times} in {:.1} ms ({:.0} ns each)\n\
-         {}, {}, on {}\n{}{}{}",
+         {}, {}, on {}\n{}{}{}{}",
         count(workload.ops.len() as u64, "operation"),
         run.elapsed.as_secs_f64() * 1e3,
         if run.operations == 0 {
@@ -46,6 +46,7 @@ pub fn outcome(
         policy(&setup.policy),
         settings.in_words(),
         gpu(workload, setup),
+        misplaced_remark(setup).map_or(String::new(), |remark| format!("{remark}\n")),
         settings.remark(),
         allowance(setup, settings),
         changed(workload),
