@@ -4,7 +4,9 @@
 mod bench_top;
 
 use bench_top::{BenchTop, MAIN, SIDE};
+use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::heap::states::BlockState;
+use larder_core::record::event::Action;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Error, Policy, StreamId};
 use larder_sim::random::Random;
@@ -220,4 +222,31 @@ fn what_was_another_streams_is_waited_for_only_where_it_still_is() {
         top.free(kept);
     }
     assert!(follows() > before, "the main stream waited for what the other had alone");
+}
+
+/// Who keeps a history is told of a block all the same, wherever it was looked for.
+#[test]
+fn a_request_that_has_lost_its_place_is_remembered() {
+    let top = BenchTop::new(8 * GIB, "", Policy::tight());
+    let sizes: Vec<u64> = (20..40).map(|size| size * MIB).collect();
+    let spare = top.malloc_on(100 * MIB, SIDE);
+    for _ in 0..CALM_ROUNDS {
+        for &size_bytes in &sizes {
+            for stream in [MAIN, SIDE] {
+                top.free(top.malloc_on(size_bytes, stream));
+            }
+        }
+    }
+    top.free(spare);
+    top.allocator.record_history(HistoryOptions::default()).expect("a ring for it");
+    let mut handed_out = Vec::new();
+    for &size_bytes in &sizes {
+        // The other stream is told to have what the main stream has not given back, and gets a part of the spare block.
+        let blocks = [MAIN, SIDE].map(|stream| top.malloc_on(size_bytes, stream));
+        handed_out.extend(blocks);
+        top.free_all(&blocks);
+    }
+    let trace = top.allocator.take_snapshot(SnapshotOptions::default()).trace;
+    let told = trace.iter().filter(|entry| entry.action == Action::Alloc);
+    assert_eq!(told.map(|entry| Addr(entry.addr)).collect::<Vec<_>>(), handed_out);
 }

@@ -124,13 +124,16 @@ impl Heap {
                 Followed::Lost => {}
             }
         }
-        self.take_lost(&want)
+        self.till();
+        self.take_anywhere::<true>(&want)
     }
 
-    /// A request of a round that does not find what it was told to have.
+    /// A request of a round that missed on the usual path, because what it was told to have was probably another lane's, and
+    /// that is not free. If it finds nothing else, it is as if it had missed for want of that.
     pub(crate) fn take_lost(&mut self, want: &Want) -> Option<Addr> {
+        self.note_miss(want);
         self.till();
-        self.take_anywhere::<true>(want)
+        self.take_anywhere::<false>(want)
     }
 
     /// Puts back a block on the usual path under the policy tight. False as with `put_plainly`. While blocks lie fallow nothing
