@@ -67,6 +67,8 @@ pub struct Pieces {
     pub own_block_bytes: u64,
     /// Bytes of whole segments and whole pages that are free, which could go back to the device.
     pub idle_bytes: u64,
+    /// Whether whole pages that are free were to be had, wherever they lie: a view shows them side by side.
+    pub joins_pages: bool,
     /// Whether the request's memory could come from expandable segments.
     pub can_expand: bool,
     /// How many addresses a new expandable segment of its stream has, where the settings say so.
@@ -395,9 +397,13 @@ impl OutOfMemory {
                  it, or use smaller batches."
             );
         }
+        let apart = if self.pieces.joins_pages {
+            "parts of pages that live blocks lie on, which no view can show side by side"
+        } else {
+            "beside live blocks that keep them apart"
+        };
         format!(
-            "{pieces}, beside live blocks that keep them apart: free those first, or ask for less at \
-             once, as with smaller batches."
+            "{pieces}, {apart}: free those first, or ask for less at once, as with smaller batches."
         )
     }
 }
@@ -548,6 +554,8 @@ mod tests {
         let mut bound = with(2 * GIB, 7 * GIB, 8 * GIB);
         bound.pieces.can_expand = false;
         assert!(!bound.to_string().contains("expandable_segments"), "{bound}");
+        bound.pieces.joins_pages = true;
+        assert!(bound.to_string().contains("which no view can show side by side: free"), "{bound}");
     }
 
     #[test]

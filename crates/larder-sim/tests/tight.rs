@@ -548,10 +548,11 @@ fn who_runs_out_of_memory_is_given_no_advice_that_does_not_help() {
     let top = tight(100 * MIB);
     in_pieces(&top, 10, 10 * MIB);
     let text = top.oom(60 * MIB).to_string();
-    println!("{text}");
     for useless in ["expandable_segments", "page_size_mb", "max_split_size_mb"] {
         assert!(!text.contains(useless), "{text}");
     }
+    in_pieces(&top, 50, MIB);
+    assert!(top.oom(10 * MIB).to_string().contains("which no view can show side by side"));
 }
 
 // Others.

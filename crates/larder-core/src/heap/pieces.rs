@@ -13,11 +13,13 @@ impl Heap {
         let fits_now = self.fits(want);
         let own = self.pools.lane_at(want.pool, want.stream).map(|lane| self.pools.lane(lane));
         let own_block_bytes = own.and_then(|lane| lane.free()?.largest_bytes(&self.blocks));
+        let own_pool = self.pools.pool(want.pool);
         let mut pieces = Pieces {
             fits_now,
+            joins_pages: self.is_tight && own_pool.owner.is_none(),
             own_block_bytes: own_block_bytes.unwrap_or(0),
             // A tight heap has used its pieces before it gives up: no setting makes more of them.
-            can_expand: !self.pools.pool(want.pool).never_expands && !self.is_tight,
+            can_expand: !own_pool.never_expands && !self.is_tight,
             page_bytes: size::page_bytes(want.kind, &self.config),
             reserve_bytes: self.reserve_of(want.stream),
             put_off_bytes: self.deferred().iter().map(|&id| self.blocks[id].size_bytes).sum(),

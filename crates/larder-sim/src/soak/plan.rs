@@ -190,6 +190,13 @@ impl Plan {
                 opens_to_peer: random.chance(0.3),
                 ..self.habits
             };
+            let limits = tight_settings(&mut random);
+            let texts = self.changes.iter_mut().map(|change| &mut change.settings);
+            for text in texts.chain([&mut self.settings]) {
+                let given = std::mem::take(text);
+                let parts = [given.as_str(), &limits].into_iter().filter(|part| !part.is_empty());
+                *text = parts.collect::<Vec<_>>().join(",");
+            }
         }
         self.judge = policy.clone();
         self.policy = policy;
@@ -305,6 +312,21 @@ pub(super) fn settings(random: &mut Random, expandable: bool) -> String {
     }
     if random.chance(0.1) {
         entries.push("release_lock_on_cudamalloc:True".to_owned());
+    }
+    entries.join(",")
+}
+
+/// How much may be held under the policy tight, as a settings text.
+fn tight_settings(random: &mut Random) -> String {
+    let mut entries = Vec::new();
+    if random.chance(0.2) {
+        entries.push(format!("tight_soft:{}", random.pick(&["1", "1.05", "2"])));
+    }
+    if random.chance(0.2) {
+        entries.push(format!("tight_most:{}", random.pick(&["1", "1.5"])));
+    }
+    if random.chance(0.3) {
+        entries.push(format!("tight_floor_mb:{}", random.pick(&[8, 60, 400, 4000])));
     }
     entries.join(",")
 }

@@ -76,10 +76,15 @@ impl Heap {
         if can_lodge && let Some(window) = self.find_window(reach) {
             return window;
         }
+        if self.config.tight_floor_bytes > 0
+            && let Some(apart) = self.keep_apart(want, is_full)
+        {
+            return apart;
+        }
         if let Some(claim) = self.find_claim(reach) {
             return claim;
         }
-        if !is_full && let Some(growth) = self.grow_softly(reach) {
+        if !is_full && let Some(growth) = self.grow_within(reach, self.soft_bytes(want)) {
             return growth;
         }
         if can_lodge {
@@ -159,13 +164,27 @@ impl Heap {
         }
     }
 
-    /// Growth within what the policy allows itself, in the largest pages that are right.
-    fn grow_softly(&self, reach: Reach<'_>) -> Option<Move> {
-        let want = reach.want;
-        let active = self.herald.active_bytes();
-        let high_bytes = self.tight.high_bytes.max(active.current as u64 + want.size_bytes);
+    /// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each other, each finds its
+    /// places taken by others, and goes on looking for new ones however much is free.
+    fn keep_apart(&mut self, want: &Want, is_full: bool) -> Option<Move> {
+        let alone = self.reach(want, &[]);
+        if let Some(claim) = self.find_claim(alone) {
+            return Some(claim);
+        }
+        if is_full { None } else { self.grow_within(alone, self.config.tight_floor_bytes) }
+    }
+
+    /// How much the policy allows itself to hold for a request before others' memory is put together.
+    fn soft_bytes(&self, want: &Want) -> u64 {
+        let active_bytes = self.herald.active_bytes().current as u64;
+        let high_bytes = self.tight.high_bytes.max(active_bytes + want.size_bytes);
         let soft_bytes = (self.tight.soft(&self.config) * high_bytes as f64) as u64;
-        let limit_bytes = soft_bytes.max(self.config.tight_floor_bytes);
+        soft_bytes.max(self.config.tight_floor_bytes)
+    }
+
+    /// Growth while no more than this is held, in the largest pages that are right.
+    fn grow_within(&self, reach: Reach<'_>, limit_bytes: u64) -> Option<Move> {
+        let want = reach.want;
         let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(want.size_bytes));
         let page_min_bytes = page_min_bytes(&self.config);
         loop {
