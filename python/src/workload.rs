@@ -177,8 +177,9 @@ impl Workload {
         Ok((outcomes.collect(), table))
     }
 
-    /// Searches the smallest memory on which it runs, and how often it retries there; the smallest
+    /// Searches the smallest memory on which it runs so many times over, and how often it retries there; the smallest
     /// without retries; what was active at the peak; and a summary.
+    #[allow(clippy::too_many_arguments)] // They are those of the function in Python.
     fn fit(
         &self,
         py: Python<'_>,
@@ -187,13 +188,14 @@ impl Workload {
         settings: Option<&str>,
         memory: Option<u64>,
         addresses: &str,
+        #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
         // What the recorded program had is what it may have been too little of.
         let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.work));
         let (setup, settings) = set_up(&self.work, policy, settings, Some(limit), addresses)?;
         let settings = settings.without_recorded_fraction();
         let setup = Setup { config: settings.config.clone(), ..setup };
-        let found = py.detach(|| fit::fit(&self.work, &setup, &Unwatched));
+        let found = py.detach(|| fit::fit(&self.work, &setup, passes, &Unwatched));
         let fit = found.map_err(|error| stopped(name, &error))?;
         let summary = summary::fit(name, &self.work, &setup, &settings, &fit);
         Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))

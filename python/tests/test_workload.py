@@ -175,6 +175,20 @@ def test_the_smallest_device_is_enough(workloads: Path) -> None:
     assert "does not run" in str(too_small)
 
 
+def test_a_second_round_may_need_a_larger_device(tmp_path: Path) -> None:
+    """The small request that begins it breaks the large block that the first round left cached."""
+    script = tmp_path / "broken.ops"
+    script.write_text("alloc 1 12000000 0\nalloc 2 60000000 0\nfree 1\nfree 2\nempty\nalloc 3 70000000 0\n")
+    once, twice = (larder.fit(script, policy="torch-2.11", passes=passes) for passes in (1, 2))
+    assert once.memory_bytes is not None and twice.memory_bytes is not None
+    assert once.memory_bytes < 85_000_000 and twice.memory_bytes > 130_000_000
+    assert str(once) == str(larder.fit(script, policy="torch-2.11")) and "runs 2 times over in" in str(twice)
+    assert larder.replay(script, policy="torch-2.11", passes=2, memory=twice.memory_bytes).ooms == 0
+    assert larder.replay(script, policy="torch-2.11", passes=2, memory=once.memory_bytes).ooms == 1
+    with pytest.raises(larder.UsageError, match="passes is a whole number from 1, not 0"):
+        larder.fit(script, passes=0)
+
+
 def test_a_program_that_ran_out_of_memory_is_told_what_it_needs(tmp_path: Path) -> None:
     """What failed was asked for too, and the size of the device is that of the recorded one."""
     allocator = larder.Allocator(memory="8GiB", settings="")

@@ -29,11 +29,8 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
-        /// Run it so many times over in one process; at the end of each time everything is freed, but for
-        /// what the allocator has cached.
-        #[arg(long, default_value_t = 1, value_name = "N",
-              value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
-        passes: u64,
+        #[command(flatten)]
+        course: Course,
         /// Write a line `ID ADDRESS` for each allocation, 0 for out of memory.
         #[arg(long, value_name = "OUT")]
         placements: Option<PathBuf>,
@@ -85,6 +82,8 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
+        #[command(flatten)]
+        course: Course,
     },
     /// Search the settings with which it holds least memory, on all cores.
     Tune {
@@ -341,6 +340,16 @@ impl Change {
     pub(crate) fn sizes(&self) -> Sizes {
         Sizes { scale: self.scale, jitter: self.jitter }
     }
+}
+
+/// How often a program runs.
+#[derive(Args, Debug)]
+pub(crate) struct Course {
+    /// Run it so many times over in one process; at the end of each time everything is freed, but for
+    /// what the allocator has cached.
+    #[arg(long, default_value_t = 1, value_name = "N",
+          value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) passes: u64,
 }
 
 /// The settings of one run.

@@ -75,8 +75,8 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
 
 fn run(command: Command) -> Result<(), Refusal> {
     match command {
-        Command::Replay { common, conf, change, passes, placements, history } => {
-            let course = (change.sizes(), passes);
+        Command::Replay { common, conf, change, course, placements, history } => {
+            let course = (change.sizes(), course.passes);
             replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
         }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
@@ -86,8 +86,8 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
         }
-        Command::Fit { common, conf, change } => {
-            fit_command(&common, conf.conf.as_deref(), change.sizes())
+        Command::Fit { common, conf, change, course } => {
+            fit_command(&common, conf.conf.as_deref(), (change.sizes(), course.passes))
         }
         Command::Tune { common, change, seconds } => {
             tuning::tune_command(&common, change.sizes(), seconds)
@@ -346,14 +346,18 @@ fn capacity(memory_bytes: u64) -> String {
     }
 }
 
-fn fit_command(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<(), Refusal> {
+fn fit_command(
+    common: &Common,
+    conf: Option<&str>,
+    (sizes, passes): (Sizes, u64),
+) -> Result<(), Refusal> {
     let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
     let settings = settings.without_recorded_fraction();
     // What the recorded program had is what it may have been too little of.
     let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
     let config = settings.config.clone();
     let setup = Setup { config, memory_bytes: limit_bytes, fraction: None, ..setup };
-    let fit = fit::fit(&workload, &setup, &Bars::default())
+    let fit = fit::fit(&workload, &setup, passes, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
     if fit.memory_bytes.is_none() {

@@ -90,6 +90,63 @@ fn a_failure_is_said_with_its_pass() {
     assert!(text.contains("The first allocation that failed, operation 1 of pass 2: "), "{text}");
 }
 
+/// The large block that the first round leaves cached is broken by the small request that begins the second,
+/// and then serves none of the large ones. Tight shows its pages again, and needs no more for two rounds.
+#[test]
+fn a_second_round_may_need_a_larger_device() {
+    let script = scratch(
+        "broken.ops",
+        "alloc 1 12000000 0\nalloc 2 60000000 0\nfree 1\nfree 2\nempty\nalloc 3 70000000 0\n",
+    );
+    let fit =
+        |policy, passes| json(&["fit", "--json", "--policy", policy, "--passes", passes], &script);
+    let needed = |found: &Value| found["fit_bytes"].as_u64().expect("it runs");
+    let [once, twice] = ["1", "2"].map(|passes| fit("torch-2.11", passes));
+    assert!((72_000_000..85_000_000).contains(&needed(&once)), "{once}");
+    assert!((130_000_000..145_000_000).contains(&needed(&twice)), "{twice}");
+    assert_eq!((&once["passes"], &twice["passes"]), (&Value::Null, &Value::from(2)));
+    let tight = fit("tight", "2");
+    assert!(needed(&tight) < 90_000_000, "{tight}");
+    // What it says of the device holds there, and the device for one round is too small for two.
+    let on = |bytes: u64| {
+        let memory = format!("{bytes}B");
+        let words = ["replay", "--json", "--policy", "torch-2.11", "--passes", "2", "--memory"];
+        json(&[&words[..], &[&memory]].concat(), &script)
+    };
+    let (enough, too_small) = (on(needed(&twice)), on(needed(&once)));
+    assert_eq!(passes(&enough, "ooms"), [0, 0], "{enough}");
+    assert_eq!(enough["num_alloc_retries"], twice["retries"], "{enough}");
+    assert_eq!(passes(&too_small, "ooms"), [0, 1], "{too_small}");
+}
+
+#[test]
+fn a_fit_says_how_many_times_over_the_program_runs() {
+    let script = scratch("over.ops", "alloc 1 50000000 0\n");
+    let text = |words: &[&str]| stdout(&larder(&[&["fit"], words].concat(), Some(&script)));
+    let thrice = text(&["--passes", "3"]);
+    assert!(thrice.starts_with("over.ops: runs 3 times over in "), "{thrice}");
+    let once = text(&["--passes", "1"]);
+    assert_eq!(once, text(&[]), "one pass is what a fit is");
+    assert!(once.starts_with("over.ops: runs in "), "{once}");
+    let output = larder(&["fit", "--passes", "3", "--memory", "30MiB"], Some(&script));
+    let sentence = String::from_utf8_lossy(&output.stderr);
+    assert!(sentence.contains("over.ops: does not run 3 times over in 30.00 MiB;"), "{sentence}");
+}
+
+/// Each round gives a block back to have room for a larger one, and what that costs is told of all together.
+#[test]
+fn the_retries_of_a_fit_are_those_of_all_rounds() {
+    let script =
+        scratch("gives.ops", "alloc 1 50000000 0\nfree 1\nalloc 2 60000000 0\nfree 2\nempty\n");
+    let text = |passes| {
+        let words = ["fit", "--policy", "torch-2.11", "--passes", passes];
+        stdout(&larder(&words, Some(&script)))
+    };
+    let [once, thrice] = ["1", "3"].map(text);
+    assert!(once.contains(" try again 1 time, each of which costs time; "), "{once}");
+    assert!(thrice.contains(" try again 3 times in all, each of which costs time; "), "{thrice}");
+}
+
 #[test]
 fn a_larger_program_gets_a_larger_device() {
     let script = scratch("larger.ops", "alloc 1 60000000000 0\n");
@@ -171,8 +228,10 @@ fn bad_values_are_told_in_a_sentence() {
         let text = misuse(&[command, "--scale", "2", "--addresses", "recorded"], &file);
         assert!(text.contains("--addresses recorded: segments have those addresses"), "{text}");
     }
-    let text = misuse(&["replay", "--passes", "0"], &file);
-    assert!(text.contains("0 is not in 1..="), "{text}");
+    for command in ["replay", "fit"] {
+        let text = misuse(&[command, "--passes", "0"], &file);
+        assert!(text.contains("0 is not in 1..="), "{text}");
+    }
 }
 
 /// Only one of the policies is stock PyTorch's.

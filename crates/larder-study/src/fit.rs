@@ -12,13 +12,15 @@ use crate::workload::Workload;
 /// What came of a search.
 #[derive(Clone, Debug)]
 pub struct Fit {
+    /// How many times over the program runs there, in one process.
+    pub passes: u64,
     /// The smallest memory that was seen to suffice; none if the setup's own does not.
     pub memory_bytes: Option<u64>,
-    /// How often the cache is given back there, to try again.
+    /// How often the cache is given back there, to try again, in all passes together.
     pub retries: u64,
     /// The smallest memory that was seen to suffice without that; none if the setup's own does not.
     pub calm_bytes: Option<u64>,
-    /// The most that was in use at once, on the setup's own memory.
+    /// The most that was in use at once in any pass, on the setup's own memory.
     pub peak_active_bytes: u64,
 }
 
@@ -66,16 +68,23 @@ fn peak_requested_bytes(ops: &[Op]) -> u64 {
 }
 
 /// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried
-/// twice either.
-pub fn fit(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Result<Fit, ReplayError> {
-    let outcome = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
+/// twice either, where the program runs so many times over in one process: a later pass begins with what
+/// the one before it left cached, and may need more.
+pub fn fit(
+    workload: &Workload,
+    setup: &Setup,
+    passes: u64,
+    watch: &dyn Watch,
+) -> Result<Fit, ReplayError> {
+    let outcome = Replay::new(workload, setup).run_passes(&workload.ops, passes, &mut ())?;
     let peak_active_bytes = outcome.stats.active_bytes.all.peak as u64;
     if outcome.ooms > 0 {
-        return Ok(Fit { memory_bytes: None, retries: 0, calm_bytes: None, peak_active_bytes });
+        let (memory_bytes, calm_bytes) = (None, None);
+        return Ok(Fit { passes, memory_bytes, retries: 0, calm_bytes, peak_active_bytes });
     }
     let retries_on = |memory_mb: u64| {
         let tried = Setup { memory_bytes: memory_mb * MIB, ..setup.clone() };
-        Replay::new(workload, &tried).fits(&workload.ops)
+        Replay::new(workload, &tried).fits(&workload.ops, passes)
     };
     let given_mb = setup.memory_bytes / MIB;
     let reserved_mb = (outcome.stats.reserved_bytes.all.peak as u64).div_ceil(MIB);
@@ -94,6 +103,7 @@ pub fn fit(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Result<Fit,
         Some(smallest((memory_mb, high_mb, given_mb), is_calm, watch)?)
     };
     Ok(Fit {
+        passes,
         memory_bytes: Some(memory_mb * MIB),
         retries,
         calm_bytes: calm_mb.map(|memory_mb| memory_mb * MIB),

@@ -297,9 +297,7 @@ impl Replay {
                 }
                 number += 1;
             }
-            if count > 1 {
-                self.close(&remains, ops.len())?;
-            }
+            self.end_pass(count, &remains, ops.len())?;
             let [peak_reserved_bytes, peak_active_bytes] = peaks(&self.allocator.stats());
             passes.push(Pass {
                 peak_reserved_bytes,
@@ -326,6 +324,16 @@ impl Replay {
             operations: operations as u64,
             elapsed,
         })
+    }
+
+    /// Ends one of so many passes; the only one is left as it is.
+    fn end_pass(
+        &mut self,
+        count: u64,
+        remains: &Remains,
+        behind: usize,
+    ) -> Result<(), ReplayError> {
+        if count > 1 { self.close(remains, behind) } else { Ok(()) }
     }
 
     /// Ends a pass: nothing of it is left but what the allocator has cached. `behind` is how many
@@ -355,14 +363,18 @@ impl Replay {
         Ok(self.allocator)
     }
 
-    /// Runs until the first allocation that fails; how often the cache was given back to try again,
-    /// if all went well.
-    pub fn fits(mut self, ops: &[Op]) -> Result<Option<u64>, ReplayError> {
-        for (index, &op) in ops.iter().enumerate() {
-            self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
-            if self.ooms > 0 {
-                return Ok(None);
+    /// Runs so many times over, as `run_passes` does, until the first allocation that fails; how often
+    /// the cache was given back to try again, if all went well.
+    pub fn fits(mut self, ops: &[Op], count: u64) -> Result<Option<u64>, ReplayError> {
+        let remains = Remains::of(ops);
+        for _ in 0..count {
+            for (index, &op) in ops.iter().enumerate() {
+                self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
+                if self.ooms > 0 {
+                    return Ok(None);
+                }
             }
+            self.end_pass(count, &remains, ops.len())?;
         }
         Ok(Some(self.allocator.stats().num_alloc_retries))
     }

@@ -212,7 +212,7 @@ fn recorded(name: &str) -> Workload {
 fn a_training_run_of_changing_length_that_is_short_by_five_per_cent_is_fragmented() {
     let workload = recorded("gpt2_varlen.pickle.gz");
     let roomy = stock("", 80 << 10);
-    let fit = fit::fit(&workload, &roomy, &Unwatched).expect("it runs");
+    let fit = fit::fit(&workload, &roomy, 1, &Unwatched).expect("it runs");
     let needed = fit.memory_bytes.expect("it runs on some card");
     let setup = Setup { memory_bytes: needed / 100 * 95, ..roomy };
     let found = explained(&workload, &setup);

@@ -167,7 +167,7 @@ class Workload:
         self, name: str, policy: str | None, settings: list[str] | None, memory: int | None, addresses: str
     ) -> tuple[list[Outcome], str]: ...
     def fit(
-        self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str
+        self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str, passes: int
     ) -> tuple[int | None, int, int | None, int, str]: ...
 
 @final

@@ -417,16 +417,17 @@ def fit(
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
+    passes: int = 1,
     scale: int = 1,
     jitter: float | str | None = None,
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, without `passes`, but that without `memory` it is 80 GiB, or four times what the
+    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what the
     recorded program had, if that is more; and that a recorded memory fraction is left out of the recorded settings.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = workload.fit(name, policy, text, _memory(memory), addresses)
+    found = workload.fit(name, policy, text, _memory(memory), addresses, passes)
     return Fit(*found)

@@ -363,7 +363,7 @@ fn larger_card(
     let most_bytes = search_limit_bytes(workload).max(setup.memory_bytes.saturating_mul(2));
     // A fraction stays what it is of the card.
     let roomy = Setup { memory_bytes: most_bytes, ..setup.clone() };
-    let fit = fit::fit(workload, &roomy, &Unwatched).ok()?;
+    let fit = fit::fit(workload, &roomy, 1, &Unwatched).ok()?;
     let memory_bytes = said_up(fit.memory_bytes?);
     let setup = Setup { memory_bytes, ..setup.clone() };
     let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;

@@ -120,9 +120,9 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
     Value::Array(rows.iter().map(row).collect())
 }
 
-/// The smallest memory and what it is measured against.
+/// The smallest memory and what it is measured against, and for how many passes where there are several.
 pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
-    let found = json!({
+    let mut found = json!({
         "policy": setup.policy.name,
         "fit_bytes": fit.memory_bytes,
         "retries": fit.retries,
@@ -130,6 +130,9 @@ pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
         "peak_active_bytes": fit.peak_active_bytes,
         "ratio": fit.ratio(),
     });
+    if fit.passes > 1 {
+        found["passes"] = fit.passes.into();
+    }
     with_changes(workload, found)
 }
 

@@ -28,10 +28,8 @@ pub fn outcome(
     settings: &Chosen,
     run: &Outcome,
 ) -> String {
-    let times = match run.passes.len() {
-        0 | 1 => String::new(),
-        passes => format!(", {passes} times over,"),
-    };
+    let times = times_over(run.passes.len() as u64);
+    let times = times.map(|times| format!(", {times},")).unwrap_or_default();
     let name = Path::new(file).file_name().map_or(file.into(), |name| name.to_string_lossy());
     let mut text = format!(
         "{name}: {}{times} in {:.1} ms ({:.0} ns each)\n\
@@ -481,29 +479,36 @@ pub fn conf_name(conf: &str) -> &str {
     if conf.is_empty() { "(default)" } else { conf }
 }
 
+/// How many times over a program runs, in words; nothing where it runs but once.
+fn times_over(passes: u64) -> Option<String> {
+    (passes > 1).then(|| format!("{passes} times over"))
+}
+
 /// What `larder fit` prints.
 pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fit: &Fit) -> String {
+    let times = times_over(fit.passes).map(|times| format!(" {times}")).unwrap_or_default();
     let Some(memory_bytes) = fit.memory_bytes else {
         let sizes = &workload.sizes;
         let sizes = if sizes.is_same() { String::new() } else { format!(" with sizes {sizes}") };
-        return format!("{name}: does not run in {}{sizes}\n", Bytes(setup.memory_bytes));
+        return format!("{name}: does not run{times} in {}{sizes}\n", Bytes(setup.memory_bytes));
     };
+    let in_all = if fit.passes > 1 { " in all" } else { "" };
     let retries = match (fit.retries, fit.calm_bytes) {
         (0, _) => "it never has to give its cache back there and try again".to_owned(),
         (number, Some(calm_bytes)) => format!(
-            "it has to give its cache back there and try again {}, each of which costs time; with {} \
+            "it has to give its cache back there and try again {}{in_all}, each of which costs time; with {} \
              ({calm_bytes} bytes) never",
             count(number, "time"),
             Bytes(calm_bytes)
         ),
         (number, None) => format!(
-            "it has to give its cache back there and try again {}, and with {} too",
+            "it has to give its cache back there and try again {}{in_all}, and with {} too",
             count(number, "time"),
             Bytes(setup.memory_bytes)
         ),
     };
     format!(
-        "{name}: runs in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
+        "{name}: runs{times} in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
          {retries}\n\
          the CUDA context, other libraries and other processes come on top\n\
          {}{}, {}\n{}{}{}",

@@ -147,7 +147,7 @@ fn finalists(
             let memory_bytes = search_limit_bytes(workload);
             let policy = choice.policy.clone();
             let setup = Setup { policy, config, memory_bytes, fraction: None, ..setup.clone() };
-            fit::fit(workload, &setup, &Unwatched).ok()?.memory_bytes
+            fit::fit(workload, &setup, 1, &Unwatched).ok()?.memory_bytes
         },
         || fitting.step(),
     );
