@@ -84,6 +84,87 @@ fn each_variable_is_named_apart() {
     run_commands(&larders);
 }
 
+/// A block that fits into the smallest segment needs the same whatever is set: to set anything would not help.
+#[test]
+fn where_all_need_the_same_nothing_is_to_be_set() {
+    let script = scratch("level.ops", "alloc 1 1000 0\nfree 1\n");
+    let off = "expandable_segments:False";
+    let asked: [(&[&str], &str); 7] = [
+        (&[], "; "),
+        (&["--policy", "torch-2.11"], "; "),
+        (&["--policy", "larder"], " under policy larder; "),
+        (&["--policy", "tight"], " under policy tight; "),
+        (&["--policy", "torch-2.11", "--conf", off, "--conf", "max_split_size_mb:128"], "; "),
+        (&["--policy", "larder", "--conf", off], " under policy larder; "),
+        (&["--policy", "torch-2.11", "--conf", off], "; "),
+    ];
+    for (words, under) in asked {
+        let text = compare(words, &script);
+        let enough = format!("so set nothing: the default settings are enough{under}`larder fit ");
+        assert!(text.contains(&enough) && !text.contains("_CONF="), "{words:?}: {text}");
+        run_commands(&text);
+    }
+    let tried = ["--conf", "expandable_segments:True", "--conf", "max_split_size_mb:128"];
+    for policy in ["torch-2.11", "larder"] {
+        let text = compare(&[&["--policy", policy], &tried[..]].concat(), &script);
+        let level = "all that ran need the same, so nothing speaks for any of these settings; ";
+        assert!(text.contains(level) && !text.contains("_CONF="), "{text}");
+    }
+    let alone = compare(&["--policy", "torch-2.11", "--conf", "max_split_size_mb:64"], &script);
+    let with = "it runs with PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:64; `larder fit ";
+    assert!(alone.contains(with), "{alone}");
+}
+
+#[test]
+fn where_all_need_the_same_what_was_recorded_stays() {
+    let script = scratch("stays.ops", "alloc 1 1000 0\nfree 1\n");
+    let settings = ["", "expandable_segments:True", "max_split_size_mb:128"];
+    for (number, conf) in settings.into_iter().enumerate() {
+        let words = ["--policy", "torch-2.11", "--conf", conf];
+        let recording = recorded(&format!("stays_{number}.pickle"), &script, &words);
+        for (words, under) in [
+            (&[][..], "; "),
+            (&["--policy", "torch-2.11"], "; "),
+            (&["--policy", "larder"], " under policy larder; "),
+            (&["--policy", "tight"], " under policy tight; "),
+        ] {
+            let text = compare(words, &recording);
+            let enough = format!(
+                "all that ran need the same, so change nothing: the settings that it was recorded with are \
+                 enough{under}`larder fit "
+            );
+            assert!(text.contains(&enough) && !text.contains("_CONF="), "{conf} {words:?}: {text}");
+        }
+    }
+}
+
+/// Larder makes segments expandable by itself. Where that comes to the same as the default of stock PyTorch,
+/// nobody has to take it back; where it comes to more, somebody has.
+#[test]
+fn what_a_policy_does_by_itself_is_taken_back_only_where_that_helps() {
+    let confs = ["", "expandable_segments:True", "roundup_power2_divisions:2"];
+    let confs = confs.iter().flat_map(|conf| ["--conf", conf]);
+    let words: Vec<&str> = ["--policy", "larder"].into_iter().chain(confs).collect();
+    let level = scratch("itself.ops", "alloc 1 20971520 0\n");
+    let text = compare(&words, &level);
+    assert!(text.contains("\nso set LARDER_CONF=policy:larder, which needs least of"), "{text}");
+    run_commands(&text);
+    let larger = scratch("back.ops", "alloc 1 22020096 0\n");
+    let text = compare(&words, &larger);
+    let back = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False and LARDER_CONF=policy:larder, which";
+    assert!(text.contains(back), "{text}");
+}
+
+/// The same memory with fewer retries is worth a setting.
+#[test]
+fn who_tries_again_less_often_is_better_among_equals() {
+    let script = scratch("again_less.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
+    let text = compare(&["--policy", "torch-2.11", "--memory", "50MiB"], &script);
+    let fewer = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; none of the others needs less, and \
+                 some try again more often; `larder fit ";
+    assert!(text.contains(fewer), "{text}");
+}
+
 /// What a program would have needed that died is not known, nor is what a fraction hides.
 #[test]
 fn a_fit_says_what_it_does_not_know() {

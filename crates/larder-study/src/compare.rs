@@ -74,7 +74,7 @@ fn unheld_settings(
 
 /// Whether two settings say the same, in whatever words. A fraction that is named is in force, and is
 /// not the same as none.
-fn is_same(one: &Config, other: &Config) -> bool {
+pub(crate) fn is_same(one: &Config, other: &Config) -> bool {
     let bare = |config: &Config| {
         let mut config = config.clone();
         config.text.clear();

@@ -1,8 +1,10 @@
 //! Answers: what a comparison comes to, what to set, and which command tells more.
 
 use larder_core::Policy;
+use larder_core::allocator::default_config;
+use larder_core::config::Config;
 
-use crate::compare::Row;
+use crate::compare::{Row, is_same};
 use crate::replay::Setup;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
@@ -23,6 +25,18 @@ impl Commands {
     pub fn of(file: &str) -> Commands {
         Commands { replay: quoted(file), fit: quoted(file) }
     }
+}
+
+/// What is to be changed about the settings to have a run. Of those that come to the same, the least is
+/// advised.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Change {
+    /// Nothing: it was recorded with them.
+    AsRecorded,
+    /// None are set.
+    ToDefault,
+    /// Some are set.
+    ToSettings,
 }
 
 /// One run of a comparison.
@@ -50,6 +64,38 @@ impl Run<'_> {
         self.row.outcome.stats.reserved_bytes.all.peak
     }
 
+    /// What it comes to: the memory that it needs, and how often it gives its cache back for that.
+    fn cost(&self) -> (i64, u64) {
+        (self.reserved_bytes(), self.row.outcome.stats.num_alloc_retries)
+    }
+
+    fn change(&self) -> Change {
+        if self.row.is_recorded {
+            Change::AsRecorded
+        } else if self.is_default() {
+            Change::ToDefault
+        } else {
+            Change::ToSettings
+        }
+    }
+
+    /// Whether its settings say no more than none would, in whatever words.
+    fn is_default(&self) -> bool {
+        let as_none = || variables(self.policy, &self.row.conf) == variables(self.policy, "");
+        is_same(&self.row.config, &Config::default()) || as_none()
+    }
+
+    /// The run under its policy as that has it where nobody gives settings of PyTorch's, if this is the
+    /// default one, which is not the same where the policy makes segments expandable by itself.
+    fn by_itself<'a>(&self, runs: &[Run<'a>]) -> Option<Run<'a>> {
+        if !self.policy.expandable_by_default || self.policy.tight || !self.is_default() {
+            return None;
+        }
+        let config = default_config(self.policy);
+        let is_it = |run: &&Run<'_>| run.policy == self.policy && is_same(&run.row.config, &config);
+        runs.iter().find(is_it).copied()
+    }
+
     fn name(&self) -> String {
         format!("{} under policy {}", conf_name(&self.row.conf), self.policy.name)
     }
@@ -70,11 +116,21 @@ impl Run<'_> {
 
     /// What is to be set for it, each variable by its name.
     fn variables(&self) -> Option<String> {
-        let named = variables(self.policy, &self.row.conf).into_iter();
-        let named: Vec<String> =
-            named.map(|(name, conf)| format!("{name}={}", quoted(&conf))).collect();
-        (!named.is_empty()).then(|| named.join(" and "))
+        named(&variables(self.policy, &self.row.conf))
     }
+
+    /// What is to be set for its policy alone.
+    fn policy_variable(&self) -> Option<String> {
+        let mut variables = variables(self.policy, "");
+        variables.retain(|(name, _)| *name == "LARDER_CONF");
+        named(&variables)
+    }
+}
+
+fn named(variables: &[(&str, String)]) -> Option<String> {
+    let named = variables.iter().map(|(name, conf)| format!("{name}={}", quoted(conf)));
+    let named: Vec<String> = named.collect();
+    (!named.is_empty()).then(|| named.join(" and "))
 }
 
 /// What is to be set to have such a run, each variable by its name; none where nothing is.
@@ -99,7 +155,11 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
         // Where some run under the fraction too, they are what can be had with it.
         (_, Some(best)) => {
             let best = least(&held.collect::<Vec<_>>()).unwrap_or(best);
-            format!("{}{}", policies_that_ran(compared), some_ran(best, (&ran, &runs), commands))
+            let advice = match nothing_to_set(best, (&ran, &runs), commands) {
+                Some(nothing) => nothing,
+                None => some_ran(best, (&ran, &runs), commands),
+            };
+            format!("{}{advice}", policies_that_ran(compared))
         }
     };
     format!("\n{lines}")
@@ -110,11 +170,9 @@ fn nearest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 }
 
 fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
-    let retries = |run: &Run<'_>| run.row.outcome.stats.num_alloc_retries;
-    // Of those that come to the same, who says least.
-    let words = |run: &Run<'_>| run.row.conf.len();
-    let key = |run: &Run<'_>| (run.is_foreign(), run.reserved_bytes(), retries(run), words(run));
-    runs.iter().copied().min_by_key(key)
+    // Of those that come to the same, the one with least to change, and of these who says least.
+    let change = |run: &Run<'_>| (!run.policy.is_stock(), run.change(), run.row.conf.len());
+    runs.iter().copied().min_by_key(|run| (run.is_foreign(), run.cost(), change(run)))
 }
 
 fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> String {
@@ -157,10 +215,45 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
     format!("it runs under policy {}, and under {} with none of these\n", names(yes), names(no))
 }
 
+/// That no settings are to be set, if all that ran come to the same and this, the best of them, has none or
+/// those that the program was recorded with. Where policies are compared, another than stock PyTorch's is to
+/// be set too; where one was asked for, it is as given as stock PyTorch's.
+fn nothing_to_set(
+    best: Run<'_>,
+    (ran, runs): (&[Run<'_>], &[Run<'_>]),
+    commands: &Commands,
+) -> Option<String> {
+    let is_given = best.policy.is_stock() || runs.iter().all(|run| run.policy == best.policy);
+    let is_level = ran.iter().all(|run| run.cost() == best.cost());
+    let does_by_itself = best.by_itself(runs).is_none_or(|run| run.has_run());
+    if !is_given || !is_level || !does_by_itself {
+        return None;
+    }
+    let enough = match best.change() {
+        Change::AsRecorded => "change nothing: the settings that it was recorded with are enough",
+        Change::ToDefault => "set nothing: the default settings are enough",
+        Change::ToSettings => return None,
+    };
+    let same = if ran.len() > 1 { "all that ran need the same, " } else { "" };
+    let name = best.policy.name;
+    let under =
+        if best.policy.is_stock() { String::new() } else { format!(" under policy {name}") };
+    let fit = best.fit(commands);
+    Some(format!("{same}so {enough}{under}; {fit} says on how small a card it runs\n"))
+}
+
 /// Some of all runs ran, and this is the best of them.
 fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Commands) -> String {
     let needs_least = ran.iter().any(|run| run.reserved_bytes() > best.reserved_bytes());
-    let whole = match (best.row.is_recorded, best.variables()) {
+    let retries_least = ran.iter().any(|run| run.cost() > best.cost());
+    let is_level = ran.iter().all(|run| run.cost() == best.cost());
+    // What the policy does by itself needs no words where it comes to the same.
+    let own = best.by_itself(runs).filter(|own| own.has_run() && own.cost() == best.cost());
+    let (best, to_set) = match own {
+        Some(own) => (own, own.policy_variable()),
+        None => (best, best.variables()),
+    };
+    let whole = match (best.row.is_recorded, to_set) {
         (true, _) if best.policy.is_stock() => {
             "so the settings that it was recorded with need least".to_owned()
         }
@@ -168,11 +261,24 @@ fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Com
         (_, Some(to_set)) if needs_least => {
             format!("so set {to_set}, which needs least of all that ran")
         }
-        (_, Some(to_set)) if ran.len() > 1 => {
+        (_, Some(to_set)) if retries_least => {
+            format!("so set {to_set}; none of the others needs less, and some try again more often")
+        }
+        // What needs less is not to be had, or not under the recorded fraction.
+        (_, Some(to_set)) if !is_level => format!("so set {to_set}"),
+        // Where others fail, one of those that run is to be set.
+        (_, Some(to_set)) if ran.len() < runs.len() && ran.len() > 1 => {
             format!("so set {to_set}; none of the others needs less")
         }
-        (_, Some(to_set)) if runs.len() > 1 => format!("so set {to_set}, which alone ran"),
-        (_, Some(to_set)) => format!("so set {to_set}"),
+        (_, Some(to_set)) if runs.len() > 1 && ran.len() == 1 => {
+            format!("so set {to_set}, which alone ran")
+        }
+        (_, Some(_)) if runs.len() > 1 => {
+            "all that ran need the same, so nothing speaks for any of these settings; --conf '' shows \
+             the default ones beside them"
+                .to_owned()
+        }
+        (_, Some(to_set)) => format!("it runs with {to_set}"),
     };
     format!("{whole}; {} says on how small a card it runs then\n", best.fit(commands))
 }
