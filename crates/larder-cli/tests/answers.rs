@@ -116,6 +116,16 @@ fn where_all_need_the_same_nothing_is_to_be_set() {
 }
 
 #[test]
+fn where_nothing_needs_less_a_search_advises_nothing() {
+    let script = scratch("least.ops", "alloc 1 1000 0\nfree 1\n");
+    for words in [&["tune", "--seconds", "5"][..], &["tune", "--policy", "torch-2.11"]] {
+        let text = stdout(&larder(words, Some(&script)));
+        assert!(text.contains("none of them needs less than the program as it is"), "{text}");
+        assert!(!text.contains("_CONF="), "{text}");
+    }
+}
+
+#[test]
 fn where_all_need_the_same_what_was_recorded_stays() {
     let script = scratch("stays.ops", "alloc 1 1000 0\nfree 1\n");
     let settings = ["", "expandable_segments:True", "max_split_size_mb:128"];

@@ -37,6 +37,9 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
     let best = tuned.choices.first();
     let how = match best {
         Some(best) if best.ooms > 0 => "none of them runs on this memory\n".to_owned(),
+        Some(best) if !is_better(best, base) => {
+            "none of them needs less than the program as it is: leave its settings\n".to_owned()
+        }
         Some(best) => match line(&best.policy, &best.conf) {
             Some(line) => format!("to set the first:\n\n  {line}\n"),
             None => "the first is the default: set nothing\n".to_owned(),
@@ -93,6 +96,11 @@ fn saved_bytes(choice: &Choice, base: &Choice) -> Option<i64> {
     // Of a program that fails nobody knows what it would hold.
     let known = base.ooms == 0 && choice.ooms == 0;
     known.then(|| base.peak_reserved_bytes as i64 - choice.peak_reserved_bytes as i64)
+}
+
+/// Whether there is a reason to set this: it runs where the program does not, holds less, or tries again less often.
+fn is_better(choice: &Choice, base: &Choice) -> bool {
+    saved_bytes(choice, base).is_none_or(|bytes| bytes > 0) || choice.retries < base.retries
 }
 
 fn saved_in_words(choice: &Choice, base: &Choice) -> String {
