@@ -1,22 +1,27 @@
 """Programs that fill about 50 GiB, to be run on a card with one allocator or another.
 
-    python large.py NAME [--steps N] [--cap PART]
-    python -m larder large.py NAME [--steps N] [--cap PART]
+    python large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
+    python -m larder large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
 
 The first ten steps settle what the program needs; those after them are timed. --cap says how much of the card's
-memory the program may have, in bytes. It prints one line of JSON last. Nothing in here knows which allocator is in
-place.
+memory the program may have. With --wait it says "ready" before it takes any, and goes on when it is sent a line.
+--record writes PyTorch's snapshot with the history of all of it. It prints one line of JSON last. Nothing in here
+knows which allocator is in place.
 """
 
 import argparse
 import json
 import random
+import sys
 import time
 
+import stopwatch
 import torch
+from stopwatch import SETTLING_STEPS
 from torch import nn
 
-SETTLING_STEPS = 10
+# The shapes of the language model come again after so many steps.
+LAST_STEPS = 8
 
 
 class Expert(nn.Module):
@@ -126,12 +131,23 @@ def main():
     parser.add_argument("program", choices=PROGRAMS)
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--cap", type=int)
+    parser.add_argument("--wait", action="store_true")
+    parser.add_argument("--record")
     options = parser.parse_args()
+    total_steps = SETTLING_STEPS + options.steps
+    stages = stopwatch.Stages(total_steps, LAST_STEPS)
+    if options.wait:
+        torch.cuda.init()
+        print("ready", flush=True)
+        sys.stdin.readline()
+    if options.record:
+        torch.cuda.memory._record_memory_history("all", context=None, max_entries=10_000_000)
     torch.manual_seed(3)
     if options.cap:
         torch.cuda.set_per_process_memory_fraction(options.cap / torch.cuda.get_device_properties(0).total_memory)
     step, times_ms, held, active = PROGRAMS[options.program](), [], [], []
-    for index in range(SETTLING_STEPS + options.steps):
+    for index in range(total_steps):
+        stages.before(index)
         if index == SETTLING_STEPS:
             settled = torch.cuda.memory_stats()
         torch.cuda.synchronize()
@@ -141,6 +157,9 @@ def main():
         times_ms.append((time.perf_counter() - begin) * 1e3)
         held.append(torch.cuda.memory_reserved())
         active.append(torch.cuda.memory_stats()["active_bytes.all.current"])
+    stages.before(total_steps)
+    if options.record:
+        torch.cuda.memory._dump_snapshot(options.record)
     stats = torch.cuda.memory_stats()
     calls = [stats[key] - settled[key] for key in ("num_device_alloc", "num_device_free")]
     print(
@@ -155,6 +174,7 @@ def main():
                 "card": torch.cuda.get_device_name(),
                 "held": held,
                 "active": active,
+                "costs": stages.costs,
             }
         )
     )

@@ -3,8 +3,9 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, deeds, tests, race, pressure, symmetric, picture. Without any, all of them. --seconds says how long each race goes
-on. picture draws what a program holds over time, as tight.svg in the folder.
+Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture. Without any, all of them. --seconds says how long
+each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
+and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
 pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
 """
 
@@ -22,6 +23,7 @@ import tempfile
 import time
 
 import picture
+import stopwatch
 
 HERE = pathlib.Path(__file__).parent
 PLAIN = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
@@ -59,12 +61,18 @@ TURNS = 24
 # So many workloads are prepared at once, each with every allocator.
 PREPARED_AT_ONCE = 4
 LARGE = ["mixture_of_experts", "language_model", "serving"]
+# With whom what memory costs is compared, and how many steps a small program makes at a time for it: those whose shapes
+# differ make all of them.
+COMPARED = ("native", "native, expandable", "larder, tight")
+COST_TURNS, COST_STEPS = 3, {"gpt2_varlen": 24, "resnet_varbatch": 24, "compiled": 8}
+# Programs of one stream, of which nothing depends on when the card is done.
+ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation", "resnet_varbatch", "small_kernels"]
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
 
 
-def start(allocator, script, *words):
+def start(allocator, script, *words, more={}):
     before, changes = ALLOCATORS[allocator]
-    environment = {**os.environ, **changes, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, **changes, **more, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, *before, str(HERE / script), *words]
     pipe = subprocess.PIPE
     # What a program says besides must not fill a pipe that nobody reads while it is prepared.
@@ -72,6 +80,10 @@ def start(allocator, script, *words):
     process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True)
     process.said = said
     return process
+
+
+def chosen(options, programs):
+    return [program for program in programs if program in (options.only or programs)]
 
 
 def said_by(process):
@@ -111,6 +123,15 @@ def go(process):
     return line_of(process, ("ready", "{"))
 
 
+def end_of(process):
+    """Waits for a program that was told all it needs: its exit code."""
+    try:
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    return process.wait(timeout=60)
+
+
 def take_turns(started, turns):
     """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
     meanwhile falls on all of them alike. The first to go is another one each time."""
@@ -126,7 +147,7 @@ def take_turns(started, turns):
 
 def run_workloads(options):
     """Prepares programs side by side, since they take long to start, and runs them in turns."""
-    waiting, results = list(options.only or WORKLOADS), {}
+    waiting, results = chosen(options, WORKLOADS), {}
     turns = 3 if options.short else TURNS
     while waiting:
         batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
@@ -139,8 +160,7 @@ def run_workloads(options):
             outcomes = take_turns(ready, turns)
             for allocator, process in processes.items():
                 results[workload, allocator] = outcomes.get(allocator)
-                process.stdin.close()
-                if process.wait(timeout=60) != 0 or results[workload, allocator] is None:
+                if end_of(process) != 0 or results[workload, allocator] is None:
                     print(f"FAILED {workload} on {allocator}\n{said_by(process)}", flush=True)
     times = {f"{workload}, {allocator}": result for (workload, allocator), result in results.items()}
     (options.out / "workloads.json").write_text(json.dumps(times))
@@ -212,7 +232,7 @@ def run_large(options):
         results[program, what] = outcome(process, f"{program} on {what}")
         print(large_row(results, program, what), flush=True)
 
-    for program in LARGE:
+    for program in chosen(options, LARGE):
         for allocator in ("native", "native, expandable", "larder, tight", "native again"):
             measure(program, allocator, allocator)
         tight = results[program, "larder, tight"]
@@ -246,6 +266,116 @@ def show_large(results):
     print("|---|---|---|---|---|---|---|---|---|---|---|")
     for program, allocator in results:
         print(large_row(results, program, allocator))
+
+
+def run_costs(options):
+    """What mallocs and the driver's calls take: large programs are prepared side by side and run one after the other,
+    small ones in turns. Each says its row as it ends."""
+    library = str(stopwatch.compile(options.out))
+    front = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
+    more = {"LD_PRELOAD": front, "STOPWATCH": library}
+    results = {}
+
+    def keep(program, allocator, result):
+        results[program, allocator] = result
+        print(costs_row(program, allocator, result), flush=True)
+
+    large = [(program, allocator) for program in chosen(options, LARGE) for allocator in COMPARED]
+    started = {key: start(key[1], "large.py", key[0], "--wait", more=more) for key in large}
+    for key, process in started.items():
+        line_of(process, "ready")
+    for (program, allocator), process in started.items():
+        keep(program, allocator, outcome(process, f"{program} on {allocator}"))
+    waiting = chosen(options, WORKLOADS)
+    while waiting:
+        batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
+        started = {(key, allocator): start_costed(key, allocator, more) for key in batch for allocator in COMPARED}
+        for process in started.values():
+            line_of(process, "ready")
+        for (workload, allocator), process in started.items():
+            outcomes = take_turns({allocator: process}, COST_TURNS)
+            if end_of(process) != 0:
+                print(f"FAILED {workload} on {allocator}\n{said_by(process)}", flush=True)
+            keep(workload, allocator, outcomes.get(allocator))
+    (options.out / "costs.json").write_text(json.dumps({", ".join(key): result for key, result in results.items()}))
+    return results
+
+
+def start_costed(workload, allocator, more):
+    steps = COST_STEPS.get(workload, 5)
+    words = ("--wait", "--turns", str(COST_TURNS), "--steps", str(steps))
+    return start(allocator, "workloads.py", workload, *words, more=more)
+
+
+def costs_row(program, allocator, result):
+    if result is None:
+        return f"| {program} | {allocator} | failed | | | | | | |"
+    settling, middle, last = result["costs"]
+    later_steps = middle["steps"] + last["steps"]
+
+    def later(kind, figure):
+        return middle[kind][figure] + last[kind][figure]
+
+    worst_us = [max(stage["mallocs"]["worst_ns"] for stage in stages) / 1e3 for stages in ([settling], [middle, last])]
+    return (
+        f"| {program} | {allocator} | {worst_us[0]:.0f} | {worst_us[1]:.0f} "
+        f"| {later('mallocs', 'count') / later_steps:.0f} "
+        f"| {later('mallocs', 'total_ns') / max(later('mallocs', 'count'), 1):.0f} "
+        f"| {later('calls', 'count') / later_steps:.2f} | {later('calls', 'total_ns') / later_steps / 1e6:.3f} "
+        f"| {last['calls']['count'] / last['steps']:.2f} |"
+    )
+
+
+def show_costs(results):
+    print(
+        "\n| program | allocator | worst malloc of the first ten steps us | after them us | mallocs a step | ns each "
+        "| driver calls a step | ms of them a step | calls a step at the end |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for (program, allocator), result in results.items():
+        print(costs_row(program, allocator, result))
+
+
+def run_replays(options):
+    """Records programs under tight, side by side, and replays each on a simulated GPU of the same memory."""
+    recorded = {workload: ("workloads.py", workload, "--turns", "2") for workload in ONE_STREAM}
+    recorded |= {program: ("large.py", program, "--steps", "16") for program in LARGE}
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        # Two large ones may not fit.
+        for names in (chosen(options, ONE_STREAM), *([name] for name in chosen(options, LARGE))):
+            files = {name: os.path.join(folder, f"{name}.pickle") for name in names}
+            started = {name: start("larder, tight", *recorded[name], "--record", files[name]) for name in names}
+            for name, process in started.items():
+                results[name] = outcome(process, f"{name}, recorded")
+                if results[name] is not None:
+                    results[name]["replayed"] = replayed(files[name])
+                print(replays_row(name, results[name]), flush=True)
+    return results
+
+
+def replayed(file):
+    import larder
+    import torch
+
+    memory = torch.cuda.get_device_properties(0).total_memory
+    passed = larder.replay(file, policy="tight", memory=memory, settings="").passes[0]
+    return {"reserved_peak": passed.peak_reserved_bytes, "active_peak": passed.peak_active_bytes}
+
+
+def replays_row(program, result):
+    if result is None:
+        return f"| {program} | failed | | | |"
+    figures = [run[peak] for peak in ("reserved_peak", "active_peak") for run in (result, result["replayed"])]
+    same = figures[0] == figures[1] and figures[2] == figures[3]
+    return f"| {program} | {' | '.join(map(str, figures))} | {'to the byte' if same else 'NOT the same'} |"
+
+
+def show_replays(results):
+    print("\n| program under tight | peak reserved, card | replayed | peak active, card | replayed | the same |")
+    print("|---|---|---|---|---|---|")
+    for program, result in results.items():
+        print(replays_row(program, result))
 
 
 def run_deeds(_):
@@ -393,6 +523,8 @@ def show_picture(results):
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "large": (run_large, show_large),
+    "costs": (run_costs, show_costs),
+    "replays": (run_replays, show_replays),
     "deeds": (run_deeds, show_deeds),
     "tests": (run_tests, show_tests),
     "race": (run_race, show_deeds),
@@ -407,7 +539,7 @@ def main():
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--short", action="store_true", help="few turns, to see whether it runs")
     parser.add_argument("--seconds", type=float, default=20, help="how long each race goes on")
-    parser.add_argument("--only", nargs="*", choices=WORKLOADS, help="these workloads alone")
+    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, *LARGE], help="these programs alone")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()
     parts = options.parts or list(PARTS)

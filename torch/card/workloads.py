@@ -1,11 +1,11 @@
 """Programs that train and infer, to be run on a card with one allocator or another.
 
-    python workloads.py NAME [--turns N] [--steps N] [--wait]
-    python -m larder workloads.py NAME [--turns N] [--steps N] [--wait]
+    python workloads.py NAME [--turns N] [--steps N] [--wait] [--record FILE]
+    python -m larder workloads.py NAME [--turns N] [--steps N] [--wait] [--record FILE]
 
 The steps after the first few come in turns. With --wait it says "ready" before each turn and goes on when
 it is sent a line, so that several can be prepared at once and then take turns on a machine that is not
-equally fast at all times. Each prints one line of JSON last: the losses (or whatever the program computes)
+equally fast at all times. --record writes PyTorch's snapshot with the history of all of it. Each prints one line of JSON last: the losses (or whatever the program computes)
 as text that is exact to the bit, the time of every step, and what PyTorch's own statistics say of memory
 at the end. Nothing in here knows which allocator is in place.
 """
@@ -18,6 +18,7 @@ import time
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
+import stopwatch
 import torch
 from torch import nn
 
@@ -38,17 +39,20 @@ class Course:
         self.cycle = 1
         self.results = []
         self.turn_times_ms = []
+        self.stages = stopwatch.Stages(WARM_UP_STEPS + turns * steps_a_turn, steps_a_turn)
 
     def run(self, step):
         self.run_steps(step, WARM_UP_STEPS)
         for _ in range(self.turns):
             self.pause()
             self.turn_times_ms.append(self.run_steps(step, self.steps_a_turn))
+        self.stages.before(len(self.results))
         self.pause()
 
     def run_steps(self, step, count):
         times_ms = []
         for _ in range(count):
+            self.stages.before(len(self.results))
             torch.cuda.synchronize()
             begin = time.perf_counter()
             result = step(len(self.results))
@@ -319,7 +323,10 @@ def main():
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--steps", type=int, default=10, help="steps of each turn")
     parser.add_argument("--wait", action="store_true")
+    parser.add_argument("--record")
     options = parser.parse_args()
+    if options.record:
+        torch.cuda.memory._record_memory_history("all", context=None, max_entries=10_000_000)
     torch.manual_seed(7)
     if options.workload != "empty":
         # PyTorch would fill new memory in this mode, which is not what programs do.
@@ -329,6 +336,8 @@ def main():
     torch.backends.cudnn.benchmark = False
     course = Course(options.turns, options.steps, options.wait)
     WORKLOADS[options.workload](course)
+    if options.record:
+        torch.cuda.memory._dump_snapshot(options.record)
     stats = torch.cuda.memory_stats()
     print(
         json.dumps(
@@ -339,6 +348,7 @@ def main():
                 "reserved_peak": stats.get("reserved_bytes.all.peak", 0),
                 "active_peak": stats.get("active_bytes.all.peak", 0),
                 "keys": sorted(stats),
+                "costs": course.stages.costs,
             }
         )
     )

@@ -6,10 +6,8 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use bench_top::{BenchTop, MAIN, SIDE};
-use larder_core::allocator::history::SnapshotOptions;
 use larder_core::device::Device;
 use larder_core::error::Error;
-use larder_core::heap::run::Run;
 use larder_core::heap::{Filter, State};
 use larder_core::record::event::Action;
 use larder_core::source::SourceFunctions;
@@ -448,22 +446,6 @@ fn a_tenant_whose_free_was_put_off_is_no_worse_for_a_stream_that_goes() {
     .unwrap();
     top.allocator.empty_cache().unwrap();
     assert_eq!(top.allocator.check(), Ok(()));
-}
-
-#[test]
-fn a_snapshot_with_views_adds_up() {
-    let top = tight(4 * GIB);
-    in_pieces(&top, 10, 20 * MIB);
-    top.malloc(60 * MIB - 700);
-    top.malloc(100);
-    let stats = top.stats();
-    let snapshot = top.allocator.take_snapshot(SnapshotOptions::default());
-    let sum =
-        |bytes: fn(&Run) -> u64| -> i64 { snapshot.runs.iter().map(bytes).sum::<u64>() as i64 };
-    assert_eq!(sum(Run::size_bytes), stats.reserved_bytes.all.current);
-    assert_eq!(sum(Run::allocated_bytes), stats.allocated_bytes.all.current);
-    assert_eq!(sum(Run::active_bytes), stats.active_bytes.all.current);
-    assert_eq!(sum(Run::requested_bytes), stats.requested_bytes.all.current);
 }
 
 #[test]

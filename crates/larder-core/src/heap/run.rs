@@ -1,7 +1,6 @@
 //! Runs: the state of the heap as PyTorch shows it, with contexts: blocks that lie side by side
 //! with memory behind them, be they a whole fixed segment or a piece of an expandable one.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,7 +38,7 @@ pub struct Run {
 pub struct RunBlock {
     /// Its addresses.
     pub span: Span,
-    /// What it is: `Free`, `Live` or `Waiting`. What is lent shows as what has it does.
+    /// What it is: `Free`, `Live` or `Waiting`.
     pub state: State,
     /// What the program asked for; on a free block, what was asked for some part of it under
     /// PyTorch's policies, and 0 under the others.
@@ -94,23 +93,21 @@ impl Heap {
     pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         // PyTorch looks for a pool's expandable segments at their first block alone.
         let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
-        let (mut runs, tenants) = (Vec::new(), self.tenants_by_home());
-        // A view has no memory of its own.
-        for (_, segment) in self.segments.iter().filter(|(_, segment)| !segment.is_view()) {
+        let mut runs = Vec::new();
+        for (_, segment) in self.segments.iter() {
             if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
                 continue;
             }
-            let is_unmapped = |id: BlockId| self.blocks[id].state == State::Unmapped;
             let mut at = Some(segment.first);
             while let Some(start) = at {
                 at = self.blocks[start].next;
-                if is_unmapped(start) {
+                if has_no_memory(self.blocks[start].state) {
                     if first_only {
                         break;
                     }
                     continue;
                 }
-                let (run, end) = self.run_from(start, segment.serial, &tenants);
+                let (run, end) = self.run_from(start, segment.serial);
                 runs.push(run);
                 at = end.filter(|_| !first_only);
             }
@@ -119,24 +116,15 @@ impl Heap {
         runs
     }
 
-    /// The run that starts at this block, and the unmapped block behind it, if there is one.
-    fn run_from(
-        &self,
-        start: BlockId,
-        serial: u64,
-        tenants: &HashMap<BlockId, (BlockId, u64)>,
-    ) -> (Run, Option<BlockId>) {
+    /// The run that starts at this block, and the block behind it that has no memory, if there is one.
+    fn run_from(&self, start: BlockId, serial: u64) -> (Run, Option<BlockId>) {
         let (mut blocks, mut end) = (Vec::new(), None);
-        for Settled { id, span, mut state, mut requested_bytes } in self.settled_chain(start) {
-            if state == State::Unmapped {
+        for Settled { id, span, state, requested_bytes } in self.settled_chain(start) {
+            if has_no_memory(state) {
                 end = Some(id);
                 break;
             }
-            let mut shown = id;
-            if let Some(&(tenant, bytes)) = tenants.get(&id) {
-                (shown, requested_bytes, state) = (tenant, bytes, self.blocks[tenant].state);
-            }
-            let context = self.shared_context(Owner::Block(self.blocks[shown].addr.0));
+            let context = self.shared_context(Owner::Block(span.addr.0));
             blocks.push(RunBlock { span, state, requested_bytes, context });
         }
         let head = &self.blocks[start];
@@ -162,4 +150,10 @@ impl Heap {
     pub(crate) fn context_at(&self, addr: Addr) -> Option<Arc<dyn Context>> {
         self.shared_context(Owner::Block(addr.0))
     }
+}
+
+/// Whether there is no memory at a block's addresses, or what there is shows at others: a block in a view shows where the
+/// program has it, in one piece, and so the memory that is lent to it does not show at home.
+fn has_no_memory(state: State) -> bool {
+    matches!(state, State::Unmapped | State::Hollow | State::Lent)
 }

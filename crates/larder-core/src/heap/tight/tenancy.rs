@@ -292,20 +292,6 @@ impl Heap {
         id
     }
 
-    /// For each home block that is lent, who has it, and how much of it the program asked for.
-    pub(in crate::heap) fn tenants_by_home(&self) -> HashMap<BlockId, (BlockId, u64)> {
-        let mut tenants = HashMap::new();
-        for (&id, homes) in &self.tight.tenants {
-            let mut left_bytes = self.blocks[id].requested_bytes;
-            for &home in homes {
-                let requested_bytes = left_bytes.min(self.blocks[home].size_bytes);
-                left_bytes -= requested_bytes;
-                tenants.insert(home, (id, requested_bytes));
-            }
-        }
-        tenants
-    }
-
     /// Whether a block lives in a view.
     pub(in crate::heap) fn is_tenant(&self, id: BlockId) -> bool {
         self.segments[self.blocks[id].segment].is_view()

@@ -1,0 +1,98 @@
+//! Recordings of programs that ran under the policy tight: a replay needs to the byte what the program needed, though some
+//! of its blocks lived in views.
+
+use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
+use larder_core::config::Config;
+use larder_core::heap::State;
+use larder_core::types::{GIB, MIB};
+use larder_core::{Allocator, Policy, Stats};
+use larder_sim::generate::{GenerateOptions, Generator};
+use larder_sim::script::Op;
+use larder_snapshot::{Epoch, Snapshot};
+use larder_study::recording::Recording;
+use larder_study::replay::{Audience, Replay, Setup};
+use larder_study::workload::Workload;
+
+fn setup() -> Setup {
+    Setup {
+        policy: Policy::tight(),
+        config: Config::default(),
+        memory_bytes: 80 * GIB,
+        ..Setup::default()
+    }
+}
+
+/// A program of one stream, with blocks of any size in any order.
+fn program(seed: u64) -> Vec<Op> {
+    let options = GenerateOptions {
+        steps: 600,
+        streams: 1,
+        live_target: 30,
+        live_bytes_max: 1024 * MIB,
+        size_bytes_max: 150 * MIB,
+        record_probability: 0.0,
+        fraction_probability: 0.0,
+        reset_probability: 0.0,
+        ..GenerateOptions::default()
+    };
+    Generator::new(seed, options).generate()
+}
+
+/// Turns the history on before the operation of this number.
+struct Listener(usize);
+
+impl Audience for Listener {
+    fn before(&mut self, allocator: &Allocator, index: usize) {
+        if index == self.0 {
+            allocator.record_history(HistoryOptions::default()).expect("a history");
+        }
+    }
+}
+
+/// A program that is recorded from one of its operations on: what it came to, its snapshot, and how many of its blocks live
+/// in views at the end.
+fn record(ops: &[Op], from: usize) -> (Stats, Snapshot, usize) {
+    let replay = Replay::new(&Workload::default(), &setup());
+    let allocator = replay.run_on(ops, &mut Listener(from)).expect("the script runs");
+    let views = allocator.snapshot().into_iter().filter(|segment| segment.view);
+    let blocks = views.flat_map(|view| view.blocks);
+    let tenants = blocks.filter(|block| block.state == State::Live).count();
+    let told = allocator.take_snapshot(SnapshotOptions::default());
+    (allocator.stats(), Snapshot::of_allocators(&[told], Epoch::default()), tenants)
+}
+
+fn peaks(stats: &Stats) -> [i64; 2] {
+    [stats.reserved_bytes.all.peak, stats.active_bytes.all.peak]
+}
+
+#[test]
+fn a_replay_needs_what_the_program_needed() {
+    let mut tenants = 0;
+    for seed in 0..60 {
+        let (recorded, snapshot, in_views) = record(&program(seed), 0);
+        let workload = Workload::from(Recording::from_snapshot(&snapshot, 0).expect("a recording"));
+        let outcome = Replay::new(&workload, &setup()).run(&workload.ops, &mut ());
+        let replayed = outcome.expect("the recording runs").stats;
+        assert_eq!(peaks(&recorded), peaks(&replayed), "seed {seed}");
+        tenants += in_views;
+    }
+    assert!(tenants > 30, "only {tenants} blocks lived in views at the end");
+}
+
+/// Whoever starts to record later finds each block once, be it in one piece or not.
+#[test]
+fn what_was_there_before_the_recording_comes_in_whole_blocks() {
+    let mut tenants = 0;
+    for seed in 0..60 {
+        let mut ops = program(seed);
+        ops.push(Op::Alloc { id: u64::MAX, size_bytes: 512, stream: 0 });
+        let (stats, snapshot, in_views) = record(&ops, ops.len() - 1);
+        let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
+        let told =
+            (recording.preexisting_blocks as i64 + 1, recording.preexisting_bytes as i64 + 512);
+        let live = (stats.allocation.all.current, stats.requested_bytes.all.current);
+        assert_eq!(told, live, "seed {seed}");
+        tenants += in_views;
+    }
+    assert!(tenants > 30, "only {tenants} blocks lived in views at the end");
+}
