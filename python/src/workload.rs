@@ -151,15 +151,17 @@ impl Workload {
             }
             Ok((text, read.config))
         };
+        let is_usual = settings.is_none();
         let settings = match settings {
             Some(settings) => settings.into_iter().map(read).collect::<PyResult<Vec<_>>>()?,
             None => compare::usual_settings(Some(&setup.policy)),
         };
-        let ran = py.detach(|| compare::compare(&self.work, &setup, settings, &Unwatched));
-        let rows = ran.map_err(|error| stopped(name, &error))?;
-        let compared = [(setup, rows)];
+        let policy = Some(&setup.policy);
+        let ran = py
+            .detach(|| compare::under(&self.work, &setup, policy, &settings, is_usual, &Unwatched));
+        let mut compared = ran.map_err(|error| stopped(name, &error))?;
         let answer = answer(&Commands::of(name), &compared);
-        let [(setup, rows)] = compared;
+        let (setup, rows) = compared.remove(0);
         let table = summary::rows(name, &self.work, &setup, &rows) + &answer;
         let outcomes = rows.into_iter().map(|row| {
             let setup = Setup { config: row.config.clone(), ..setup.clone() };

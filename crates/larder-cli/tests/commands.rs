@@ -168,6 +168,31 @@ fn compare_under_tight_tries_its_own_settings() {
     let rows = ["(default)", "tight_soft:1.02", "tight_most:1", "page_size_mb:2", "roundup_power2"];
     assert!(rows.iter().all(|row| text.contains(&format!("\n{row}"))), "{text}");
     assert!(!text.contains("changes nothing"), "{text}");
+    // A floor for this program: 1.12 times what it uses at the peak.
+    assert!(text.contains("\ntight_floor_mb:4448"), "{text}");
+    assert!(
+        text.contains("\nwhere time matters more: tight_floor_mb:4448 holds 4.09 GiB"),
+        "{text}"
+    );
+}
+
+/// A program that never repeats itself would hold less without leeway, and pay for it as long as it runs.
+#[test]
+fn what_goes_on_costing_driver_time_is_not_advised() {
+    let script = scratch("serving.ops");
+    let serving = workload("serving.py");
+    let made = Command::new("python3").arg(&serving).arg("60").output().expect("Python");
+    fs::write(&script, made.stdout).unwrap();
+    let text =
+        stdout(&larder(&["compare", "--policy", "tight", "--memory", "139GiB"], Some(&script)));
+    assert!(text.contains("\nleast memory: tight_most:1\n"), "{text}");
+    let set = "so set LARDER_CONF=policy:tight, which needs least of all that ran and does not go on paying for it";
+    assert!(text.contains(&format!("\n{set};")), "{text}");
+    assert!(text.contains("\ntight_most:1 holds 59.73 GiB, for "), "{text}");
+    let words = ["tune", "--policy", "tight", "--memory", "139GiB", "--seconds", "3", "--json"];
+    let best = &json(&words, &script)["choices"][0];
+    assert!(!best["conf"].as_str().unwrap().contains("tight_most:1"), "{best}");
+    fs::remove_file(&script).unwrap();
 }
 
 #[test]
@@ -179,6 +204,13 @@ fn compare_says_which_settings_the_policy_does_not_listen_to() {
     let text = compare("tight", "expandable_segments:False");
     let sentence = "expandable_segments changes nothing: under tight they are always on";
     assert!(text.contains(sentence), "{text}");
+    let limited = compare("tight", "max_split_size_mb:64");
+    assert!(limited.contains("max_split_size_mb changes nothing under tight"), "{limited}");
+    let fit = stdout(&larder(
+        &["fit", "--policy", "tight", "--conf", "max_split_size_mb:64"],
+        Some(&file),
+    ));
+    assert!(fit.contains("max_split_size_mb changes nothing under tight"), "{fit}");
     let enough =
         "so change nothing: the settings that it was recorded with are enough under policy ";
     assert!(text.contains(&format!("\n{enough}tight; `larder fit")), "{text}");

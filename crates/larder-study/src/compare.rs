@@ -2,11 +2,12 @@
 
 use larder_core::Policy;
 use larder_core::config::Config;
-use larder_core::types::Bytes;
+use larder_core::types::{Bytes, MIB};
 
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
 use crate::settings::{
     FRACTION_KEY, names_fraction, names_key, own_keys, recorded_config, without_fraction,
+    without_key,
 };
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
@@ -23,6 +24,10 @@ const USUAL_SETTINGS: [&str; 5] = [
 /// The same for who asks about the policy tight alone: the usual ones are meant to save what it does not waste.
 const TIGHT_SETTINGS: [&str; 5] =
     ["", "tight_soft:1.02", "tight_most:1", "page_size_mb:2", "roundup_power2_divisions:8"];
+
+/// A floor that is so many times what a program has in use at the peak leaves hardly any need of views, even to one that
+/// never repeats itself.
+const FLOOR_FACTOR: f64 = 1.12;
 
 /// One run and what came of it.
 #[derive(Clone, Debug)]
@@ -96,6 +101,15 @@ pub fn compare(
     let is_known = |(_, config): &(String, Config)| config.check_known(setup.policy.torch).is_ok();
     settings.extend(unheld_settings(workload, setup, &settings).filter(is_known));
     settings.extend(recorded_settings(workload, &settings).filter(is_known));
+    rows_of(workload, setup, settings, watch)
+}
+
+fn rows_of(
+    workload: &Workload,
+    setup: &Setup,
+    settings: Vec<(String, Config)>,
+    watch: &dyn Watch,
+) -> Result<Vec<Row>, ReplayError> {
     let recorded = recorded_config(workload).and_then(Result::ok);
     let extent = Extent::Steps(settings.len() as u64);
     let mut comparing = Watched::begin(watch, "comparing", extent);
@@ -114,7 +128,10 @@ pub fn compare(
 /// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
 /// are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
-    let remarks = [misplaced_remark(setup), idle_remark(setup, outcome)];
+    let remarks = match misplaced_remark(setup) {
+        Some(misplaced) if setup.policy.tight => [Some(misplaced), None],
+        misplaced => [misplaced, idle_remark(setup, outcome)],
+    };
     let remarks: Vec<String> = remarks.into_iter().flatten().collect();
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
@@ -137,6 +154,21 @@ fn foreign_remark(setup: &Setup) -> Option<String> {
     ))
 }
 
+/// What is meant to save what the policy tight does not waste.
+const UNHEARD_BY_TIGHT: [&str; 4] = [
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+    "garbage_collection_threshold",
+];
+
+/// Settings without those that the policy does not listen to.
+pub(crate) fn heard(policy: &Policy, conf: &str) -> String {
+    let unheard: &[&str] = if policy.tight { &UNHEARD_BY_TIGHT } else { &[] };
+    let rest = unheard.iter().fold(conf.to_owned(), |conf, key| without_key(&conf, key));
+    if policy.tight { without_key(&rest, "expandable_segments") } else { rest }
+}
+
 /// Says so where the policy that decides does not listen to a setting.
 fn unheard_remark(setup: &Setup) -> Option<String> {
     let Setup { config, policy, .. } = setup;
@@ -144,6 +176,15 @@ fn unheard_remark(setup: &Setup) -> Option<String> {
     if policy.tight && names_key(config, "expandable_segments") {
         return Some(format!(
             "expandable_segments changes nothing: under {name} they are always on"
+        ));
+    }
+    let mut idle = UNHEARD_BY_TIGHT.to_vec();
+    idle.retain(|key| policy.tight && names_key(config, key));
+    if !idle.is_empty() {
+        let verb = if idle.len() == 1 { "changes" } else { "change" };
+        let keys = idle.join(" and ");
+        return Some(format!(
+            "{keys} {verb} nothing under {name}: it has one pool, joins pages, and keeps none idle"
         ));
     }
     let mut keys = own_keys(&config.text);
@@ -200,6 +241,17 @@ pub fn usual_settings(policy: Option<&Policy>) -> Vec<(String, Config)> {
     settings.to_vec()
 }
 
+/// A floor for the program, where the device has room for one: what it is depends on what the program uses, so that it
+/// stands in no list.
+fn floor_settings(setup: &Setup, rows: &[Row]) -> Option<(String, Config)> {
+    let usual = rows.iter().find(|row| row.conf.is_empty() && row.outcome.ooms == 0)?;
+    let active_bytes = usual.outcome.stats.active_bytes.all.peak.max(0) as f64;
+    let floor_mb = (active_bytes * FLOOR_FACTOR / MIB as f64).ceil() as u64;
+    let conf = format!("tight_floor_mb:{floor_mb}");
+    let config = Config::parse(&conf).ok()?;
+    (floor_mb * MIB <= setup.memory_bytes).then_some((conf, config))
+}
+
 /// These settings, under one policy or, where none is named, under all of them; of usual settings the
 /// tight policy takes the first alone then, since they are meant to save what it does not waste.
 pub fn under(
@@ -217,7 +269,12 @@ pub fn under(
     let run = |one: Policy| {
         let count = if is_usual && one.tight && policy.is_none() { 1 } else { settings.len() };
         let setup = Setup { policy: one, ..setup.clone() };
-        let rows = compare(workload, &setup, settings[..count].to_vec(), watch)?;
+        let mut rows = compare(workload, &setup, settings[..count].to_vec(), watch)?;
+        if count > 1 && is_usual && setup.policy.tight {
+            let floor = floor_settings(&setup, &rows).into_iter().collect::<Vec<_>>();
+            let at = settings.len().min(rows.len());
+            rows.splice(at..at, rows_of(workload, &setup, floor, watch)?);
+        }
         Ok((setup, rows))
     };
     policies.into_iter().map(run).collect()

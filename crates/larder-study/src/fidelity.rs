@@ -11,6 +11,8 @@ use crate::workload::{Addresses, RecordingFacts, Workload};
 /// How a replay differs from what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlike {
+    /// The policy of Larder's under which it was recorded, and so replayed; none for stock PyTorch's.
+    pub policy: Option<&'static str>,
     /// How often the recorded program ran out of memory.
     pub recorded_ooms: u64,
     /// How often the replay did.
@@ -28,6 +30,7 @@ impl Unlike {
         let (least, most) = facts.retries;
         let is_alike = outcome.ooms == facts.ooms && (least..=most).contains(&retries);
         (!is_alike).then_some(Unlike {
+            policy: facts.policy.as_ref().map(|policy| policy.name),
             recorded_ooms: facts.ooms,
             ooms: outcome.ooms,
             recorded_retries: facts.retries,
@@ -36,8 +39,8 @@ impl Unlike {
     }
 }
 
-/// Replays a recording that ran short of memory, with its own settings, its own memory and stock
-/// PyTorch's policy, and says where that goes another way. A recording that Larder's policy replays
+/// Replays a recording that ran short of memory, with its own settings, its own memory and the policy that it names or
+/// else stock PyTorch's, and says where that goes another way. A recording that Larder's policy replays
 /// as it was is one of Larder, and no other way either. With other sizes there is nothing to compare.
 pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>, ReplayError> {
     let is_told = |facts: &&RecordingFacts| facts.memory.is_some() && workload.sizes.is_same();
@@ -50,7 +53,7 @@ pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
         Ok(Unlike::of(facts, &outcome))
     };
-    match unlike(workload.stock())? {
+    match unlike(facts.policy.clone().unwrap_or_else(|| workload.stock()))? {
         Some(found) => Ok(unlike(Policy::default())?.and(Some(found))),
         None => Ok(None),
     }

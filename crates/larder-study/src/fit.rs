@@ -69,7 +69,7 @@ fn peak_requested_bytes(ops: &[Op]) -> u64 {
 
 /// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried
 /// twice either, where the program runs so many times over in one process: a later pass begins with what
-/// the one before it left cached, and may need more.
+/// the one before it left cached, and may need more. What it found is worth nothing if the setup's time was up by then.
 pub fn fit(
     workload: &Workload,
     setup: &Setup,

@@ -13,6 +13,7 @@ pub mod file;
 pub mod fit;
 pub mod live;
 pub mod passes;
+mod price;
 pub mod recording;
 pub mod replay;
 pub mod report;

@@ -40,6 +40,8 @@ pub struct Setup {
     pub fraction: Option<f64>,
     /// Which addresses it gives.
     pub addresses: Addresses,
+    /// When a run has to be done, if ever: one that is not is cut short.
+    pub deadline: Option<Instant>,
 }
 
 impl Default for Setup {
@@ -50,6 +52,7 @@ impl Default for Setup {
             memory_bytes: DEFAULT_MEMORY_BYTES,
             fraction: None,
             addresses: Addresses::default(),
+            deadline: None,
         }
     }
 }
@@ -118,6 +121,8 @@ pub struct Outcome {
     pub driver_last_third: Spent,
     /// Bytes of the device in use at the end.
     pub used_bytes: u64,
+    /// Whether the time was up before the end: then nothing here is of all operations.
+    pub is_cut_short: bool,
     /// Allocations that failed.
     pub ooms: u64,
     /// What the first of them said.
@@ -201,7 +206,11 @@ pub struct Replay {
     torch: Option<TorchVersion>,
     /// Who captures, where the policy goes by that.
     hand: Option<CapturingHand>,
+    deadline: Option<Instant>,
 }
+
+/// The clock is looked at before every so many operations.
+const OPERATIONS_A_LOOK: usize = 1024;
 
 /// The stream on which the program works, where that decides what is captured: that of the capture begun last, as
 /// a program that captures works on the stream, and else the default stream.
@@ -258,6 +267,7 @@ impl Replay {
             failure: None,
             torch: setup.policy.torch,
             hand,
+            deadline: setup.deadline,
         }
     }
 
@@ -283,10 +293,14 @@ impl Replay {
         let operations = ops.len().saturating_mul(count as usize);
         let remains = Remains::of(ops);
         let (mut first_oom_index, mut settled) = (None, Spent::default());
-        let (mut number, mut passes) = (0, Vec::new());
-        for _ in 0..count {
+        let (mut number, mut passes, mut is_cut_short) = (0, Vec::new(), false);
+        'passes: for _ in 0..count {
             let (spent, ooms) = (self.device.spent(), self.ooms);
             for (index, &op) in ops.iter().enumerate() {
+                is_cut_short = self.is_late(number);
+                if is_cut_short {
+                    break 'passes;
+                }
                 if number == last_third(operations) {
                     settled = self.device.spent();
                 }
@@ -317,6 +331,7 @@ impl Replay {
             driver: self.device.spent(),
             driver_last_third: self.device.spent().since(settled),
             used_bytes: self.device.used_bytes(),
+            is_cut_short,
             ooms: self.ooms,
             first_oom: self.first_oom,
             first_oom_index,
@@ -363,14 +378,20 @@ impl Replay {
         Ok(self.allocator)
     }
 
-    /// Runs so many times over, as `run_passes` does, until the first allocation that fails; how often
+    /// Whether the time is up before the operation of this number.
+    fn is_late(&self, number: usize) -> bool {
+        let looks = number.is_multiple_of(OPERATIONS_A_LOOK);
+        looks && self.deadline.is_some_and(|deadline| Instant::now() > deadline)
+    }
+
+    /// Runs so many times over, as `run_passes` does, until the first allocation that fails or the time is up; how often
     /// the cache was given back to try again, if all went well.
     pub fn fits(mut self, ops: &[Op], count: u64) -> Result<Option<u64>, ReplayError> {
         let remains = Remains::of(ops);
         for _ in 0..count {
             for (index, &op) in ops.iter().enumerate() {
                 self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
-                if self.ooms > 0 {
+                if self.ooms > 0 || self.is_late(index) {
                     return Ok(None);
                 }
             }

@@ -9,9 +9,10 @@ use larder_core::{Allocator, Policy, Stats};
 use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::Op;
 use larder_snapshot::{Epoch, Snapshot};
+use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
-use larder_study::workload::Workload;
+use larder_study::workload::{Addresses, Workload};
 
 fn setup() -> Setup {
     Setup {
@@ -95,4 +96,53 @@ fn what_was_there_before_the_recording_comes_in_whole_blocks() {
         tenants += in_views;
     }
     assert!(tenants > 30, "only {tenants} blocks lived in views at the end");
+}
+
+/// Whoever ran out of memory asks why: a replay fails as the program did, and says so of no other policy.
+#[test]
+fn a_program_that_ran_out_of_memory_does_so_in_a_replay() {
+    let mut failed = 0;
+    for seed in 0..60 {
+        let ops = program(seed);
+        let (ample, ..) = record(&ops, 0);
+        let short = Setup { memory_bytes: ample.active_bytes.all.peak as u64 - 4 * MIB, ..setup() };
+        let replay = Replay::new(&Workload::default(), &short);
+        let allocator = replay.run_on(&ops, &mut Listener(0)).expect("the script runs");
+        let told = allocator.take_snapshot(SnapshotOptions::default());
+        let snapshot = Snapshot::of_allocators(&[told], Epoch::default());
+        let workload = Workload::from(Recording::from_snapshot(&snapshot, 0).expect("a recording"));
+        let unlike = fidelity::check(&workload, Addresses::default()).expect("it runs");
+        assert_eq!(unlike, None, "seed {seed}");
+        failed += usize::from(allocator.stats().num_ooms > 0);
+    }
+    assert!(failed > 30, "only {failed} ran out of memory");
+}
+
+/// What is said to change nothing under tight changes nothing, where there is room and where there is not.
+#[test]
+fn settings_that_are_about_idle_memory_change_nothing() {
+    for seed in 0..30 {
+        let ops = program(seed);
+        let (ample, ..) = record(&ops, 0);
+        for memory_bytes in [80 * GIB, ample.active_bytes.all.peak as u64 - 4 * MIB] {
+            let stats = |conf: &str| {
+                let config = Config::parse(conf).expect("settings");
+                let setup = Setup { config, memory_bytes, ..setup() };
+                let replay = Replay::new(&Workload::default(), &setup);
+                replay.run(&ops, &mut ()).expect("the script runs").stats
+            };
+            let fraction = "per_process_memory_fraction:0.9";
+            let usual = stats(fraction);
+            for conf in [
+                "max_split_size_mb:30",
+                "max_split_size_mb:30,max_non_split_rounding_mb:64",
+                "large_segment_size_mb:64",
+                "garbage_collection_threshold:0.5",
+            ] {
+                let changed = stats(&format!("{fraction},{conf}"));
+                assert_eq!(peaks(&changed), peaks(&usual), "seed {seed}: {conf}");
+                assert_eq!(changed.num_device_alloc, usual.num_device_alloc, "seed {seed}: {conf}");
+            }
+        }
+    }
 }

@@ -243,12 +243,16 @@ fn settings_ideas(setup: &Setup) -> Vec<Idea> {
     let conf = &config.text;
     let with = |entry: &str| with_entry(conf, entry);
     let expandable = "expandable_segments:True";
-    if !config.expandable_segments {
+    if !config.expandable_segments && !setup.policy.tight {
         add(Family::Expandable, with(expandable), expandable);
     }
-    if !setup.policy.is_stock() && !setup.policy.tight {
-        let fine = "expandable_segments:True,page_size_mb:2";
-        add(Family::FinePages, with_entry(&with(expandable), "page_size_mb:2"), fine);
+    let fine = "page_size_mb:2";
+    if setup.policy.tight {
+        // Its segments are expandable, and it has no splits and no idle memory that a setting could be about.
+        add(Family::FinePages, with(fine), fine);
+    } else if !setup.policy.is_stock() {
+        let words = format!("{expandable},{fine}");
+        add(Family::FinePages, with_entry(&with(expandable), fine), &words);
     }
     if config.max_split_bytes.is_some() {
         let words = "no max_split_size_mb";
@@ -258,7 +262,7 @@ fn settings_ideas(setup: &Setup) -> Vec<Idea> {
         let words = "no roundup_power2_divisions";
         add(Family::WithoutRounding, without_key(conf, "roundup_power2_divisions"), words);
     }
-    for limit_mb in [32, 64, 128, 256, 512, 1024] {
+    for limit_mb in [32, 64, 128, 256, 512, 1024].into_iter().filter(|_| !setup.policy.tight) {
         let entry = format!("max_split_size_mb:{limit_mb}");
         add(Family::SplitLimit, with(&entry), &entry);
     }
@@ -267,7 +271,8 @@ fn settings_ideas(setup: &Setup) -> Vec<Idea> {
         add(Family::Rounding, with(&entry), &entry);
     }
     // Without a cap stock PyTorch does not collect.
-    if setup.policy.collect_without_cap || setup.effective_fraction() < 1.0 {
+    let may_collect = setup.policy.collect_without_cap || setup.effective_fraction() < 1.0;
+    if may_collect && !setup.policy.tight {
         for threshold in ["0.6", "0.8"] {
             let entry = format!("garbage_collection_threshold:{threshold}");
             add(Family::Collection, with(&entry), &entry);

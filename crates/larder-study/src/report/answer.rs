@@ -3,9 +3,12 @@
 use larder_core::Policy;
 use larder_core::allocator::default_config;
 use larder_core::config::Config;
+use larder_core::types::Bytes;
 
-use crate::compare::{Row, is_same};
+use crate::compare::{Row, heard, is_same};
+use crate::price;
 use crate::replay::Setup;
+use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
 use crate::settings::{own_keys, variables, without_fraction};
@@ -44,6 +47,19 @@ enum Change {
 struct Run<'a> {
     policy: &'a Policy,
     row: &'a Row,
+    /// Whether it goes on costing driver time that the default settings do not.
+    is_dear: bool,
+}
+
+/// All runs under one policy.
+fn runs_of<'a>((setup, rows): &'a (Setup, Vec<Row>)) -> impl Iterator<Item = Run<'a>> {
+    let usual = rows.iter().find(|row| row.conf.is_empty());
+    let usual = usual.map(|row| row.outcome.driver_last_third);
+    rows.iter().map(move |row| {
+        let late = row.outcome.driver_last_third;
+        let is_dear = usual.is_some_and(|usual| price::is_dear(late, usual));
+        Run { policy: &setup.policy, row, is_dear }
+    })
 }
 
 impl Run<'_> {
@@ -96,27 +112,32 @@ impl Run<'_> {
         runs.iter().find(is_it).copied()
     }
 
+    /// Its settings, as far as the policy listens to them.
+    fn conf(&self) -> String {
+        heard(self.policy, &self.row.conf)
+    }
+
     fn name(&self) -> String {
         format!("{} under policy {}", conf_name(&self.row.conf), self.policy.name)
     }
 
     /// The command that tells what failed in it.
     fn replay(&self, commands: &Commands) -> String {
-        let conf = if self.row.is_recorded { String::new() } else { option(&self.row.conf) };
+        let conf = if self.row.is_recorded { String::new() } else { option(&self.conf()) };
         format!("`larder replay {} --policy {}{conf}`", commands.replay, self.policy.name)
     }
 
     /// The command that tells how much memory it needs, whatever it was allowed.
     fn fit(&self, commands: &Commands) -> String {
         let is_as_recorded = self.row.is_recorded;
-        let conf = without_fraction(&self.row.conf);
+        let conf = without_fraction(&self.conf());
         let conf = if is_as_recorded { String::new() } else { option(&conf) };
         format!("`larder fit {} --policy {}{conf}`", commands.fit, self.policy.name)
     }
 
     /// What is to be set for it, each variable by its name.
     fn variables(&self) -> Option<String> {
-        named(&variables(self.policy, &self.row.conf))
+        named(&variables(self.policy, &self.conf()))
     }
 
     /// What is to be set for its policy alone.
@@ -135,15 +156,12 @@ fn named(variables: &[(&str, String)]) -> Option<String> {
 
 /// What is to be set to have such a run, each variable by its name; none where nothing is.
 pub fn to_set(policy: &Policy, row: &Row) -> Option<String> {
-    Run { policy, row }.variables()
+    Run { policy, row, is_dear: false }.variables()
 }
 
 /// What a comparison comes to, in a line or two, in every case.
 pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
-    let runs: Vec<Run<'_>> = compared
-        .iter()
-        .flat_map(|(setup, rows)| rows.iter().map(|row| Run { policy: &setup.policy, row }))
-        .collect();
+    let runs: Vec<Run<'_>> = compared.iter().flat_map(runs_of).collect();
     let ran: Vec<Run<'_>> = runs.iter().copied().filter(Run::has_run).collect();
     let held = ran.iter().copied().filter(Run::is_held);
     let lines = match (nearest(&runs), least(&ran)) {
@@ -159,7 +177,7 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
                 Some(nothing) => nothing,
                 None => some_ran(best, (&ran, &runs), commands),
             };
-            format!("{}{advice}", policies_that_ran(compared))
+            format!("{}{advice}{}", policies_that_ran(compared), other_prices(best, &ran))
         }
     };
     format!("\n{lines}")
@@ -172,7 +190,28 @@ fn nearest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
     // Of those that come to the same, the one with least to change, and of these who says least.
     let change = |run: &Run<'_>| (!run.policy.is_stock(), run.change(), run.row.conf.len());
-    runs.iter().copied().min_by_key(|run| (run.is_foreign(), run.cost(), change(run)))
+    runs.iter().copied().min_by_key(|run| (run.is_foreign(), run.is_dear, run.cost(), change(run)))
+}
+
+/// Those that cost much more or much less driver time than the one that is advised, in a sentence each.
+fn other_prices(best: Run<'_>, ran: &[Run<'_>]) -> String {
+    let own = || ran.iter().filter(|run| run.policy == best.policy && !run.is_foreign());
+    let dear = own().filter(|run| run.is_dear && run.reserved_bytes() < best.reserved_bytes());
+    let dear = dear.min_by_key(|run| run.cost());
+    let best_ns = best.row.outcome.driver.ns;
+    let cheap = own().filter(|run| best.policy.tight && run.row.outcome.driver.ns < best_ns / 2);
+    let cheap = cheap.min_by_key(|run| (run.row.outcome.driver.ns, run.reserved_bytes()));
+    let price = |run: &Run<'_>| {
+        let held = Bytes(run.reserved_bytes().max(0) as u64);
+        let [time, own_time] = [run, &best].map(|run| driver::time(run.row.outcome.driver));
+        format!(
+            "{} holds {held}, for {time} of driver time instead of {own_time}",
+            conf_name(&run.row.conf)
+        )
+    };
+    let dear = dear.map(|run| format!("{}, and goes on paying for it\n", price(run)));
+    let cheap = cheap.map(|run| format!("where time matters more: {}\n", price(run)));
+    [dear, cheap].into_iter().flatten().collect()
 }
 
 fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> String {
@@ -259,7 +298,9 @@ fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Com
         }
         (_, None) => "so the default settings need least".to_owned(),
         (_, Some(to_set)) if needs_least => {
-            format!("so set {to_set}, which needs least of all that ran")
+            let is_least = ran.iter().all(|run| run.reserved_bytes() >= best.reserved_bytes());
+            let rest = if is_least { "" } else { " and does not go on paying for it" };
+            format!("so set {to_set}, which needs least of all that ran{rest}")
         }
         (_, Some(to_set)) if retries_least => {
             format!("so set {to_set}; none of the others needs less, and some try again more often")

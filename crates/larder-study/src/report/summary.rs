@@ -44,7 +44,7 @@ pub fn outcome(
         policy(&setup.policy),
         settings.in_words(),
         gpu(workload, setup),
-        misplaced_remark(setup).map_or(String::new(), |remark| format!("{remark}\n")),
+        misplaced(setup),
         settings.remark(),
         allowance(setup, settings),
         changed(workload),
@@ -378,8 +378,12 @@ pub fn unlike(unlike: &Unlike) -> String {
         (least, most) if least == most => times(most),
         (least, most) => format!("{least} to {}", times(most)),
     };
+    let policy = match unlike.policy {
+        Some(name) => format!("policy {name}"),
+        None => "stock PyTorch's policy".to_owned(),
+    };
     format!(
-        "\n{what}: under its own settings and stock PyTorch's policy it runs out of memory {} and tries \
+        "\n{what}: under its own settings and {policy} it runs out of memory {} and tries \
          again {}, the program did so {} and {recorded_retries}; so trust none of these numbers\n",
         times(unlike.ooms),
         times(unlike.retries),
@@ -484,6 +488,11 @@ fn times_over(passes: u64) -> Option<String> {
     (passes > 1).then(|| format!("{passes} times over"))
 }
 
+/// A line about settings that the policy does not listen to, if there are any.
+fn misplaced(setup: &Setup) -> String {
+    misplaced_remark(setup).map_or(String::new(), |remark| format!("{remark}\n"))
+}
+
 /// What `larder fit` prints.
 pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fit: &Fit) -> String {
     let times = times_over(fit.passes).map(|times| format!(" {times}")).unwrap_or_default();
@@ -511,13 +520,14 @@ pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fi
         "{name}: runs{times} in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
          {retries}\n\
          the CUDA context, other libraries and other processes come on top\n\
-         {}{}, {}\n{}{}{}",
+         {}{}, {}\n{}{}{}{}",
         Bytes(memory_bytes),
         fit.ratio().unwrap_or(1.0),
         Bytes(fit.peak_active_bytes),
         unknown_rest(workload),
         policy(&setup.policy),
         settings.in_words(),
+        misplaced(setup),
         settings.remark(),
         fraction_of_the_fit(setup),
         changed(workload)

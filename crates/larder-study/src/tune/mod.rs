@@ -10,6 +10,7 @@ use larder_sim::Spent;
 
 use crate::crew;
 use crate::fit::{self, search_limit_bytes};
+use crate::price;
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
@@ -38,12 +39,15 @@ pub struct Choice {
     pub peak_active_bytes: u64,
     /// What the calls for memory would have cost.
     pub driver: Spent,
+    /// Whether it goes on costing driver time that the policy's default settings do not.
+    pub is_dear: bool,
     /// The smallest memory on which it runs, where that was searched for.
     pub card_bytes: Option<u64>,
 }
 
 impl Choice {
-    fn of(policy: &Policy, conf: &str, outcome: &Outcome) -> Choice {
+    /// `usual` is what the default settings cost in the last third.
+    fn of(policy: &Policy, conf: &str, outcome: &Outcome, usual: Option<Spent>) -> Choice {
         let peak = |counter: i64| counter.max(0) as u64;
         Choice {
             policy: policy.clone(),
@@ -53,15 +57,17 @@ impl Choice {
             peak_reserved_bytes: peak(outcome.stats.reserved_bytes.all.peak),
             peak_active_bytes: peak(outcome.stats.active_bytes.all.peak),
             driver: outcome.driver,
+            is_dear: usual.is_some_and(|usual| price::is_dear(outcome.driver_last_third, usual)),
             card_bytes: None,
         }
     }
 
-    /// What makes one better than another: it runs, with no pause to give memory back, holds less, costs
-    /// less, and says less.
-    fn rank(&self) -> (u64, u64, u64, u64, usize, &str) {
+    /// What makes one better than another: it runs, with no pause to give memory back, does not go on costing more than it
+    /// saves, holds less, costs less, and says less.
+    fn rank(&self) -> (u64, u64, bool, u64, u64, usize, &str) {
         let keys = self.conf.split(',').filter(|entry| !entry.is_empty()).count();
-        (self.ooms, self.retries, self.peak_reserved_bytes, self.driver.ns, keys, &self.conf)
+        let Choice { ooms, retries, is_dear, peak_reserved_bytes, driver, ref conf, .. } = *self;
+        (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, keys, conf)
     }
 }
 
@@ -90,7 +96,7 @@ pub fn tune(
     let policy = policies.first().cloned().unwrap_or_default();
     let base_setup = Setup { policy, ..setup.clone() };
     let outcome = Replay::new(workload, &base_setup).run(&workload.ops, &mut ())?;
-    let base = Choice::of(&base_setup.policy, &setup.config.text, &outcome);
+    let base = Choice::of(&base_setup.policy, &setup.config.text, &outcome, None);
     let mut search = Search::new(workload, setup);
     let extent = Extent::Steps(search.steps_expected(policies));
     let mut tuning = Watched::begin(watch, "tuning", extent);
@@ -147,7 +153,9 @@ fn finalists(
             let memory_bytes = search_limit_bytes(workload);
             let policy = choice.policy.clone();
             let setup = Setup { policy, config, memory_bytes, fraction: None, ..setup.clone() };
-            fit::fit(workload, &setup, 1, &Unwatched).ok()?.memory_bytes
+            let setup = Setup { deadline: Some(deadline), ..setup };
+            let fit = fit::fit(workload, &setup, 1, &Unwatched).ok()?;
+            fit.memory_bytes.filter(|_| Instant::now() <= deadline)
         },
         || fitting.step(),
     );
@@ -184,6 +192,7 @@ mod tests {
             peak_reserved_bytes: reserved,
             peak_active_bytes: 1,
             driver: Spent::default(),
+            is_dear: false,
             card_bytes: Some(card),
         }
     }
@@ -199,9 +208,10 @@ mod tests {
     fn to_run_at_all_comes_before_everything_else() {
         let fails = Choice { ooms: 1, ..choice(1, 1) };
         let pauses = Choice { retries: 1, ..choice(2, 1) };
+        let dear = Choice { is_dear: true, ..choice(1, 1) };
         let wordy = Choice { conf: "a:1,b:2".to_owned(), ..choice(3, 1) };
-        let mut all = [fails.clone(), pauses.clone(), wordy.clone(), choice(3, 1)];
+        let mut all = [fails.clone(), pauses.clone(), dear.clone(), wordy.clone(), choice(3, 1)];
         all.sort_by(|one, other| one.rank().cmp(&other.rank()));
-        assert_eq!(all, [choice(3, 1), wordy, pauses, fails]);
+        assert_eq!(all, [choice(3, 1), wordy, dear, pauses, fails]);
     }
 }

@@ -1,10 +1,11 @@
 //! The search: from each beginning to better neighbours, for as long as there are any.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::Instant;
 
 use larder_core::Policy;
 use larder_core::config::Config;
+use larder_sim::Spent;
 
 use super::Choice;
 use super::space::{beginnings, dimensions, neighbours};
@@ -22,6 +23,8 @@ pub(super) struct Search<'a> {
     workload: &'a Workload,
     setup: &'a Setup,
     choices: Vec<Choice>,
+    /// What the default settings of each policy cost in the last third of the program, by the policy's name.
+    usual: HashMap<&'static str, Spent>,
     /// What was tried under each policy, by the policy's name.
     tried: HashSet<(&'static str, String)>,
     is_cut_short: bool,
@@ -35,13 +38,15 @@ pub(super) struct Found {
 
 impl<'a> Search<'a> {
     pub(super) fn new(workload: &'a Workload, setup: &'a Setup) -> Search<'a> {
-        let (choices, tried) = (Vec::new(), HashSet::new());
-        Search { workload, setup, choices, tried, is_cut_short: false }
+        let (choices, usual, tried) = (Vec::new(), HashMap::new(), HashSet::new());
+        Search { workload, setup, choices, usual, tried, is_cut_short: false }
     }
 
-    /// Tries where the search under a policy begins, however long that takes.
+    /// Tries where the search under a policy begins, however long that takes: at its default settings first.
     pub(super) fn begin(&mut self, policy: &Policy, tuning: &mut Watched<'_>) {
-        self.try_each(policy, beginnings(policy), None, tuning);
+        for conf in beginnings(policy) {
+            self.try_each(policy, vec![conf], None, tuning);
+        }
     }
 
     /// About how many settings will be tried.
@@ -86,6 +91,7 @@ impl<'a> Search<'a> {
         let (workload, setup) = (self.workload, self.setup);
         confs.retain(|conf| self.tried.insert((policy.name, conf.clone())));
         let is_up = || deadline.is_some_and(|deadline| Instant::now() > deadline);
+        let usual = self.usual.get(policy.name).copied();
         let ran = crew::each(
             &confs,
             |conf| {
@@ -93,15 +99,19 @@ impl<'a> Search<'a> {
                     return None;
                 }
                 let config = Config::parse(conf).ok()?;
-                let setup = Setup { policy: policy.clone(), config, ..setup.clone() };
+                let setup = Setup { policy: policy.clone(), config, deadline, ..setup.clone() };
                 let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
-                Some(Choice::of(policy, conf, &outcome))
+                let choice = Choice::of(policy, conf, &outcome, usual);
+                (!outcome.is_cut_short).then_some((choice, outcome.driver_last_third))
             },
             || tuning.step(),
         );
         let is_cut = is_up();
         self.is_cut_short |= is_cut;
-        self.choices.extend(ran.into_iter().flatten());
+        for (choice, late) in ran.into_iter().flatten() {
+            self.usual.entry(policy.name).or_insert(late);
+            self.choices.push(choice);
+        }
         is_cut
     }
 
