@@ -80,6 +80,17 @@ fn what_all_free_pieces_together_cannot_hold_grows_by_what_is_missing() {
 }
 
 #[test]
+fn the_last_of_a_device_is_had_in_smaller_pages() {
+    let top = tight(1018 * MIB);
+    let first = top.malloc(416 * MIB);
+    let second = top.malloc(602 * MIB);
+    assert_eq!(top.device.used_bytes(), 1018 * MIB, "in large pages it would be more");
+    assert_eq!(top.stats().num_alloc_retries, 0);
+    assert!(top.try_malloc(2 * MIB).is_err());
+    top.free_all(&[first, second]);
+}
+
+#[test]
 fn a_view_is_remembered() {
     let top = tight(4 * GIB);
     let addr = tenant(&top);

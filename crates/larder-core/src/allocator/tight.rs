@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::release::Release;
 use crate::heap::tight::ground::Ground;
-use crate::heap::tight::seek::Move;
+use crate::heap::tight::seek::{Asking, Move};
 use crate::heap::tight::views::{UnviewPlan, ViewPlan};
 use crate::types::{Addr, Span, StreamId};
 
@@ -20,9 +20,9 @@ impl Allocator {
         let device = &*self.device;
         shelf.drop_orphans(device);
         let open = shelf.open_neighbours(device, want)?;
-        let mut is_full = false;
+        let mut asking = Asking::Freely;
         loop {
-            match shelf.heap.plan_move(want, &open, is_full) {
+            match shelf.heap.plan_move(want, &open, asking) {
                 Move::Fits => {
                     let addr = shelf.heap.take_again(want);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
@@ -45,9 +45,11 @@ impl Allocator {
                         Some(pages) => {
                             shelf.heap.commit_map(&plan, &pages);
                         }
-                        // What is free may suffice in pieces.
-                        None if !is_full => is_full = true,
-                        None => return Ok(Grown::NoRoom),
+                        // What is free may suffice in pieces, and what the device has left in smaller pages.
+                        None => match shelf.heap.ask_less(asking, plan.page_bytes) {
+                            Some(left) => asking = left,
+                            None => return Ok(Grown::NoRoom),
+                        },
                     }
                 }
                 // What was waited for may make one piece with what the stream has.

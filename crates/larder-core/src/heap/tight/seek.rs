@@ -33,6 +33,29 @@ pub(crate) enum Move {
     Capped,
 }
 
+/// How much may be asked of the device for a request, by what it said to it so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    /// It has refused nothing yet.
+    Freely,
+    /// It had no room for growth that the request could do without: no more is asked for than what nothing else gives, in
+    /// pages of this size at most.
+    Sparingly { page_most_bytes: u64 },
+}
+
+impl Asking {
+    fn is_free(self) -> bool {
+        self == Asking::Freely
+    }
+
+    fn page_most_bytes(self) -> u64 {
+        match self {
+            Asking::Freely => u64::MAX,
+            Asking::Sparingly { page_most_bytes } => page_most_bytes,
+        }
+    }
+}
+
 /// Pieces that are smaller are looked at only when the others do not suffice.
 const PIECE_BYTES: u64 = PAGE_MIN_BYTES / 4;
 /// Of runs of blocks side by side, those are found in which one block has this part of what is wanted.
@@ -57,9 +80,8 @@ impl Heap {
     }
 
     /// What a request that missed should do next. What it asks for is done, and then it asks again. `open`
-    /// are the streams that its own can wait for, and `is_full` says that the device had no room for growth that
-    /// it could do without.
-    pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], is_full: bool) -> Move {
+    /// are the streams that its own can wait for.
+    pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], asking: Asking) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let peak_bytes = self.herald.active_bytes().peak as u64;
         self.tight.high_bytes = self.tight.high_bytes.max(peak_bytes);
@@ -77,26 +99,39 @@ impl Heap {
             return window;
         }
         if self.config.tight_floor_bytes > 0
-            && let Some(apart) = self.keep_apart(want, is_full)
+            && let Some(apart) = self.keep_apart(want, asking)
         {
             return apart;
         }
         if let Some(claim) = self.find_claim(reach) {
             return claim;
         }
-        if !is_full && let Some(growth) = self.grow_within(reach, self.soft_bytes(want)) {
+        if asking.is_free()
+            && let Some(growth) = self.grow_within(reach, self.soft_bytes(want))
+        {
             return growth;
         }
         if can_lodge {
-            self.stitch_or_grow(reach)
+            self.stitch_or_grow(reach, asking)
         } else {
-            self.grow_hard(want, want.size_bytes, Some(reach))
+            self.grow_hard(want, want.size_bytes, Some(reach), asking)
         }
+    }
+
+    /// The device refused pages of this size: what is left to ask for, if anything. What is short by a part of a large page
+    /// may be had in smaller ones.
+    pub(crate) fn ask_less(&self, asking: Asking, page_bytes: u64) -> Option<Asking> {
+        let page_most_bytes = match asking {
+            Asking::Freely => u64::MAX,
+            Asking::Sparingly { .. } => page_bytes / 2,
+        };
+        let may_be_had = page_most_bytes >= page_min_bytes(&self.config);
+        may_be_had.then_some(Asking::Sparingly { page_most_bytes })
     }
 
     /// Free pages side by side, or so many more that they suffice. Most of what is free lies in a few large
     /// pieces; before memory grows for want of little ones, these are looked at too.
-    fn stitch_or_grow(&self, reach: Reach<'_>) -> Move {
+    fn stitch_or_grow(&self, reach: Reach<'_>, asking: Asking) -> Move {
         let mut missing = 0;
         for least_bytes in [PIECE_BYTES, 0] {
             match stitch(&self.gaps(&self.survey(reach, least_bytes)), reach.want.size_bytes) {
@@ -108,7 +143,7 @@ impl Heap {
                 Stitch::Short { missing_bytes } => missing = missing_bytes,
             }
         }
-        self.grow_hard(reach.want, missing, None)
+        self.grow_hard(reach.want, missing, None, asking)
     }
 
     /// The streams whose free blocks lie under these pages, and that the request's own has yet to wait for.
@@ -166,12 +201,14 @@ impl Heap {
 
     /// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each other, each finds its
     /// places taken by others, and goes on looking for new ones however much is free.
-    fn keep_apart(&mut self, want: &Want, is_full: bool) -> Option<Move> {
+    fn keep_apart(&mut self, want: &Want, asking: Asking) -> Option<Move> {
         let alone = self.reach(want, &[]);
         if let Some(claim) = self.find_claim(alone) {
             return Some(claim);
         }
-        if is_full { None } else { self.grow_within(alone, self.config.tight_floor_bytes) }
+        let grown =
+            asking.is_free().then(|| self.grow_within(alone, self.config.tight_floor_bytes));
+        grown.flatten()
     }
 
     /// How much the policy allows itself to hold for a request before others' memory is put together.
@@ -204,10 +241,17 @@ impl Heap {
 
     /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is what it
     /// may begin in.
-    fn grow_hard(&self, want: &Want, size_bytes: u64, whole: Option<Reach<'_>>) -> Move {
+    fn grow_hard(
+        &self,
+        want: &Want,
+        size_bytes: u64,
+        whole: Option<Reach<'_>>,
+        asking: Asking,
+    ) -> Move {
         let page_min_bytes = page_min_bytes(&self.config);
+        let page_most_bytes = size_bytes.min(asking.page_most_bytes()).max(page_min_bytes);
         let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(size_bytes));
-        while page_bytes > page_min_bytes.max(size_bytes) {
+        while page_bytes > page_most_bytes {
             page_bytes /= 2;
         }
         loop {
