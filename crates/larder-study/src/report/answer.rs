@@ -6,12 +6,12 @@ use larder_core::config::Config;
 use larder_core::types::Bytes;
 
 use crate::compare::{Row, heard, is_same};
-use crate::price;
 use crate::replay::Setup;
 use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
 use crate::settings::{own_keys, variables, without_fraction};
+use crate::worth;
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
 /// but for the policy and the settings.
@@ -57,7 +57,7 @@ fn runs_of<'a>((setup, rows): &'a (Setup, Vec<Row>)) -> impl Iterator<Item = Run
     let usual = usual.map(|row| row.outcome.driver_last_third);
     rows.iter().map(move |row| {
         let late = row.outcome.driver_last_third;
-        let is_dear = usual.is_some_and(|usual| price::is_dear(late, usual));
+        let is_dear = usual.is_some_and(|usual| worth::is_dear(late, usual));
         Run { policy: &setup.policy, row, is_dear }
     })
 }

@@ -10,10 +10,10 @@ use larder_sim::Spent;
 
 use crate::crew;
 use crate::fit::{self, search_limit_bytes};
-use crate::price;
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
+use crate::worth;
 
 use search::Search;
 
@@ -57,7 +57,7 @@ impl Choice {
             peak_reserved_bytes: peak(outcome.stats.reserved_bytes.all.peak),
             peak_active_bytes: peak(outcome.stats.active_bytes.all.peak),
             driver: outcome.driver,
-            is_dear: usual.is_some_and(|usual| price::is_dear(outcome.driver_last_third, usual)),
+            is_dear: usual.is_some_and(|usual| worth::is_dear(outcome.driver_last_third, usual)),
             card_bytes: None,
         }
     }

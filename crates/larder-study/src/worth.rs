@@ -1,4 +1,4 @@
-//! Price: when settings cost more driver time than the memory is worth that they save.
+//! Worth: when settings cost more driver time than the memory is worth that they save.
 
 use larder_sim::Spent;
 
