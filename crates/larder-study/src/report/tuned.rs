@@ -7,7 +7,7 @@ use crate::report::driver;
 use crate::report::explained::line;
 use crate::report::summary::{conf_name, count};
 use crate::report::table::Table;
-use crate::tune::{Choice, Tuned};
+use crate::tune::{Choice, TRIFLE, Tuned};
 
 /// What `larder tune` prints for one group of policies, under a title.
 pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
@@ -38,7 +38,10 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
     let how = match best {
         Some(best) if best.ooms > 0 => "none of them runs on this memory\n".to_owned(),
         Some(best) if !is_better(best, base) => {
-            "none of them needs less than the program as it is: leave its settings\n".to_owned()
+            format!(
+                "none of them needs less than the program as it is by more than {} %: leave its settings\n",
+                TRIFLE * 100.0
+            )
         }
         Some(best) => match line(&best.policy, &best.conf) {
             Some(line) => format!("to set the first:\n\n  {line}\n"),

@@ -21,6 +21,8 @@ use search::Search;
 pub const CHOICES: usize = 3;
 /// How many of the best are fitted into the smallest card to choose from.
 const FINALISTS: usize = 6;
+/// What saves less than this part of what is held is not worth another setting.
+pub(crate) const TRIFLE: f64 = 0.003;
 
 /// One run with some settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,9 +67,13 @@ impl Choice {
     /// What makes one better than another: it runs, with no pause to give memory back, does not go on costing more than it
     /// saves, holds less, costs less, and says less.
     fn rank(&self) -> (u64, u64, bool, u64, u64, usize, &str) {
-        let keys = self.conf.split(',').filter(|entry| !entry.is_empty()).count();
         let Choice { ooms, retries, is_dear, peak_reserved_bytes, driver, ref conf, .. } = *self;
-        (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, keys, conf)
+        (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, self.key_count(), conf)
+    }
+
+    /// How many settings it has.
+    fn key_count(&self) -> usize {
+        self.conf.split(',').filter(|entry| !entry.is_empty()).count()
     }
 }
 
@@ -113,8 +119,21 @@ pub fn tune(
     let mut found = search.into_choices();
     let tried = found.choices.len() as u64;
     found.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
+    put_plain_first(&mut found.choices);
     let choices = finalists(workload, setup, found.choices, start + limit, watch);
     Ok(Tuned { base, choices, tried, is_cut_short: found.is_cut_short })
+}
+
+/// Of ranked choices that hold nearly as little as the best, those with fewest settings come first.
+fn put_plain_first(ranked: &mut [Choice]) {
+    let Some(best) = ranked.first().cloned() else { return };
+    let limit_bytes = (best.peak_reserved_bytes as f64 * (1.0 + TRIFLE)) as u64;
+    let is_near = |choice: &Choice| {
+        let (ooms, retries, is_dear, bytes, ..) = choice.rank();
+        (ooms, retries, is_dear) == (best.ooms, best.retries, best.is_dear) && bytes <= limit_bytes
+    };
+    let near = ranked.partition_point(is_near);
+    ranked[..near].sort_by_key(Choice::key_count);
 }
 
 /// The best few: those that rank first, and whichever of the finalists runs on the smallest card, as far as the
@@ -202,6 +221,14 @@ mod tests {
         let best = best(vec![choice(1, 9), choice(2, 9), choice(3, 9), choice(4, 5), choice(5, 9)]);
         let reserved: Vec<u64> = best.iter().map(|choice| choice.peak_reserved_bytes).collect();
         assert_eq!(reserved, [1, 2, 4]);
+    }
+
+    #[test]
+    fn what_saves_a_trifle_is_not_worth_a_setting() {
+        let wordy = |reserved| Choice { conf: "a:1,b:2".to_owned(), ..choice(reserved, 1) };
+        let mut ranked = [wordy(1000), choice(1001, 1), choice(1002, 1), choice(1004, 1)];
+        put_plain_first(&mut ranked);
+        assert_eq!(ranked, [choice(1001, 1), choice(1002, 1), wordy(1000), choice(1004, 1)]);
     }
 
     #[test]
