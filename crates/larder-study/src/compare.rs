@@ -187,6 +187,12 @@ fn unheard_remark(setup: &Setup) -> Option<String> {
             "{keys} {verb} nothing under {name}: it has one pool, joins pages, and keeps none idle"
         ));
     }
+    if policy.tight && config.tight_floor_bytes >= setup.memory_bytes {
+        return Some(format!(
+            "tight_floor_mb is no less than the {} that the GPU has: memory is never spared",
+            Bytes(setup.memory_bytes)
+        ));
+    }
     let mut keys = own_keys(&config.text);
     keys.retain(|key| key.starts_with("tight_"));
     if keys.is_empty() || policy.tight || policy.is_stock() {
