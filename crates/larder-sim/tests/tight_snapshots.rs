@@ -9,7 +9,7 @@ use bench_top::{BenchTop, SIDE};
 use larder_core::allocator::history::SnapshotOptions;
 use larder_core::heap::State;
 use larder_core::heap::run::{Run, RunBlock};
-use larder_core::types::{GIB, MIB};
+use larder_core::types::{GIB, MIB, Span};
 use larder_core::{Addr, Policy};
 use larder_sim::random::Random;
 
@@ -96,7 +96,7 @@ fn random_programs_show_each_block_once() {
             let mut spans = blocks(&runs).map(|block| block.span);
             let first = spans.next();
             spans
-                .try_fold(first.map_or(Addr(0), |span| span.end()), |end, span| {
+                .try_fold(first.map_or(Addr(0), Span::end), |end, span| {
                     (end <= span.addr).then_some(span.end())
                 })
                 .unwrap_or_else(|| panic!("seed {seed}: blocks share addresses"));

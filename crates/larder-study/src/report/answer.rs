@@ -52,7 +52,7 @@ struct Run<'a> {
 }
 
 /// All runs under one policy.
-fn runs_of<'a>((setup, rows): &'a (Setup, Vec<Row>)) -> impl Iterator<Item = Run<'a>> {
+fn runs_of((setup, rows): &(Setup, Vec<Row>)) -> impl Iterator<Item = Run<'_>> {
     let usual = rows.iter().find(|row| row.conf.is_empty());
     let usual = usual.map(|row| row.outcome.driver_last_third);
     rows.iter().map(move |row| {
