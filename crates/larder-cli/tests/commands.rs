@@ -204,7 +204,7 @@ fn compare_says_which_settings_the_policy_does_not_listen_to() {
     assert!(text.contains(sentence), "{text}");
     let floored = compare("tight", "tight_floor_mb:90000");
     let sentence =
-        "tight_floor_mb is no less than the 80.00 GiB that the GPU has: memory is never spared";
+        "tight_floor_mb is no less than the 80.00 GiB that there are: memory is never spared";
     assert!(floored.contains(sentence), "{floored}");
     let limited = compare("tight", "max_split_size_mb:64");
     assert!(limited.contains("max_split_size_mb changes nothing under tight"), "{limited}");

@@ -173,33 +173,35 @@ pub(crate) fn heard(policy: &Policy, conf: &str) -> String {
 fn unheard_remark(setup: &Setup) -> Option<String> {
     let Setup { config, policy, .. } = setup;
     let name = &policy.name;
-    if policy.tight && names_key(config, "expandable_segments") {
-        return Some(format!(
-            "expandable_segments changes nothing: under {name} they are always on"
-        ));
+    let verb = |keys: &[&str]| if keys.len() == 1 { "changes" } else { "change" };
+    if !policy.tight {
+        let mut keys = own_keys(&config.text);
+        keys.retain(|key| key.starts_with("tight_"));
+        let is_idle = !keys.is_empty() && !policy.is_stock();
+        let (keys, verb) = (keys.join(" and "), verb(&keys));
+        return is_idle
+            .then(|| format!("{keys} {verb} nothing under {name}: that is for the policy tight"));
+    }
+    let mut remarks = Vec::new();
+    if names_key(config, "expandable_segments") {
+        remarks
+            .push(format!("expandable_segments changes nothing: under {name} they are always on"));
     }
     let mut idle = UNHEARD_BY_TIGHT.to_vec();
-    idle.retain(|key| policy.tight && names_key(config, key));
+    idle.retain(|key| names_key(config, key));
     if !idle.is_empty() {
-        let verb = if idle.len() == 1 { "changes" } else { "change" };
-        let keys = idle.join(" and ");
-        return Some(format!(
+        let (keys, verb) = (idle.join(" and "), verb(&idle));
+        remarks.push(format!(
             "{keys} {verb} nothing under {name}: it has one pool, joins pages, and keeps none idle"
         ));
     }
-    if policy.tight && config.tight_floor_bytes >= setup.memory_bytes {
-        return Some(format!(
-            "tight_floor_mb is no less than the {} that the GPU has: memory is never spared",
+    if config.tight_floor_bytes >= setup.memory_bytes {
+        remarks.push(format!(
+            "tight_floor_mb is no less than the {} that there are: memory is never spared",
             Bytes(setup.memory_bytes)
         ));
     }
-    let mut keys = own_keys(&config.text);
-    keys.retain(|key| key.starts_with("tight_"));
-    if keys.is_empty() || policy.tight || policy.is_stock() {
-        return None;
-    }
-    let (keys, verb) = (keys.join(" and "), if keys.len() == 1 { "changes" } else { "change" });
-    Some(format!("{keys} {verb} nothing under {name}: that is for the policy tight"))
+    (!remarks.is_empty()).then(|| remarks.join("; "))
 }
 
 fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {

@@ -11,6 +11,7 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
 use crate::settings::{own_keys, variables, without_fraction};
+use crate::tune::TRIFLE;
 use crate::worth;
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
@@ -112,6 +113,11 @@ impl Run<'_> {
         runs.iter().find(is_it).copied()
     }
 
+    /// How many settings it has that the policy listens to.
+    fn key_count(&self) -> usize {
+        self.conf().split(',').filter(|entry| !entry.is_empty()).count()
+    }
+
     /// Its settings, as far as the policy listens to them.
     fn conf(&self) -> String {
         heard(self.policy, &self.row.conf)
@@ -190,7 +196,21 @@ fn nearest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
 fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
     // Of those that come to the same, the one with least to change, and of these who says least.
     let change = |run: &Run<'_>| (!run.policy.is_stock(), run.change(), run.row.conf.len());
-    runs.iter().copied().min_by_key(|run| (run.is_foreign(), run.is_dear, run.cost(), change(run)))
+    let best = runs
+        .iter()
+        .copied()
+        .min_by_key(|run| (run.is_foreign(), run.is_dear, run.cost(), change(run)))?;
+    // Each of tight's own settings buys a little memory with driver time: a trifle is not worth one.
+    let limit_bytes = (best.reserved_bytes() as f64 * (1.0 + TRIFLE)) as i64;
+    let is_near = |run: &Run<'_>| {
+        best.policy.tight
+            && (run.policy, run.is_dear, run.cost().1) == (best.policy, best.is_dear, best.cost().1)
+            && run.reserved_bytes() <= limit_bytes
+            && run.key_count() < best.key_count()
+    };
+    let near = runs.iter().copied().filter(is_near);
+    let plainest = near.min_by_key(|run| (run.key_count(), run.cost(), run.row.conf.len()));
+    Some(plainest.unwrap_or(best))
 }
 
 /// Those that cost much more or much less driver time than the one that is advised, in a sentence each.
@@ -298,8 +318,12 @@ fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Com
         }
         (_, None) => "so the default settings need least".to_owned(),
         (_, Some(to_set)) if needs_least => {
-            let is_least = ran.iter().all(|run| run.reserved_bytes() >= best.reserved_bytes());
-            let rest = if is_least { "" } else { " and does not go on paying for it" };
+            let less = || ran.iter().filter(|run| run.reserved_bytes() < best.reserved_bytes());
+            let rest = match (less().any(|run| run.is_dear), less().next()) {
+                (true, _) => " and does not go on paying for it".to_owned(),
+                (false, Some(_)) => format!(", to {} %", TRIFLE * 100.0),
+                (false, None) => String::new(),
+            };
             format!("so set {to_set}, which needs least of all that ran{rest}")
         }
         (_, Some(to_set)) if retries_least => {
