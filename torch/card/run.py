@@ -70,9 +70,9 @@ ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation
 DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
 
 
-def start(allocator, script, *words, more={}):
+def start(allocator, script, *words, more=None):
     before, changes = ALLOCATORS[allocator]
-    environment = {**os.environ, **changes, **more, "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {**os.environ, **changes, **(more or {}), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, *before, str(HERE / script), *words]
     pipe = subprocess.PIPE
     # What a program says besides must not fill a pipe that nobody reads while it is prepared.
@@ -271,7 +271,7 @@ def show_large(results):
 def run_costs(options):
     """What mallocs and the driver's calls take: large programs are prepared side by side and run one after the other,
     small ones in turns. Each says its row as it ends."""
-    library = str(stopwatch.compile(options.out))
+    library = str(stopwatch.build(options.out))
     front = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
     more = {"LD_PRELOAD": front, "STOPWATCH": library}
     results = {}

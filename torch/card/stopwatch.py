@@ -1,6 +1,6 @@
 """What memory costs a program: how often it asks the allocator, how often the driver is asked, and how long they take.
 
-    library = stopwatch.compile(folder)      # whoever starts programs, with library in LD_PRELOAD and in STOPWATCH
+    library = stopwatch.build(folder)        # whoever starts programs, with library in LD_PRELOAD and in STOPWATCH
     stages = stopwatch.Stages(steps, last)   # the program, which is none the wiser without them
 """
 
@@ -16,7 +16,7 @@ KINDS = ("mallocs", "calls")
 FIGURES = ("count", "total_ns", "worst_ns")
 
 
-def compile(folder):
+def build(folder):
     library = pathlib.Path(folder).resolve() / "stopwatch.so"
     command = ["g++", "-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
     subprocess.run([*command, str(SOURCE), "-o", str(library), "-ldl"], check=True)

@@ -5,9 +5,9 @@
 
 The steps after the first few come in turns. With --wait it says "ready" before each turn and goes on when
 it is sent a line, so that several can be prepared at once and then take turns on a machine that is not
-equally fast at all times. --record writes PyTorch's snapshot with the history of all of it. Each prints one line of JSON last: the losses (or whatever the program computes)
-as text that is exact to the bit, the time of every step, and what PyTorch's own statistics say of memory
-at the end. Nothing in here knows which allocator is in place.
+equally fast at all times. --record writes PyTorch's snapshot with the history of all of it. Each prints
+one line of JSON last: the losses (or whatever the program computes) as text that is exact to the bit, the
+time of every step, and what PyTorch's own statistics say of memory at the end. Nothing in here knows which allocator is in place.
 """
 
 import argparse

@@ -128,10 +128,7 @@ fn rows_of(
 /// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
 /// are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
-    let remarks = match misplaced_remark(setup) {
-        Some(misplaced) if setup.policy.tight => [Some(misplaced), None],
-        misplaced => [misplaced, idle_remark(setup, outcome)],
-    };
+    let remarks = [misplaced_remark(setup), idle_remark(setup, outcome)];
     let remarks: Vec<String> = remarks.into_iter().flatten().collect();
     (!remarks.is_empty()).then(|| remarks.join("; "))
 }
@@ -164,9 +161,9 @@ const UNHEARD_BY_TIGHT: [&str; 4] = [
 
 /// Settings without those that the policy does not listen to.
 pub(crate) fn heard(policy: &Policy, conf: &str) -> String {
-    let unheard: &[&str] = if policy.tight { &UNHEARD_BY_TIGHT } else { &[] };
-    let rest = unheard.iter().fold(conf.to_owned(), |conf, key| without_key(&conf, key));
-    if policy.tight { without_key(&rest, "expandable_segments") } else { rest }
+    let unheard = UNHEARD_BY_TIGHT.into_iter().chain(["expandable_segments"]);
+    let unheard = unheard.filter(|_| policy.tight);
+    unheard.fold(conf.to_owned(), |conf, key| without_key(&conf, key))
 }
 
 /// Says so where the policy that decides does not listen to a setting.
@@ -207,7 +204,8 @@ fn unheard_remark(setup: &Setup) -> Option<String> {
 fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     let Setup { config, policy, .. } = setup;
     let threshold = config.garbage_collection_threshold;
-    if threshold <= 0.0 {
+    // The policy tight does not listen to it, which is said by itself.
+    if threshold <= 0.0 || policy.tight {
         return None;
     }
     let fraction = setup.effective_fraction();
@@ -279,9 +277,8 @@ pub fn under(
         let setup = Setup { policy: one, ..setup.clone() };
         let mut rows = compare(workload, &setup, settings[..count].to_vec(), watch)?;
         if count > 1 && is_usual && setup.policy.tight {
-            let floor = floor_settings(&setup, &rows).into_iter().collect::<Vec<_>>();
-            let at = settings.len().min(rows.len());
-            rows.splice(at..at, rows_of(workload, &setup, floor, watch)?);
+            let floor = Vec::from_iter(floor_settings(&setup, &rows));
+            rows.splice(count..count, rows_of(workload, &setup, floor, watch)?);
         }
         Ok((setup, rows))
     };

@@ -135,6 +135,11 @@ pub(crate) fn names_key(config: &Config, key: &str) -> bool {
     entries(&config.text).iter().any(|entry| key_of(entry) == key)
 }
 
+/// How many settings a text has.
+pub(crate) fn entry_count(conf: &str) -> usize {
+    entries(conf).len()
+}
+
 /// A settings text without the memory fraction.
 pub(crate) fn without_fraction(conf: &str) -> String {
     without_key(conf, FRACTION_KEY)

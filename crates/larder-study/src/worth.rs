@@ -2,6 +2,8 @@
 
 use larder_sim::Spent;
 
+/// What saves less than this part of what is held is not worth another setting.
+pub(crate) const TRIFLE: f64 = 0.003;
 /// So much driver time is not worth a word.
 const TRIFLE_NS: u64 = 10_000_000;
 

@@ -50,10 +50,10 @@ impl Audience for Listener {
     }
 }
 
-/// A program that is recorded from one of its operations on: what it came to, its snapshot, and how many of its blocks live
+/// A program on this setup that is recorded from one of its operations on: what it came to, its snapshot, and how many of its blocks live
 /// in views at the end.
-fn record(ops: &[Op], from: usize) -> (Stats, Snapshot, usize) {
-    let replay = Replay::new(&Workload::default(), &setup());
+fn record(ops: &[Op], setup: &Setup, from: usize) -> (Stats, Snapshot, usize) {
+    let replay = Replay::new(&Workload::default(), setup);
     let allocator = replay.run_on(ops, &mut Listener(from)).expect("the script runs");
     let views = allocator.snapshot().into_iter().filter(|segment| segment.view);
     let blocks = views.flat_map(|view| view.blocks);
@@ -70,7 +70,7 @@ fn peaks(stats: &Stats) -> [i64; 2] {
 fn a_replay_needs_what_the_program_needed() {
     let mut tenants = 0;
     for seed in 0..60 {
-        let (recorded, snapshot, in_views) = record(&program(seed), 0);
+        let (recorded, snapshot, in_views) = record(&program(seed), &setup(), 0);
         let workload = Workload::from(Recording::from_snapshot(&snapshot, 0).expect("a recording"));
         let outcome = Replay::new(&workload, &setup()).run(&workload.ops, &mut ());
         let replayed = outcome.expect("the recording runs").stats;
@@ -87,7 +87,7 @@ fn what_was_there_before_the_recording_comes_in_whole_blocks() {
     for seed in 0..60 {
         let mut ops = program(seed);
         ops.push(Op::Alloc { id: u64::MAX, size_bytes: 512, stream: 0 });
-        let (stats, snapshot, in_views) = record(&ops, ops.len() - 1);
+        let (stats, snapshot, in_views) = record(&ops, &setup(), ops.len() - 1);
         let recording = Recording::from_snapshot(&snapshot, 0).expect("a recording");
         let told =
             (recording.preexisting_blocks as i64 + 1, recording.preexisting_bytes as i64 + 512);
@@ -104,16 +104,13 @@ fn a_program_that_ran_out_of_memory_does_so_in_a_replay() {
     let mut failed = 0;
     for seed in 0..60 {
         let ops = program(seed);
-        let (ample, ..) = record(&ops, 0);
+        let (ample, ..) = record(&ops, &setup(), 0);
         let short = Setup { memory_bytes: ample.active_bytes.all.peak as u64 - 4 * MIB, ..setup() };
-        let replay = Replay::new(&Workload::default(), &short);
-        let allocator = replay.run_on(&ops, &mut Listener(0)).expect("the script runs");
-        let told = allocator.take_snapshot(SnapshotOptions::default());
-        let snapshot = Snapshot::of_allocators(&[told], Epoch::default());
+        let (stats, snapshot, _) = record(&ops, &short, 0);
         let workload = Workload::from(Recording::from_snapshot(&snapshot, 0).expect("a recording"));
         let unlike = fidelity::check(&workload, Addresses::default()).expect("it runs");
         assert_eq!(unlike, None, "seed {seed}");
-        failed += usize::from(allocator.stats().num_ooms > 0);
+        failed += usize::from(stats.num_ooms > 0);
     }
     assert!(failed > 30, "only {failed} ran out of memory");
 }
@@ -123,7 +120,7 @@ fn a_program_that_ran_out_of_memory_does_so_in_a_replay() {
 fn settings_that_are_about_idle_memory_change_nothing() {
     for seed in 0..30 {
         let ops = program(seed);
-        let (ample, ..) = record(&ops, 0);
+        let (ample, ..) = record(&ops, &setup(), 0);
         for memory_bytes in [80 * GIB, ample.active_bytes.all.peak as u64 - 4 * MIB] {
             let stats = |conf: &str| {
                 let config = Config::parse(conf).expect("settings");

@@ -10,9 +10,8 @@ use crate::replay::Setup;
 use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
-use crate::settings::{own_keys, variables, without_fraction};
-use crate::tune::TRIFLE;
-use crate::worth;
+use crate::settings::{entry_count, own_keys, variables, without_fraction};
+use crate::worth::{self, TRIFLE};
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
 /// but for the policy and the settings.
@@ -115,7 +114,7 @@ impl Run<'_> {
 
     /// How many settings it has that the policy listens to.
     fn key_count(&self) -> usize {
-        self.conf().split(',').filter(|entry| !entry.is_empty()).count()
+        entry_count(&self.conf())
     }
 
     /// Its settings, as far as the policy listens to them.

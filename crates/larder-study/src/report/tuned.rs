@@ -7,7 +7,8 @@ use crate::report::driver;
 use crate::report::explained::line;
 use crate::report::summary::{conf_name, count};
 use crate::report::table::Table;
-use crate::tune::{Choice, TRIFLE, Tuned};
+use crate::tune::{Choice, Tuned};
+use crate::worth::TRIFLE;
 
 /// What `larder tune` prints for one group of policies, under a title.
 pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {

@@ -11,9 +11,10 @@ use larder_sim::Spent;
 use crate::crew;
 use crate::fit::{self, search_limit_bytes};
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
+use crate::settings::entry_count;
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
-use crate::worth;
+use crate::worth::{self, TRIFLE};
 
 use search::Search;
 
@@ -21,8 +22,6 @@ use search::Search;
 pub const CHOICES: usize = 3;
 /// How many of the best are fitted into the smallest card to choose from.
 const FINALISTS: usize = 6;
-/// What saves less than this part of what is held is not worth another setting.
-pub(crate) const TRIFLE: f64 = 0.003;
 
 /// One run with some settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,12 +67,7 @@ impl Choice {
     /// saves, holds less, costs less, and says less.
     fn rank(&self) -> (u64, u64, bool, u64, u64, usize, &str) {
         let Choice { ooms, retries, is_dear, peak_reserved_bytes, driver, ref conf, .. } = *self;
-        (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, self.key_count(), conf)
-    }
-
-    /// How many settings it has.
-    fn key_count(&self) -> usize {
-        self.conf.split(',').filter(|entry| !entry.is_empty()).count()
+        (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, entry_count(conf), conf)
     }
 }
 
@@ -133,7 +127,7 @@ fn put_plain_first(ranked: &mut [Choice]) {
         (ooms, retries, is_dear) == (best.ooms, best.retries, best.is_dear) && bytes <= limit_bytes
     };
     let near = ranked.partition_point(is_near);
-    ranked[..near].sort_by_key(Choice::key_count);
+    ranked[..near].sort_by_key(|choice| entry_count(&choice.conf));
 }
 
 /// The best few: those that rank first, and whichever of the finalists runs on the smallest card, as far as the
