@@ -17,11 +17,12 @@ pub const VARIABLE: &str = "LARDER_CONF";
 const POLICY_KEY: &str = "policy";
 const SNAPSHOT_KEY: &str = "oom_snapshot";
 const METRICS_KEY: &str = "metrics";
+const CAPTURES_KEY: &str = "plain_captures";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 7] = {
+pub const OWN_KEYS: [&str; 8] = {
     // Taken apart by number, so that one more does not go unnoticed.
-    let [pages, soft, most, floor] = config::OWN_KEYS;
-    [POLICY_KEY, pages, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
+    let [pages, captures, soft, most, floor] = config::OWN_KEYS;
+    [POLICY_KEY, pages, captures, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
 };
 
 /// What an allocator shall be like.
@@ -38,6 +39,8 @@ pub struct Settings {
     /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they are in
     /// PyTorch; until then they are the policy's defaults.
     names_torch: bool,
+    /// Somebody said what memory captures get; until then that is the policy's default too.
+    names_captures: bool,
 }
 
 impl Default for Settings {
@@ -140,14 +143,19 @@ impl Settings {
     /// What a policy has where nobody gives settings.
     pub fn of(policy: Policy) -> Settings {
         let config = default_config(&policy);
-        Settings { config, policy, oom_snapshot: None, metrics: None, names_torch: false }
+        let (names_torch, names_captures) = (false, false);
+        Settings { config, policy, oom_snapshot: None, metrics: None, names_torch, names_captures }
     }
 
     /// The same settings under another policy.
     #[must_use]
     pub fn with_policy(mut self, policy: Policy) -> Settings {
+        let defaults = default_config(&policy);
         if !self.names_torch {
-            self.config.expandable_segments = policy.expandable_by_default;
+            self.config.expandable_segments = defaults.expandable_segments;
+        }
+        if !self.names_torch && !self.names_captures {
+            self.config.plain_captures = defaults.plain_captures;
         }
         Settings { policy, ..self }
     }
@@ -158,8 +166,9 @@ impl Settings {
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
         let (policy, rest) = split_policy(&rest)?;
-        let mut keys = parts(&rest).filter_map(key_of);
-        let names_torch = self.names_torch || keys.any(|key| !OWN_KEYS.contains(&key));
+        let names = |is_it: &dyn Fn(&str) -> bool| parts(&rest).filter_map(key_of).any(is_it);
+        let names_torch = self.names_torch || names(&|key| !OWN_KEYS.contains(&key));
+        let names_captures = self.names_captures || names(&|key| key == CAPTURES_KEY);
         let mut before = self.config.clone();
         if names_torch && !self.names_torch {
             before.expandable_segments = Config::default().expandable_segments;
@@ -176,6 +185,7 @@ impl Settings {
             oom_snapshot: snapshot.or_else(|| self.oom_snapshot.clone()),
             metrics: metrics.or(self.metrics),
             names_torch,
+            names_captures,
         };
         let settings = match policy {
             Some(policy) => settings.with_policy(policy),
@@ -348,7 +358,7 @@ mod tests {
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
-             page_size_mb, tight_soft, tight_most, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
+             page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
              PYTORCH_CUDA_ALLOC_CONF"
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();

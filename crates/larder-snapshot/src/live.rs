@@ -191,7 +191,7 @@ pub(super) fn settings(config: &Config, policy: &Policy) -> Value {
         .map(|(class, &divisions)| ((1_u64 << class).to_string(), divisions.into()))
         .collect();
     let mut settings = json!({
-        "PYTORCH_CUDA_ALLOC_CONF": config.text,
+        "PYTORCH_CUDA_ALLOC_CONF": config.text_in_force(),
         "max_split_size": config.max_split_bytes.map_or(-1, |max| max as i64),
         "garbage_collection_threshold": config.garbage_collection_threshold,
         "expandable_segments": config.expandable_segments,

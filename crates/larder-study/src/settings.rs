@@ -160,13 +160,19 @@ pub(crate) fn with_entry(conf: &str, entry: &str) -> String {
 
 /// The variables of the environment that settings and a policy are set by, each with its text.
 pub fn variables(policy: &Policy, conf: &str) -> Vec<(&'static str, String)> {
-    let (ours, mut torchs) = split_own(conf);
+    let (mut ours, mut torchs) = split_own(conf);
     // Where nobody gives settings of PyTorch's, the policy has a default that is not PyTorch's.
     if torchs.is_empty() && policy.expandable_by_default && !policy.tight {
         torchs.push("expandable_segments:False");
     }
-    if policy.tight {
-        // They are always on.
+    // They are always on under the policy tight; and together they are what a policy of ours does by itself.
+    let has_defaults = ours.contains(&"plain_captures:True")
+        && (policy.tight || torchs == ["expandable_segments:True"])
+        && policy.expandable_by_default;
+    if has_defaults {
+        ours.retain(|entry| key_of(entry) != "plain_captures");
+    }
+    if policy.tight || has_defaults {
         torchs.retain(|entry| key_of(entry) != "expandable_segments");
     }
     let is_larders = !policy.is_stock() || !ours.is_empty();

@@ -274,7 +274,14 @@ impl Shelf {
         let functions = &self.functions;
         let takes = |pool| functions.get(&pool).is_some_and(|takes| takes(stream));
         let caller = Caller { stream, thread, captured_with: &captured_with, takes: &takes };
-        Ok(self.heap.want_routed(size_bytes, &caller))
+        let want = self.heap.want_routed(size_bytes, &caller);
+        if self.heap.may_be_captures_first(&want) {
+            own = if own.is_some() { own } else { self.ask(device, stream)? };
+            if own.is_some() {
+                return Ok(self.heap.want_captured(&want));
+            }
+        }
+        Ok(want)
     }
 
     /// Frees the stream's blocks whose last uses all come before whatever is captured next on it.

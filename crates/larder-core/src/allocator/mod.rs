@@ -13,6 +13,7 @@ mod hooks;
 mod ladder;
 pub mod mem_pool;
 mod pages;
+pub mod plain;
 mod pools;
 mod reserves;
 pub mod share;
@@ -27,6 +28,7 @@ use std::collections::HashMap;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 
 use larder_lock::{Poisoned, TurnGuard, TurnLock};
 
@@ -547,19 +549,25 @@ impl Shelf {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Want, Error> {
-        if self.heap.is_diverted() {
-            return self.want_diverted(device, size_bytes, stream);
+        let want = if self.heap.is_diverted() {
+            self.want_diverted(device, size_bytes, stream)?
+        } else {
+            if !self.heap.is_idle() {
+                self.poll_events(device)?;
+            }
+            self.heap.want(size_bytes, stream)
+        };
+        if self.heap.has_plain_threads() {
+            return Ok(self.heap.want_of(&want, thread::current().id()));
         }
-        if !self.heap.is_idle() {
-            self.poll_events(device)?;
-        }
-        Ok(self.heap.want(size_bytes, stream))
+        Ok(want)
     }
 }
 
 /// The settings with which a program runs under a policy if it names none.
 pub fn default_config(policy: &Policy) -> Config {
-    Config { expandable_segments: policy.expandable_by_default, ..Config::default() }
+    let expands = policy.expandable_by_default;
+    Config { expandable_segments: expands, plain_captures: expands, ..Config::default() }
 }
 
 /// Turns off what the device cannot do, and on what the policy is made of.

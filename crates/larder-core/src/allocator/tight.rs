@@ -99,7 +99,7 @@ impl Shelf {
         device: &dyn Device,
         want: &Want,
     ) -> Result<Option<Addr>, Error> {
-        if !self.heap.policy().tight {
+        if !self.heap.is_paged(want) {
             return Ok(None);
         }
         let Some(ground) = self.heap.plan_told(want) else { return Ok(None) };

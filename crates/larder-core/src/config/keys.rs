@@ -26,13 +26,15 @@ pub(super) const KEYS: &[&str] = &[
     "pinned_max_round_threshold_mb",
     "pinned_max_cached_size_mb",
     "page_size_mb",
+    "plain_captures",
     "tight_soft",
     "tight_most",
     "tight_floor_mb",
 ];
 
 /// The settings that PyTorch does not have.
-pub const OWN_KEYS: [&str; 4] = ["page_size_mb", "tight_soft", "tight_most", "tight_floor_mb"];
+pub const OWN_KEYS: [&str; 5] =
+    ["page_size_mb", "plain_captures", "tight_soft", "tight_most", "tight_floor_mb"];
 
 /// The first PyTorch that knows a setting, as far as that is one of those with a version here; none if no PyTorch
 /// has it.

@@ -77,6 +77,10 @@ pub struct Config {
     pub roundup_divisions: [u64; DIVISION_CLASSES],
     /// `expandable_segments`
     pub expandable_segments: bool,
+    /// `plain_captures` (ours): the private pools of graph captures get plain segments though others are
+    /// expandable, so that other processes and libraries can have what graphs work on. A text that names
+    /// `expandable_segments` turns it off, unless it names this too: then private pools expand as in PyTorch.
+    pub plain_captures: bool,
     /// `expandable_segments_reserve`: the addresses that an expandable segment reserves. None is an eighth more
     /// than the device has, which is also the most.
     pub reserve: Option<Reserve>,
@@ -118,6 +122,7 @@ impl Default for Config {
             garbage_collection_threshold: 0.0,
             roundup_divisions: [0; DIVISION_CLASSES],
             expandable_segments: false,
+            plain_captures: false,
             reserve: None,
             reserve_by_class: Vec::new(),
             release_lock_on_device_alloc: false,
@@ -250,6 +255,21 @@ impl Config {
         Ok(config)
     }
 
+    /// A text that gives what is in force: that which was read last, and what is on without it because it is a
+    /// policy's default.
+    pub fn text_in_force(&self) -> String {
+        let read = Config::parse(&self.text).unwrap_or_default();
+        let mut entries = vec![self.text.trim_matches([',', ' ']).to_owned()];
+        if self.expandable_segments && !read.expandable_segments {
+            entries.push("expandable_segments:True".to_owned());
+        }
+        if self.plain_captures && !read.plain_captures {
+            entries.push("plain_captures:True".to_owned());
+        }
+        entries.retain(|entry| !entry.is_empty());
+        entries.join(",")
+    }
+
     /// The first PyTorch that knows all settings of the text that was read last.
     pub fn known_from(&self) -> TorchVersion {
         let is_known = |version: &TorchVersion| self.check_known(*version).is_ok();
@@ -281,7 +301,9 @@ impl Config {
         }
         self.max_non_split_rounding_bytes =
             self.max_non_split_rounding_bytes.max(self.large_segment_bytes);
-        for entry in &rest {
+        let (captures, rest): (Vec<_>, Vec<_>) =
+            rest.into_iter().partition(|entry| entry.key == "plain_captures");
+        for entry in rest.iter().chain(&captures) {
             self.set(entry)?;
         }
         Ok(self)
@@ -351,7 +373,11 @@ impl Config {
                     .fraction(|value| value > 0.0 && value < 1.0, "a number above 0 and below 1")?;
             }
             "roundup_power2_divisions" => self.roundup_divisions = entry.divisions()?,
-            "expandable_segments" => self.expandable_segments = entry.boolean()?,
+            "expandable_segments" => {
+                self.expandable_segments = entry.boolean()?;
+                self.plain_captures = false;
+            }
+            "plain_captures" => self.plain_captures = entry.boolean()?,
             "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
                 self.release_lock_on_device_alloc = entry.boolean()?;
             }
@@ -540,6 +566,24 @@ mod tests {
             classes.reserve_by_class.iter().map(|entry| entry.0.as_str()).collect();
         assert_eq!(names, ["serve", "train"]);
         assert!(refusal("expandable_segments_reserve_by_class:0.5").contains("[name:value"));
+    }
+
+    #[test]
+    fn captures_are_plain_until_somebody_asks_for_expandable_segments_by_name() {
+        let default =
+            Config { expandable_segments: true, plain_captures: true, ..Config::default() };
+        assert_eq!(default.text_in_force(), "expandable_segments:True,plain_captures:True");
+        assert!(default.update("max_split_size_mb:40").unwrap().plain_captures);
+        assert!(!default.update("expandable_segments:True").unwrap().plain_captures);
+        for text in [
+            "expandable_segments:True,plain_captures:True",
+            "plain_captures:True,expandable_segments:True",
+        ] {
+            let both = parse(text);
+            assert!(both.expandable_segments && both.plain_captures, "{text}");
+            assert_eq!(both.text_in_force(), text);
+        }
+        assert_eq!(parse("max_split_size_mb:40,").text_in_force(), "max_split_size_mb:40");
     }
 
     #[test]

@@ -230,7 +230,8 @@ impl Heap {
                 ensure!(
                     half.owner == Some(id)
                         && half.kind == kind
-                        && half.never_expands == private.own_source,
+                        && half.never_expands == private.own_source
+                        && half.of_capture == private.of_capture,
                     "{pool:?} does not know that it belongs to {id:?}"
                 );
             }

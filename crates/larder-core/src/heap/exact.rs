@@ -44,7 +44,8 @@ impl Heap {
         let segment = self.segments.holder_of(addr)?;
         let id = self.block_over(segment, addr)?;
         let block = &self.blocks[id];
-        let is_right = block.state == State::Free && block.lane == want.lane;
+        let suits = !block.expandable || !self.must_be_plain(want);
+        let is_right = block.state == State::Free && block.lane == want.lane && suits;
         let is_block_start = (addr.0 - block.addr.0).is_multiple_of(BLOCK_UNIT_BYTES);
         let end_bytes = addr.0.checked_add(want.size_bytes)?;
         let is_held = block.span().covers(Span::new(addr, end_bytes - addr.0));

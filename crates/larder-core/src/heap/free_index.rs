@@ -226,6 +226,14 @@ impl FreeIndex {
         if ends_here { Some(spot) } else { self.search_expandable(slots, growing, spot) }
     }
 
+    /// The smallest block of at least `size_bytes` that lies in an expandable segment.
+    pub(crate) fn find_expandable(&mut self, slots: &[Block], size_bytes: u64) -> Option<Spot> {
+        let first = self.first_from(bin_of(size_bytes))?;
+        let spot = self.find_behind(slots, first, size_bytes)?;
+        let mut onward = std::iter::successors(Some(spot), |&spot| self.next(slots, spot));
+        onward.find(|spot| slots[spot.id.place()].expandable)
+    }
+
     /// The same, where it is known which bin it is in, or behind which.
     fn find_behind(
         &mut self,

@@ -102,9 +102,17 @@ impl Heap {
         want.size_bytes > limit_bytes
     }
 
-    /// What a plain allocation for this request asks of the device.
+    /// What a plain allocation for this request asks of the device. Captures' pools are many, and what one of them
+    /// does not use serves nobody else: theirs grow by what is asked for, or by a part of what they hold.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
-        size::segment_bytes(want.size_bytes, &self.config)
+        let pool = self.pools.pool(want.pool);
+        match pool.owner.filter(|_| self.is_plain_capture(pool)) {
+            None => size::segment_bytes(want.size_bytes, &self.config),
+            Some(owner) => {
+                let held_bytes = self.privates.held_bytes(owner);
+                size::capture_segment_bytes(want.size_bytes, held_bytes, &self.config)
+            }
+        }
     }
 
     /// Whether so many more bytes would pass the cap.

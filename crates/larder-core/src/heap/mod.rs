@@ -51,7 +51,7 @@ use crate::heap::hints::Hints;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::order::Drawn;
 use crate::heap::pending::Pending;
-use crate::heap::pool::{Lane, Pools};
+use crate::heap::pool::{Lane, Pool, Pools};
 use crate::heap::private::Privates;
 use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
@@ -75,6 +75,8 @@ pub(crate) struct Want {
     pub(crate) stream: StreamId,
     /// Whether it may be served from an expandable segment, and make one grow.
     expandable: bool,
+    /// Whether the program asked for plain memory.
+    plain: bool,
     /// Whether a block may be split for it.
     splits: bool,
     pool: PoolIndex,
@@ -263,22 +265,46 @@ impl Heap {
         let pool = PoolIndex::default_for(kind);
         let lane = self.pools.default_lane(kind, stream);
         let expandable = self.config.expandable_segments;
-        Want { requested_bytes, size_bytes, kind, stream, expandable, splits: true, pool, lane }
+        let (plain, splits) = (false, true);
+        Want { requested_bytes, size_bytes, kind, stream, expandable, plain, splits, pool, lane }
+    }
+
+    /// Whether the request is placed by pages: under the policy tight, unless its memory is plain.
+    #[inline]
+    pub(crate) fn is_paged(&self, want: &Want) -> bool {
+        self.is_tight && want.expandable
     }
 
     /// The same request, but to another pool.
     fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
         let lane = self.pools.lane_for(pool, want.stream);
         let owner = self.pools.pool(pool);
-        let (splits, expandable) = (!owner.no_split, want.expandable && !owner.never_expands);
+        let (splits, expandable) = (!owner.no_split, want.expandable && self.expands(owner));
         Want { expandable, splits, pool, lane, ..*want }
+    }
+
+    /// Whether a pool's requests may be served from expandable segments, and make them grow.
+    #[inline]
+    fn expands(&self, pool: &Pool) -> bool {
+        self.config.expandable_segments && !pool.never_expands && !self.is_plain_capture(pool)
+    }
+
+    /// Whether a pool is a capture's, and the settings want its segments plain.
+    #[inline]
+    fn is_plain_capture(&self, pool: &Pool) -> bool {
+        pool.of_capture && self.config.plain_captures
+    }
+
+    /// Whether the request's memory is for others to have, so that no expandable segment will do.
+    fn must_be_plain(&self, want: &Want) -> bool {
+        want.plain || self.is_plain_capture(self.pools.pool(want.pool))
     }
 
     /// The same request, after others had the lock: what it may do follows from the settings and the
     /// pool as they are now. Its size and its pool stay.
     pub(crate) fn want_again(&self, want: &Want) -> Want {
         let pool = self.pools.pool(want.pool);
-        let expandable = self.config.expandable_segments && !pool.never_expands;
+        let expandable = self.expands(pool) && !want.plain;
         Want { expandable, splits: !pool.no_split, ..*want }
     }
 

@@ -98,6 +98,8 @@ pub(crate) struct Pool {
     pub(crate) no_split: bool,
     /// Its segments are never expandable.
     pub(crate) never_expands: bool,
+    /// It is half of a graph capture's pool, whose segments the settings may want plain.
+    pub(crate) of_capture: bool,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
     /// Its lanes whose streams are gone.
@@ -141,16 +143,18 @@ impl Pools {
         if let Some(at) = spare.map(|at| self.spare.swap_remove(at)) {
             let pool = self.pool_mut(at);
             (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
-            (pool.never_expands, pool.had_many_lanes) = (false, false);
+            (pool.never_expands, pool.of_capture) = (false, false);
+            pool.had_many_lanes = false;
             return at;
         }
         let (lanes, retired, had_many_lanes) = (Vec::new(), Vec::new(), false);
-        let (no_split, never_expands) = (false, false);
+        let (no_split, never_expands, of_capture) = (false, false, false);
         self.list.push(Pool {
             kind,
             owner,
             no_split,
             never_expands,
+            of_capture,
             lanes,
             retired,
             had_many_lanes,

@@ -58,6 +58,8 @@ pub(crate) struct Private {
     pub(crate) own_source: bool,
     /// Its placement follows from the calls that all ranks make.
     pub(crate) symmetric: bool,
+    /// Graph captures take their memory from it.
+    pub(crate) of_capture: bool,
     /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
     pub(crate) growths: i64,
 }
@@ -81,6 +83,8 @@ impl Private {
 pub(crate) struct Privates {
     pools: BTreeMap<PoolId, Private>,
     scopes: Vec<(PoolId, Rule)>,
+    /// The threads whose requests get plain memory, and how often each asked for it.
+    plain_threads: Vec<(ThreadId, u32)>,
     /// Those that lend free blocks to requests that would run out of memory.
     /// Their names stay when they are gone, until they are taken off.
     pub(crate) lenders: NameTable,
@@ -156,6 +160,11 @@ impl Privates {
         }
     }
 
+    /// The bytes held of the device for a pool.
+    pub(crate) fn held_bytes(&self, id: PoolId) -> u64 {
+        self.reserved.get(&id).map_or(0, |reserved| reserved.all.current.max(0) as u64)
+    }
+
     /// The bytes held of the device for each pool that ever held any.
     pub(crate) fn reserved(&self) -> &BTreeMap<PoolId, ByPool> {
         &self.reserved
@@ -166,6 +175,36 @@ impl Privates {
         self.reserved.values_mut().flat_map(|reserved| {
             [&mut reserved.all, &mut reserved.small_pool, &mut reserved.large_pool]
         })
+    }
+
+    /// Requests of the thread get plain memory from now on, until as many ends.
+    pub(crate) fn begin_plain(&mut self, thread: ThreadId) {
+        match self.plain_threads.iter_mut().find(|(plain, _)| *plain == thread) {
+            Some((_, depth)) => *depth += 1,
+            None => self.plain_threads.push((thread, 1)),
+        }
+    }
+
+    /// Ends what the thread began last. False if it began nothing.
+    pub(crate) fn end_plain(&mut self, thread: ThreadId) -> bool {
+        let at = self.plain_threads.iter().position(|&(plain, _)| plain == thread);
+        let Some(at) = at else { return false };
+        self.plain_threads[at].1 -= 1;
+        if self.plain_threads[at].1 == 0 {
+            self.plain_threads.swap_remove(at);
+        }
+        true
+    }
+
+    /// Whether requests of any thread get plain memory.
+    #[inline]
+    pub(crate) fn has_plain_threads(&self) -> bool {
+        !self.plain_threads.is_empty()
+    }
+
+    /// Whether requests of the thread get plain memory.
+    pub(crate) fn is_plain(&self, thread: ThreadId) -> bool {
+        self.plain_threads.iter().any(|&(plain, _)| plain == thread)
     }
 
     /// Whether any scope is open.

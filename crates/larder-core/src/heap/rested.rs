@@ -168,7 +168,8 @@ impl Heap {
             }
             on_trays += count as usize;
         }
-        let needs_care = !self.plain || self.is_diverted() || !self.is_idle();
+        let is_routed = self.is_diverted() || self.has_plain_threads();
+        let needs_care = !self.plain || is_routed || !self.is_idle();
         if self.is_usual && needs_care || self.trays.open_bytes > 0 && !self.is_usual {
             return Err("the usual path is open, though something asks for care".to_owned());
         }

@@ -1,8 +1,10 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
+use std::thread::ThreadId;
+
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
-use crate::heap::private::{Caller, Private, Rule};
+use crate::heap::private::{Caller, Filter, Private, Rule};
 use crate::heap::release::Release;
 use crate::heap::symmetric::Symmetric;
 use crate::heap::{Heap, Want};
@@ -21,6 +23,31 @@ impl Heap {
     #[inline]
     pub(crate) fn is_diverted(&self) -> bool {
         self.privates.has_scope()
+    }
+
+    /// Requests of the thread get plain memory from now on, until as many ends.
+    pub(crate) fn begin_plain(&mut self, thread: ThreadId) {
+        self.privates.begin_plain(thread);
+    }
+
+    /// Ends what the thread began last. False if it began nothing.
+    pub(crate) fn end_plain(&mut self, thread: ThreadId) -> bool {
+        self.privates.end_plain(thread)
+    }
+
+    /// Whether requests of any thread get plain memory.
+    #[inline]
+    pub(crate) fn has_plain_threads(&self) -> bool {
+        self.privates.has_plain_threads()
+    }
+
+    /// The request as its thread wants it: for plain memory, if the thread asked for that.
+    pub(crate) fn want_of(&self, want: &Want, thread: ThreadId) -> Want {
+        if self.privates.is_plain(thread) {
+            Want { expandable: false, plain: true, ..*want }
+        } else {
+            *want
+        }
     }
 
     /// Rounds a request and routes it through the open scopes.
@@ -75,7 +102,8 @@ impl Heap {
         self.hand_out_off_trail::<false>(lent.block, &lent.want)
     }
 
-    /// Makes a private pool, or adds a use of it.
+    /// Makes a private pool, or adds a use of it. A new one is a graph capture's if its name is one of those
+    /// that captures give.
     pub(crate) fn add_pool_use(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         if id == PoolId::NONE {
             return Err(PoolProblem::NoName);
@@ -88,6 +116,9 @@ impl Heap {
             return Ok(());
         }
         self.add_private(id, false, false);
+        if id.0 != 0 {
+            self.note_capture_pool(id);
+        }
         Ok(())
     }
 
@@ -119,8 +150,34 @@ impl Heap {
             half.no_split = self.privates.unsplit.contains(&id);
         }
         let (uses, held, growths) = (1, 0, 0);
-        let private = Private { small, large, uses, held, own_source, symmetric, growths };
+        let of_capture = false;
+        let private =
+            Private { small, large, uses, held, own_source, symmetric, of_capture, growths };
         self.privates.insert(id, private);
+    }
+
+    /// Whether it makes a difference to the request whether it is captured: then its memory is to be plain, and so is
+    /// all that its pool gets from then on.
+    pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
+        let pool = self.pools.pool(want.pool);
+        want.expandable && self.config.plain_captures && pool.owner.is_some() && !pool.of_capture
+    }
+
+    /// The request is the first of a capture in its pool.
+    pub(crate) fn want_captured(&mut self, want: &Want) -> Want {
+        if let Some(owner) = self.pools.pool(want.pool).owner {
+            self.note_capture_pool(owner);
+        }
+        Want { expandable: false, ..*want }
+    }
+
+    /// Graph captures take their memory from the pool from now on.
+    pub(super) fn note_capture_pool(&mut self, id: PoolId) {
+        let Ok(private) = self.privates.get_mut(id) else { return };
+        private.of_capture = true;
+        for half in [private.small, private.large] {
+            self.pools.pool_mut(half).of_capture = true;
+        }
     }
 
     /// The private pool that the request goes to, if its segments come from a source of its own.
@@ -222,12 +279,18 @@ impl Heap {
         self.privates.get(id).map(|private| private.uses)
     }
 
-    /// Routes requests to a private pool from now on; this adds a use.
+    /// Routes requests to a private pool from now on; this adds a use. A pool that was not there before is a graph
+    /// capture's: a program makes its own before it uses them.
     pub(crate) fn open_scope(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
+        let is_new = self.privates.get(id).is_none();
         self.add_pool_use(id)?;
         self.privates.open(id, rule).inspect_err(|_| {
             let _ = self.drop_pool_use(id);
-        })
+        })?;
+        if is_new || matches!(rule, Rule::Filter(Filter::Capture(_))) {
+            self.note_capture_pool(id);
+        }
+        Ok(())
     }
 
     /// Routes no more requests to a private pool. The use stays.

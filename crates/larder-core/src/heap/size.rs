@@ -83,6 +83,18 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
     }
 }
 
+/// A capture's pool grows by this part of what it holds.
+const CAPTURE_GROWTH: u64 = 8;
+
+/// The size of the plain segment that a rounded request of a capture's pool asks of the device, if the pool holds so
+/// much already.
+pub fn capture_segment_bytes(rounded_bytes: u64, held_bytes: u64, config: &Config) -> u64 {
+    let usual_bytes = segment_bytes(rounded_bytes, config);
+    let own_bytes = rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES);
+    let part_bytes = held_bytes / CAPTURE_GROWTH / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES;
+    own_bytes.max(part_bytes).min(usual_bytes)
+}
+
 /// The size of the pages that back an expandable segment of a pool of this kind: always a multiple
 /// of what devices map.
 pub fn page_bytes(kind: PoolKind, config: &Config) -> u64 {
@@ -195,6 +207,18 @@ mod tests {
         assert_eq!(segment(10 * MIB - 512), 20 * MIB);
         assert_eq!(segment(10 * MIB), 10 * MIB);
         assert_eq!(segment(10 * MIB + 512), 12 * MIB);
+    }
+
+    #[test]
+    fn a_captures_pool_grows_by_what_is_asked_for_and_by_an_eighth_of_what_it_holds() {
+        let config = Config::default();
+        let segment = |size_bytes, held| capture_segment_bytes(size_bytes, held * MIB, &config);
+        assert_eq!(segment(512, 1000), 2 * MIB);
+        assert_eq!(segment(3 * MIB, 0), 4 * MIB);
+        assert_eq!(segment(3 * MIB, 47), 4 * MIB);
+        assert_eq!(segment(3 * MIB, 48), 6 * MIB);
+        assert_eq!(segment(3 * MIB, 1000), 20 * MIB);
+        assert_eq!(segment(30 * MIB, 1000), 30 * MIB);
     }
 
     #[test]

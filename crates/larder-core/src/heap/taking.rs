@@ -129,15 +129,18 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn take_where<const PLAIN: bool>(&mut self, want: &Want) -> Option<Addr> {
-        if self.is_tight {
+        if !self.is_tight {
+            return self.take_fitting::<PLAIN, false>(want);
+        }
+        // Where plain memory lay the last time tells nothing: the trail is about pages.
+        if want.expandable {
             match self.follow_trail::<PLAIN>(want) {
                 Followed::Taken(addr) => return Some(addr),
                 Followed::Elsewhere => return None,
                 Followed::Lost => {}
             }
-            return self.take_anywhere::<PLAIN>(want);
         }
-        self.take_fitting::<PLAIN, false>(want)
+        self.take_anywhere::<PLAIN>(want)
     }
 
     /// Hands out a free block to a request that the trail has no place for.
@@ -232,7 +235,7 @@ impl Heap {
         let free = self.pools.lane_mut(want.lane).filled()?;
         let id = match found {
             Some(id) => id,
-            None if TIGHT && !self.tight.has_leeway() => {
+            None if TIGHT && want.expandable && !self.tight.has_leeway() => {
                 let first = free.find(slots, want.size_bytes, want.expandable)?;
                 let spot = least_stranding(slots, &self.segments, free, want.size_bytes, first);
                 free.remove_at(slots, spot);
@@ -266,7 +269,7 @@ impl Heap {
             }
         }
         self.tell_taken::<PLAIN>(want, &cut, &taken);
-        if TIGHT {
+        if TIGHT && want.expandable {
             self.note_step(want, taken.id);
         }
         Some(taken.addr)
@@ -299,7 +302,7 @@ impl Heap {
         let (slots, _) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let mut spot = free.find(slots, want.size_bytes, want.expandable)?;
-        if self.is_tight && want.splits && !self.tight.has_leeway() {
+        if self.is_tight && want.expandable && want.splits && !self.tight.has_leeway() {
             spot = least_stranding(slots, &self.segments, free, want.size_bytes, spot);
         }
         let whole = &slots[spot.id.place()];
@@ -308,7 +311,9 @@ impl Heap {
             let spared = self.policy.split_limit_spares_expandable && whole.expandable;
             let slack_bytes = self.config.max_non_split_rounding_bytes;
             if !spared && !split_limit_allows(want, whole, limit_bytes, slack_bytes) {
-                return None;
+                // Plain blocks lie among the pages of a paged request, and the limit is for them alone.
+                let is_paged = self.is_tight && want.expandable;
+                return is_paged.then(|| free.find_expandable(slots, want.size_bytes)).flatten();
             }
         }
         Some(spot)
@@ -317,7 +322,7 @@ impl Heap {
     /// Makes a block that is in no index live, split to size where that is right.
     pub(super) fn hand_out<const PLAIN: bool>(&mut self, id: BlockId, want: &Want) -> Addr {
         let addr = self.hand_out_off_trail::<PLAIN>(id, want);
-        if self.is_tight {
+        if self.is_paged(want) {
             self.note_step(want, id);
         }
         addr

@@ -80,7 +80,8 @@ impl Heap {
     #[cold]
     #[inline(never)]
     pub(super) fn become_usual(&mut self) -> bool {
-        self.is_usual = self.plain && !self.is_diverted() && self.is_idle();
+        let is_routed = self.is_diverted() || self.has_plain_threads();
+        self.is_usual = self.plain && !is_routed && self.is_idle();
         let has_tray = self.is_usual && self.policy.merges_late && !self.is_tight;
         let open_bytes = if has_tray { SMALL_MAX_BYTES } else { 0 };
         let growing = self.config.expandable_segments;

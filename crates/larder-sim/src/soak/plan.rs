@@ -58,12 +58,19 @@ pub struct Habits {
     pub has_sources: bool,
     /// Some of its requests name the address that they want.
     pub names_addresses: bool,
+    /// Some of its requests are for plain memory.
+    pub asks_for_plain: bool,
 }
 
 impl Habits {
     /// Whether the pool of this number has a source when it is made.
     pub(super) fn gives_source(self, pool: u32) -> bool {
         self.has_sources && pool % 2 == 1
+    }
+
+    /// Whether the request of this number is for plain memory.
+    pub(super) fn wants_plain(self, id: u64) -> bool {
+        self.asks_for_plain && id % 5 < 2
     }
 }
 
@@ -148,8 +155,8 @@ impl Plan {
         let streams = (combination / 8) as u32 + 1;
         let mut random = Random::new(seed);
         let (memory_bytes, script) = script_options(&mut random, streams, steps);
-        let settings = settings(&mut random, expandable);
-        let changes = changes(&mut random, &settings, expandable, steps);
+        let mut settings = settings(&mut random, expandable);
+        let mut changes = changes(&mut random, &settings, expandable, steps);
         let trouble = if faulty {
             Trouble::from_random(&mut random, memory_bytes)
         } else {
@@ -160,7 +167,12 @@ impl Plan {
         // From numbers of their own, so that everything else of a seed is as it would be without.
         let has_sources = script.pools && Random::new(seed ^ 0x0050_a4ce).chance(0.5);
         let names_addresses = Random::new(seed ^ 0x0add_4e55).chance(0.3);
-        let habits = Habits { has_sources, names_addresses, ..Habits::default() };
+        let asks_for_plain = Random::new(seed ^ 0x0009_1a17).chance(0.25);
+        let habits = Habits { has_sources, names_addresses, asks_for_plain, ..Habits::default() };
+        if Random::new(seed ^ 0x0ca9_70e5).chance(0.4) {
+            let texts = changes.iter_mut().map(|change| &mut change.settings);
+            texts.chain([&mut settings]).for_each(|text| add_entry(text, "plain_captures:True"));
+        }
         Plan {
             seed,
             policy,
@@ -192,11 +204,7 @@ impl Plan {
             };
             let limits = tight_settings(&mut random);
             let texts = self.changes.iter_mut().map(|change| &mut change.settings);
-            for text in texts.chain([&mut self.settings]) {
-                let given = std::mem::take(text);
-                let parts = [given.as_str(), &limits].into_iter().filter(|part| !part.is_empty());
-                *text = parts.collect::<Vec<_>>().join(",");
-            }
+            texts.chain([&mut self.settings]).for_each(|text| add_entry(text, &limits));
         }
         self.judge = policy.clone();
         self.policy = policy;
@@ -316,6 +324,12 @@ pub(super) fn settings(random: &mut Random, expandable: bool) -> String {
     entries.join(",")
 }
 
+/// Adds entries to a settings text.
+fn add_entry(text: &mut String, entries: &str) {
+    let parts = [text.as_str(), entries].into_iter().filter(|part| !part.is_empty());
+    *text = parts.collect::<Vec<_>>().join(",");
+}
+
 /// How much may be held under the policy tight, as a settings text.
 fn tight_settings(random: &mut Random) -> String {
     let mut entries = Vec::new();
@@ -401,6 +415,7 @@ impl fmt::Display for Plan {
             (self.habits.opens_to_peer, "a peer comes"),
             (self.habits.has_sources, "odd pools have sources"),
             (self.habits.names_addresses, "some requests name an address"),
+            (self.habits.asks_for_plain, "some requests are for plain memory"),
         ] {
             if is_on {
                 write!(f, "; {words}")?;

@@ -64,6 +64,8 @@ pub struct Report {
     pub placed: u64,
     /// Requests that named an address that was not free.
     pub refused_addresses: u64,
+    /// Requests that had to get plain memory.
+    pub plain: u64,
 }
 
 impl AddAssign for Report {
@@ -97,5 +99,6 @@ impl AddAssign for Report {
         self.follows += other.follows;
         self.placed += other.placed;
         self.refused_addresses += other.refused_addresses;
+        self.plain += other.plain;
     }
 }

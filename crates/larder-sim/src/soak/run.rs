@@ -216,8 +216,40 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// An allocation, for plain memory if the plan says so.
     fn malloc(&mut self, id: u64, size_bytes: u64, stream: StreamId) -> Result<Outcome, String> {
         self.report.mallocs += 1;
+        let asks_for_plain = self.plan.habits.wants_plain(id);
+        if asks_for_plain {
+            self.allocator.begin_plain();
+            self.model.iter_mut().for_each(|model| model.set_plain(true));
+        }
+        let is_private = |segment: &SegmentState| segment.pool.is_some();
+        let outcome = self.malloc_as_asked(id, size_bytes, stream)?;
+        if asks_for_plain && !self.allocator.end_plain() {
+            return Err("what began was not there to end".to_owned());
+        }
+        if asks_for_plain {
+            self.model.iter_mut().for_each(|model| model.set_plain(false));
+        }
+        let Outcome::Allocated { addr, .. } = outcome else { return Ok(outcome) };
+        let segment = self.allocator.snapshot().into_iter().find(|s| s.span.contains(addr));
+        let segment = segment.ok_or(format!("{addr} lies in no segment"))?;
+        let is_captured = self.device.is_captured(stream) && is_private(&segment);
+        let is_plain = asks_for_plain || is_captured && self.allocator.config().plain_captures;
+        if is_plain && (segment.expandable || segment.view) {
+            return Err(format!("{addr} is for others to have, and not plain"));
+        }
+        self.report.plain += u64::from(is_plain);
+        Ok(outcome)
+    }
+
+    fn malloc_as_asked(
+        &mut self,
+        id: u64,
+        size_bytes: u64,
+        stream: StreamId,
+    ) -> Result<Outcome, String> {
         if let Some(placed) = self.malloc_at_times(id, size_bytes, stream)? {
             return Ok(placed);
         }

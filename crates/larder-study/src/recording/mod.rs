@@ -10,7 +10,7 @@ mod shadow;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use larder_core::types::Span;
 use larder_core::{Policy, TorchVersion};
@@ -111,6 +111,7 @@ impl Recording {
         writer.recording.conf.clone_from(&snapshot.allocator_conf);
         writer.recording.torch = snapshot.torch_version();
         writer.recording.policy = snapshot.larder_policy().and_then(|name| name.parse().ok());
+        writer.made_by_program = made_by_program(snapshot, device);
         for block in &old {
             writer.old_block(block);
         }
@@ -122,6 +123,17 @@ impl Recording {
         }
         Ok(writer.finish())
     }
+}
+
+/// The pools that are no capture's for sure: where captures' memory was plain, theirs was not. Of others that bear a
+/// program's name it is not known, since a capture may have been told to use such a one.
+fn made_by_program(snapshot: &Snapshot, device: u32) -> HashSet<(u64, u64)> {
+    if !snapshot.recorded_config().plain_captures {
+        return HashSet::new();
+    }
+    let segments = snapshot.segments.iter();
+    let paged = segments.filter(|segment| segment.device == device && segment.is_expandable);
+    paged.map(|segment| segment.pool_id).collect()
 }
 
 fn trace_of(snapshot: &Snapshot, device: u32) -> Result<&[TraceEntry], RecordingError> {
@@ -163,6 +175,8 @@ struct Writer<'a> {
     streams: HashMap<u64, u32>,
     next_stream: u32,
     pools: HashMap<(u64, u64), u32>,
+    /// The pools that are known to be no capture's.
+    made_by_program: HashSet<(u64, u64)>,
     /// The pool and the stream of the scope that is open.
     scope: Option<(u32, u32)>,
     holdings: HashMap<u64, Holding>,
@@ -216,6 +230,7 @@ impl<'a> Writer<'a> {
             next_stream: streams.len() as u32,
             streams,
             pools: HashMap::new(),
+            made_by_program: HashSet::new(),
             scope: None,
             holdings: HashMap::new(),
             next_id: 0,
@@ -374,10 +389,15 @@ impl<'a> Writer<'a> {
             return;
         }
         self.close_scope();
-        if pool == next_pool {
-            self.push(Op::PoolNew { pool });
+        let new = Op::PoolNew { pool };
+        let begin = Op::PoolBegin { pool, route: Route::Stream(stream) };
+        // A program makes its pool before it uses it; a capture's is made by the scope that uses it first.
+        let is_new = pool == next_pool;
+        let is_programs = self.made_by_program.contains(&pool_id);
+        let ops = [(is_new && is_programs, new), (true, begin), (is_new && !is_programs, new)];
+        for (_, op) in ops.into_iter().filter(|&(is_due, _)| is_due) {
+            self.push(op);
         }
-        self.push(Op::PoolBegin { pool, route: Route::Stream(stream) });
         self.scope = Some((pool, stream));
     }
 

@@ -25,7 +25,8 @@ impl Model {
         let mut spots = self.free_blocks(want.pool, want.kind, Some(stream));
         spots.retain(|&spot| {
             let block = self.block(spot);
-            block.addr <= addr.0 && addr.0 + want.size_bytes <= block.end()
+            let is_held = block.addr <= addr.0 && addr.0 + want.size_bytes <= block.end();
+            is_held && !(want.plain && self.segments[spot.0].is_expandable())
         });
         let Some(&(at, block_at)) = spots.first() else { return false };
         let first = self.block((at, block_at)).addr;

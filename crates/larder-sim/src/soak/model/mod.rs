@@ -43,6 +43,11 @@ const REQUEST_LIMIT_BYTES: u64 = 1 << 60;
 
 const NO_FAULTS: &str = "the model's device fails for want of memory only";
 
+/// A size in whole steps of segments.
+fn steps_up(size_bytes: u64) -> u64 {
+    size_bytes.div_ceil(SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES
+}
+
 /// A request after rounding.
 #[derive(Clone, Copy, Debug)]
 struct Want {
@@ -54,6 +59,8 @@ struct Want {
     pool: Option<u32>,
     /// Whether expandable segments may serve it.
     expandable: bool,
+    /// Whether they must not, whatever the settings say of them.
+    plain: bool,
 }
 
 /// Where a block stands: which segment, which block of it.
@@ -78,6 +85,8 @@ pub(super) struct Model {
     /// The numbers under which blocks are never split.
     unsplit: BTreeSet<u32>,
     scopes: Vec<Scope>,
+    /// Whether requests get plain memory.
+    asks_for_plain: bool,
     /// The streams that calls named since a scope is open.
     streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
@@ -116,6 +125,7 @@ impl Model {
             released: NumberTable::default(),
             unsplit: BTreeSet::new(),
             scopes: Vec::new(),
+            asks_for_plain: false,
             streams: BTreeSet::new(),
             deferred: Vec::new(),
             made: 0,
@@ -204,23 +214,51 @@ impl Model {
         size_bytes.div_ceil(step) * step
     }
 
-    fn want(&self, requested_bytes: u64, stream: StreamId) -> Want {
+    fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let size_bytes = self.round(requested_bytes);
         let small = size_bytes <= SMALL_MAX_BYTES;
         let kind = if small { PoolKind::Small } else { PoolKind::Large };
         let pool = self.route(stream);
-        let has_source = pool.is_some_and(|pool| self.privates[&pool].has_source);
-        let expandable = self.config.expandable_segments && !has_source;
-        Want { requested_bytes, size_bytes, kind, stream, pool, expandable }
+        let (mut expandable, mut plain) = (self.config.expandable_segments, self.asks_for_plain);
+        if let Some(pool) = pool {
+            let is_captured = self.capture_of(stream).is_some();
+            let plain_captures = self.config.plain_captures;
+            let private = self.privates.get_mut(&pool).expect("a pool with a scope");
+            expandable &= !private.has_source;
+            private.of_capture |= expandable && plain_captures && is_captured;
+            plain |= plain_captures && private.of_capture;
+        }
+        expandable &= !plain;
+        Want { requested_bytes, size_bytes, kind, stream, pool, expandable, plain }
+    }
+
+    /// Whether requests get plain memory from now on.
+    pub(super) fn set_plain(&mut self, is_plain: bool) {
+        self.settle();
+        self.asks_for_plain = is_plain;
     }
 
     /// What a request asks of the device in one plain piece.
     fn segment_bytes(&self, want: &Want) -> u64 {
         match want.size_bytes {
             0..=SMALL_MAX_BYTES => 2 * MIB,
-            size if size < OWN_SEGMENT_MIN_BYTES => self.config.large_segment_bytes,
-            size => size.div_ceil(SEGMENT_STEP_BYTES) * SEGMENT_STEP_BYTES,
+            size if size < OWN_SEGMENT_MIN_BYTES => match self.capture_growth_bytes(want) {
+                Some(least_bytes) => {
+                    steps_up(size).max(least_bytes).min(self.config.large_segment_bytes)
+                }
+                None => self.config.large_segment_bytes,
+            },
+            size => steps_up(size),
         }
+    }
+
+    /// The least by which a capture's pool grows; none if the request goes to no such pool.
+    fn capture_growth_bytes(&self, want: &Want) -> Option<u64> {
+        let is_it = |pool: &u32| self.config.plain_captures && self.privates[pool].of_capture;
+        let pool = want.pool.filter(is_it)?;
+        let own = self.segments.iter().filter(|segment| segment.pool == Some(pool));
+        let held_bytes: u64 = own.map(Segment::held_bytes).sum();
+        Some(held_bytes / 8 / SEGMENT_STEP_BYTES * SEGMENT_STEP_BYTES)
     }
 
     /// The address of a new allocation; none if there is no memory for it.

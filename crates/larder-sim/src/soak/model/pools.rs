@@ -13,6 +13,8 @@ pub(super) struct Private {
     pub(super) no_split: bool,
     /// Its segments come from a source, whole.
     pub(super) has_source: bool,
+    /// Graph captures take memory from it.
+    pub(super) of_capture: bool,
     /// Requests that its expandable segments grew for, less the ranges that were unmapped.
     pub(super) growths: i64,
 }
@@ -37,7 +39,8 @@ impl Model {
                 let no_split = self.unsplit.contains(&pool);
                 // One that is gone may have left its number.
                 self.released.remove(pool);
-                self.privates.insert(pool, Private { uses: 1, no_split, has_source, growths: 0 });
+                let private = Private { uses: 1, no_split, has_source, ..Private::default() };
+                self.privates.insert(pool, private);
             }
         }
         Some(())
@@ -62,8 +65,12 @@ impl Model {
         if self.scopes.iter().any(|scope| scope.pool == pool) {
             return None;
         }
+        let is_new = !self.privates.contains_key(&pool);
         self.add_pool_use(pool, false)?;
         self.scopes.push(Scope { pool, route });
+        if is_new || matches!(route, Route::Capture(_)) {
+            self.privates.get_mut(&pool)?.of_capture = true;
+        }
         Some(())
     }
 

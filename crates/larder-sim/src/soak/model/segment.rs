@@ -84,6 +84,14 @@ impl Segment {
         self.page_bytes.is_some()
     }
 
+    /// How much of the device's memory it has.
+    pub(super) fn held_bytes(&self) -> u64 {
+        match self.page_bytes {
+            Some(page_bytes) => page_bytes * self.pages.len() as u64,
+            None => self.span.size_bytes,
+        }
+    }
+
     pub(super) fn is_split(&self) -> bool {
         self.blocks.len() > 1
     }

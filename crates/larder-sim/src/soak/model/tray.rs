@@ -24,7 +24,7 @@ impl Model {
             return None;
         }
         let is_idle = self.scopes.is_empty() && self.events.is_empty() && self.deferred.is_empty();
-        let is_usual = is_idle && self.is_plain();
+        let is_usual = is_idle && self.is_plain() && !self.asks_for_plain;
         let was_usual = std::mem::replace(&mut self.is_usual, is_usual);
         if !self.is_usual {
             return None;
