@@ -189,13 +189,14 @@ typedef struct larder_settings {
     bool release_lock_on_device_alloc;       /* release_lock_on_cudamalloc */
     bool capture_reuse;                      /* graph_capture_record_stream_reuse */
     bool reject_above_fraction;              /* throw_on_cudamalloc_oom */
+    bool plain_captures;                     /* Larder's own: pools of graph captures are plain though other memory is expandable */
     double memory_fraction;                  /* per_process_memory_fraction; caps what may be held, from larder_open on or
                                               * when it changes, and is what reject_above_fraction goes by */
 } larder_settings;
 
 larder_status larder_get_settings(larder *larder, larder_settings *out);
 
-/* Puts these in force on all devices; Larder's own settings stay as they are, and so does a cap that
+/* Puts these in force on all devices; Larder's other settings stay as they are, and so does a cap that
  * larder_set_memory_fraction set, unless memory_fraction changes. */
 larder_status larder_set_settings(larder *larder, const larder_settings *settings);
 
@@ -363,6 +364,14 @@ typedef struct larder_filter {
  * newest open scope that takes a request gets it. A pool has at most one open scope. On failure the filter is released. */
 larder_status larder_pool_begin(larder *larder, int32_t device, larder_pool_id pool, const larder_filter *filter);
 larder_status larder_pool_end(larder *larder, int32_t device, larder_pool_id pool);
+
+/* Plain memory: requests of the calling thread, on all devices, get memory that the driver can export and other libraries can register
+ * (IPC handles, RDMA), whatever the settings say of expandable segments, until larder_plain_end was called as often. It is cut from
+ * segments, cached and given back like all other; a private pool's comes from that pool. With no settings the pools of graph captures are
+ * plain by themselves: those that are named (n, 0), that larder_pool_begin makes, or that a captured request goes to.
+ * LARDER_BAD_ARGUMENT if the thread began nothing that could end. */
+larder_status larder_plain_begin(larder *larder);
+larder_status larder_plain_end(larder *larder);
 
 /* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread that begins and ends it,
  * before and after. Requests on captured streams tell the library of the capture. Where it has to be known earlier, because another thread

@@ -24,6 +24,7 @@ pub(crate) struct SettingValues {
     pub(crate) release_lock_on_device_alloc: bool,
     pub(crate) capture_reuse: bool,
     pub(crate) reject_above_fraction: bool,
+    pub(crate) plain_captures: bool,
     pub(crate) memory_fraction: f64,
 }
 
@@ -39,6 +40,7 @@ impl SettingValues {
             release_lock_on_device_alloc: config.release_lock_on_device_alloc,
             capture_reuse: config.capture_reuse,
             reject_above_fraction: config.reject_above_fraction,
+            plain_captures: config.plain_captures,
             memory_fraction: config.memory_fraction,
         }
     }
@@ -54,6 +56,7 @@ impl SettingValues {
         config.release_lock_on_device_alloc = self.release_lock_on_device_alloc;
         config.capture_reuse = self.capture_reuse;
         config.reject_above_fraction = self.reject_above_fraction;
+        config.plain_captures = self.plain_captures;
         config.memory_fraction = self.memory_fraction;
     }
 }

@@ -87,6 +87,7 @@ fn about_memory(checks: &mut Checks) {
             release_lock_on_device_alloc,
             capture_reuse,
             reject_above_fraction,
+            plain_captures,
             memory_fraction,
         }
     );

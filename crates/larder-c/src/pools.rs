@@ -110,6 +110,27 @@ extern "C" fn larder_pool_end(larder: Held<Larder>, device: i32, pool: PoolName)
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_plain_begin(larder: Held<Larder>) -> Status {
+    guard(|| {
+        larder.get("larder")?.allocators().iter().for_each(|allocator| allocator.begin_plain());
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_plain_end(larder: Held<Larder>) -> Status {
+    guard(|| {
+        // All have as many beginnings, so that all of them end one or none does.
+        let allocators = larder.get("larder")?.allocators().iter();
+        if allocators.filter(|allocator| allocator.end_plain()).count() == 0 {
+            let words = "this thread began no plain memory that could end";
+            return Err(Problem::Argument(words.to_owned()));
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_capture_begin(larder: Held<Larder>, device: i32, stream: Token) -> Status {
     guard(|| Ok(larder.get("larder")?.device(device)?.mark_capture_begin(stream.stream())?))
 }

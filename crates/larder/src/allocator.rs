@@ -322,6 +322,25 @@ impl Allocator {
         Ok(Pool::new(pool, self.clone()))
     }
 
+    /// Runs `body` with plain memory for all requests of this thread: memory that the driver can export and other
+    /// libraries can register (IPC handles, RDMA), whatever the settings say of expandable segments. It is cut
+    /// from segments, cached and given back like all other.
+    ///
+    /// ```
+    /// use larder::Allocator;
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// let sent = allocator.plain_memory(|| allocator.alloc::<f32>(1 << 20, &stream))?;
+    /// assert!(allocator.snapshot().iter().all(|segment| !segment.expandable));
+    /// # drop(sent);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn plain_memory<T>(&self, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let _plain = self.native("give plain memory")?.plain_memory();
+        body()
+    }
+
     /// Waits for all events and gives everything cached back to the GPU.
     pub fn empty_cache(&self) -> Result<(), Error> {
         match &self.0.backend {
