@@ -33,7 +33,7 @@ void follow_settings(Backend& backend) {
     if (before) {
       before(text);
     }
-    backend.reconfigure();
+    backend.reconfigure(text);
   };
 }
 
@@ -161,6 +161,16 @@ __attribute__((visibility("default"))) int larder_torch_forget_stream(int device
   return larder_torch::with_backend([&](larder_torch::Backend& backend) {
     backend.forget_stream(static_cast<c10::DeviceIndex>(device), static_cast<cudaStream_t>(stream));
   });
+}
+
+// Requests of the calling thread get memory that other processes and libraries can be given, until as many ends.
+// Returns 0, or 1 with the reason in larder_torch_last_error(); so does the end.
+__attribute__((visibility("default"))) int larder_torch_plain_begin(void) {
+  return larder_torch::with_backend([](larder_torch::Backend& backend) { backend.begin_plain(); });
+}
+
+__attribute__((visibility("default"))) int larder_torch_plain_end(void) {
+  return larder_torch::with_backend([](larder_torch::Backend& backend) { backend.end_plain(); });
 }
 
 // The next pool that the calling thread makes over a custom allocator is symmetric: where its blocks lie follows from

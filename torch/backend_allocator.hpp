@@ -73,8 +73,9 @@ class Backend final : public CUDAAllocator {
         larder_device_count(opened) >= device_count,
         "Larder sees " + std::to_string(larder_device_count(opened)) + " devices where PyTorch sees " +
             std::to_string(device_count));
+    std::string given = c10::CachingAllocator::AcceleratorAllocatorConfig::last_allocator_settings();
     propose_settings(opened);
-    apply_settings(opened);
+    apply_settings(opened, expands_captures(given));
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));
       check(larder_on_current_stream(opened, device, tell_current_stream, nullptr, nullptr));
@@ -95,7 +96,7 @@ class Backend final : public CUDAAllocator {
 
   // Settings were read anew by PyTorch. The memory fraction among them caps nothing by now: it did when the
   // devices were opened, and from then on the cap is what setMemoryFraction says.
-  void reconfigure() {
+  void reconfigure(const std::string& given) {
     larder* opened = larder_.load(std::memory_order_acquire);
     if (opened == nullptr) {
       return;
@@ -104,7 +105,7 @@ class Backend final : public CUDAAllocator {
     for (int device = 0; device < device_count_; ++device) {
       caps.push_back(getMemoryFraction(static_cast<c10::DeviceIndex>(device)));
     }
-    apply_settings(opened);
+    apply_settings(opened, expands_captures(given));
     for (int device = 0; device < device_count_; ++device) {
       auto index = static_cast<c10::DeviceIndex>(device);
       if (getMemoryFraction(index) != caps[device]) {
@@ -275,6 +276,16 @@ class Backend final : public CUDAAllocator {
       return;
     }
     check(larder_pool_add_use(opened(), device, to_larder(pool), &source));
+  }
+
+  // Plain memory for requests of the calling thread, which PyTorch has no calls for.
+
+  void begin_plain() {
+    check(larder_plain_begin(opened()));
+  }
+
+  void end_plain() {
+    check(larder_plain_end(opened()));
   }
 
   // Symmetric pools, which PyTorch has no calls for.
@@ -616,6 +627,11 @@ class Backend final : public CUDAAllocator {
     c10::DeviceIndex device = -1;
     C10_CUDA_CHECK(c10::cuda::GetDevice(&device));
     return device;
+  }
+
+  // Whether PyTorch's settings ask for expandable segments, or for none, and Larder's own leave it at that.
+  bool expands_captures(const std::string& given) const {
+    return names(given, "expandable_segments") && !names(settings_, "plain_captures");
   }
 
   bool is_uncached() const {

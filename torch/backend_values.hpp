@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <exception>
 #include <string>
@@ -86,6 +87,22 @@ inline void check_settings(const std::string& settings) {
   check(larder_check_own_settings("LARDER_CONF", settings.c_str()));
 }
 
+// Whether a settings text names a key. White space counts for nothing in it, and these letters part its words.
+inline bool names(const std::string& text, const std::string& key) {
+  std::string word;
+  for (char letter : text + ",") {
+    if (std::string(",:[]").find(letter) != std::string::npos) {
+      if (word == key) {
+        return true;
+      }
+      word.clear();
+    } else if (std::isspace(static_cast<unsigned char>(letter)) == 0) {
+      word += letter;
+    }
+  }
+  return false;
+}
+
 // Where nobody gave PyTorch any settings, those of Larder's policy count, and PyTorch is told: what it says of
 // its settings stays true. Whoever gives some means what they are in PyTorch.
 inline void propose_settings(larder* larder) {
@@ -97,7 +114,9 @@ inline void propose_settings(larder* larder) {
   }
 }
 
-inline void apply_settings(larder* larder) {
+// Puts PyTorch's settings in force. Whoever asks for expandable segments means those of captures too; where nobody did,
+// or where Larder's own settings say so, captures' memory is plain.
+inline void apply_settings(larder* larder, bool captures_expand) {
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
   larder_settings settings;
@@ -117,6 +136,7 @@ inline void apply_settings(larder* larder) {
   settings.reject_above_fraction = Cuda::throw_on_cudamalloc_oom();
 #endif
   settings.memory_fraction = Cuda::per_process_memory_fraction();
+  settings.plain_captures &= !captures_expand;
   check(larder_set_settings(larder, &settings));
 }
 

@@ -9,12 +9,14 @@ Everything that PyTorch's own allocator offers goes on working: statistics, snap
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -22,7 +24,15 @@ from larder import backend, children, environment, symmetric
 from larder.errors import InstallError, SettingsError
 from larder.symmetric import SymmetricPool
 
-__all__ = ["SymmetricPool", "compile_backend", "forget_stream", "install", "is_installed", "symmetric_pool"]
+__all__ = [
+    "SymmetricPool",
+    "compile_backend",
+    "forget_stream",
+    "install",
+    "is_installed",
+    "plain_memory",
+    "symmetric_pool",
+]
 
 _library: ctypes.CDLL | None = None
 
@@ -77,11 +87,45 @@ def forget_stream(stream: Any) -> None:
     installed, and `ValueError` with one sentence if the stream cannot be forgotten: the default stream, or one
     that is captured.
     """
-    library = _library
-    if library is None or not is_installed():
-        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+    library = _installed()
     if library.larder_torch_forget_stream(stream.device_index, stream.cuda_stream) != 0:
         raise ValueError(library.larder_torch_last_error().decode(errors="replace"))
+
+
+@contextlib.contextmanager
+def plain_memory() -> Iterator[None]:
+    """Gives what this thread allocates inside plain memory, which any library can export or register.
+
+    That is memory from which the driver makes IPC handles (`cudaIpcGetMemHandle`) and which RDMA libraries register, whatever
+    the settings say of expandable segments. It is cut from segments, cached and given back like all other. Memory of CUDA
+    graphs is plain by itself, unless `expandable_segments:True` was asked for.
+
+        with larder.torch.plain_memory():
+            cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
+
+    What autograd allocates in a backward pass comes from threads of its own, and is not meant. Raises `InstallError` if
+    Larder is not installed.
+    """
+    library = _installed()
+    # The devices are opened by the first use of CUDA, which may be the one inside.
+    _import_torch().cuda.init()
+    _done(library.larder_torch_plain_begin())
+    try:
+        yield
+    finally:
+        _done(library.larder_torch_plain_end())
+
+
+def _installed() -> ctypes.CDLL:
+    if _library is None or not is_installed():
+        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+    return _library
+
+
+def _done(code: int) -> None:
+    """Raises the sentence of a call to the C++ part that failed."""
+    if code != 0 and _library is not None:
+        raise RuntimeError(_library.larder_torch_last_error().decode(errors="replace"))
 
 
 def symmetric_pool(
@@ -101,10 +145,7 @@ def symmetric_pool(
     Segments have at least `growth` bytes. `exchange` gives bytes to all ranks and returns what each of them gave; without it,
     `torch.distributed.all_gather_object` does. Raises `InstallError` if Larder is not installed.
     """
-    library = _library
-    if library is None or not is_installed():
-        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
-    return symmetric.make(library, group, device, growth, exchange)
+    return symmetric.make(_installed(), group, device, growth, exchange)
 
 
 def _refusal(sentence: str) -> InstallError | SettingsError:
@@ -199,6 +240,8 @@ def _load(path: os.PathLike[str]) -> ctypes.CDLL:
         library.larder_torch_forget_stream.restype = ctypes.c_int
         library.larder_torch_is_installed.argtypes = []
         library.larder_torch_is_installed.restype = ctypes.c_int
+        library.larder_torch_plain_begin.argtypes = []
+        library.larder_torch_plain_end.argtypes = []
     except AttributeError as error:
         raise InstallError(f"{os.fspath(path)} is not Larder's C++ part: {error}") from error
     return library
