@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -75,7 +76,7 @@ class Backend final : public CUDAAllocator {
             std::to_string(device_count));
     std::string given = c10::CachingAllocator::AcceleratorAllocatorConfig::last_allocator_settings();
     propose_settings(opened);
-    apply_settings(opened, expands_captures(given));
+    apply_settings(opened, about_captures(given));
     for (int device = 0; device < device_count; ++device) {
       check(larder_on_miss(opened, device, run_free_memory_callbacks, nullptr, nullptr));
       check(larder_on_current_stream(opened, device, tell_current_stream, nullptr, nullptr));
@@ -105,7 +106,7 @@ class Backend final : public CUDAAllocator {
     for (int device = 0; device < device_count_; ++device) {
       caps.push_back(getMemoryFraction(static_cast<c10::DeviceIndex>(device)));
     }
-    apply_settings(opened, expands_captures(given));
+    apply_settings(opened, about_captures(given));
     for (int device = 0; device < device_count_; ++device) {
       auto index = static_cast<c10::DeviceIndex>(device);
       if (getMemoryFraction(index) != caps[device]) {
@@ -629,9 +630,9 @@ class Backend final : public CUDAAllocator {
     return device;
   }
 
-  // Whether PyTorch's settings ask for expandable segments, or for none, and Larder's own leave it at that.
-  bool expands_captures(const std::string& given) const {
-    return names(given, "expandable_segments") && !names(settings_, "plain_captures");
+  // Larder's own settings, if they say whether captures have plain memory, are the last word.
+  std::optional<std::string> about_captures(const std::string& given) const {
+    return names(settings_, "plain_captures") ? std::nullopt : std::optional(given);
   }
 
   bool is_uncached() const {

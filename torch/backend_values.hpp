@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -103,6 +104,10 @@ inline bool names(const std::string& text, const std::string& key) {
   return false;
 }
 
+// What PyTorch is told where nobody gave it settings. The comma means nothing to it; by the comma this text is told
+// from one that a program asked for, also where a program saves what is in force and restores it.
+constexpr const char* kProposal = "expandable_segments:True,";
+
 // Where nobody gave PyTorch any settings, those of Larder's policy count, and PyTorch is told: what it says of
 // its settings stays true. Whoever gives some means what they are in PyTorch.
 inline void propose_settings(larder* larder) {
@@ -110,13 +115,18 @@ inline void propose_settings(larder* larder) {
   larder_settings settings;
   check(larder_get_settings(larder, &settings));
   if (settings.expandable_segments && Common::last_allocator_settings().empty()) {
-    c10::CachingAllocator::setAllocatorSettings("expandable_segments:True");
+    c10::CachingAllocator::setAllocatorSettings(kProposal);
   }
 }
 
-// Puts PyTorch's settings in force. Whoever asks for expandable segments means those of captures too; where nobody did,
-// or where Larder's own settings say so, captures' memory is plain.
-inline void apply_settings(larder* larder, bool captures_expand) {
+// Whether captures have plain memory though other memory is expandable, by a text that was given to PyTorch. Whoever names
+// expandable segments means what they are in PyTorch, captures' memory included; other keys change nothing of it.
+inline bool has_plain_captures(const std::string& given, bool before) {
+  return given == kProposal || (before && !names(given, "expandable_segments"));
+}
+
+// Puts PyTorch's settings in force. `given` is the text that was read last, if it decides about captures.
+inline void apply_settings(larder* larder, const std::optional<std::string>& given) {
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
   larder_settings settings;
@@ -136,7 +146,9 @@ inline void apply_settings(larder* larder, bool captures_expand) {
   settings.reject_above_fraction = Cuda::throw_on_cudamalloc_oom();
 #endif
   settings.memory_fraction = Cuda::per_process_memory_fraction();
-  settings.plain_captures &= !captures_expand;
+  if (given) {
+    settings.plain_captures = has_plain_captures(*given, settings.plain_captures);
+  }
   check(larder_set_settings(larder, &settings));
 }
 

@@ -3,10 +3,10 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture. Without any, all of them. --seconds says how long
+Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients. Without any, all of them. --seconds says how long
 each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
 and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
-pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder.
+pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there.
 """
 
 import argparse
@@ -23,6 +23,7 @@ import tempfile
 import time
 
 import picture
+import programs
 import stopwatch
 
 HERE = pathlib.Path(__file__).parent
@@ -520,6 +521,11 @@ def show_picture(results):
         print(f"serving on {allocator}: {peak}")
 
 
+def run_clients(options):
+    """Programs of other people's libraries."""
+    return programs.run(options, start, outcome)
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "large": (run_large, show_large),
@@ -531,6 +537,7 @@ PARTS = {
     "pressure": (run_pressure, show_pressure),
     "symmetric": (run_symmetric, show_symmetric),
     "picture": (run_picture, show_picture),
+    "clients": (run_clients, programs.show),
 }
 
 

@@ -253,11 +253,16 @@ impl fmt::Display for Error {
                 "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool that serves them holds all of that"
             ),
             Error::NoBaseAllocation(addr) => {
-                write!(f, "{addr} lies in an expandable segment, which has no base allocation")
+                write!(
+                    f,
+                    "{addr} lies in an expandable segment, which has no base allocation; allocate it as plain memory, \
+                     larder.torch.plain_memory() in PyTorch, or set expandable_segments:False"
+                )
             }
             Error::UnequalPages(addr) => write!(
                 f,
-                "{addr} lies on pages of different sizes and cannot be shared; set page_size_mb, so that all pages have one size"
+                "{addr} lies on pages of different sizes and cannot be shared; allocate what is shared as plain memory, \
+                 larder.torch.plain_memory() in PyTorch, or set page_size_mb, so that all pages have one size"
             ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Source { pool, call, error } => {

@@ -21,7 +21,10 @@ pub(crate) fn fetch(pid: u32, descriptor: RawFd) -> Result<OwnedFd, DeviceError>
 
     let fail = |call: &str, error: Errno| DeviceError::Other {
         code: error.raw_os_error(),
-        text: format!("{call} of descriptor {descriptor} of process {pid}: {error}"),
+        text: format!(
+            "{call} of descriptor {descriptor} of process {pid}: {error}{}",
+            remedy(error)
+        ),
     };
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let process = process.ok_or_else(|| fail("pidfd_open", Errno::SRCH))?;
@@ -33,6 +36,17 @@ pub(crate) fn fetch(pid: u32, descriptor: RawFd) -> Result<OwnedFd, DeviceError>
     }
     pidfd_getfd(&process, descriptor, PidfdGetfdFlags::empty())
         .map_err(|error| fail("pidfd_getfd", error))
+}
+
+/// What to do where the system, as in many containers, lets no process fetch another's descriptor.
+#[cfg(target_os = "linux")]
+fn remedy(error: rustix::io::Errno) -> &'static str {
+    use rustix::io::Errno;
+    if ![Errno::PERM, Errno::ACCESS, Errno::NOSYS].contains(&error) {
+        return "";
+    }
+    "; this system forbids it, and plain memory does not need it: let the process that shares allocate inside \
+     larder.torch.plain_memory(), or set expandable_segments:False there"
 }
 
 /// Closes a descriptor that the driver made for us.
@@ -61,6 +75,15 @@ mod tests {
         let mut text = String::new();
         reader.read_to_string(&mut text).unwrap();
         assert_eq!(text, "still open");
+    }
+
+    #[test]
+    fn where_the_system_forbids_it_the_sentence_says_what_to_do() {
+        use rustix::io::Errno;
+        for error in [Errno::PERM, Errno::NOSYS] {
+            assert!(remedy(error).contains("expandable_segments:False"), "{error}");
+        }
+        assert_eq!(remedy(Errno::SRCH), "");
     }
 
     #[test]

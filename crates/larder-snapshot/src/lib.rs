@@ -46,6 +46,11 @@ use serde_json::{Map, Value};
 
 use pickle::{Interner, Limits, TextId, Texts};
 
+/// What PyTorch on Larder says of its settings where nobody gave it any; the comma tells it from a program's own.
+const PROPOSED_CONF: &str = "expandable_segments:True,";
+
+const EXPANDABLE_KEY: &str = "expandable_segments";
+
 /// A snapshot: the segments at the end, and for each device what happened before.
 pub struct Snapshot {
     /// All segments of all devices at the end.
@@ -94,8 +99,24 @@ impl Snapshot {
     /// The settings of the recorded allocator; the default where the snapshot has none, or some that
     /// are not known here.
     pub fn recorded_config(&self) -> Config {
-        let conf = self.allocator_conf.as_deref().unwrap_or_default();
-        Config::parse(conf).unwrap_or_default()
+        Config::parse(&self.conf_in_force().unwrap_or_default()).unwrap_or_default()
+    }
+
+    /// The settings that were in force, as a text, if the snapshot has any. The text that PyTorch shows is what
+    /// it read last, and names neither what was set before nor what Larder does by itself.
+    pub fn conf_in_force(&self) -> Option<String> {
+        let conf = self.allocator_conf.as_deref()?;
+        if conf == PROPOSED_CONF {
+            return Some(format!("{conf}plain_captures:True"));
+        }
+        let expandable = self.settings().and_then(|settings| settings.get(EXPANDABLE_KEY));
+        let is_unsaid =
+            expandable.and_then(Value::as_bool) == Some(true) && !conf.contains(EXPANDABLE_KEY);
+        let separator = if conf.is_empty() { "" } else { "," };
+        Some(match is_unsaid {
+            true => format!("{conf}{separator}{EXPANDABLE_KEY}:True"),
+            false => conf.to_owned(),
+        })
     }
 
     /// How many devices there are traces for, empty ones included.

@@ -29,7 +29,7 @@ impl Snapshot {
         self.settings()?.get(POLICY_KEY).and_then(Value::as_str)
     }
 
-    fn settings(&self) -> Option<&Map<String, Value>> {
+    pub(crate) fn settings(&self) -> Option<&Map<String, Value>> {
         self.more.as_ref()?.get("allocator_settings").and_then(Value::as_object)
     }
 

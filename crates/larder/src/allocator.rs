@@ -332,7 +332,7 @@ impl Allocator {
     /// let allocator = Allocator::simulated(0)?;
     /// let stream = allocator.new_stream()?;
     /// let sent = allocator.plain_memory(|| allocator.alloc::<f32>(1 << 20, &stream))?;
-    /// assert!(allocator.snapshot().iter().all(|segment| !segment.expandable));
+    /// assert!(allocator.snapshot()?.iter().all(|segment| !segment.expandable));
     /// # drop(sent);
     /// # Ok::<(), larder::Error>(())
     /// ```

@@ -85,11 +85,16 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
 
 /// A capture's pool grows by this part of what it holds.
 const CAPTURE_GROWTH: u64 = 8;
+/// Its first large segments have the usual size: programs count on them, and little is lost by so few.
+const USUAL_CAPTURE_SEGMENTS: u64 = 2;
 
 /// The size of the plain segment that a rounded request of a capture's pool asks of the device, if the pool holds so
 /// much already.
 pub fn capture_segment_bytes(rounded_bytes: u64, held_bytes: u64, config: &Config) -> u64 {
     let usual_bytes = segment_bytes(rounded_bytes, config);
+    if held_bytes < config.large_segment_bytes.saturating_mul(USUAL_CAPTURE_SEGMENTS) {
+        return usual_bytes;
+    }
     let own_bytes = rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES);
     let part_bytes = held_bytes / CAPTURE_GROWTH / SEGMENT_UNIT_BYTES * SEGMENT_UNIT_BYTES;
     own_bytes.max(part_bytes).min(usual_bytes)
@@ -210,11 +215,12 @@ mod tests {
     }
 
     #[test]
-    fn a_captures_pool_grows_by_what_is_asked_for_and_by_an_eighth_of_what_it_holds() {
+    fn a_captures_pool_soon_grows_by_what_is_asked_for_and_by_an_eighth_of_what_it_holds() {
         let config = Config::default();
         let segment = |size_bytes, held| capture_segment_bytes(size_bytes, held * MIB, &config);
         assert_eq!(segment(512, 1000), 2 * MIB);
-        assert_eq!(segment(3 * MIB, 0), 4 * MIB);
+        assert_eq!(segment(3 * MIB, 0), 20 * MIB, "the first two are as all others");
+        assert_eq!(segment(3 * MIB, 38), 20 * MIB);
         assert_eq!(segment(3 * MIB, 47), 4 * MIB);
         assert_eq!(segment(3 * MIB, 48), 6 * MIB);
         assert_eq!(segment(3 * MIB, 1000), 20 * MIB);

@@ -167,7 +167,7 @@ impl Plan {
         // From numbers of their own, so that everything else of a seed is as it would be without.
         let has_sources = script.pools && Random::new(seed ^ 0x0050_a4ce).chance(0.5);
         let names_addresses = Random::new(seed ^ 0x0add_4e55).chance(0.3);
-        let asks_for_plain = Random::new(seed ^ 0x0009_1a17).chance(0.25);
+        let asks_for_plain = Random::new(seed ^ 0x0009_1a17).chance(0.15);
         let habits = Habits { has_sources, names_addresses, asks_for_plain, ..Habits::default() };
         if Random::new(seed ^ 0x0ca9_70e5).chance(0.4) {
             let texts = changes.iter_mut().map(|change| &mut change.settings);

@@ -108,7 +108,7 @@ impl Recording {
         let old = old_blocks(snapshot, device, trace, &places)?;
         let flushes = Flushes::of(snapshot, device, trace, &old);
         let mut writer = Writer::new(places, &old, trace, flushes);
-        writer.recording.conf.clone_from(&snapshot.allocator_conf);
+        writer.recording.conf = snapshot.conf_in_force();
         writer.recording.torch = snapshot.torch_version();
         writer.recording.policy = snapshot.larder_policy().and_then(|name| name.parse().ok());
         writer.made_by_program = made_by_program(snapshot, device);

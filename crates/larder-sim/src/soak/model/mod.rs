@@ -252,13 +252,14 @@ impl Model {
         }
     }
 
-    /// The least by which a capture's pool grows; none if the request goes to no such pool.
+    /// The least by which a capture's pool grows; none where it grows as others do.
     fn capture_growth_bytes(&self, want: &Want) -> Option<u64> {
         let is_it = |pool: &u32| self.config.plain_captures && self.privates[pool].of_capture;
         let pool = want.pool.filter(is_it)?;
         let own = self.segments.iter().filter(|segment| segment.pool == Some(pool));
         let held_bytes: u64 = own.map(Segment::held_bytes).sum();
-        Some(held_bytes / 8 / SEGMENT_STEP_BYTES * SEGMENT_STEP_BYTES)
+        let is_young = held_bytes < 2 * self.config.large_segment_bytes;
+        (!is_young).then_some(held_bytes / 8 / SEGMENT_STEP_BYTES * SEGMENT_STEP_BYTES)
     }
 
     /// The address of a new allocation; none if there is no memory for it.

@@ -1,0 +1,149 @@
+"""The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
+
+    python serving.py [--eager] [--sleep] [--inside] [--rounds N]
+    python -m larder serving.py …
+
+It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
+wakes between two rounds; with --inside the engine is in this process and not in one of its own. It prints one line of JSON
+last: the tokens, those of each second, and what the whole card holds.
+"""
+
+import argparse
+import ctypes
+import hashlib
+import json
+import os
+import pathlib
+import random
+import statistics
+import tempfile
+import time
+
+MODEL = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 16,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "rms_norm_eps": 1e-5,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+# Half the card, as two engines beside each other would have it.
+PART_OF_CARD = 0.5
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, (16, 400), 128
+
+
+class Memory(ctypes.Structure):
+    """What NVML says of a card."""
+
+    _fields_ = [("total", ctypes.c_uint64), ("free", ctypes.c_uint64), ("used", ctypes.c_uint64)]
+
+
+def held_mib():
+    """What the card holds, of all processes. It takes no CUDA context, which would hold something itself."""
+    nvml, card, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory()
+    for code in (
+        nvml.nvmlInit_v2(),
+        nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)),
+        nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)),
+    ):
+        assert code == 0, f"NVML says {code}"
+    return memory.used >> 20
+
+
+def look(_worker):
+    """What the engine's own process says of its allocator."""
+    import sys
+
+    import torch
+
+    larder = sys.modules.get("larder")
+    return {
+        "on_larder": larder is not None and larder.torch.is_installed(),
+        "reserved_peak": torch.cuda.memory_stats()["reserved_bytes.all.peak"],
+    }
+
+
+def prompts():
+    numbers = random.Random(7)
+    lengths = [numbers.randint(*PROMPT_TOKENS) for _ in range(PROMPTS)]
+    return [{"prompt_token_ids": [numbers.randrange(3, 32000) for _ in range(length)]} for length in lengths]
+
+
+def generate(engine, asked, sampling):
+    begin = time.perf_counter()
+    answers = engine.generate(asked, sampling, use_tqdm=False)
+    taken_s = time.perf_counter() - begin
+    tokens = [list(answer.outputs[0].token_ids) for answer in answers]
+    digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
+    return digest, sum(map(len, tokens)) / taken_s
+
+
+def sleep_and_wake(engine, asked, sampling):
+    awake = held_mib()
+    begin = time.perf_counter()
+    engine.sleep(level=1)
+    slept_s = time.perf_counter() - begin
+    asleep = held_mib()
+    begin = time.perf_counter()
+    engine.wake_up()
+    woke_s = time.perf_counter() - begin
+    digest, _ = generate(engine, asked, sampling)
+    return {"given_back_mib": awake - asleep, "sleep_s": slept_s, "wake_s": woke_s, "digest_after": digest}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
+    parser.add_argument("--sleep", action="store_true", help="sleep and wake")
+    parser.add_argument("--inside", action="store_true", help="the engine in this process")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    if options.inside:
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    os.environ |= {
+        "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
+        "HF_HUB_OFFLINE": "1",
+    }
+    before = held_mib()
+    import vllm
+
+    begin = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps(MODEL))
+        engine = vllm.LLM(
+            model=folder, skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=2048,
+            gpu_memory_utilization=PART_OF_CARD, enforce_eager=options.eager, enable_sleep_mode=options.sleep, seed=7,
+            disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
+        )
+    started_s = time.perf_counter() - begin
+    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
+    asked = prompts()
+    rounds = [generate(engine, asked, sampling) for _ in range(1 + options.rounds)]
+    outcome = {
+        "results": sorted({digest for digest, _ in rounds}),
+        "version": vllm.__version__,
+        "tokens_a_second": [rate for _, rate in rounds[1:]],
+        "median_tokens_a_second": statistics.median(rate for _, rate in rounds[1:]),
+        "held_mib": held_mib() - before,
+        "started_s": started_s,
+        "look": engine.collective_rpc(look)[0],
+    }
+    if options.sleep:
+        outcome["sleep"] = sleep_and_wake(engine, asked, sampling)
+    engine.llm_engine.engine_core.shutdown()
+    print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    main()
