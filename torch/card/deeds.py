@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 
+import exports
 import torch
 import torch.multiprocessing as multiprocessing
 
@@ -181,7 +182,18 @@ assert torch.isfinite(loss)
     return {"library": os.path.basename(library)}
 
 
-DEEDS = {deed.__name__: deed for deed in (out_of_memory, snapshot, sharing, nccl_pool, pluggable)}
+DEEDS = {
+    deed.__name__: deed
+    for deed in (
+        out_of_memory,
+        snapshot,
+        sharing,
+        exports.exported,
+        exports.graph_statistics,
+        nccl_pool,
+        pluggable,
+    )
+}
 
 
 def main():

@@ -68,7 +68,7 @@ COMPARED = ("native", "native, expandable", "larder, tight")
 COST_TURNS, COST_STEPS = 3, {"gpt2_varlen": 24, "resnet_varbatch": 24, "compiled": 8}
 # Programs of one stream, of which nothing depends on when the card is done.
 ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation", "resnet_varbatch", "small_kernels"]
-DEEDS = ["out_of_memory", "snapshot", "sharing", "nccl_pool", "pluggable"]
+DEEDS = ["out_of_memory", "snapshot", "sharing", "exported", "graph_statistics", "nccl_pool", "pluggable"]
 
 
 def start(allocator, script, *words, more=None):

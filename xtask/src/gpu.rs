@@ -46,14 +46,20 @@ if [[ "${1:-}" =~ ^(threads|bench|parity)$ ]]; then
     exec "$here/threads/threads" "$@" --laid-out
 fi
 if [ "${1:-}" = torch ]; then
-    # Larder under PyTorch: the wheel goes into the Python that has torch.
+    # Larder under PyTorch: the wheel goes into the Python that has torch, and other people's libraries if they were brought.
     shift
+    if [ -d "${BUNDLE:=$here/../bundle}" ]; then
+        python3 "$here/../../torch/card/bundle.py" unpack "$BUNDLE" || exit 1
+    fi
     python3 -m pip install --quiet --no-index --no-deps --force-reinstall "$here"/*.whl || exit 1
     python3 -m larder --compile || exit 1
     exec python3 "$here/../../torch/card/run.py" "$@"
 fi
 exec "$here/larder-proof" "$@"
 "#;
+
+/// Where other people's libraries are laid out, in parts that can be brought one by one.
+const BUNDLE: &str = "target/bundle";
 
 /// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
 const STAND_IN_PARTS: [&str; 10] = [
@@ -93,6 +99,11 @@ pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
         .map_err(|error| format!("{}: {error}", script.display()))?;
     python::build_wheel(root, &folder)?;
     bench::threads::lay_out(root, cargo, &folder.join("threads"))?;
+    if what == Gpu::Bundle {
+        let mut pack = Command::new("python3");
+        pack.arg(root.join("torch/card/bundle.py")).arg("pack").arg(root.join(BUNDLE));
+        command::run(&mut pack)?;
+    }
     println!("on the machine with the GPU: target/gpu/run.sh and target/gpu/run.sh torch");
     Ok(())
 }

@@ -240,12 +240,14 @@ Builds what proves and measures on a machine with a GPU, and lays it out in targ
 Python package as a wheel, and a script that runs both. The machine needs the NVIDIA driver, and for the
 training loop cuBLAS 13; for PyTorch programs it needs PyTorch and a C++ compiler.
 
-Usage: cargo xtask gpu [--kernels | --stand-in]
+Usage: cargo xtask gpu [--kernels | --stand-in | --bundle]
 
 Options:
   --kernels    compile the kernels anew before, with NVRTC out of its wheel, which needs no GPU
   --stand-in   instead, run the proof here, in short, on a stand-in for the driver; that shows that
                the calls are made as CUDA's header declares them and that the proof can pass
+  --bundle     other people's libraries too (vLLM and what it imports; torch/card/bundle.txt), in target/bundle,
+               some 250 MB in parts of 44 MiB, for `target/gpu/run.sh torch clients`
 
 Take the folder there and run `target/gpu/run.sh`, or `target/gpu/run.sh PART ...` for some parts
 alone; `target/gpu/run.sh --help` lists them. `target/gpu/run.sh torch` runs PyTorch programs on Larder and on
@@ -261,6 +263,8 @@ pub(crate) enum Gpu {
     Kernels,
     /// It is run in short on a stand-in for the driver.
     StandIn,
+    /// The folder is laid out, and with it other people's libraries for the part `clients`.
+    Bundle,
 }
 
 /// Something that can be run.
@@ -363,6 +367,7 @@ impl Task {
             (Self::Page(page), "--measure") => *page = Page::Measure,
             (Self::Gpu(gpu), "--kernels") => *gpu = Gpu::Kernels,
             (Self::Gpu(gpu), "--stand-in") => *gpu = Gpu::StandIn,
+            (Self::Gpu(gpu), "--bundle") => *gpu = Gpu::Bundle,
             _ => return Ok(false),
         }
         Ok(true)
@@ -523,6 +528,7 @@ mod tests {
         assert_eq!(parse("gpu"), Ok(Request::Run(Task::Gpu(Gpu::Folder))));
         assert_eq!(parse("gpu --kernels"), Ok(Request::Run(Task::Gpu(Gpu::Kernels))));
         assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
+        assert_eq!(parse("gpu --bundle"), Ok(Request::Run(Task::Gpu(Gpu::Bundle))));
         assert_eq!(parse("python"), Ok(Request::Run(Task::Python)));
         assert_eq!(parse("wheel"), Ok(Request::Run(Task::Wheel)));
         assert_eq!(parse("world"), Ok(Request::Run(Task::World(World::Whole))));
