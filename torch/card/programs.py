@@ -1,5 +1,5 @@
 """Runs programs of other people's libraries (clients.py, serving.py) natively, on Larder and under the policy tight, each in
-processes of its own, compares what they computed, held and took, and writes the table of docs/programs.md.
+processes of its own, compares what they computed, held and took, and writes docs/programs.md.
 
 It is a part of run.py: `run.py clients`.
 """
@@ -7,15 +7,17 @@ It is a part of run.py: `run.py clients`.
 import json
 import statistics
 import subprocess
+import sys
+import time
 
 import clients
 
 COLUMNS = ("native", "larder", "larder, tight")
-# The engine as its users start it first. The words, and how often each allocator has its turn.
+# The engine as its users start it first, and the words for it.
 ENGINES = {
-    "vLLM, graphs, a process of its own": ((), 1),
-    "vLLM, graphs, sleep mode": (("--inside", "--sleep", "--rounds", "1"), 1),
-    "vLLM, eager, inside": (("--inside", "--eager", "--rounds", "2"), 1),
+    "vLLM, graphs, a process of its own": (),
+    "vLLM, graphs, sleep mode": ("--inside", "--sleep"),
+    "vLLM, eager, inside": ("--inside", "--eager"),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
@@ -40,23 +42,64 @@ def run(options, start, outcome):
         }
         for key, process in started.items():
             results[key] = outcome(process, " on ".join(key), limit_s=LIMIT_S)
-    for name, (words, times) in ENGINES.items():
+    for name, words in ENGINES.items():
         for allocator in COLUMNS:
             process = start(allocator, "serving.py", *words)
             results[name, allocator] = outcome(process, f"{name} on {allocator}", limit_s=LIMIT_S)
             print(json.dumps({f"{name}, {allocator}": results[name, allocator]}), flush=True)
     (options.out / "clients.json").write_text(json.dumps({", ".join(key): result for key, result in results.items()}))
-    (options.out / "programs.md").write_text("\n".join(table(results)) + "\n")
+    (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
     return results
 
 
 def preloaded():
     """What torch_memory_saver's own starter puts in front."""
     look = "import torch_memory_saver.utils as u; print(u.get_binary_path_from_package('torch_memory_saver_hook_mode_preload'))"
-    import sys
-
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
     return {"LD_PRELOAD": found.stdout.strip()} if found.returncode == 0 else None
+
+
+PREAMBLE = """# What people run
+
+Programs of libraries that nobody here wrote, each in processes of its own: with PyTorch's own allocator, by `python -m larder`, and with
+`--policy tight`. They are `torch/card/clients.py` and, for vLLM, `torch/card/serving.py`; this page is written by
+
+```sh
+cargo xtask gpu --bundle                       # with a network; then take target/gpu, target/bundle and torch/card to the card
+OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.md
+```
+
+What is held is the most that PyTorch's statistics say was reserved; of vLLM, which runs alone, what NVML says that the whole card
+holds. Results are compared to the bit: losses, digests of arrays, tokens.
+"""
+
+
+def page(results):
+    """docs/programs.md."""
+    yield PREAMBLE
+    yield f"{card()}, {time.strftime('%Y-%m-%d')}:\n"
+    yield from table(results)
+    slept = [line for line in sleeps(results)]
+    if slept:
+        yield "\nvLLM's sleep mode:\n\n| allocator | gives back | sleep | wake | tokens after |\n|---|---|---|---|---|"
+        yield from slept
+
+
+def card():
+    look = "import torch; print(torch.cuda.get_device_name(), 'and PyTorch', torch.__version__)"
+    return subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def sleeps(results):
+    for name in ENGINES:
+        for allocator in COLUMNS:
+            result = results.get((name, allocator))
+            if not result or "sleep" not in result:
+                continue
+            slept = result["sleep"]
+            same = "the same" if [slept["digest_after"]] == result["results"] else "NOT the same"
+            times = f"{slept['sleep_s']:.2f} s | {slept['wake_s']:.2f} s"
+            yield f"| {allocator} | {slept['given_back_mib']:,} MiB | {times} | {same} |"
 
 
 def table(results):
@@ -109,8 +152,4 @@ def time_words(native, larder):
 def show(results):
     print()
     print("\n".join(table(results)))
-    for name in ENGINES:
-        for allocator in COLUMNS:
-            result = results.get((name, allocator))
-            if result and "sleep" in result:
-                print(f"{name}, {allocator}: {json.dumps(result['sleep'])}")
+    print("\n".join(sleeps(results)))

@@ -37,7 +37,7 @@ MODEL = {
 }
 # Half the card, as two engines beside each other would have it.
 PART_OF_CARD = 0.5
-PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, (16, 400), 128
+PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, (16, 400), 256
 
 
 class Memory(ctypes.Structure):
