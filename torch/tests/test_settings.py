@@ -98,6 +98,32 @@ class ParsingCase(SettingsCase):
         torch._C._accelerator_setAllocatorSettings(" roundup_power2_divisions : 4 , ")
         self.assert_rounds(84 * MIB, 96 * MIB)
 
+    def test_sizes_as_large_as_can_be_are_taken(self):
+        largest = 2**64 - MIB
+        for key in ("max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"):
+            for megabytes in (17592186044415, 17592186044416, 2**64 - 1, 2**40):
+                with self.subTest(key=key, megabytes=megabytes):
+                    torch._C._accelerator_setAllocatorSettings(f"{key}:{megabytes}")
+                    torch._C._accelerator_setAllocatorSettings("large_segment_size_mb:20")
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:17592186044415")
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        self.assertEqual(settings["max_split_size"] % 2**64, largest)
+        torch._C._accelerator_setAllocatorSettings("roundup_power2_divisions:9223372036854775808")
+        with self.allocation(84 * MIB):
+            pass
+
+    def test_a_limit_that_is_set_and_restored_leaves_no_trace(self):
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:20")
+        torch._C._accelerator_setAllocatorSettings("max_split_size_mb:17592186044415")
+        with torch.cuda.stream(torch.cuda.Stream()):
+            large = byte_tensor(60 * MIB)
+            address = large.data_ptr()
+            del large
+            small = byte_tensor(30 * MIB)
+            self.assertEqual(small.data_ptr(), address, "a large block is split again")
+            self.assertEqual(block_sizes(segment_at(address)), [30 * MIB, 30 * MIB])
+            del small
+
     def test_the_snapshot_tells_the_settings(self):
         names = {
             "PYTORCH_CUDA_ALLOC_CONF",

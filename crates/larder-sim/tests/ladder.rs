@@ -343,6 +343,35 @@ fn an_oversize_request_takes_a_block_that_is_a_little_larger_whole() {
 }
 
 #[test]
+fn a_limit_that_was_restored_to_the_largest_number_is_none() {
+    for policy in [Policy::torch_2_11(), Policy::larder()] {
+        let (_, allocator) = watched(GIB, "max_split_size_mb:20", policy);
+        allocator.configure("max_split_size_mb:17592186044415").unwrap();
+        assert_eq!(allocator.config().max_split_bytes, Some(u64::MAX - MIB + 1));
+        let large = allocator.malloc(60 * MIB, MAIN).unwrap();
+        allocator.free(large).unwrap();
+        let piece = allocator.malloc(30 * MIB, MAIN).unwrap();
+        assert_eq!((piece, allocator.stats().oversize_allocations.current), (large, 0));
+    }
+}
+
+#[test]
+fn a_request_for_a_segment_larger_than_any_device_is_out_of_memory() {
+    for settings in [
+        "large_segment_size_mb:18446744073709551615",
+        "large_segment_size_mb:17592186044415,expandable_segments:True",
+    ] {
+        let (_, allocator) = watched(GIB, settings, Policy::torch_2_11());
+        assert!(
+            matches!(allocator.malloc(3 * MIB, MAIN), Err(Error::OutOfMemory(_))),
+            "{settings}"
+        );
+        allocator.malloc(30 * MIB, MAIN).ok();
+        allocator.malloc(3, MAIN).unwrap();
+    }
+}
+
+#[test]
 fn below_the_split_limit_blocks_are_split_as_ever() {
     BenchTop::under_each_policy(GIB, "max_split_size_mb:40", |top| {
         let addr = top.malloc(38 * MIB);

@@ -188,6 +188,11 @@ static void settings_and_statistics(void) {
     OK(larder_set_settings(larder, &settings));
     OK(larder_get_settings(larder, &settings));
     CHECK(settings.max_split_bytes == 100 * MIB && settings.roundup_divisions[3] == 4 && settings.expandable_segments);
+    /* What programs restore is as good as no limit, and is shown as it was set. */
+    settings.max_split_bytes = LARDER_UNLIMITED - MIB + 1;
+    OK(larder_set_settings(larder, &settings));
+    OK(larder_get_settings(larder, &settings));
+    CHECK(settings.max_split_bytes == LARDER_UNLIMITED - MIB + 1);
     settings.max_split_bytes = 1;
     FAILS(larder_set_settings(larder, &settings), LARDER_BAD_SETTING, "max_split_size_mb");
     FAILS(larder_set_settings(larder, NULL), LARDER_BAD_ARGUMENT, "`settings`");

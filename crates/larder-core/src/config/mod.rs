@@ -20,8 +20,11 @@ use crate::types::{Bytes, MIB};
 /// How many size classes the power-of-two divisions tell apart: 1 MiB, 2 MiB, … 32 GiB and above.
 pub const DIVISION_CLASSES: usize = 16;
 
-/// No setting is larger than this. It leaves room to add and to round without overflow.
-const SIZE_MAX_BYTES: u64 = 1 << 59;
+/// The largest whole number of MiB that PyTorch keeps: what passes it is as good as it.
+const SIZE_MAX_BYTES: u64 = u64::MAX / MIB * MIB;
+/// What is asked of a device is never larger than this. It leaves room to add and to round without overflow, and no
+/// device has as much.
+const SEGMENT_MAX_BYTES: u64 = 1 << 59;
 const LARGE_SEGMENT_DEFAULT_MB: u64 = 20;
 /// PyTorch's `kMinLargeAlloc`; a large segment must be larger than this.
 const LARGE_SEGMENT_FLOOR_MB: u64 = 10;
@@ -309,25 +312,30 @@ impl Config {
         Ok(self)
     }
 
+    /// What a large segment asks of the device: the setting, as far as there can be a device for it.
+    #[inline]
+    pub fn large_segment(&self) -> u64 {
+        self.large_segment_bytes.min(SEGMENT_MAX_BYTES)
+    }
+
     /// Checks settings that were put together by hand: each must be one that a text could set.
     pub fn check(&self) -> Result<(), ConfigError> {
         let wrong = |key: &str, value: &dyn fmt::Display, expected: &str| {
             let (key, value) = (key.to_owned(), value.to_string());
             Err(ConfigError::BadValue { key, value, expected: expected.to_owned() })
         };
-        let sizes = |floor_bytes: u64| floor_bytes..=SIZE_MAX_BYTES;
         let large_bytes = self.large_segment_bytes;
-        if !sizes(LARGE_SEGMENT_FLOOR_MB * MIB + 1).contains(&large_bytes) {
+        if large_bytes <= LARGE_SEGMENT_FLOOR_MB * MIB {
             return wrong("large_segment_size_mb", &Bytes(large_bytes), "more than 10 MiB");
         }
         let expected = "the size of a large segment or more";
         if let Some(limit_bytes) = self.max_split_bytes
-            && !sizes(large_bytes).contains(&limit_bytes)
+            && limit_bytes < large_bytes
         {
             return wrong("max_split_size_mb", &Bytes(limit_bytes), expected);
         }
         let rounding_bytes = self.max_non_split_rounding_bytes;
-        if !sizes(large_bytes).contains(&rounding_bytes) {
+        if rounding_bytes < large_bytes {
             return wrong("max_non_split_rounding_mb", &Bytes(rounding_bytes), expected);
         }
         let threshold = self.garbage_collection_threshold;
@@ -486,6 +494,20 @@ mod tests {
         let config = parse("large_segment_size_mb:18446744073709551615");
         assert_eq!(config.large_segment_bytes, SIZE_MAX_BYTES);
         assert_eq!(config.max_non_split_rounding_bytes, SIZE_MAX_BYTES);
+        assert_eq!(config.large_segment(), SEGMENT_MAX_BYTES);
+    }
+
+    #[test]
+    fn what_a_program_restores_is_as_good_as_no_limit() {
+        // vLLM loads weights with the least limit, and sets the largest one there is after it.
+        let loading = parse("max_split_size_mb:20");
+        let restored = loading.update("max_split_size_mb:17592186044415").unwrap();
+        assert_eq!(restored.max_split_bytes, Some(u64::MAX - MIB + 1));
+        assert_eq!(restored.check(), Ok(()));
+        let beyond = parse("max_split_size_mb:18446744073709551615");
+        assert_eq!(beyond.max_split_bytes, restored.max_split_bytes);
+        let by_hand = Config { max_split_bytes: Some(u64::MAX - 1), ..Config::default() };
+        assert_eq!(by_hand.check(), Ok(()));
     }
 
     #[test]

@@ -105,7 +105,7 @@ pub struct Heap {
     reserved_bytes: u64,
     /// Bytes that the device is being asked for with the lock dropped.
     asked_bytes: u64,
-    /// `config.max_split_bytes`, or the largest number where there is no limit.
+    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could reach.
     split_limit_bytes: u64,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
@@ -210,10 +210,12 @@ impl Heap {
     /// Works out what follows from settings, policy and cap.
     fn derive(&mut self) {
         self.settle();
-        self.split_limit_bytes = self.config.max_split_bytes.unwrap_or(u64::MAX);
+        let limit_bytes = self.config.max_split_bytes;
+        let limit_bytes = limit_bytes.filter(|&bytes| bytes <= size::REQUEST_LIMIT_BYTES);
+        self.split_limit_bytes = limit_bytes.unwrap_or(u64::MAX);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
-        self.was_unusual |= self.collecting || self.config.max_split_bytes.is_some();
+        self.was_unusual |= self.collecting || limit_bytes.is_some();
         let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
         self.plain = rounds_plainly && !self.was_unusual && !self.drawn.is_on();
         let growing = self.config.expandable_segments;

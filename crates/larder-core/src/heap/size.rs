@@ -43,7 +43,8 @@ pub fn round(size_bytes: u64, config: &Config) -> u64 {
         return BLOCK_UNIT_BYTES;
     }
     let divisions = config.roundup_divisions[division_class(size_bytes)];
-    if divisions > 1 && size_bytes > BLOCK_UNIT_BYTES * divisions {
+    // As in PyTorch, so many divisions that the product wraps round are finer than any size.
+    if divisions > 1 && size_bytes > BLOCK_UNIT_BYTES.wrapping_mul(divisions) {
         round_to_division(size_bytes, divisions)
     } else {
         round_plainly(size_bytes)
@@ -77,7 +78,7 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
     if rounded_bytes <= SMALL_MAX_BYTES {
         SMALL_SEGMENT_BYTES
     } else if rounded_bytes < OWN_SEGMENT_MIN_BYTES {
-        config.large_segment_bytes
+        config.large_segment()
     } else {
         rounded_bytes.next_multiple_of(SEGMENT_UNIT_BYTES)
     }
@@ -105,10 +106,9 @@ pub fn capture_segment_bytes(rounded_bytes: u64, held_bytes: u64, config: &Confi
 pub fn page_bytes(kind: PoolKind, config: &Config) -> u64 {
     match kind {
         PoolKind::Small => SMALL_SEGMENT_BYTES,
-        PoolKind::Large => config
-            .page_bytes
-            .unwrap_or(config.large_segment_bytes)
-            .next_multiple_of(SEGMENT_UNIT_BYTES),
+        PoolKind::Large => {
+            config.page_bytes.unwrap_or(config.large_segment()).next_multiple_of(SEGMENT_UNIT_BYTES)
+        }
     }
 }
 
@@ -198,6 +198,9 @@ mod tests {
         assert_eq!(round(2048, &four), 2048);
         assert_eq!(round(1200, &four), 1536);
         assert_eq!(round_to_division(1200, 4), 1280);
+        // A product that wraps round to nothing makes no step, and sizes go up to powers of two.
+        let most = config("roundup_power2_divisions:36028797018963968");
+        assert_eq!([64 * MIB, 84 * MIB].map(|size| round(size, &most)), [64 * MIB, 128 * MIB]);
         let one = config("roundup_power2_divisions:1");
         assert_eq!(round(84 * MIB - 1, &one), 84 * MIB);
     }

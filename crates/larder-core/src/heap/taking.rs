@@ -310,7 +310,12 @@ impl Heap {
         if limit_bytes != u64::MAX {
             let spared = self.policy.split_limit_spares_expandable && whole.expandable;
             let slack_bytes = self.config.max_non_split_rounding_bytes;
-            if !spared && !split_limit_allows(want, whole, limit_bytes, slack_bytes) {
+            // PyTorch's sum wraps round where the setting is as large as can be.
+            let most_bytes = match self.policy.torch {
+                Some(_) => want.size_bytes.wrapping_add(slack_bytes),
+                None => want.size_bytes.saturating_add(slack_bytes),
+            };
+            if !spared && !split_limit_allows(want, whole, limit_bytes, most_bytes) {
                 // Plain blocks lie among the pages of a paged request, and the limit is for them alone.
                 let is_paged = self.is_tight && want.expandable;
                 return is_paged.then(|| free.find_expandable(slots, want.size_bytes)).flatten();
@@ -404,12 +409,8 @@ fn make_live<const PLAIN: bool>(
 
 /// Whether the split limit lets this block serve this request: neither is a block above the limit
 /// broken into for a small request, nor is far too much given to a large one.
-fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, slack_bytes: u64) -> bool {
-    if want.size_bytes < limit_bytes {
-        block.size_bytes < limit_bytes
-    } else {
-        block.size_bytes < want.size_bytes.saturating_add(slack_bytes)
-    }
+fn split_limit_allows(want: &Want, block: &Block, limit_bytes: u64, most_bytes: u64) -> bool {
+    block.size_bytes < if want.size_bytes < limit_bytes { limit_bytes } else { most_bytes }
 }
 
 /// How a block is cut for a request that it is large enough for.
