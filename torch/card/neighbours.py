@@ -10,12 +10,13 @@ printed last, and the exit status tells whether all of it held.
 
 import argparse
 import collections
-import contextlib
+import os
 import random
 import subprocess
 import sys
 import time
 import traceback
+import warnings
 
 import torch
 
@@ -32,6 +33,16 @@ class Failure(Exception):
 def expect(holds, sentence):
     if not holds:
         raise Failure(sentence)
+
+
+class Handle:
+    """A stream of PyTorch's, as other libraries take it."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def __cuda_stream__(self):
+        return (0, self.stream.cuda_stream)
 
 
 class Torch:
@@ -77,7 +88,7 @@ class Cupy(Torch):
         expect(larder.cupy.is_installed(), "larder.cupy.install() did not install")
 
     def on(self, stream):
-        return self.cupy.cuda.ExternalStream(stream.cuda_stream)
+        return self.cupy.cuda.Stream.from_external(Handle(stream))
 
     def make(self, size, stream):
         with self.on(stream):
@@ -100,12 +111,14 @@ class Numba(Torch):
     def __init__(self):
         import numpy
         from numba import cuda
+        from numba.core.errors import NumbaPerformanceWarning
 
         import larder.numba
 
         self.cuda, self.numpy, self.ours = cuda, numpy, larder.numba
         self.is_full = cuda.cudadrv.driver.CudaAPIError
         cuda.set_memory_manager(larder.numba.Manager)
+        warnings.filterwarnings("ignore", category=NumbaPerformanceWarning)
         self.kernel = self.compiled()
 
     def compiled(self):
@@ -163,7 +176,7 @@ class Rmm(Torch):
         expect(larder.rmm.is_installed(), "larder.rmm.install() did not install")
 
     def make(self, size, stream):
-        return self.rmm.DeviceBuffer(size=size, stream=self.stream(stream))
+        return self.rmm.DeviceBuffer(size=size, stream=self.stream(Handle(stream)))
 
     def address(self, made):
         return made.ptr
@@ -228,7 +241,7 @@ def serves(libraries, _options):
 
 def waits(libraries, _options):
     """On another stream nobody gets it too early, and what another stream works on is kept until that is done."""
-    size, late = 64 * MIB, 0
+    size, tries, kept = 64 * MIB, 0, 0
     for giver, taker in pairs(libraries):
         first, second = torch.cuda.Stream(), torch.cuda.Stream()
         start_anew()
@@ -260,7 +273,7 @@ def waits(libraries, _options):
         del made, words
         got = taker.make(size, first)
         taker.fill(got, 4, first)
-        late += taker.address(got) != address
+        tries, kept = tries + 1, kept + (taker.address(got) != address)
         torch.cuda.synchronize()
         expect(int(wrong) == 0, f"{int(wrong)} words of {giver.name}'s changed while another stream read them")
         del got
@@ -269,7 +282,7 @@ def waits(libraries, _options):
         got = taker.make(size, first)
         expect(counts()["calls"] == before["calls"], f"{giver.name}'s memory did not come free for {taker.name}")
         del got
-    return f"0 words wrong; {late} times the memory was kept from its own stream until another one's work was done"
+    return f"0 words wrong; {kept} of {tries} times its own stream got other memory while another one worked on it"
 
 
 def statistics(libraries, _options):
@@ -493,8 +506,6 @@ sys.modules["kept"] = kept
 
 def ends(_libraries, _options):
     """A process that ends with memory in everybody's hands ends well."""
-    import os
-
     code = ENDING.format(folder=os.path.dirname(os.path.abspath(__file__)))
     ran = subprocess.run([sys.executable, "-m", "larder", "-c", code], capture_output=True, text=True, timeout=200)
     expect(ran.returncode == 0, f"it ended with {ran.returncode}: {ran.stderr[-600:]}")
@@ -515,8 +526,10 @@ def find(needed):
     for library in (Cupy, Numba, Rmm):
         try:
             found.append(library())
-        except (ImportError, larder.InstallError) as error:
-            missing.append((library.name, first_line(error), library.name in needed))
+        except Exception as error:
+            # A library that is there and not well is told as one that is not there; one that we broke is not.
+            is_failure = isinstance(error, Failure) or library.name in needed
+            missing.append((library.name, first_line(error), is_failure))
     return found, missing
 
 
@@ -530,7 +543,7 @@ def main():
     if not larder.torch.is_installed():
         raise SystemExit("PyTorch's memory is not Larder's here: python -m larder neighbours.py")
     libraries, missing = find(options.need)
-    rows = [(name, "FAILED" if needed else "skipped", sentence) for name, sentence, needed in missing]
+    rows = [(name, "FAILED" if is_failure else "skipped", sentence) for name, sentence, is_failure in missing]
     if len(libraries) == 1:
         rows.append(("all", "FAILED", "none of the libraries is here"))
     for name in (options.parts or PARTS) if len(libraries) > 1 else ():
