@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from larder import UsageError, cache
+from larder import UsageError, streams
 from stand_in import STAND_IN, FakeTorch, Run, Script
 
 # It says each call, and gives memory of the host, of which there is a mebibyte.
@@ -360,12 +360,12 @@ def test_anybodys_stream_has_a_handle() -> None:
         class handle:
             value = None
 
-    found = [cache.handle_of(stream) for stream in (None, 1, 10, Protocol(), Torchs(), Cupys(), Numbas())]
+    found = [streams.handle_of(stream) for stream in (None, 1, 10, Protocol(), Torchs(), Cupys(), Numbas())]
     assert found == [0, 0, 10, 11, 12, 13, 0]
     with pytest.raises(UsageError, match="object is no stream"):
-        cache.handle_of(object())
+        streams.handle_of(object())
     with pytest.raises(UsageError, match="the per-thread default stream"):
-        cache.handle_of(2)
+        streams.handle_of(2)
 
 
 def test_there_is_a_page_on_them() -> None:

@@ -13,11 +13,9 @@ from typing import Any
 
 from larder import torch as larder_torch
 from larder.errors import AddressError, DeviceError, InstallError, OutOfMemoryError, UsageError
+from larder.streams import raw_handle_of
 
-__all__ = ["Block", "drop", "drop_on", "forget", "handle_of", "opened", "put", "record_use", "take"]
-
-# What CUDA calls the default stream where it is named, and the per-thread one.
-_LEGACY, _PER_THREAD = 1, 2
+__all__ = ["Block", "drop", "drop_on", "forget", "opened", "put", "record_use", "take"]
 
 _library: ctypes.CDLL | None = None
 
@@ -100,40 +98,6 @@ def _said() -> str:
     return text.decode(errors="replace")
 
 
-def handle_of(stream: Any) -> int:
-    """The driver's handle of a stream: a number, or a stream of PyTorch, CuPy, Numba, RMM, or whoever has
-    `__cuda_stream__`. None is the default stream.
-
-    Raises `UsageError` for what is no stream, and for the per-thread default stream: each thread has another under that
-    one name, so that nothing can be kept for it.
-    """
-    handle = _raw_handle(stream)
-    if handle == _PER_THREAD:
-        raise UsageError(
-            "the per-thread default stream is another one in each thread under one name, and no memory can be kept for "
-            "it: use the default stream, or streams that are made"
-        )
-    return 0 if handle == _LEGACY else handle
-
-
-def _raw_handle(stream: Any) -> int:
-    if stream is None:
-        return 0
-    if isinstance(stream, int):
-        return stream
-    if hasattr(stream, "cuda_stream"):
-        return int(stream.cuda_stream)
-    if hasattr(stream, "__cuda_stream__"):
-        return int(stream.__cuda_stream__()[1])
-    if hasattr(stream, "ptr"):
-        return int(stream.ptr)
-    if hasattr(stream, "handle"):
-        # Numba's, whose handle is a number, or something of ctypes around one.
-        handle = getattr(stream.handle, "value", stream.handle)
-        return int(handle or 0)
-    raise UsageError(f"{type(stream).__name__} is no stream: it has no __cuda_stream__")
-
-
 class Block:
     """Owns memory that was taken, and gives it back when nobody refers to it any more."""
 
@@ -163,9 +127,7 @@ def drop_on(address: int, stream: Any) -> None:
     library = _library
     if library is None or not address:
         return
-    # What is the per-thread stream here is the one of the thread that gives it back.
-    handle = _raw_handle(stream)
-    if library.larder_torch_record_use(address, 0 if handle == _LEGACY else handle) != 0:
+    if library.larder_torch_record_use(address, raw_handle_of(stream)) != 0:
         _complain("a stream's use of memory could not be noted", library)
     drop(address)
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from larder import cache
 from larder.errors import InstallError, OutOfMemoryError, UsageError
+from larder.streams import handle_of
 
 __all__ = ["install", "is_installed", "record_stream", "uninstall"]
 
@@ -63,7 +64,7 @@ def record_stream(array: Any, stream: Any) -> None:
     owner = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
     if not isinstance(owner, cache.Block):
         raise UsageError("the array's memory is not Larder's: it was made before larder.cupy.install(), or by others")
-    cache.record_use(owner.address, cache.handle_of(stream))
+    cache.record_use(owner.address, handle_of(stream))
 
 
 def _cupy() -> Any:
@@ -83,7 +84,7 @@ def _make_allocator(cupy: Any) -> Any:
         device = current_device()
         if size == 0:
             return pointer(unowned(0, 0, None, device), 0)
-        stream = cache.handle_of(current_stream().ptr)
+        stream = handle_of(current_stream().ptr)
         try:
             address = cache.take(device, size, stream)
         except OutOfMemoryError as error:

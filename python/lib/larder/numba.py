@@ -22,6 +22,7 @@ from typing import Any
 
 from larder import cache
 from larder.errors import AddressError, InstallError, OutOfMemoryError, UsageError
+from larder.streams import handle_of
 
 try:
     from numba.cuda import HostOnlyCUDAMemoryManager, MemoryPointer
@@ -43,7 +44,7 @@ def allocating_on(stream: Any) -> Iterator[None]:
 
     `stream` is Numba's, PyTorch's, or a handle. Where it is destroyed later, `larder.torch.forget_stream` comes first.
     """
-    handle = cache.handle_of(stream)
+    handle = handle_of(stream)
     before = _current()
     _thread.stream = handle
     try:
@@ -63,7 +64,7 @@ def record_stream(array: Any, stream: Any) -> None:
         raise UsageError(f"{type(array).__name__} is no device array of Numba's")
     address = int(pointer.owner.device_pointer)
     try:
-        cache.record_use(address, cache.handle_of(stream))
+        cache.record_use(address, handle_of(stream))
     except AddressError as error:
         raise UsageError("the array's memory is not Larder's: it came from others, or before the manager") from error
 
@@ -85,7 +86,7 @@ class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ign
         cache.opened()
         if importlib.import_module("numba").config.CUDA_PER_THREAD_DEFAULT_STREAM:
             # No memory can be kept for that one, which says so.
-            cache.handle_of(2)
+            handle_of(2)
 
     def memalloc(self, size: int) -> Any:
         if size <= 0:

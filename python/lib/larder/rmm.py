@@ -13,6 +13,7 @@ from typing import Any
 
 from larder import cache
 from larder.errors import InstallError
+from larder.streams import handle_of
 
 __all__ = ["install", "is_installed", "resource", "uninstall"]
 
@@ -82,7 +83,7 @@ def _rmm() -> Any:
 def _make_resource(rmm: Any, device: int) -> Any:
     # What is raised here goes through C++, which keeps a MemoryError one, as Larder's is.
     def allocate(size: int, stream: Any) -> int:
-        return cache.take(device, size, cache.handle_of(stream))
+        return cache.take(device, size, handle_of(stream))
 
     # RMM says on which stream the buffer was used last. Nothing may be raised here.
     def deallocate(address: int, _size: int, stream: Any) -> None:
