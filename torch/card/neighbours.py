@@ -238,50 +238,80 @@ def serves(libraries, _options):
     return f"{', '.join(said)}: 0 calls"
 
 
+# So many cycles are a tenth of a second.
+LATE = 200_000_000
+
+
 def waits(libraries, _options):
     """On another stream nobody gets it too early, and what another stream works on is kept until that is done."""
-    size, tries, kept = 64 * MIB, 0, 0
+    tries, kept, capped = 0, 0, 0
     for giver, taker in pairs(libraries):
-        first, second = torch.cuda.Stream(), torch.cuda.Stream()
-        start_anew()
-        # The giver's last work is still to come when the taker's begins.
-        made = giver.make(size, first)
-        torch.cuda.synchronize()
+        for has_room in (True, False):
+            writes_late(giver, taker, has_room)
+            capped += not has_room
+        if giver.record_stream is not None:
+            tries += 1
+            kept += reads_late(giver, taker)
+    return (
+        f"0 words wrong; {capped} times there was no room but what another stream had; {kept} of {tries} times its own "
+        "stream got other memory while another one read it"
+    )
+
+
+def writes_late(giver, taker, has_room):
+    """The giver's last work is still to come when the taker's begins on another stream; with room for both, or not."""
+    size = 64 * MIB
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    start_anew()
+    made = giver.make(size, first)
+    torch.cuda.synchronize()
+    cap = counts()["reserved"] + 2 * MIB
+    if not has_room:
+        torch.cuda.set_per_process_memory_fraction(cap / torch.cuda.mem_get_info()[1])
+    try:
         with torch.cuda.stream(first):
-            torch.cuda._sleep(200_000_000)
+            torch.cuda._sleep(LATE)
         giver.fill(made, 1, first)
         del made
         got = taker.make(size, second)
         taker.fill(got, 2, second)
-        torch.cuda.synchronize()
-        wrong = int((taker.words(got) != 2).sum())
-        expect(wrong == 0, f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream")
-        del got
-        if giver.record_stream is None:
-            continue
-        start_anew()
-        made = giver.make(size, first)
-        giver.fill(made, 3, first)
-        address = giver.address(made)
-        second.wait_stream(first)
-        with torch.cuda.stream(second):
-            words = giver.words(made)
-            torch.cuda._sleep(200_000_000)
-            wrong = (words != 3).sum()
-        giver.record_stream(made, second)
-        del made, words
-        got = taker.make(size, first)
-        taker.fill(got, 4, first)
-        tries, kept = tries + 1, kept + (taker.address(got) != address)
-        torch.cuda.synchronize()
-        expect(int(wrong) == 0, f"{int(wrong)} words of {giver.name}'s changed while another stream read them")
-        del got
-        # All is done: now it serves.
-        before = counts()
-        got = taker.make(size, first)
-        expect(counts()["calls"] == before["calls"], f"{giver.name}'s memory did not come free for {taker.name}")
-        del got
-    return f"0 words wrong; {kept} of {tries} times its own stream got other memory while another one worked on it"
+        held = counts()["reserved"]
+        expect(has_room or held <= cap, f"{held} bytes are held where {cap} are the most")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    torch.cuda.synchronize()
+    wrong = int((taker.words(got) != 2).sum())
+    expect(wrong == 0, f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream")
+
+
+def reads_late(giver, taker):
+    """Another stream reads after the giver has let go. Whether the giver's own stream got other memory meanwhile."""
+    size = 64 * MIB
+    first, second = torch.cuda.Stream(), torch.cuda.Stream()
+    start_anew()
+    read = torch.zeros(size // 8, dtype=torch.int64, device="cuda")
+    made = giver.make(size, first)
+    giver.fill(made, 3, first)
+    address = giver.address(made)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(second):
+        words = giver.words(made)
+        torch.cuda._sleep(LATE)
+        read.copy_(words)
+    giver.record_stream(made, second)
+    del made, words
+    got = taker.make(size, first)
+    is_other = taker.address(got) != address
+    taker.fill(got, 4, first)
+    torch.cuda.synchronize()
+    wrong = int((read != 3).sum()), int((taker.words(got) != 4).sum())
+    expect(wrong == (0, 0), f"{wrong} words of {giver.name}'s and {taker.name}'s are wrong")
+    del got
+    # All is done: now it serves.
+    before = counts()
+    got = taker.make(size, first)
+    expect(counts()["calls"] == before["calls"], f"{giver.name}'s memory did not come free for {taker.name}")
+    return is_other
 
 
 def statistics(libraries, _options):
