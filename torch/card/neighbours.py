@@ -454,8 +454,8 @@ def graphs(libraries, _options):
             made = library.make(source.nbytes, stream)
             library.words(made).copy_(source * 3)
             result = library.words(made) + 1
-        pools = [segment["segment_pool_id"] for segment in torch.cuda.memory_snapshot() if in_segment(library, made, segment)]
-        expect(pools == [graph.pool()], f"{library.name}'s block lies in the pools {pools}, and the graph has {graph.pool()}")
+        pools = pools_of(library, made)
+        expect(pools == [tuple(graph.pool())], f"{library.name}'s block lies in {pools}, and the graph has {graph.pool()}")
         for step in range(20):
             source.fill_(step)
             # What is eager must not come to lie in the graph's memory.
@@ -472,8 +472,13 @@ def graphs(libraries, _options):
     return f"{', '.join(done)}: 20 replays each, 0 words wrong"
 
 
-def in_segment(library, made, segment):
-    return 0 <= library.address(made) - segment["address"] < segment["total_size"]
+def pools_of(library, made):
+    address = library.address(made)
+    return [
+        tuple(segment["segment_pool_id"])
+        for segment in torch.cuda.memory_snapshot()
+        if 0 <= address - segment["address"] < segment["total_size"]
+    ]
 
 
 def compiles(libraries, _options):
@@ -538,7 +543,8 @@ def ends(_libraries, _options):
     code = ENDING.format(folder=os.path.dirname(os.path.abspath(__file__)))
     ran = subprocess.run([sys.executable, "-m", "larder", "-c", code], capture_output=True, text=True, timeout=200)
     expect(ran.returncode == 0, f"it ended with {ran.returncode}: {ran.stderr.strip().splitlines()[-1:]}")
-    complaints = [line for line in ran.stderr.splitlines() if "larder:" in line or "Exception" in line or "Error" in line]
+    words = ("larder:", "Exception", "Error")
+    complaints = [line for line in ran.stderr.splitlines() if any(word in line for word in words)]
     expect(not complaints, f"it said {complaints[:3]}")
     return "exit code 0, and nothing said"
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from larder import torch as larder_torch
 from larder.errors import AddressError, DeviceError, InstallError, OutOfMemoryError, UsageError
 from larder.streams import raw_handle_of
 
-__all__ = ["Block", "drop", "drop_on", "forget", "opened", "put", "record_use", "take"]
+__all__ = ["Block", "drop", "drop_on", "forget", "opened", "record_use", "take"]
 
 _library: ctypes.CDLL | None = None
 
@@ -81,34 +82,10 @@ def take(device: int, size: int, stream: int) -> int:
     raise DeviceError(said)
 
 
-def put(address: int) -> None:
-    """Gives memory back to the stream that it was taken for."""
-    if address and opened().larder_torch_put(address) != 0:
-        raise AddressError(_said())
-
-
 def record_use(address: int, stream: int) -> None:
     """Another stream works on it too: given back, it serves nobody before the work that is on the stream then."""
     if address and opened().larder_torch_record_use(address, stream) != 0:
-        raise AddressError(_said())
-
-
-def _said() -> str:
-    text: bytes = opened().larder_torch_last_error()
-    return text.decode(errors="replace")
-
-
-class Block:
-    """Owns memory that was taken, and gives it back when nobody refers to it any more."""
-
-    __slots__ = ("address", "stream")
-
-    def __init__(self, address: int, stream: int) -> None:
-        self.address = address
-        self.stream = stream
-
-    def __del__(self) -> None:
-        drop(self.address)
+        raise AddressError(opened().larder_torch_last_error().decode(errors="replace"))
 
 
 # What follows is for destructors, which must not raise: what goes wrong is said. Once the process is so far gone that
@@ -116,14 +93,14 @@ class Block:
 
 
 def drop(address: int) -> None:
-    """As `put`."""
+    """Gives memory back to the stream that it was taken for."""
     library = _library
     if library is not None and address and library.larder_torch_put(address) != 0:
         _complain("memory could not be given back", library)
 
 
 def drop_on(address: int, stream: Any) -> None:
-    """As `put`, where the last work on the memory is on this stream, which may be another than it was taken for."""
+    """As `drop`, where the last work on the memory is on this stream, which may be another than it was taken for."""
     library = _library
     if library is None or not address:
         return
@@ -142,3 +119,16 @@ def forget(device: int, stream: int) -> None:
 def _complain(what: str, library: ctypes.CDLL) -> None:
     said = library.larder_torch_last_error().decode(errors="replace")
     print(f"larder: {what}: {said}", file=sys.stderr)
+
+
+class Block:
+    """Owns memory that was taken, and gives it back when nobody refers to it any more."""
+
+    __slots__ = ("address",)
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    # Whoever is left when the interpreter ends has no module to look into.
+    def __del__(self, drop: Callable[[int], None] = drop) -> None:
+        drop(self.address)

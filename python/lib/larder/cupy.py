@@ -91,7 +91,7 @@ def _make_allocator(cupy: Any) -> Any:
             raise _out_of_memory(full, size, error) from error
         if stream:
             _streams[stream] = device
-        return pointer(unowned(address, size, cache.Block(address, stream), device), 0)
+        return pointer(unowned(address, size, cache.Block(address), device), 0)
 
     return allocate
 
