@@ -84,6 +84,11 @@ std::string& last_error() {
   return text;
 }
 
+bool& was_out_of_memory() {
+  static thread_local bool was = false;
+  return was;
+}
+
 // Runs the body of a call. Returns 0, or 1 with the reason in last_error().
 template <typename Body>
 int caught(Body&& body) {
@@ -161,6 +166,39 @@ __attribute__((visibility("default"))) int larder_torch_forget_stream(int device
   return larder_torch::with_backend([&](larder_torch::Backend& backend) {
     backend.forget_stream(static_cast<c10::DeviceIndex>(device), static_cast<cudaStream_t>(stream));
   });
+}
+
+// What other libraries of the process share with PyTorch is one cache. Memory of the device for work on the stream, NULL
+// for no bytes. NULL for others too where it cannot be, with the reason in larder_torch_last_error().
+__attribute__((visibility("default"))) void* larder_torch_take(int device, size_t size, void* stream) {
+  void* ptr = nullptr;
+  larder_torch::was_out_of_memory() = false;
+  (void)larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    try {
+      ptr = backend.take_for(static_cast<c10::DeviceIndex>(device), size, static_cast<cudaStream_t>(stream));
+    } catch (const c10::OutOfMemoryError&) {
+      larder_torch::was_out_of_memory() = true;
+      throw;
+    }
+  });
+  return ptr;
+}
+
+// Whether the calling thread's last larder_torch_take failed for want of memory.
+__attribute__((visibility("default"))) int larder_torch_was_out_of_memory(void) {
+  return larder_torch::was_out_of_memory();
+}
+
+// Gives it back to the stream that it was taken for. Returns 0, or 1 with the reason in larder_torch_last_error(); so
+// does the next.
+__attribute__((visibility("default"))) int larder_torch_put(void* ptr) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) { backend.raw_delete(ptr); });
+}
+
+// Another stream uses it too: once it is given back, it serves nobody before the work that is on the stream then.
+__attribute__((visibility("default"))) int larder_torch_record_use(void* ptr, void* stream) {
+  return larder_torch::with_backend(
+      [&](larder_torch::Backend& backend) { backend.record_use(ptr, static_cast<cudaStream_t>(stream)); });
 }
 
 // Requests of the calling thread get memory that other processes and libraries can be given, until as many ends.

@@ -289,6 +289,28 @@ class Backend final : public CUDAAllocator {
     check(larder_plain_end(opened()));
   }
 
+  // Requests of other libraries of the process, for a device and a stream that need not be PyTorch's current ones.
+
+  void* take_for(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
+    TORCH_CHECK(
+        device >= 0 && device < device_count_, "there is no GPU ", static_cast<int>(device), " here: PyTorch sees ",
+        device_count_.load());
+    if (size == 0) {
+      return nullptr;
+    }
+    if (is_uncached()) [[unlikely]] {
+      c10::cuda::CUDAGuard guard(device);
+      return malloc_uncached(size);
+    }
+    return take(device, size, stream);
+  }
+
+  void record_use(void* ptr, cudaStream_t stream) {
+    if (ptr != nullptr && !is_uncached()) {
+      check_at(larder_record_stream(opened(), ptr, stream), ptr);
+    }
+  }
+
   // Symmetric pools, which PyTorch has no calls for.
 
   larder_position position_of(const void* ptr) {

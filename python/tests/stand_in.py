@@ -45,6 +45,8 @@ extern "C" int larder_torch_forget_stream(int device, void *stream) {
     refusal = "stream 0 cannot be used so";
     return device == 0 && stream != nullptr ? 0 : 1;
 }
+extern "C" int larder_torch_plain_begin() { return 0; }
+extern "C" int larder_torch_plain_end() { return 0; }
 extern "C" const char *larder_torch_last_error() { return refusal; }
 extern "C" int larder_torch_is_installed() { return installed; }
 """

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from larder import backend, children, environment, symmetric
+from larder import backend, children, environment, streams, symmetric
 from larder.errors import InstallError, SettingsError
 from larder.symmetric import SymmetricPool
 
@@ -83,12 +83,15 @@ def forget_stream(stream: Any) -> None:
     Waits for its work; Larder makes no call about it afterwards, and gives back what is cached for it. PyTorch's
     own streams live as long as the process and need none of this.
 
-    `stream` is anything with PyTorch's `cuda_stream` and `device_index`. Raises `InstallError` if Larder is not
-    installed, and `ValueError` with one sentence if the stream cannot be forgotten: the default stream, or one
-    that is captured.
+    `stream` is PyTorch's, CuPy's, Numba's, RMM's, or anything with `__cuda_stream__`; where it does not name its device
+    by PyTorch's `device_index`, it is the current one's. Raises `InstallError` if Larder is not installed, and
+    `ValueError` with one sentence if the stream cannot be forgotten: the default stream, or one that is captured.
     """
     library = _installed()
-    if library.larder_torch_forget_stream(stream.device_index, stream.cuda_stream) != 0:
+    device = getattr(stream, "device_index", None)
+    if device is None:
+        device = _import_torch().cuda.current_device()
+    if library.larder_torch_forget_stream(device, streams.handle_of(stream)) != 0:
         raise ValueError(library.larder_torch_last_error().decode(errors="replace"))
 
 
