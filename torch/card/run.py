@@ -3,7 +3,7 @@ of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients. Without any, all of them. --seconds says how long
+Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients, neighbours. Without any, all of them. --seconds says how long
 each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
 and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
 pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there.
@@ -526,6 +526,24 @@ def run_clients(options):
     return programs.run(options, start, outcome)
 
 
+def run_neighbours(_options):
+    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure."""
+    results = {}
+    for allocator in ("larder", "larder, tight"):
+        before, changes = ALLOCATORS[allocator]
+        command = [sys.executable, *before, str(HERE / "neighbours.py"), "--need", "cupy", "numba", "rmm"]
+        ran = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True, timeout=400)
+        results[allocator] = {"ended": ran.returncode, "said": ran.stdout, "complained": ran.stderr[-2500:]}
+    return results
+
+
+def show_neighbours(results):
+    for allocator, result in results.items():
+        print(f"\nneighbours on {allocator}: exit {result['ended']}\n{result['said']}")
+        if result["ended"] != 0:
+            print(result["complained"])
+
+
 PARTS = {
     "workloads": (run_workloads, show_workloads),
     "large": (run_large, show_large),
@@ -538,6 +556,7 @@ PARTS = {
     "symmetric": (run_symmetric, show_symmetric),
     "picture": (run_picture, show_picture),
     "clients": (run_clients, programs.show),
+    "neighbours": (run_neighbours, show_neighbours),
 }
 
 

@@ -160,7 +160,8 @@ impl Heap {
     /// all that its pool gets from then on.
     pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
         let pool = self.pools.pool(want.pool);
-        want.expandable && self.config.plain_captures && pool.owner.is_some() && !pool.of_capture
+        let is_open = pool.owner.is_some() && !pool.of_capture && !pool.never_expands;
+        self.config.plain_captures && is_open
     }
 
     /// The request is the first of a capture in its pool.

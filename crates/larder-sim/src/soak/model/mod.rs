@@ -225,7 +225,7 @@ impl Model {
             let plain_captures = self.config.plain_captures;
             let private = self.privates.get_mut(&pool).expect("a pool with a scope");
             expandable &= !private.has_source;
-            private.of_capture |= expandable && plain_captures && is_captured;
+            private.of_capture |= plain_captures && is_captured && !private.has_source;
             plain |= plain_captures && private.of_capture;
         }
         expandable &= !plain;
