@@ -91,7 +91,7 @@ def waits(libraries, _options):
 
 def writes_late(giver, taker, has_room):
     """The giver's last work is still to come when the taker's begins on another stream; with room for both, or not."""
-    size = 64 * MIB
+    size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
     made = giver.make(size, first)
@@ -117,7 +117,7 @@ def writes_late(giver, taker, has_room):
 
 def reads_late(giver, taker):
     """Another stream reads after the giver has let go. Whether the giver's own stream got other memory meanwhile."""
-    size = 64 * MIB
+    size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
     read = torch.zeros(size // 8, dtype=torch.int64, device="cuda")
@@ -354,8 +354,6 @@ def uses_stream(library, outlives):
     if not library.forgets_streams:
         larder.torch.forget_stream(stream)
     del stream
-    # Buffers of some libraries hold their stream, and go with it.
-    gc.collect()
     if outlives:
         torch.cuda.synchronize()
         wrong = count_wrong(words, 8)
