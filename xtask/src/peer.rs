@@ -61,6 +61,11 @@ impl Peer {
         self.bin().join("judge")
     }
 
+    /// The program that reads settings with the peer's own parser.
+    pub(crate) fn settings_judge(&self) -> PathBuf {
+        self.bin().join("settings_judge")
+    }
+
     /// PyTorch's own viewer of memory snapshots.
     pub(crate) fn viewer(&self) -> PathBuf {
         self.wheel_files().join("torch/cuda/_memory_viz.py")
@@ -118,6 +123,22 @@ impl Peer {
 
     /// Fetches the peer if it is not there, and builds the judge around it.
     pub(crate) fn build(&self, root: &Path, static_library: &Path) -> Result<(), String> {
+        let runtime = self.prepare(root, static_library)?;
+        self.compile(&root.join("torch/judge.cpp"), &runtime, &self.judge())
+    }
+
+    /// The same with the judge of settings alone.
+    pub(crate) fn build_settings_judge(
+        &self,
+        root: &Path,
+        static_library: &Path,
+    ) -> Result<(), String> {
+        let runtime = self.prepare(root, static_library)?;
+        self.compile(&root.join("torch/settings_judge.cpp"), &runtime, &self.settings_judge())
+    }
+
+    /// Puts the libraries that a judge runs with into its folder; the path of the runtime among them.
+    fn prepare(&self, root: &Path, static_library: &Path) -> Result<PathBuf, String> {
         self.fetch()?;
         let bin = self.bin();
         fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
@@ -129,7 +150,7 @@ impl Peer {
         self.compile_nvml(root)?;
         let runtime = bin.join("libcudart.so.13");
         link_runtime(root, static_library, &runtime)?;
-        self.compile_judge(root, &runtime)
+        Ok(runtime)
     }
 
     /// The stand-in for NVML, which the oldest does without.
@@ -140,9 +161,9 @@ impl Peer {
         stand_in::compile_nvml(root, &self.cuda_headers()?, &self.bin())
     }
 
-    /// The judge's own search path comes before those of PyTorch's libraries, so that a CUDA that
+    /// A judge's own search path comes before those of PyTorch's libraries, so that a CUDA that
     /// happens to be installed is not taken.
-    fn compile_judge(&self, root: &Path, runtime: &Path) -> Result<(), String> {
+    fn compile(&self, source: &Path, runtime: &Path, program: &Path) -> Result<(), String> {
         let files = self.wheel_files();
         let bin = self.bin();
         let mut compile = Command::new("g++");
@@ -153,12 +174,12 @@ impl Peer {
             .arg(files.join("torch/include"))
             .arg("-isystem")
             .arg(self.cuda_headers()?)
-            .arg(root.join("torch/judge.cpp"))
+            .arg(source)
             .arg(bin.join("libc10_cuda.so"))
             .arg(bin.join("libc10.so"))
             .arg(runtime)
             .args(["-Wl,-rpath,$ORIGIN", "-Wl,--disable-new-dtags", "-o"])
-            .arg(self.judge());
+            .arg(program);
         run(&mut compile)
     }
 }

@@ -67,8 +67,11 @@ with the same scripts, and compares every statistic, every count of device calls
 
 Usage: cargo xtask parity [--torch VERSION] [--seeds N] [--from SEED] [--random-only]
                           [--through-interface | --laid-out] [--as VERSION]
+       cargo xtask parity --settings N [--from SEED]
 
 Options:
+  --settings N          instead, N random settings texts, read by the own parser of each PyTorch, 2.11 to 2.15, and by
+                        ours: accepted, refused and meant alike
   --torch VERSION       which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15; 2.11 without it
   --seeds N             how many random scripts of each flavour, each under all settings; 50 without it
   --from SEED           the first seed; 1 without it
@@ -349,6 +352,7 @@ impl Task {
             (Self::Parity(seeds), "--random-only") => seeds.is_random_only = true,
             (Self::Parity(seeds), "--laid-out") => seeds.is_laid_out = true,
             (Self::Parity(seeds), "--from") => seeds.from = number(option, rest)?,
+            (Self::Parity(seeds), "--settings") => seeds.texts = Some(number(option, rest)?),
             (Self::Parity(seeds), "--torch") => seeds.torch = torch(option, rest)?,
             (Self::Parity(seeds), "--as") => seeds.decided_as = Some(torch(option, rest)?),
             (Self::Verdicts(options), "--torch") => options.torch = Some(torch(option, rest)?),
@@ -473,6 +477,9 @@ mod tests {
         assert!(parse("parity --from x").unwrap_err().contains("`x`"));
         assert!(parse("parity --to 3").unwrap_err().contains("`--to`"));
         assert!(parse("tidy --seeds 3").unwrap_err().contains("`--seeds`"));
+        let texts = Seeds { texts: Some(300), ..seeds(4, 50) };
+        let parsed = parse("parity --settings 300 --from 4");
+        assert_eq!(parsed, Ok(Request::Run(Task::Parity(texts))));
         assert_eq!(parse("parity --help"), Ok(Request::Help(PARITY_HELP)));
     }
 

@@ -88,6 +88,8 @@ impl Step {
         steps.push(Self::xtask("parity", &["parity", "--seeds", "8"]));
         let newest = ["parity", "--torch", "2.15", "--seeds", "6", "--random-only"];
         steps.push(Self::xtask("parity with the newest PyTorch", &newest));
+        let texts = ["parity", "--settings", "500"];
+        steps.push(Self::xtask("settings as each PyTorch reads them", &texts));
         steps.push(Self::xtask("backend", &["backend"]));
         let through = ["parity", "--through-interface", "--seeds", "5"];
         steps.push(Self::xtask("parity through PyTorch's interface", &through));

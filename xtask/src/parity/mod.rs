@@ -8,6 +8,7 @@
 mod contest;
 mod outcome;
 mod settings;
+mod texts;
 mod viewer;
 
 use std::fs;
@@ -39,6 +40,8 @@ pub(crate) struct Seeds {
     pub(crate) torch: Torch,
     /// Another version, as which ours decides, to see how many scripts tell the two apart.
     pub(crate) decided_as: Option<Torch>,
+    /// Not scripts but this many settings texts, read by each version's own parser.
+    pub(crate) texts: Option<u64>,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -80,6 +83,7 @@ impl Default for Seeds {
             is_random_only: false,
             torch: torch::OLDEST,
             decided_as: None,
+            texts: None,
         }
     }
 }
@@ -97,6 +101,12 @@ impl Seeds {
 
 /// Builds both sides, runs all scripts and prints the result; true if nothing differs.
 pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
+    if let Some(count) = seeds.texts {
+        if seeds != (Seeds { from: seeds.from, texts: seeds.texts, ..Seeds::default() }) {
+            return Err("`--settings` is for all versions, and goes with `--from` alone".into());
+        }
+        return texts::run(root, cargo, seeds.from, count);
+    }
     if seeds.through_interface && seeds.decided_as.is_some() {
         return Err("behind the interface ours decides as its PyTorch, whatever `--as` says".into());
     }

@@ -1,19 +1,23 @@
 //! Settings: PyTorch's `key:value,…` text, its keys, ranges and defaults, and a few of our own.
 //!
-//! Reading is all or nothing: a text with an unknown key or a bad value changes no setting and
-//! says which key it was. Nothing here reads the environment.
+//! A text is taken, cut off at the largest size or refused exactly where PyTorch does so; only that
+//! reading here is all or nothing: a text that is refused changes no setting and says which key it
+//! was. Nothing here reads the environment.
 
 mod entry;
+mod error;
 mod keys;
+mod number;
+mod reading;
 mod reserve;
+mod token;
 
 use std::fmt;
 
-use crate::config::entry::{Entry, entries};
-use crate::config::keys::KEYS;
+pub use crate::config::error::ConfigError;
 pub use crate::config::keys::{OWN_KEYS, known_since};
+use crate::config::reading::Reading;
 pub use crate::config::reserve::Reserve;
-use crate::nearest::nearest;
 use crate::torch_version::TorchVersion;
 use crate::types::{Bytes, MIB};
 
@@ -37,6 +41,16 @@ pub enum Backend {
     Native,
     /// The driver's own stream-ordered pool.
     CudaMallocAsync,
+}
+
+impl Backend {
+    /// As a settings text has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Backend::Native => "native",
+            Backend::CudaMallocAsync => "cudaMallocAsync",
+        }
+    }
 }
 
 /// Settings for pinned host memory. They are read and kept so that one text can configure a whole
@@ -150,79 +164,6 @@ impl Default for Config {
     }
 }
 
-/// What is wrong with a settings text. Each case names the key and what was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ConfigError {
-    /// No such setting.
-    UnknownKey {
-        /// The word found where a key belongs.
-        key: String,
-    },
-    /// A PyTorch does not have the setting yet.
-    NotYet {
-        /// The setting.
-        key: String,
-        /// The first that has it.
-        since: TorchVersion,
-        /// The one that was asked.
-        version: TorchVersion,
-    },
-    /// The key is known, its value is not one it takes.
-    BadValue {
-        /// The setting.
-        key: String,
-        /// What was found.
-        value: String,
-        /// What the setting takes.
-        expected: String,
-    },
-    /// The text is not of the form `key:value,key:value`.
-    BadSyntax {
-        /// The piece of the text that cannot be read.
-        found: String,
-    },
-    /// The key stands twice in one text.
-    Repeated {
-        /// The setting.
-        key: String,
-    },
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            // The whole assignment of a variable, as in a shell.
-            ConfigError::UnknownKey { key } if key.contains('=') => write!(
-                f,
-                "there is no setting '{key}'; settings are written key:value,key:value, without the name of \
-                 a variable before them"
-            ),
-            ConfigError::UnknownKey { key } => {
-                write!(f, "there is no setting '{key}'; ")?;
-                if let Some(meant) = nearest(key, KEYS) {
-                    write!(f, "did you mean {meant}? ")?;
-                }
-                write!(f, "the settings are {}", KEYS.join(", "))
-            }
-            ConfigError::NotYet { key, since, version } => write!(
-                f,
-                "PyTorch {version} has no setting '{key}': it is known from PyTorch {since} on"
-            ),
-            ConfigError::BadValue { key, value, expected } => {
-                write!(f, "the setting '{key}' takes {expected}, not '{value}'")
-            }
-            ConfigError::BadSyntax { found } => {
-                write!(f, "settings are written key:value,key:value; '{found}' is not")?;
-                if found.contains('=') { write!(f, ": use `:` for `=`") } else { Ok(()) }
-            }
-            ConfigError::Repeated { key } => write!(f, "the setting '{key}' stands twice"),
-        }
-    }
-}
-
-impl std::error::Error for ConfigError {}
-
 /// What `tight_soft` and `tight_most` take.
 fn is_soft(value: f64) -> bool {
     (1.0..=16.0).contains(&value)
@@ -231,29 +172,33 @@ fn is_soft(value: f64) -> bool {
 const SOFT_EXPECTED: &str = "a number from 1 to 16";
 
 impl Config {
-    /// Reads a settings text on top of the defaults.
+    /// Reads the settings text of a program that begins.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        Config::default().update(text)
+        Config::default().reset().read(text, None, None)
     }
 
-    /// Reads a settings text on top of these settings. As in PyTorch, the four settings that shape
-    /// blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
-    /// their defaults unless the text sets them; all others keep what they were.
+    /// Reads a settings text while a program runs, on top of these settings. As in PyTorch, the four
+    /// settings that shape blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
+    /// their defaults unless the text sets them; all others keep what they were. The backend cannot
+    /// become another.
     pub fn update(&self, text: &str) -> Result<Config, ConfigError> {
+        self.clone().reset().read(text, None, Some(self.backend))
+    }
+
+    fn reset(self) -> Config {
         let defaults = Config::default();
-        let reset = Config {
+        Config {
             max_split_bytes: defaults.max_split_bytes,
             roundup_divisions: defaults.roundup_divisions,
             garbage_collection_threshold: defaults.garbage_collection_threshold,
             max_non_split_rounding_bytes: 0,
-            ..self.clone()
-        };
-        reset.read(text)
+            ..self
+        }
     }
 
     /// Reads a settings text on top of these settings; what it does not name keeps what it was.
     pub fn overlay(&self, text: &str) -> Result<Config, ConfigError> {
-        let config = self.clone().read(text)?;
+        let config = self.clone().read(text, None, None)?;
         config.check()?;
         Ok(config)
     }
@@ -282,33 +227,22 @@ impl Config {
     /// Fails if a PyTorch of this version does not know a setting of the text that was read last. Where it is none's,
     /// it is Larder that decides, which knows them all.
     pub fn check_known(&self, version: impl Into<Option<TorchVersion>>) -> Result<(), ConfigError> {
-        let Some(version) = version.into() else { return Ok(()) };
-        let text: String = self.text.chars().filter(|letter| !letter.is_whitespace()).collect();
-        for entry in entries(&text)? {
-            if let Some(since) = known_since(entry.key).filter(|&since| since > version) {
-                let key = entry.key.to_owned();
-                return Err(ConfigError::NotYet { key, since, version });
-            }
+        let version = version.into();
+        match self.clone().read(&self.text, version, None) {
+            Err(error @ ConfigError::NotYet { .. }) => Err(error),
+            // What was set by hand since may not go with the text.
+            _ => Ok(()),
         }
-        Ok(())
     }
 
-    fn read(mut self, text: &str) -> Result<Config, ConfigError> {
+    fn read(
+        mut self,
+        text: &str,
+        version: Option<TorchVersion>,
+        backend: Option<Backend>,
+    ) -> Result<Config, ConfigError> {
         text.clone_into(&mut self.text);
-        let text: String = text.chars().filter(|letter| !letter.is_whitespace()).collect();
-        // The size of a large segment bounds two other settings, so it is read before them.
-        let (large, rest): (Vec<_>, Vec<_>) =
-            entries(&text)?.into_iter().partition(|entry| entry.key == "large_segment_size_mb");
-        for entry in &large {
-            self.set(entry)?;
-        }
-        self.max_non_split_rounding_bytes =
-            self.max_non_split_rounding_bytes.max(self.large_segment_bytes);
-        let (captures, rest): (Vec<_>, Vec<_>) =
-            rest.into_iter().partition(|entry| entry.key == "plain_captures");
-        for entry in rest.iter().chain(&captures) {
-            self.set(entry)?;
-        }
+        Reading::new(text, &mut self, version, backend).read()?;
         Ok(self)
     }
 
@@ -359,74 +293,6 @@ impl Config {
             if !is_soft(value) {
                 return wrong(key, &value, SOFT_EXPECTED);
             }
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, entry: &Entry<'_>) -> Result<(), ConfigError> {
-        let large_segment_mb = self.large_segment_bytes / MIB;
-        match entry.key {
-            "backend" => self.backend = entry.backend()?,
-            "large_segment_size_mb" => {
-                self.large_segment_bytes = entry.mebibytes_from(LARGE_SEGMENT_FLOOR_MB + 1)?;
-            }
-            "max_split_size_mb" => {
-                self.max_split_bytes = Some(entry.mebibytes_from(large_segment_mb)?);
-            }
-            "max_non_split_rounding_mb" => {
-                self.max_non_split_rounding_bytes = entry.mebibytes_from(large_segment_mb)?;
-            }
-            "garbage_collection_threshold" => {
-                self.garbage_collection_threshold = entry
-                    .fraction(|value| value > 0.0 && value < 1.0, "a number above 0 and below 1")?;
-            }
-            "roundup_power2_divisions" => self.roundup_divisions = entry.divisions()?,
-            "expandable_segments" => {
-                self.expandable_segments = entry.boolean()?;
-                self.plain_captures = false;
-            }
-            "plain_captures" => self.plain_captures = entry.boolean()?,
-            "release_lock_on_cudamalloc" | "release_lock_on_hipmalloc" => {
-                self.release_lock_on_device_alloc = entry.boolean()?;
-            }
-            "graph_capture_record_stream_reuse" => self.capture_reuse = entry.boolean()?,
-            "per_process_memory_fraction" => {
-                self.memory_fraction =
-                    entry.fraction(|value| (0.0..=1.0).contains(&value), "a number from 0 to 1")?;
-            }
-            "throw_on_cudamalloc_oom" => self.reject_above_fraction = entry.boolean()?,
-            "pinned_use_cuda_host_register" | "pinned_use_hip_host_register" => {
-                self.pinned.use_host_register = entry.boolean()?;
-            }
-            "pinned_num_register_threads" => {
-                self.pinned.register_threads = entry.register_threads()?;
-            }
-            "pinned_use_background_threads" => {
-                self.pinned.use_background_threads = entry.boolean()?;
-            }
-            "pinned_reserve_segment_size_mb" => {
-                self.pinned.reserve_segment_bytes = entry.mebibytes_from(1)?;
-            }
-            "pinned_free_catch_all" => self.pinned.free_catch_all = entry.boolean()?,
-            "pinned_max_round_threshold_mb" => {
-                self.pinned.max_round_threshold_bytes = Some(entry.mebibytes_from(0)?);
-            }
-            "pinned_max_cached_size_mb" => {
-                self.pinned.max_cached_bytes = Some(entry.mebibytes_from(0)?);
-            }
-            "expandable_segments_reserve" => self.reserve = Some(entry.reserve()?),
-            "expandable_segments_reserve_by_class" => {
-                self.reserve_by_class = entry.reserves()?;
-            }
-            "page_size_mb" => self.page_bytes = Some(entry.page_bytes()?),
-            "tight_soft" => {
-                self.tight_soft = entry.fraction(is_soft, SOFT_EXPECTED)?;
-            }
-            "tight_most" => {
-                self.tight_most = entry.fraction(is_soft, SOFT_EXPECTED)?;
-            }
-            "tight_floor_mb" => self.tight_floor_bytes = entry.mebibytes_from(0)?,
-            key => return Err(ConfigError::UnknownKey { key: key.to_owned() }),
         }
         Ok(())
     }
@@ -481,7 +347,10 @@ mod tests {
         // Without `>` the classes behind the last key, and those skipped, stay at 0.
         let gaps = parse("roundup_power2_divisions:[64:8,256:4]").roundup_divisions;
         assert_eq!(gaps, [8, 8, 8, 8, 8, 8, 8, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
-        for bad in ["7", "[3:4]", "[4:3]", "[]", "[4]", "[4:2", "4]", "[[4:2]]"] {
+        // What parts two entries is not looked at, and a list may be empty.
+        assert_eq!(parse("roundup_power2_divisions:[4;:2,]").roundup_divisions[2], 2);
+        assert_eq!(parse("roundup_power2_divisions:[]").roundup_divisions, [0; 16]);
+        for bad in ["7", "[3:4]", "[4:3]", "[4]", "[4:2", "[[4:2]]", "[4:2]]]"] {
             assert!(
                 Config::parse(&format!("roundup_power2_divisions:{bad}")).is_err(),
                 "{bad} was taken"
@@ -511,6 +380,57 @@ mod tests {
     }
 
     #[test]
+    fn whole_numbers_are_cut_off_or_go_round_as_in_pytorch() {
+        let mebibytes = |key: &str, number: &str| Config::parse(&format!("{key}:{number}"));
+        for key in ["max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"] {
+            for number in ["17592186044415", "17592186044416", "18446744073709551615", "-1"] {
+                let config = mebibytes(key, number).unwrap();
+                let most = config.large_segment_bytes.max(config.max_non_split_rounding_bytes);
+                let most = most.max(config.max_split_bytes.unwrap_or(0));
+                assert_eq!(most, SIZE_MAX_BYTES, "{key}:{number}");
+            }
+            for number in ["18446744073709551616", "-18446744073709551615", "many", "", "10"] {
+                assert!(mebibytes(key, number).is_err(), "{key}:{number} was taken");
+            }
+        }
+        let reserved = |number: &str| {
+            mebibytes("pinned_reserve_segment_size_mb", number)
+                .map(|c| c.pinned.reserve_segment_bytes)
+        };
+        assert_eq!((reserved("17592186044417"), reserved("17592186044416")), (Ok(MIB), Ok(0)));
+        assert!(reserved("0").is_err());
+    }
+
+    #[test]
+    fn a_key_may_stand_twice_and_the_last_one_counts() {
+        let config = parse("max_split_size_mb:40,expandable_segments:True,max_split_size_mb:30");
+        assert_eq!(config.max_split_bytes, Some(30 * MIB));
+        let list = parse("roundup_power2_divisions:4,roundup_power2_divisions:[>:8]");
+        assert_eq!(list.roundup_divisions[..3], [4, 8, 8]);
+    }
+
+    #[test]
+    fn what_stands_between_words_is_not_looked_at() {
+        let config = parse("max_split_size_mb,40]expandable_segments[True");
+        assert_eq!((config.max_split_bytes, config.expandable_segments), (Some(40 * MIB), true));
+        for bad in [",", "max_split_size_mb:40,,", ":", "max_split_size_mb:40,expandable_segments:"]
+        {
+            assert!(refusal(bad).contains("key:value"), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_backend_stays_what_it_was() {
+        let native = Config::default();
+        assert!(native.update("backend:native").is_ok());
+        assert!(native.update("backend:cudaMallocAsync").is_err());
+        let other = parse("backend:cudaMallocAsync,backend:cudaMallocAsync");
+        assert_eq!(other.backend, Backend::CudaMallocAsync);
+        assert!(other.update("backend:native").is_err());
+        assert_eq!(other.update("max_split_size_mb:40").unwrap().backend, Backend::CudaMallocAsync);
+    }
+
+    #[test]
     fn a_size_falls_into_the_class_of_its_power_of_two() {
         assert_eq!(division_class(512), 0);
         assert_eq!(division_class(2 * MIB - 1), 0);
@@ -528,14 +448,14 @@ mod tests {
         assert!(refusal("garbage_collection_threshold:1.0").contains("above 0 and below 1"));
         assert!(refusal("garbage_collection_threshold:nan").contains("above 0 and below 1"));
         assert!(refusal("per_process_memory_fraction:1.1").contains("from 0 to 1"));
-        assert!(refusal("max_split_size_mb:-1").contains("20 or more"));
+        assert!(refusal("max_split_size_mb:19").contains("20 or more"));
         assert!(refusal("expandable_segments").contains("key:value"));
         assert!(refusal("expandable_segments=True").ends_with("use `:` for `=`"));
         let near = refusal("expandable_segment:True");
         assert!(near.contains("did you mean expandable_segments? the settings are"), "{near}");
         let pasted = refusal("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
         assert!(pasted.ends_with("without the name of a variable before them"), "{pasted}");
-        assert!(refusal("backend:native,backend:native").contains("twice"));
+        assert!(refusal("backend:native,backend:cudaMallocAsync").contains("first, native"));
         assert!(refusal("page_size_mb:3").contains("even"));
         assert!(refusal("pinned_num_register_threads:256").contains("128"));
     }
@@ -577,17 +497,20 @@ mod tests {
         };
         assert_eq!(bytes("0.5"), Some(40 << 30));
         assert_eq!((bytes("40G"), bytes("1.5g")), (Some(40 << 30), Some(3 << 29)));
+        // What is no reserve is passed over, and what was in force stays.
         for bad in ["0", "-1", "inf", "nan", "40M", "G"] {
-            assert!(
-                refusal(&format!("expandable_segments_reserve:{bad}")).contains("GiB"),
-                "{bad}"
-            );
+            assert_eq!(bytes(bad), None, "{bad}");
+            let before = parse("expandable_segments_reserve:40G");
+            let after = before.update(&format!("expandable_segments_reserve:{bad}"));
+            assert_eq!(after.unwrap().reserve, before.reserve, "{bad}");
         }
         let classes = parse("expandable_segments_reserve_by_class:[serve:2G,train:0.75]");
         let names: Vec<&str> =
             classes.reserve_by_class.iter().map(|entry| entry.0.as_str()).collect();
         assert_eq!(names, ["serve", "train"]);
-        assert!(refusal("expandable_segments_reserve_by_class:0.5").contains("[name:value"));
+        let last = parse("expandable_segments_reserve_by_class:[a:2G,b:0,a:3G]");
+        assert_eq!(last.reserve_by_class, [("a".to_owned(), Reserve::Gibibytes(3.0))]);
+        assert!(refusal("expandable_segments_reserve_by_class:0.5").contains("key:value"));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! How many addresses an expandable segment reserves.
 
+use crate::config::number::streamed;
+
 /// A part of the device's memory, or a number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reserve {
@@ -13,10 +15,9 @@ impl Reserve {
     /// Reads `0.5` or `40G`; none if it is neither, or not a number above 0.
     pub(super) fn read(text: &str) -> Option<Reserve> {
         let gibibytes = text.strip_suffix(['G', 'g']);
-        let number: f64 = gibibytes.unwrap_or(text).parse().ok()?;
-        let is_one = number.is_finite() && number > 0.0;
+        let number = streamed(gibibytes.unwrap_or(text)).filter(|&number| number > 0.0)?;
         let reserve = if gibibytes.is_some() { Reserve::Gibibytes } else { Reserve::Fraction };
-        is_one.then(|| reserve(number))
+        Some(reserve(number))
     }
 
     /// How many bytes that is on a device of this size.
