@@ -23,6 +23,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include "backend_hooks.hpp"
+#include "backend_interposed.hpp"
 #include "backend_profiler.hpp"
 #include "backend_values.hpp"
 #include "larder.h"
@@ -268,7 +269,9 @@ class Backend final : public CUDAAllocator {
       c10::MempoolId_t pool,
       std::shared_ptr<CUDAAllocator> allocator) override {
     if (allocator == nullptr) {
-      check(larder_pool_add_use(opened(), device, to_larder(pool), nullptr));
+      if (!is_made_interposed(device, pool)) {
+        check(larder_pool_add_use(opened(), device, to_larder(pool), nullptr));
+      }
       return;
     }
     auto source = source_of(std::move(allocator));
@@ -339,8 +342,14 @@ class Backend final : public CUDAAllocator {
       c10::DeviceIndex device,
       c10::MempoolId_t pool,
       std::function<bool(cudaStream_t)> filter) override {
+    const bool is_made = is_made_interposed(device, pool);
     auto asked = filter_of(std::move(filter));
-    check(larder_pool_begin(opened(), device, to_larder(pool), &asked));
+    const auto begun = larder_pool_begin(opened(), device, to_larder(pool), &asked);
+    if (is_made) {
+      // To begin is a use by itself.
+      check(larder_pool_drop_use(opened(), device, to_larder(pool)));
+    }
+    check(begun);
   }
 
   void endAllocateToPool(c10::DeviceIndex device, c10::MempoolId_t pool) override {
@@ -655,6 +664,17 @@ class Backend final : public CUDAAllocator {
   // Larder's own settings, if they say whether captures have plain memory, are the last word.
   std::optional<std::string> about_captures(const std::string& given) const {
     return names(settings_, "plain_captures") ? std::nullopt : std::optional(given);
+  }
+
+  // A new pool, where a library stands in front of cudaMalloc, gets its segments through that library. It has one use then.
+  bool is_made_interposed(c10::DeviceIndex device, c10::MempoolId_t pool) {
+    uint32_t uses = 0;
+    if (!malloc_is_interposed() || larder_pool_uses(opened(), device, to_larder(pool), &uses) != LARDER_OK || uses > 0) {
+      return false;
+    }
+    const auto source = runtime_source();
+    // One that still has memory is no new one, and stays as it was made.
+    return larder_pool_add_use(opened(), device, to_larder(pool), &source) == LARDER_OK;
   }
 
   bool is_uncached() const {
