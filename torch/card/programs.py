@@ -15,39 +15,48 @@ import clients
 COLUMNS = ("native", "larder", "larder, tight")
 # The engine as its users start it first, and the words for it.
 ENGINES = {
-    "vLLM, graphs, a process of its own": (),
-    "vLLM, graphs, sleep mode": ("--inside", "--sleep"),
-    "vLLM, eager, inside": ("--inside", "--eager"),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", ()),
+    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep")),
+    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager")),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
-    "memory_saver_preload": "its hook stands before cudaMalloc alone, and Larder's memory comes from the driver: use `hook_mode=\"torch\"`",
+    "memory_saver_preload": "`LD_PRELOAD` of its library, as natively; pools and graphs then have plain segments, through it",
     "cupy": "or `larder.cupy.install()`: [neighbours.md](neighbours.md)",
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
-LIMIT_S = 280
-AT_ONCE = 4
+# How long a batch of small programs may take together, and the engine each time.
+BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 180
+AT_ONCE = 5
+NAMES = [*clients.CLIENTS, *ENGINES]
 
 
 def run(options, start, outcome):
-    """Small programs side by side; the engine alone, since it takes half the card and is timed."""
-    results, waiting = {}, [name for name in clients.CLIENTS]
+    """Small programs side by side; the engine alone, since it takes half the card and is timed. What an earlier run left in the
+    folder counts where a program is not run again."""
+    kept = options.out / "clients.json"
+    results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
+
+    def keep(key, process, limit_s):
+        results[key] = outcome(process, " on ".join(key), limit_s=limit_s)
+        print(json.dumps({": ".join(key): results[key]}), flush=True)
+        kept.write_text(json.dumps({": ".join(key): result for key, result in results.items()}))
+
+    waiting = [name for name in clients.CLIENTS if name in (options.only or NAMES)]
+    more = {"memory_saver_preload": preloaded()}
     while waiting:
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
-        more = {"memory_saver_preload": preloaded()}
         started = {
             (name, allocator): start(allocator, "clients.py", name, more=more.get(name))
             for name in batch
             for allocator in COLUMNS
         }
+        until = time.monotonic() + BATCH_LIMIT_S
         for key, process in started.items():
-            results[key] = outcome(process, " on ".join(key), limit_s=LIMIT_S)
-    for name, words in ENGINES.items():
-        for allocator in COLUMNS:
-            process = start(allocator, "serving.py", *words)
-            results[name, allocator] = outcome(process, f"{name} on {allocator}", limit_s=LIMIT_S)
-            print(json.dumps({f"{name}, {allocator}": results[name, allocator]}), flush=True)
-    (options.out / "clients.json").write_text(json.dumps({", ".join(key): result for key, result in results.items()}))
+            keep(key, process, max(1, until - time.monotonic()))
+    for name, (_, words) in ENGINES.items():
+        for allocator in COLUMNS if name in (options.only or NAMES) else ():
+            keep((name, allocator), start(allocator, "serving.py", *words), ENGINE_LIMIT_S)
     (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
     return results
 
@@ -105,7 +114,7 @@ def sleeps(results):
 def table(results):
     yield "| program | version | native | Larder | tight | results | time, Larder to native | what it needs |"
     yield "|---|---|---|---|---|---|---|---|"
-    for name in [*clients.CLIENTS, *ENGINES]:
+    for name in NAMES:
         native, larder, tight = (results.get((name, allocator)) for allocator in COLUMNS)
         if native is not None and "missing" in native:
             yield f"| {name} | not tried: {native['missing']} is not installed | | | | | | |"
@@ -113,7 +122,8 @@ def table(results):
         version = next((result["version"] for result in (native, larder, tight) if result), "")
         held = " | ".join(map(held_words, (native, larder, tight)))
         needs = NEEDS.get(name, "")
-        yield f"| {name} | {version} | {held} | {same_words(native, larder, tight)} | {time_words(native, larder)} | {needs} |"
+        title, _ = ENGINES.get(name, (name, ()))
+        yield f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | {time_words(native, larder)} | {needs} |"
 
 
 def held_words(result):

@@ -565,7 +565,7 @@ def main():
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--short", action="store_true", help="few turns, to see whether it runs")
     parser.add_argument("--seconds", type=float, default=20, help="how long each race goes on")
-    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, *LARGE], help="these programs alone")
+    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, *LARGE, *programs.NAMES], help="these programs alone")
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", ".")))
     options = parser.parse_args()
     parts = options.parts or list(PARTS)
