@@ -6,7 +6,8 @@ of its own, and prints tables last.
 Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients, neighbours. Without any, all of them. --seconds says how long
 each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
 and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
-pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there.
+pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there,
+neighbours what they said.
 """
 
 import argparse
