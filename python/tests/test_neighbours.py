@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import subprocess
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from larder import UsageError, streams
 from stand_in import STAND_IN, FakeTorch, Run, Script
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+Card = Callable[..., "subprocess.CompletedProcess[str]"]
+"""Runs the program for a card with some words."""
 
 # It says each call, and gives memory of the host, of which there is a mebibyte.
 CALLS = r"""
@@ -378,7 +385,77 @@ def test_anybodys_stream_has_a_handle() -> None:
         streams.handle_of(2)
 
 
+# What the program for a card finds in the place of its libraries and of what must hold with them.
+CARD = {
+    "libraries.py": """
+        from types import SimpleNamespace
+        class Failure(Exception):
+            pass
+        def first_line(error):
+            return f"{type(error).__name__}: {error}"
+        def find(needed):
+            found = [SimpleNamespace(name=name) for name in ("torch", "cupy")]
+            return found, [("rmm", "not here: pip install it", "rmm" in needed)]
+        """,
+    "sharing.py": """
+        import os, time, libraries
+        class Skipped(Exception):
+            pass
+        def serves(found, options):
+            return f"{found[1].name} was served"
+        def waits(found, options):
+            while True:
+                time.sleep(1)
+        def statistics(found, options):
+            os._exit(7)
+        def stacks(found, options):
+            raise libraries.Failure("there are no stacks")
+        def compiles(found, options):
+            raise Skipped("there is nothing to compile with")
+        """,
+}
+
+
+@pytest.fixture
+def card(neighbours: Neighbours) -> Card:
+    neighbours.make(None)
+    program = (REPOSITORY / "torch/card/neighbours.py").read_text()
+    short = program.replace('"waits": 30', '"waits": 1')
+    assert short != program
+    for name, text in {**CARD, "neighbours.py": short}.items():
+        neighbours.script(text, name)
+    return lambda *words: neighbours.run_python(*ON_LARDER, "neighbours.py", *words)
+
+
+def test_what_hangs_or_dies_on_a_card_is_told_and_the_others_go_on(card: Card) -> None:
+    done = card("serves", "waits", "statistics", "stacks", "compiles", "--need", "cupy", "rmm")
+    assert done.returncode == 1, done.stderr
+    assert "in waits\n" in done.stderr, "where it hung"
+    told = done.stdout.splitlines()
+    died = "the process ended in it with"
+    assert told[told.index("| torch and cupy | result | what was seen |") + 2 :] == [
+        "| rmm | FAILED | not here: pip install it |",
+        "| serves | passed | cupy was served |",
+        f"| waits | FAILED | {died} 1, within 1 s: what it said is above |",
+        f"| statistics | FAILED | {died} 7, within 20 s: what it said is above |",
+        "| stacks | FAILED | Failure: there are no stacks |",
+        "| compiles | skipped | there is nothing to compile with |",
+    ]
+
+
+def test_a_card_where_all_holds_says_so(card: Card) -> None:
+    done = card("serves", "compiles", "--need", "cupy")
+    assert done.returncode == 0, done.stderr
+    assert "| rmm | skipped | not here: pip install it |" in done.stdout.splitlines()
+
+
+def test_a_card_has_no_more_time_than_it_is_given(card: Card) -> None:
+    done = card("waits", "serves", "--limit", "0")
+    assert done.returncode == 1
+    assert "| serves | FAILED | not run: the 0 s for all were over |" in done.stdout.splitlines()
+
+
 def test_there_is_a_page_on_them() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "neighbours.md").read_text()
+    page = (REPOSITORY / "docs/neighbours.md").read_text()
     for module in ("cupy", "numba", "rmm"):
         assert f"larder.{module}" in page

@@ -48,8 +48,8 @@ class Contents:
 class Exchange:
     """Random requests of all libraries on some streams; who had the memory before is remembered."""
 
-    # So many cycles are up to half a millisecond, in one request of twenty.
-    LATE = 1_000_000
+    # Of some writes and reads the stream is late by up to so many cycles, which are two milliseconds.
+    LATE = 4_000_000
     LIVE = 24
 
     def __init__(self, libraries, seed, streams, largest=3 * MIB):
@@ -73,9 +73,7 @@ class Exchange:
         former = self.last.pop(library.address(made), None)
         if former not in (None, library.name):
             self.passed[f"{former} to {library.name}"] += 1
-        if self.chance.random() < 0.05:
-            with torch.cuda.stream(stream):
-                torch.cuda._sleep(self.chance.randrange(self.LATE))
+        self.delay(stream, 0.05)
         library.fill(made, value, stream)
         self.live.append((library, made, at, value))
 
@@ -85,10 +83,16 @@ class Exchange:
         reader = self.chance.randrange(len(self.streams)) if self.chance.random() < 0.4 else at
         if reader != at:
             self.streams[reader].wait_stream(self.streams[at])
+        self.delay(self.streams[reader], 0.25)
         self.contents.read(library.words(made), value, self.streams[reader])
         if reader != at:
             library.record_stream(made, self.streams[reader])
         self.last[library.address(made)] = library.name
+
+    def delay(self, stream, probability):
+        if self.chance.random() < probability:
+            with torch.cuda.stream(stream):
+                torch.cuda._sleep(self.chance.randrange(self.LATE))
 
     def finish(self):
         while self.live:

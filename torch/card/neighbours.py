@@ -31,6 +31,7 @@ ROWS = (
         "stacks": 20,
         "refuses": 20,
         "streams": 20,
+        "callbacks": 20,
         "graphs": 20,
         "exchanges": 40,
         "threads": 40,
@@ -82,6 +83,8 @@ class Worker:
 
         found, missing = libraries.find(self.options.need)
         names = " and ".join(library.name for library in found)
+        under = os.environ.get("LARDER_CONF")
+        names += f" under {under}" if under else ""
         self.diary.write("libraries", names=names, missing=missing, has_any=len(found) > 1)
         told = "".join(f"; {name} is {sentence}" for name, sentence, _ in missing)
         print(f"libraries: {names}, {time.monotonic() - begin:.1f} s{told}", flush=True)

@@ -6,7 +6,8 @@ of its own, and prints tables last.
 Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients, neighbours. Without any, all of them. --seconds says how long
 each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
 and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
-pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there.
+pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there,
+neighbours what they said.
 """
 
 import argparse
@@ -526,22 +527,24 @@ def run_clients(options):
     return programs.run(options, start, outcome)
 
 
-def run_neighbours(_options):
-    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure."""
+def run_neighbours(options):
+    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure. It ends by itself, whatever hangs;
+    all that it says is in the folder."""
     results = {}
     for allocator in ("larder", "larder, tight"):
         before, changes = ALLOCATORS[allocator]
         command = [sys.executable, *before, str(HERE / "neighbours.py"), "--need", "cupy", "numba", "rmm"]
-        ran = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True, timeout=400)
-        results[allocator] = {"ended": ran.returncode, "said": ran.stdout, "complained": ran.stderr[-2500:]}
+        said = options.out / f"neighbours-{allocator.rpartition(' ')[2]}.txt"
+        with said.open("w") as file:
+            ran = subprocess.run(command, env={**os.environ, **changes}, stdout=file, stderr=file)
+        results[allocator] = {"ended": ran.returncode, "said": said.read_text()}
     return results
 
 
 def show_neighbours(results):
     for allocator, result in results.items():
-        print(f"\nneighbours on {allocator}: exit {result['ended']}\n{result['said']}")
-        if result["ended"] != 0:
-            print(result["complained"])
+        said = result["said"] if result["ended"] != 0 else result["said"].rpartition("\n\n")[2]
+        print(f"\nneighbours on {allocator}: exit {result['ended']}\n{said[-8000:]}")
 
 
 PARTS = {

@@ -1,11 +1,13 @@
 """What must hold where libraries share one cache, each as a function of the libraries that are here and the options of
 neighbours.py, which runs them. Each returns a sentence about what was seen, or raises what is not so."""
 
+import ctypes
 import gc
 import os
 import random
 import subprocess
 import sys
+import threading
 
 import torch
 
@@ -358,6 +360,44 @@ def uses_stream(library, outlives):
         torch.cuda.synchronize()
         wrong = count_wrong(words, 8)
     expect(wrong == 0, f"{wrong} words of {library.name}'s are wrong on a stream of its own")
+
+
+def callbacks(libraries, _options):
+    """A stream calls Python functions, which wait for the interpreter, while a thread that has it gives memory back, and
+    other streams are destroyed: nobody may wait for the interpreter and be waited for by whoever has it."""
+    runtime = ctypes.CDLL("libcudart.so.13")
+    called, turns = [], 30
+    call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
+    calls, is_over = torch.cuda.Stream(), threading.Event()
+    beside = threading.Thread(target=take_and_give, args=(is_over,), daemon=True)
+    beside.start()
+    for turn in range(turns):
+        library = libraries[turn % len(libraries)]
+        with torch.cuda.stream(calls):
+            torch.cuda._sleep(LATE // 50)
+            error = runtime.cudaLaunchHostFunc(ctypes.c_void_p(calls.cuda_stream), call, None)
+        expect(error == 0, f"cudaLaunchHostFunc says {error}")
+        made = library.make(3 * MIB, calls)
+        made = None
+        own = library.new_stream()
+        if own is not None:
+            made = library.make(3 * MIB, own)
+            made = None
+            if not library.forgets_streams:
+                larder.torch.forget_stream(own)
+        own = None
+    torch.cuda.synchronize()
+    is_over.set()
+    beside.join()
+    expect(len(called) == turns, f"{len(called)} of {turns} calls came")
+    return f"{turns} calls of a Python function by a stream, while memory was taken, given back and forgotten"
+
+
+def take_and_give(is_over):
+    """What PyTorch gives back it gives back with the interpreter's lock."""
+    while not is_over.is_set():
+        held = [torch.empty(MIB, device="cuda") for _ in range(4)]
+        held.clear()
 
 
 def kernels_run():
