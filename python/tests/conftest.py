@@ -21,6 +21,7 @@ VARIABLES = (
     "CXX",
     "CXXFLAGS",
     "LARDER_CACHE",
+    "LARDER_COMPILE",
     "LARDER_CONF",
     "LARDER_DEVICE",
     "LARDER_INSTALL",

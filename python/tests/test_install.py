@@ -100,7 +100,7 @@ def test_a_torch_that_cannot_be_imported(run_python: Run, script: Script) -> Non
         ({"source": "int x;"}, "is not Larder's C++ part"),
         (
             {"source": STAND_IN + 'extern "C" int nobody(); int y = nobody();'},
-            "the compiled C++ part cannot be loaded: ",
+            "the C++ part cannot be loaded: ",
         ),
     ],
 )

@@ -80,7 +80,7 @@ fn perform(task: Task) -> ExitCode {
         }
         Task::Model => return done(model::run(&runner.root, Path::new(&runner.program))),
         Task::Python => return done(python::run(&runner.root)),
-        Task::Wheel => return done(wheel::run(&runner.root)),
+        Task::Wheel(options) => return done(wheel::run(&runner.root, &options)),
         Task::World(world) => {
             return done(world::run(&runner.root, Path::new(&runner.program), world));
         }

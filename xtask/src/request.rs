@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use crate::bench::{Options, threads};
 use crate::page::Page;
 use crate::parity::Seeds;
-use crate::torch::Torch;
+use crate::torch::{self, Torch};
 use crate::verdicts;
+use crate::wheel;
 use crate::world::World;
 
 const USAGE: &str = "\
@@ -202,14 +203,22 @@ stays under target/python. It needs no PyTorch.
 ";
 
 const WHEEL_HELP: &str = "\
-Builds the Python package as a wheel for the package index, in target/wheels: for every Linux with glibc
-2.17 or newer and Python 3.10 or newer, with the command `larder` in it. Then installs it into a new
+Builds the Python package as a wheel for the package index, in target/wheels: for every Linux for which PyTorch's
+own wheels are made (manylinux_2_28) and Python 3.10 or newer, with the command `larder` in it and the C++ part
+for each PyTorch from 2.11 to 2.15, so that who installs it compiles nothing. Then installs it into a new
 virtual environment in which no Rust is to be found, and uses it.
 
-Usage: cargo xtask wheel
+Usage: cargo xtask wheel [--torch VERSION | --all] [--built]
 
-It needs python3 with pip and venv, strip and, the first time, the Python package index; what it fetches
-stays under target/wheel.
+Options:
+  --torch VERSION  tries it under this PyTorch too, on a stand-in for the GPU, where every compiler that is called is
+                   written down and fails (torch/card/install.py)
+  --all            the same under all five, one after the other
+  --built          tries the wheel that is in target/wheels, and builds none
+
+It needs python3 with pip and venv, strip, g++, readelf and, the first time, the Python package index: five wheels of
+PyTorch, of which little is kept under target/judge. The rest stays under target/wheel. A PyTorch under which
+it is tried takes five gigabytes of disk meanwhile.
 ";
 
 const WORLD_HELP: &str = "\
@@ -285,7 +294,7 @@ pub(crate) enum Task {
     Model,
     Headers,
     Python,
-    Wheel,
+    Wheel(wheel::Options),
     World(World),
     Differences,
     Verdicts(verdicts::Options),
@@ -307,7 +316,7 @@ impl Task {
             "model" => Some(Self::Model),
             "headers" => Some(Self::Headers),
             "python" => Some(Self::Python),
-            "wheel" => Some(Self::Wheel),
+            "wheel" => Some(Self::Wheel(wheel::Options::default())),
             "world" => Some(Self::World(World::Whole)),
             "differences" => Some(Self::Differences),
             "verdicts" => Some(Self::Verdicts(verdicts::Options::default())),
@@ -330,7 +339,7 @@ impl Task {
             Self::Model => MODEL_HELP,
             Self::Headers => HEADERS_HELP,
             Self::Python => PYTHON_HELP,
-            Self::Wheel => WHEEL_HELP,
+            Self::Wheel(_) => WHEEL_HELP,
             Self::World(_) => WORLD_HELP,
             Self::Verdicts(_) => VERDICTS_HELP,
             Self::Differences => DIFFERENCES_HELP,
@@ -366,6 +375,9 @@ impl Task {
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::Bench(options), "--laid-out") => options.is_laid_out = true,
             (Self::Bench(options), "--own") => options.is_own = true,
+            (Self::Wheel(options), "--torch") => options.under.push(torch(option, rest)?),
+            (Self::Wheel(options), "--all") => options.under.extend(torch::ALL),
+            (Self::Wheel(options), "--built") => options.is_built = true,
             (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Page(page), "--build") => *page = Page::Build,
             (Self::Page(page), "--measure") => *page = Page::Measure,
@@ -537,7 +549,10 @@ mod tests {
         assert_eq!(parse("gpu --stand-in"), Ok(Request::Run(Task::Gpu(Gpu::StandIn))));
         assert_eq!(parse("gpu --bundle"), Ok(Request::Run(Task::Gpu(Gpu::Bundle))));
         assert_eq!(parse("python"), Ok(Request::Run(Task::Python)));
-        assert_eq!(parse("wheel"), Ok(Request::Run(Task::Wheel)));
+        assert_eq!(parse("wheel"), Ok(Request::Run(Task::Wheel(wheel::Options::default()))));
+        let under = vec![torch::OLDEST];
+        let options = wheel::Options { under, is_built: true };
+        assert_eq!(parse("wheel --built --torch 2.11"), Ok(Request::Run(Task::Wheel(options))));
         assert_eq!(parse("world"), Ok(Request::Run(Task::World(World::Whole))));
         assert_eq!(parse("world --quick"), Ok(Request::Run(Task::World(World::Quick))));
         assert!(parse("headers --kernels").unwrap_err().contains("`--kernels`"));

@@ -53,7 +53,7 @@ pub(crate) fn run(root: &Path, cargo: &Path, world: World) -> Result<(), String>
     }
     place.check_with_lowest_rust(&wanted, &manifests.rust_version)?;
     place.install()?;
-    wheel::run(root)?;
+    wheel::run(root, &wheel::Options::default())?;
     println!(
         "beside cudarc, without CUDA, packaged, on macOS, with Rust {}, installed and as a wheel: all \
          went well",

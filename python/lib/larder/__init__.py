@@ -23,11 +23,10 @@ And it tells on a simulated GPU what a program needs:
 from __future__ import annotations
 
 import os
+import sys
 
-from larder import _native, torch
+from larder import _native
 from larder._native import POLICIES, Checkpoint, __version__
-from larder.allocator import Allocator, Block, Pool
-from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
 from larder.errors import (
     AddressError,
     DeviceError,
@@ -41,11 +40,40 @@ from larder.errors import (
     SettingsError,
     UsageError,
 )
-from larder.workload import Comparison, Fit, Pass, Replay, compare, fit, replay
-from larder.snapshot import Snapshot
-from larder.source import Position, Source, check_source
-from larder.table import Table
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from larder import torch
+    from larder.allocator import Allocator, Block, Pool
+    from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
+    from larder.snapshot import Snapshot
+    from larder.source import Position, Source, check_source
+    from larder.table import Table
+    from larder.workload import Comparison, Fit, Pass, Replay, compare, fit, replay
+else:
+    # `python -m larder` and every process of a PyTorch program come by here, and use nothing of this.
+    _HOMES = {
+        "allocator": ("Allocator", "Block", "Pool"),
+        "answers": ("Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "tune"),
+        "snapshot": ("Snapshot",),
+        "source": ("Position", "Source", "check_source"),
+        "table": ("Table",),
+        "workload": ("Comparison", "Fit", "Pass", "Replay", "compare", "fit", "replay"),
+    }
+
+    def __getattr__(name):
+        import importlib
+
+        if name == "torch":
+            return importlib.import_module("larder.torch")
+        home = next((home for home, names in _HOMES.items() if name in names), None)
+        if home is None:
+            raise AttributeError(f"module 'larder' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+        value = globals()[name] = getattr(importlib.import_module(f"larder.{home}"), name)
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *__all__})
 
 
 def library_path() -> str:

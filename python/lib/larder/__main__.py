@@ -2,20 +2,22 @@
 
 The program is run by Python itself, in this very process, in an environment that has Larder installed as
 soon as the program imports torch. So it is in every way the program that `python` alone would run.
+
+What it does not need it does not import: all of this comes before the program starts.
 """
 
 from __future__ import annotations
 
 import importlib.machinery
 import os
-import shlex
-import subprocess
 import sys
-from dataclasses import dataclass, field
-from typing import NoReturn
 
-from larder import _native, children, environment, torch
+from larder import _native, children, environment
 from larder.errors import Error, InstallError, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 # That of the PyTorch in use.
@@ -38,7 +40,8 @@ that it starts. The program itself needs no change.
 options:
   --conf KEY:VALUE,...  Larder's own settings ({', '.join(_native.OWN_KEYS)}), in place of those in LARDER_CONF
   --policy NAME         who decides: {_listed('or')}; whatever LARDER_CONF says of it
-  --compile             compile the C++ part for the installed PyTorch, print its path, and end
+  --compile             compile the C++ part for the installed PyTorch, unless the package brings it, print its
+                        path, and end
   --env                 print the environment that does it, for a shell to read:
                         larder=$(python -m larder --env) && eval "$larder" && torchrun train.py
   --version             print Larder's version
@@ -50,6 +53,7 @@ environment:
   LARDER_CONF           Larder's own settings: {', '.join(_native.OWN_KEYS)}
   LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
+  LARDER_COMPILE        1 has the C++ part compiled where the package brings it
   CXX, CXXFLAGS         the compiler for it, and more flags
   CUDA_HOME             where CUDA's headers are
 """
@@ -66,14 +70,14 @@ COMMANDS = {
 """What people may look for here: commands of the program `larder`, and what does the same in Python."""
 
 
-@dataclass
 class Request:
     """What the command line asks for."""
 
-    conf: str | None = None
-    policy: str | None = None
-    does: str = "run"
-    program: list[str] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.conf: str | None = None
+        self.policy: str | None = None
+        self.does = "run"
+        self.program: list[str] = []
 
     @classmethod
     def parse(cls, words: list[str]) -> Request:
@@ -198,6 +202,8 @@ def interpreter_options() -> list[str]:
         others = words[-2][:-1]
         return words[:-2] + ([others] if others != "-" else [])
     # It was started in another way, by a tool that runs modules.
+    import subprocess
+
     options: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     return options
 
@@ -214,6 +220,8 @@ def run(request: Request) -> NoReturn:
 
 def print_environment(request: Request) -> None:
     """Prints what `run` would set, as a shell reads it."""
+    import shlex
+
     request.arrange()
     for name in ("LARDER_INSTALL", "LARDER_CONF", "PYTHONPATH"):
         if name in os.environ:
@@ -232,6 +240,8 @@ def main() -> int:
             print_environment(request)
         elif request.does == "compile":
             request.check()
+            from larder import torch
+
             print(torch.compile_backend())
         else:
             run(request)

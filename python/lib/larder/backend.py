@@ -1,4 +1,4 @@
-"""The C++ part: compiled once for the PyTorch that is installed, and kept in a cache."""
+"""The C++ part where the package brings none for the PyTorch that is installed: compiled once, and kept in a cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from larder import _native
+from larder import _native, prebuilt
 from larder.errors import InstallError
 
 __all__ = ["TorchFacts", "build", "cache_folder"]
@@ -185,7 +185,7 @@ def _words(variable: str) -> list[str]:
         raise InstallError(f"{variable} cannot be split into words ({reason}): {text}") from None
 
 
-def compiler() -> list[str]:
+def compiler(torch: TorchFacts) -> list[str]:
     """The C++ compiler's command: what CXX says, or the first that is there."""
     if chosen := _words("CXX"):
         if shutil.which(chosen[0]) is None:
@@ -194,10 +194,20 @@ def compiler() -> list[str]:
     for name in ("g++", "c++", "clang++"):
         if found := shutil.which(name):
             return [found]
+    why = "the C++ part is compiled once for your PyTorch"
+    if inside := prebuilt.versions():
+        why = f"the package brings the C++ part for torch {_listed(inside)}, and not for torch {torch.version}"
+        if torch.release in (tuple(map(int, version.split("."))) for version in inside):
+            why = f"the C++ part is to be compiled for torch {torch.version}"
     raise InstallError(
-        "there is no C++ compiler, and the C++ part is compiled once for your PyTorch: "
+        f"there is no C++ compiler, and {why}: "
         "install g++ (on Debian and Ubuntu: apt install g++), or name one by CXX"
     )
+
+
+def _listed(words: list[str]) -> str:
+    *others, last = words
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _targets(home: Path) -> Iterator[Path]:
@@ -255,12 +265,11 @@ def cuda_folders(torch: TorchFacts) -> list[Path]:
 def command(torch: TorchFacts, out: Path) -> list[str]:
     """The compiler's whole command line."""
     include = torch.folder / "include"
-    folders = [SOURCES, *cuda_folders(torch), include]
-    words = [*compiler(), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    words = [*compiler(torch), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
     words.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}")
     if not (include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").is_file():
         words.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
-    for folder in folders:
+    for folder in [SOURCES, *cuda_folders(torch), include]:
         words += ["-I" if folder == SOURCES else "-isystem", str(folder)]
     words += _words("CXXFLAGS")
     words.append(str(SOURCES / "backend.cpp"))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from pathlib import Path
 
 __all__ = ["BOOTSTRAP", "arrange"]
 
-BOOTSTRAP = str(Path(__file__).parent / "_bootstrap")
+BOOTSTRAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_bootstrap")
 
 
 def arrange(environment: MutableMapping[str, str]) -> None:

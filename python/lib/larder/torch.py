@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from larder import backend, children, environment, streams, symmetric
+from larder import backend, children, environment, prebuilt, streams, symmetric
 from larder.errors import InstallError, SettingsError
 from larder.symmetric import SymmetricPool
 
@@ -49,7 +49,8 @@ def install(*, children_too: bool = True) -> None:
     environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys, `policy` and
     `page_size_mb`. Where PyTorch has none, segments are expandable.
 
-    The first time, a C++ compiler makes the part that fits the installed PyTorch; it is kept in the cache.
+    The part that fits the installed PyTorch comes with the wheel. Where it does not, a C++ compiler makes it, the first
+    time; it is kept in the cache.
     Processes that this one starts install Larder too, unless `children_too` is false.
 
     Raises `InstallError` or `SettingsError` with one sentence if it cannot be, and then PyTorch is as it was.
@@ -66,7 +67,7 @@ def install(*, children_too: bool = True) -> None:
         return
     facts = _examine(torch)
     _refuse_used(torch)
-    library = _load_built(facts)
+    library = _load_part(facts)
     # PyTorch's own settings come from PyTorch; no text stands for what LARDER_CONF says.
     code = library.larder_torch_install(None)
     if code != 0:
@@ -161,11 +162,16 @@ def _refusal(sentence: str) -> InstallError | SettingsError:
 
 
 def compile_backend() -> str:
-    """Compiles the C++ part for the installed PyTorch, if it is not in the cache; the library's path.
+    """Compiles the C++ part for the installed PyTorch, if neither the package nor the cache has it; the library's path.
 
     `install` does it by itself. This is for whoever wants it done beforehand, as in an image.
     """
-    return os.fspath(backend.build(_examine(_import_torch())))
+    facts = _examine(_import_torch())
+    path = prebuilt.path_for(facts)
+    if path is None:
+        return os.fspath(backend.build(facts))
+    print(f"larder: nothing needs compiling: the package brings the C++ part for torch {facts.version}", file=sys.stderr)
+    return path
 
 
 def _install_in_child() -> None:
@@ -218,6 +224,15 @@ def _refuse_used(torch: ModuleType) -> None:
         raise InstallError(f"PyTorch's CUDA allocator is already '{name}' in this process")
 
 
+def _load_part(facts: backend.TorchFacts) -> ctypes.CDLL:
+    path = prebuilt.path_for(facts)
+    if path is None:
+        return _load_built(facts)
+    library = _load(path)
+    prebuilt.check(library, path, facts)
+    return library
+
+
 def _load_built(facts: backend.TorchFacts) -> ctypes.CDLL:
     path = backend.build(facts)
     try:
@@ -233,7 +248,7 @@ def _load(path: os.PathLike[str]) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(os.fspath(path))
     except OSError as error:
-        raise InstallError(f"the compiled C++ part cannot be loaded: {error}") from error
+        raise InstallError(f"the C++ part cannot be loaded: {error}") from error
     try:
         library.larder_torch_install.argtypes = [ctypes.c_char_p]
         library.larder_torch_install.restype = ctypes.c_int

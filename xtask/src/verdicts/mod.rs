@@ -316,7 +316,7 @@ fn read_verdicts(text: &str) -> Verdicts {
 }
 
 /// The libraries in the places of the driver, the runtime and NVML.
-fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
+pub(crate) fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
     fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     let headers = Peer::new(target).cuda_headers()?;
     let own = root.join("torch/stand_in");

@@ -1,0 +1,188 @@
+"""A wheel of Larder where nothing can be compiled: installed, used by a PyTorch program, and its start-up timed.
+
+    python install.py [WHEEL] [--times N]
+
+The Python that runs it has PyTorch and a GPU, or a stand-in for one. PATH has nothing but programs that write down that they
+were called and fail, under the names of compilers and of what brings them; where the system lets it, there is no network.
+Exit code 1 if something does not hold.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+STUBS = (
+    "gcc g++ cc c++ cpp clang clang++ icpx nvcc cicc ptxas ninja make cmake meson ld ld.lld ld.gold as ar "
+    "cargo rustc rustup maturin zig pip pip3 uv conda curl wget git apt apt-get"
+).split()
+MOST_LONGER_MS = 50
+
+PROGRAM = """
+import json, sys, torch
+on_card = torch.arange(1 << 20, dtype=torch.int32).cuda()
+parts = [torch.empty(n << 20, dtype=torch.uint8, device="cuda") for n in (1, 3, 30)]
+intact = bool((on_card.cpu() == torch.arange(1 << 20, dtype=torch.int32)).all())
+stats = torch.cuda.memory_stats()
+segments = torch.cuda.memory_snapshot()
+loaded = [line.split()[-1] for line in open("/proc/self/maps") if "/_prebuilt/" in line or "/backend-" in line]
+larder = sys.modules.get("larder")
+print(json.dumps({
+    "torch": torch.__version__,
+    "cuda": torch.version.cuda,
+    "intact": intact,
+    "installed": larder is not None and larder.torch.is_installed(),
+    "part": loaded[0] if loaded else None,
+    "allocated": stats["allocated_bytes.all.current"],
+    "reserved": stats["reserved_bytes.all.current"],
+    "in snapshot": sum(segment["total_size"] for segment in segments),
+    "expandable": all(segment.get("is_expandable", False) for segment in segments),
+}))
+"""
+
+
+class Place:
+    """A folder with the wheel installed, and an environment in which nothing else is to be had."""
+
+    def __init__(self, folder, wheel):
+        self.site = folder / "site"
+        self.cache = folder / "cache"
+        self.calls = folder / "calls"
+        self.stubs = folder / "bin"
+        self.stubs.mkdir()
+        for name in STUBS:
+            stub = self.stubs / name
+            stub.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self.calls}"\nexit 1\n')
+            stub.chmod(0o755)
+        hidden = ("CXX", "CC", "CUDA_HOME", "CUDA_PATH", "LARDER_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        self.environment = {name: value for name, value in os.environ.items() if name not in hidden}
+        self.environment |= {"PATH": str(self.stubs), "HOME": str(folder), "LARDER_CACHE": str(self.cache)}
+        self.environment["PYTHONPATH"] = str(self.site)
+        self.prefix = offline_prefix()
+        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", self.site, wheel]
+        subprocess.run(words, env=self.environment, check=True)
+        # pip asks which rustc there is, to tell it to the package index.
+        self.called()
+
+    def run(self, words, **variables):
+        words = [*self.prefix, sys.executable, *words]
+        return subprocess.run(words, env=self.environment | variables, capture_output=True, text=True)
+
+    def called(self):
+        """What was called since it was asked last."""
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return lines
+
+
+def offline_prefix():
+    """What starts a program without a network, if the system lets us."""
+    unshare = shutil.which("unshare")
+    words = [unshare, "--map-root-user", "--net", "--"]
+    if unshare and subprocess.run([*words, sys.executable, "-c", ""], capture_output=True).returncode == 0:
+        return words
+    return []
+
+
+def told(done):
+    """What a program printed last, as JSON; an empty answer if it failed."""
+    if done.returncode != 0:
+        print(f"exit {done.returncode}: {done.stderr[-2000:]}", file=sys.stderr)
+        return {}
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def start_ups(place, times):
+    """Seconds that a start takes natively and on Larder, by turns, on the wall and of processors: importing torch alone,
+    and with a first tensor."""
+    programs = {"import torch": "import torch", "a first tensor": "import torch; torch.empty(1, device='cuda')"}
+    found = {}
+    for name, code in programs.items():
+        took = {"native": [], "larder": []}
+        # The first of each reads files that the next ones find in memory.
+        for turn in range(times + 1):
+            for side, words in (("native", ["-c", code]), ("larder", ["-m", "larder", "-c", code])):
+                begin, worked = time.perf_counter(), processor_s()
+                done = place.run(words)
+                if turn > 0:
+                    took[side].append((time.perf_counter() - begin, processor_s() - worked))
+                if done.returncode != 0:
+                    print(f"{side}: {done.stderr[-2000:]}", file=sys.stderr)
+                    return {}
+        found[name] = {side: [statistics.median(each) for each in zip(*seconds)] for side, seconds in took.items()}
+    return found
+
+
+def processor_s():
+    """What the processes that have ended took of the processors so far."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def newest_wheel():
+    wheels = [wheel for folder in (HERE, HERE / "../../target/wheels") for wheel in folder.glob("larder-*manylinux*.whl")]
+    if not wheels:
+        raise SystemExit("there is no wheel beside this program or in target/wheels: name one")
+    return max(wheels, key=lambda wheel: wheel.stat().st_mtime)
+
+
+def check(place):
+    """What holds of the program, each with a word on it."""
+    native = told(place.run(["-c", PROGRAM]))
+    native_calls = place.called()
+    ours = told(place.run(["-m", "larder", "-c", PROGRAM]))
+    calls = place.called()
+    cached = place.cache.exists()
+    again = place.run(["-m", "larder", "--compile"])
+    compiled = place.called()
+    forced = place.run(["-m", "larder", "-c", "import torch"], LARDER_COMPILE="1")
+    forced_calls = place.called()
+    part = ours.get("part") or "none"
+    yield f"torch {ours.get('torch')} for CUDA {ours.get('cuda')} runs natively and on Larder", native.get("intact") and ours.get("intact")
+    yield f"Larder is installed, by the part {pathlib.Path(part).name}", ours.get("installed") and "/_prebuilt/" in part
+    yield (
+        f"statistics and snapshots are Larder's: {ours.get('reserved', 0) >> 20} MiB reserved, natively {native.get('reserved', 0) >> 20}",
+        ours.get("expandable") and not native.get("expandable") and ours["reserved"] == ours["in snapshot"] != native["reserved"],
+    )
+    yield f"no compiler is called: {calls or 'none'} (natively {native_calls or 'none'})", not calls
+    yield "nothing needs compiling", again.returncode == 0 and "/_prebuilt/" in again.stdout and not compiled
+    yield "nothing is written into the cache", not cached
+    yield f"a compiler that is called shows: {forced_calls[:1]}"[:90], forced.returncode == 1 and bool(forced_calls)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("wheel", nargs="?", type=pathlib.Path)
+    parser.add_argument("--times", type=int, default=9, help="how often each start is timed")
+    options = parser.parse_args()
+    wheel = (options.wheel or newest_wheel()).resolve()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Place(pathlib.Path(folder), wheel)
+        print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, {'without' if place.prefix else 'with'} a network")
+        held = True
+        for what, holds in check(place):
+            print(f"{'ok ' if holds else 'NOT'} {what}", flush=True)
+            held = held and bool(holds)
+        starts = start_ups(place, options.times)
+        for name, took in starts.items():
+            native, ours = took["native"], took["larder"]
+            wall, worked = (1e3 * (ours[at] - native[at]) for at in (0, 1))
+            print(
+                f"start, {name}: {native[0] * 1e3:.0f} ms natively, {ours[0] * 1e3:.0f} on Larder ({wall:+.0f}); "
+                f"of processors {native[1] * 1e3:.0f} and {ours[1] * 1e3:.0f} ({worked:+.0f})"
+            )
+            # What else the machine does shows on the wall alone, and nothing here waits.
+            held = held and min(wall, worked) <= MOST_LONGER_MS
+    sys.exit(0 if held and starts else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+//! The C++ part for each PyTorch, built beforehand for those who have no compiler.
+//!
+//! It is compiled by g++, as PyTorch is: values that are one in a whole process are so with GNU's unique symbols
+//! alone, and PyTorch's settings are such a value. What g++ takes from newer libraries than the oldest system has
+//! is in `torch/older.cpp`; auditwheel judges whether that is all.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::command;
+use crate::peer::Peer;
+use crate::torch::Torch;
+use crate::wheels::Wheels;
+
+/// The runtimes of the oldest and of the usual CUDA that PyTorch is made for, with their headers.
+const RUNTIMES: [&str; 2] = ["nvidia-cuda-runtime-cu12==12.6.77", "nvidia-cuda-runtime==13.0.96"];
+const WANTED: [&str; 3] = ["nvidia/cuda_runtime/", "nvidia/cu13/include/", "nvidia/cu13/lib/"];
+
+/// Where each of the two has its headers, and its library.
+const CUDAS: [(&str, &str); 2] = [
+    ("nvidia/cuda_runtime/include", "nvidia/cuda_runtime/lib/libcudart.so.12"),
+    ("nvidia/cu13/include", "nvidia/cu13/lib/libcudart.so.13"),
+];
+
+/// What a part may be linked to. Of other libraries that the process has by then it takes functions of CUDA's runtime.
+const LIBRARIES: [&str; 8] = [
+    "libc10_cuda.so",
+    "libc10.so",
+    "liblarder.so",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libc.so.6",
+    "libm.so.6",
+    "ld-linux-x86-64.so.2",
+];
+
+/// Where parts are built.
+pub(super) struct Workshop<'a> {
+    pub(super) root: &'a Path,
+    pub(super) target: &'a Path,
+    pub(super) folder: PathBuf,
+    /// The package's native module, whose functions they call.
+    pub(super) native: &'a Path,
+}
+
+impl Workshop<'_> {
+    /// Builds the part for a PyTorch.
+    pub(super) fn build(&self, torch: Torch) -> Result<PathBuf, String> {
+        fs::create_dir_all(&self.folder)
+            .map_err(|error| format!("{}: {error}", self.folder.display()))?;
+        let cuda = self.folder.join("cuda");
+        let what = "CUDA's runtimes";
+        Wheels { what, pins: &RUNTIMES, wanted: &WANTED, files: cuda.clone() }.fetch()?;
+        let peer = Peer::of(self.target, torch);
+        peer.fetch()?;
+        let [older, usual] = CUDAS.map(|(headers, _)| cuda.join(headers));
+        let object = self.compile(&peer, &usual)?;
+        let bytes =
+            |file: &Path| fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+        let usual = bytes(&object)?;
+        // One build is for all PyTorchs of this minor version, whatever CUDA they are made for.
+        if bytes(&self.compile(&peer, &older)?)? != usual {
+            return Err(format!(
+                "the C++ part for PyTorch {torch} is not the same with the headers of {} and of {}",
+                RUNTIMES[0], RUNTIMES[1]
+            ));
+        }
+        let part = self.link(&peer, &object)?;
+        let taken = self.inspect(&peer, &part, &cuda)?;
+        let size = fs::metadata(&part).map_or(0, |found| found.len());
+        println!(
+            "{}: {} KiB, the same with CUDA's headers 12.6 and 13.0, {} functions of the runtime in the process",
+            part.file_name().unwrap_or_default().display(),
+            size >> 10,
+            taken.len()
+        );
+        Ok(part)
+    }
+
+    /// The part's object file, with the headers of one CUDA.
+    fn compile(&self, peer: &Peer, cuda_headers: &Path) -> Result<PathBuf, String> {
+        let object = self.folder.join("backend.o");
+        let mut compile = Command::new("g++");
+        compile
+            .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-pthread"])
+            .args(["-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1"])
+            .arg("-isystem")
+            .arg(self.root.join("python/lib/larder/_plain_cuda"))
+            .arg("-isystem")
+            .arg(cuda_headers)
+            .arg("-isystem")
+            .arg(peer.torch().join("include"))
+            .arg("-I")
+            .arg(self.root.join("crates/larder-c/include"))
+            .arg("-c")
+            .arg(self.root.join("torch/backend.cpp"))
+            .arg("-o")
+            .arg(&object);
+        command::run(&mut compile)?;
+        Ok(object)
+    }
+
+    fn link(&self, peer: &Peer, object: &Path) -> Result<PathBuf, String> {
+        let part = self.folder.join(format!("torch-{}.so", peer.version().minor));
+        let lib = peer.torch().join("lib");
+        let mut link = Command::new("g++");
+        link.args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
+            .args(["-fvisibility=hidden", "-pthread", "-s"])
+            .arg(object)
+            .arg(self.root.join("torch/older.cpp"))
+            .args([lib.join("libc10_cuda.so"), lib.join("libc10.so")])
+            .arg(self.native)
+            .arg("-o")
+            .arg(&part);
+        command::run(&mut link)?;
+        Ok(part)
+    }
+
+    /// Refuses a part that wants what a process with PyTorch might not have. The functions that it takes of CUDA's
+    /// runtime, which PyTorch has brought in by then.
+    fn inspect(&self, peer: &Peer, part: &Path, cuda: &Path) -> Result<BTreeSet<String>, String> {
+        let name = part.display();
+        let words = dynamic_section(part)?;
+        if let Some(line) = words.lines().find(|line| line.contains("PATH)")) {
+            return Err(format!("{name} has a search path of its own: {}", line.trim()));
+        }
+        if let Some(other) = needed(&words).find(|library| !LIBRARIES.contains(library)) {
+            return Err(format!("{name} is linked to {other}"));
+        }
+        let wanted = Symbols::of(part)?.wanted;
+        let lib = peer.torch().join("lib");
+        let mut found = BTreeSet::new();
+        for library in [self.native.to_owned(), lib.join("libc10.so"), lib.join("libc10_cuda.so")] {
+            found.extend(Symbols::of(&library)?.defined);
+        }
+        let left: BTreeSet<String> = wanted.difference(&found).cloned().collect();
+        for (_, runtime) in CUDAS {
+            let runtime = cuda.join(runtime);
+            let has = Symbols::of(&runtime)?.defined;
+            if let Some(missing) = left.difference(&has).next() {
+                return Err(format!("{name} wants {missing}, which {} has not", runtime.display()));
+            }
+        }
+        Ok(left)
+    }
+}
+
+/// The symbols of a library, without those of the system's libraries, which have versions.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Symbols {
+    defined: BTreeSet<String>,
+    wanted: BTreeSet<String>,
+}
+
+impl Symbols {
+    fn of(library: &Path) -> Result<Self, String> {
+        Ok(Self::read(&said(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library))?))
+    }
+
+    fn read(text: &str) -> Self {
+        let mut symbols = Self::default();
+        for line in text.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let [_, _, _, _, binding, _, place, name, ..] = words[..] else { continue };
+            let (name, version) = name.split_once('@').unwrap_or((name, ""));
+            match place {
+                "UND" if binding == "GLOBAL" && version.is_empty() => {
+                    symbols.wanted.insert(name.to_owned());
+                }
+                "UND" | "Ndx" => {}
+                _ => {
+                    symbols.defined.insert(name.to_owned());
+                }
+            }
+        }
+        symbols
+    }
+}
+
+fn dynamic_section(library: &Path) -> Result<String, String> {
+    said(Command::new("readelf").args(["-d", "-W"]).arg(library))
+}
+
+/// The libraries that a dynamic section names.
+fn needed(section: &str) -> impl Iterator<Item = &str> {
+    let lines = section.lines().filter(|line| line.contains("(NEEDED)"));
+    lines.filter_map(|line| line.split_once('[')?.1.split_once(']').map(|(name, _)| name))
+}
+
+fn said(command: &mut Command) -> Result<String, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let done =
+        command.output().map_err(|error| format!("`{program}` cannot be started: {error}"))?;
+    if !done.status.success() {
+        return Err(format!(
+            "`{program}` failed: {}",
+            String::from_utf8_lossy(&done.stderr).trim()
+        ));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_with_versions_are_the_systems() {
+        let text = "   Num:    Value          Size Type    Bind   Vis      Ndx Name\n\
+             3: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaFree\n\
+             4: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)\n\
+             5: 0000000000000000     0 NOTYPE  WEAK   DEFAULT  UND __gmon_start__\n\
+             6: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 larder_torch_version\n\
+             7: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 cudaMalloc@@libcudart.so.13\n";
+        let symbols = Symbols::read(text);
+        assert_eq!(symbols.wanted.iter().collect::<Vec<_>>(), ["cudaFree"]);
+        let defined = ["cudaMalloc", "larder_torch_version"];
+        assert_eq!(symbols.defined.iter().collect::<Vec<_>>(), defined);
+    }
+
+    #[test]
+    fn the_libraries_of_a_dynamic_section_are_found() {
+        let text = " 0x01 (NEEDED)             Shared library: [libc10.so]\n 0x0e (SONAME) Library soname: [x.so]\n";
+        assert_eq!(needed(text).collect::<Vec<_>>(), ["libc10.so"]);
+    }
+}
