@@ -290,6 +290,14 @@ def test_rmm_takes_memory_for_the_stream_that_it_names(neighbours: Neighbours) -
         resource = rmm.mr.get_per_device_resource(0)
         print(resource is larder.rmm.resource())
         block = resource.allocate(4096, Stream(1))
+        class Buffer:
+            ptr = block
+        larder.rmm.record_stream(Buffer, Stream(9))
+        for nothing in (object(), Stream(9)):
+            try:
+                larder.rmm.record_stream(nothing, Stream(9))
+            except larder.UsageError as error:
+                print(error)
         resource.deallocate(block, 4096, Stream(7))
         print(resource.allocate(0, Stream(0)))
         resource.deallocate(0, 0, Stream(0))
@@ -302,11 +310,12 @@ def test_rmm_takes_memory_for_the_stream_that_it_names(neighbours: Neighbours) -
         print(larder.rmm.is_installed(), rmm.mr.get_per_device_resource(0))
     """
     told = neighbours.told(program, *ON_LARDER)
-    expected = ["init", "True", "True", "take 1 on 0", "use 1 on 7", "put 1 on 0", "0"]
-    assert told[:7] == expected
-    assert told[7] == "True CUDA out of memory. Tried"
-    assert told[8].startswith("False the per-thread default stream")
-    assert told[9:] == ["False RMM's own"]
+    foreign = [f"{kind} is no buffer of RMM's: it has no ptr" for kind in ("object", "Stream")]
+    expected = ["init", "True", "True", "take 1 on 0", "use 1 on 9", *foreign, "use 1 on 7", "put 1 on 0", "0"]
+    assert told[:10] == expected
+    assert told[10] == "True CUDA out of memory. Tried"
+    assert told[11].startswith("False the per-thread default stream")
+    assert told[12:] == ["False RMM's own"]
 
 
 @pytest.mark.parametrize("library", ["cupy", "numba", "rmm"])

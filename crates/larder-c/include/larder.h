@@ -93,22 +93,19 @@ typedef struct larder larder;
  *   policy:larder (the default), policy:tight and policy:torch-2.11. NULL: what the environment says, that is the
  *   first one set of PYTORCH_CUDA_ALLOC_CONF and PYTORCH_ALLOC_CONF, then LARDER_CONF. "" for none. Where none of
  *   PyTorch's keys is named, segments are expandable if the device has virtual memory, but not with
- *   policy:torch-2.11; where any is, all are as in PyTorch.
- */
+ *   policy:torch-2.11; where any is, all are as in PyTorch. */
 larder_status larder_open(const char *devices, const char *settings, larder **out);
 
 /* Gives every cache back to its device and ends the larder. No other call may be running. Memory that is
  * still live stays with its device, because somebody may be using it. NULL is ignored. */
 void larder_close(larder *larder);
 
-/* The larder of the process, made from the environment at the first call and never closed. It serves
- * larder_torch_alloc and larder_torch_free. */
+/* The larder of the process, from the environment at the first call, never closed. It serves larder_torch_alloc and larder_torch_free. */
 larder_status larder_process(larder **out);
 
 int32_t larder_device_count(const larder *larder);
 
-/* For tests: whether everything holds that must always hold, on all devices. It takes time in proportion to
- * all that is held. LARDER_INTERNAL if something does not; larder_last_error says what. */
+/* For tests: whether everything holds that must always hold; slow. LARDER_INTERNAL if something does not; larder_last_error says what. */
 larder_status larder_check(larder *larder);
 
 /* ---------------------------------------------------------------- memory */
@@ -249,8 +246,7 @@ larder_status larder_reset_accumulated_stats(larder *larder, int32_t device);
 
 /* The bytes held of the device for each private pool that ever held any, those that are gone included. They are written to `pools` and `reserved`, at most
  * `room` of them; *count becomes how many there are. */
-larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_id *pools,
-                                   larder_counters *reserved, size_t room, size_t *count);
+larder_status larder_pool_reserved(larder *larder, int32_t device, larder_pool_id *pools, larder_counters *reserved, size_t room, size_t *count);
 
 /* ---------------------------------------------------------------- private pools */
 
@@ -308,8 +304,7 @@ larder_status larder_pool_add_use(larder *larder, int32_t device, larder_pool_id
  * requests and frees in the pool alone: ranks that make the same calls have every block at the same place. Segments come
  * from the source and have at least growth_bytes; they stay until larder_pool_trim, or until the pool is released. Its
  * memory is ordered by the default stream. On failure the source is released. */
-larder_status larder_pool_add_symmetric(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source,
-                                        size_t growth_bytes);
+larder_status larder_pool_add_symmetric(larder *larder, int32_t device, larder_pool_id pool, const larder_source *source, size_t growth_bytes);
 
 /* Where a live block lies in its symmetric pool. */
 typedef struct larder_position {
@@ -424,25 +419,21 @@ larder_status larder_close_shared(larder *larder, int32_t device, void *ptr);
 /* `device` may use memory of `owner` from now on, what is allocated later included. */
 larder_status larder_enable_peer(larder *larder, int32_t device, int32_t owner);
 
-/* The expandable segments of a device: for each its stream, its kind and the bytes mapped in it; at most `room`
- * are written, *count becomes how many there are. */
+/* The expandable segments of a device, with the bytes mapped in each; at most `room` are written, *count becomes how many there are. */
 typedef struct larder_expandable {
     void *stream;
     bool is_small;
     uint64_t mapped_bytes;
 } larder_expandable;
-larder_status larder_expandable_segments(larder *larder, int32_t device, larder_expandable *segments,
-                                         size_t room, size_t *count);
+larder_status larder_expandable_segments(larder *larder, int32_t device, larder_expandable *segments, size_t room, size_t *count);
 
 /* Whether the device has an expandable segment at this moment. */
 larder_status larder_has_expandable(larder *larder, int32_t device, bool *out);
 
 /* ---------------------------------------------------------------- hooks */
 
-/* Run whenever no cached block fits, with no lock held; it says whether it freed anything. It may call the
- * library. It stays for as long as the larder does. */
-larder_status larder_on_miss(larder *larder, int32_t device, bool (*callback)(void *data, int32_t device),
-                             void (*release)(void *data), void *data);
+/* Run whenever no cached block fits, with no lock held; it says whether it freed anything. It may call the library, and stays. */
+larder_status larder_on_miss(larder *larder, int32_t device, bool (*callback)(void *data, int32_t device), void (*release)(void *data), void *data);
 
 /* Told of every request that could not be met, before larder_malloc returns, with no lock held. It may call the library. */
 larder_status larder_on_out_of_memory(larder *larder, int32_t device, void (*observer)(void *data, const larder_out_of_memory *report),

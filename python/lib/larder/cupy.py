@@ -112,12 +112,13 @@ def _follow_streams(cupy: Any) -> None:
     kind = cupy.cuda.Stream
     end = kind.__del__
 
-    def forget_and_end(stream: Any) -> None:
+    # Whoever is left when the interpreter ends has no module to look into.
+    def forget_and_end(stream: Any, streams: dict[int, int] = _streams, forget: Any = cache.forget) -> None:
         # A stream of somebody else's goes on.
         if getattr(stream, "_foreign_stream_ref", None) is None:
-            device = _streams.pop(getattr(stream, "ptr", 0), None)
+            device = streams.pop(getattr(stream, "ptr", 0), None)
             if device is not None:
-                cache.forget(device, stream.ptr)
+                forget(device, stream.ptr)
         end(stream)
 
     kind.__del__ = forget_and_end

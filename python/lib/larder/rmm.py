@@ -12,10 +12,10 @@ import importlib
 from typing import Any
 
 from larder import cache
-from larder.errors import InstallError
+from larder.errors import AddressError, InstallError, UsageError
 from larder.streams import handle_of
 
-__all__ = ["install", "is_installed", "resource", "uninstall"]
+__all__ = ["install", "is_installed", "record_stream", "resource", "uninstall"]
 
 # Ours by device. They are kept for good: RMM's buffers call them by their bare address when they go.
 _resources: dict[int, Any] = {}
@@ -69,6 +69,23 @@ def uninstall() -> None:
         if mr.get_per_device_resource(device) is _resources[device]:
             mr.set_per_device_resource(device, before)
     _before.clear()
+
+
+def record_stream(buffer: Any, stream: Any) -> None:
+    """Says that another stream than the buffer's own works on it, as `torch.Tensor.record_stream` does.
+
+    Given back, its memory serves nobody before the work that is on the other stream then. `stream` is anybody's: RMM's,
+    PyTorch's, or a handle.
+    """
+    address = getattr(buffer, "ptr", None)
+    if not isinstance(address, int):
+        raise UsageError(f"{type(buffer).__name__} is no buffer of RMM's: it has no ptr")
+    try:
+        cache.record_use(address, handle_of(stream))
+    except AddressError as error:
+        raise UsageError(
+            "the buffer's memory is not Larder's: it was made before larder.rmm.install(), or by others"
+        ) from error
 
 
 def _rmm() -> Any:
