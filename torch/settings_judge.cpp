@@ -154,13 +154,13 @@ int live(bool is_started, char** texts) {
 }
 
 // Runs a process on texts, of which the first is the one it finds in its environment, unless there is none.
-bool run_process(const char* first, const std::vector<std::string>& updates) {
+bool run_process(const char* variable, const char* first, const std::vector<std::string>& updates) {
   pid_t child = fork();
   if (child != 0) {
     return code_of(child) == 0;
   }
   if (first != nullptr) {
-    setenv("PYTORCH_ALLOC_CONF", first, 1);
+    setenv(variable, first, 1);
   }
   std::vector<const char*> words{"settings_judge", first != nullptr ? "started" : "bare"};
   for (const auto& text : updates) {
@@ -171,10 +171,12 @@ bool run_process(const char* first, const std::vector<std::string>& updates) {
   _exit(kRefused);
 }
 
-void run_case(const std::string& first, const std::vector<std::string>& updates) {
-  if (!run_process(first.c_str(), updates)) {
+// The two variables are as good as each other, so that each has every other case.
+void run_case(size_t number, const std::string& first, const std::vector<std::string>& updates) {
+  const char* variable = number % 2 == 0 ? "PYTORCH_ALLOC_CONF" : "PYTORCH_CUDA_ALLOC_CONF";
+  if (!run_process(variable, first.c_str(), updates)) {
     std::cout << "refused" << std::endl;
-    run_process(nullptr, updates);
+    run_process(variable, nullptr, updates);
   }
 }
 
@@ -190,7 +192,7 @@ int main(int argc, char** argv) {
   }
   std::string first;
   std::vector<std::string> updates;
-  bool is_open = false;
+  size_t number = 0;
   for (std::string line; std::getline(std::cin, line);) {
     auto end = line.find(' ');
     std::string word = line.substr(0, end);
@@ -199,15 +201,15 @@ int main(int argc, char** argv) {
       updates.push_back(text);
       continue;
     }
-    if (is_open) {
-      run_case(first, updates);
+    if (number > 0) {
+      run_case(number, first, updates);
     }
     first = text;
     updates.clear();
-    is_open = true;
+    number += 1;
   }
-  if (is_open) {
-    run_case(first, updates);
+  if (number > 0) {
+    run_case(number, first, updates);
   }
   return 0;
 }

@@ -8,6 +8,7 @@ import torch
 
 from allocator_case import (
     MIB,
+    TORCH_VERSION,
     AllocatorCase,
     Change,
     block_sizes,
@@ -16,6 +17,32 @@ from allocator_case import (
     run_in_threads,
     segment_at,
 )
+
+
+# A value of each key, the one that it has by default, and the first PyTorch that knows it.
+KEYS = {
+    "backend": ("native", "native", (2, 11)),
+    "large_segment_size_mb": ("32", "20", (2, 11)),
+    "max_split_size_mb": ("64", "17592186044415", (2, 11)),
+    "max_non_split_rounding_mb": ("64", "20", (2, 11)),
+    "garbage_collection_threshold": ("0.5", "0.99999", (2, 11)),
+    "roundup_power2_divisions": ("[256:1,512:2,>:4]", "[>:0]", (2, 11)),
+    "expandable_segments": ("True", "False", (2, 11)),
+    "release_lock_on_cudamalloc": ("True", "False", (2, 11)),
+    "release_lock_on_hipmalloc": ("True", "False", (2, 11)),
+    "graph_capture_record_stream_reuse": ("True", "False", (2, 11)),
+    "per_process_memory_fraction": ("0.5", "1.0", (2, 11)),
+    "pinned_use_cuda_host_register": ("True", "False", (2, 11)),
+    "pinned_use_hip_host_register": ("True", "False", (2, 11)),
+    "pinned_num_register_threads": ("8", "1", (2, 11)),
+    "pinned_use_background_threads": ("False", "False", (2, 11)),
+    "throw_on_cudamalloc_oom": ("True", "False", (2, 12)),
+    "pinned_free_catch_all": ("True", "False", (2, 12)),
+    "pinned_max_round_threshold_mb": ("64", "17592186044415", (2, 13)),
+    "pinned_max_cached_size_mb": ("64", "17592186044415", (2, 13)),
+    "expandable_segments_reserve": ("40G", "1.125", (2, 15)),
+    "expandable_segments_reserve_by_class": ("[serve:40G]", "[]", (2, 15)),
+}
 
 
 class SettingsCase(AllocatorCase):
@@ -123,6 +150,50 @@ class ParsingCase(SettingsCase):
             self.assertEqual(small.data_ptr(), address, "a large block is split again")
             self.assertEqual(block_sizes(segment_at(address)), [30 * MIB, 30 * MIB])
             del small
+
+    def test_every_key_can_be_set_saved_and_restored(self):
+        set_settings = torch._C._accelerator_setAllocatorSettings
+        for key, (value, default, since) in KEYS.items():
+            with self.subTest(key=key):
+                if TORCH_VERSION < since:
+                    with self.assertRaises(ValueError):
+                        set_settings(f"{key}:{value}")
+                    continue
+                set_settings(f"{key}:{default}")
+                saved = torch._C._accelerator_getAllocatorSettings()
+                before = torch.cuda.memory._snapshot()["allocator_settings"]
+                set_settings(f"{key}:{value}")
+                changed = torch.cuda.memory._snapshot()["allocator_settings"]
+                self.assertEqual(changed["PYTORCH_CUDA_ALLOC_CONF"], f"{key}:{value}")
+                with self.allocation(3 * MIB):
+                    pass
+                set_settings(saved)
+                self.assertEqual(torch.cuda.memory._snapshot()["allocator_settings"], before)
+                with self.allocation(3 * MIB):
+                    pass
+
+    def test_what_is_odd_is_read_as_pytorch_reads_it(self):
+        set_settings = torch._C._accelerator_setAllocatorSettings
+        for text, split_bytes in (
+            ("max_split_size_mb:40,max_split_size_mb:0x64,", None),
+            ("max_split_size_mb:40,max_split_size_mb:30", 30 * MIB),
+            ("max_split_size_mb,+40MB", 40 * MIB),
+            ("max_split_size_mb:-1", 2**64 - MIB),
+            ("max_split_size_mb:18446744073709551615", 2**64 - MIB),
+            ("max_split_size_mb:18446744073709551616", None),
+            ("max_split_size_mb:40,,", None),
+            ("\tmax_split\n_size_mb : 4 0", 40 * MIB),
+        ):
+            with self.subTest(text=text):
+                if split_bytes is None:
+                    with self.assertRaises((ValueError, RuntimeError, IndexError)):
+                        set_settings(text)
+                    continue
+                set_settings(text)
+                settings = torch.cuda.memory._snapshot()["allocator_settings"]
+                self.assertEqual(settings["max_split_size"] % 2**64, split_bytes)
+                with self.allocation(3 * MIB):
+                    pass
 
     def test_the_snapshot_tells_the_settings(self):
         names = {

@@ -44,7 +44,7 @@ Runs everything that CI checks and stops at the first step that fails, with its 
 Usage: cargo xtask test
 
 Steps: format, clippy, docs, tidy, release build of the program, parity with the allocators of
-PyTorch 2.11 and, in short, 2.15, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
+PyTorch 2.11 and, in short, 2.15, settings as PyTorch 2.11 to 2.15 read them, the lock by model, CUDA's headers, the proof on a stand-in for the driver, the Python package,
 what other programs see of the crates, in short, the page of `larder report` in a browser, doc tests, tests. The tests run under cargo-nextest where it is installed, otherwise under cargo test.
 ";
 

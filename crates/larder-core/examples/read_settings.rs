@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Lines are `start TEXT` and `update TEXT`. For each it prints `refused`, or `accepted` and the value of every
-//! setting that this PyTorch has, as torch/settings_judge.cpp prints PyTorch's.
+//! setting that this PyTorch has, as `torch/settings_judge.cpp` prints PyTorch's.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;
@@ -61,8 +61,10 @@ fn figures(config: &Config, version: TorchVersion) -> String {
     };
     let unlimited = |bytes: Option<u64>| bytes.unwrap_or(u64::MAX);
     let divisions_of = |size: u64| config.roundup_divisions[division_class(size)];
-    let listed =
-        |values: Vec<u64>| values.iter().map(|value| format!("{value};")).collect::<String>();
+    let listed = |values: Vec<u64>| {
+        let values: Vec<String> = values.iter().map(u64::to_string).collect();
+        values.join(";") + ";"
+    };
     let hexadecimal = |value: f64| format!("{:x}", value.to_bits());
     let pinned = &config.pinned;
     show("backend", &config.backend.name());

@@ -108,8 +108,11 @@ pub fn check_torch(name: &str, text: &str) -> Result<(), String> {
             "{name}: '{key}' is one of Larder's own settings, which belong into {VARIABLE}"
         ));
     }
-    let known: Vec<&str> = parts(text).filter(|part| key_of(part).is_none_or(is_known)).collect();
-    check(name, &known.join(","))
+    check(name, text).or_else(|_| {
+        let is_known = |part: &&str| key_of(part).is_none_or(is_known);
+        let known: Vec<&str> = parts(text).filter(is_known).collect();
+        check(name, &known.join(","))
+    })
 }
 
 fn check(name: &str, text: &str) -> Result<(), String> {
@@ -166,9 +169,12 @@ impl Settings {
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
         let (policy, rest) = split_policy(&rest)?;
-        let names = |is_it: &dyn Fn(&str) -> bool| parts(&rest).filter_map(key_of).any(is_it);
-        let names_torch = self.names_torch || names(&|key| !OWN_KEYS.contains(&key));
-        let names_captures = self.names_captures || names(&|key| key == CAPTURES_KEY);
+        // PyTorch does not look at what stands between a key and its value, so that it need be no colon.
+        let is_torchs = |part: &str| key_of(part).is_none_or(|key| !OWN_KEYS.contains(&key));
+        let mut named = parts(&rest).filter(|part| !part.trim().is_empty());
+        let names_torch = self.names_torch || named.any(is_torchs);
+        let names_captures =
+            self.names_captures || parts(&rest).filter_map(key_of).any(|key| key == CAPTURES_KEY);
         let mut before = self.config.clone();
         if names_torch && !self.names_torch {
             before.expandable_segments = Config::default().expandable_segments;
@@ -212,8 +218,7 @@ pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
 fn split_key(text: &str, key: &str) -> Result<(Option<String>, String), String> {
     let mut found: Option<&str> = None;
     let mut rest: Vec<&str> = Vec::new();
-    // A list in brackets has commas too, but no part of one is called so.
-    for part in text.split(',') {
+    for part in parts(text) {
         match part.split_once(':').filter(|(name, _)| name.trim() == key) {
             None => rest.push(part),
             Some(_) if found.is_some() => return Err(format!("the setting '{key}' stands twice")),
@@ -369,7 +374,17 @@ mod tests {
             let refused = check_torch("X", &format!("{key}:1")).unwrap_err();
             assert!(refused.ends_with("which belong into LARDER_CONF"), "{refused}");
         }
-        assert_eq!(check_torch("X", "of_a_later_torch:1,expandable_segments:True"), Ok(()));
+        for text in [
+            "of_a_later_torch:1,expandable_segments:True",
+            "max_split_size_mb:17592186044415",
+            "max_split_size_mb:-1,max_split_size_mb:40,",
+            "roundup_power2_divisions,[>:2]]garbage_collection_threshold[0.5",
+            "max_split_size_mb,40:expandable_segments:True",
+            "expandable_segments_reserve:none",
+            "expandable_segments_reserve_by_class:[a:1G,policy:2G]",
+        ] {
+            assert_eq!(check_torch("X", text), Ok(()), "{text}");
+        }
         assert!(check_torch("X", "expandable_segments:1").is_err());
     }
 

@@ -20,8 +20,8 @@ pub(super) fn real(text: &str) -> Option<f64> {
         f64::INFINITY
     } else if lower.starts_with("nan") {
         f64::NAN
-    } else if let Some(value) = lower.strip_prefix("0x").and_then(hexadecimal) {
-        value?
+    } else if let Some((mantissa, power)) = lower.strip_prefix("0x").and_then(hexadecimal) {
+        scaled(mantissa, power)?
     } else {
         let decimal = &lower[..decimal_length(&lower)?];
         let value: f64 = decimal.parse().ok()?;
@@ -69,9 +69,9 @@ fn decimal_length(text: &str) -> Option<usize> {
     Some(if digits == 0 { mantissa } else { mantissa + 1 + signed + digits })
 }
 
-/// The hexadecimal number that a text, free of its `0x`, begins with: none if with no such number, and none inside if it
-/// does not fit.
-fn hexadecimal(text: &str) -> Option<Option<f64>> {
+/// The hexadecimal number that a text, free of its `0x`, begins with, as a whole number and the power of two that it is
+/// to be multiplied by. Of bits beyond those of a float, the lowest says whether any is set.
+fn hexadecimal(text: &str) -> Option<(u64, i64)> {
     let count = |text: &str| text.bytes().take_while(u8::is_ascii_hexdigit).count();
     let whole = count(text);
     let part = text[whole..].strip_prefix('.').map_or(0, count);
@@ -91,7 +91,7 @@ fn hexadecimal(text: &str) -> Option<Option<f64>> {
         }
     }
     power -= 4 * part as i64;
-    let dot = text[whole..].starts_with('.') as usize;
+    let dot = usize::from(text[whole..].starts_with('.'));
     let rest = &text[whole + dot + part..];
     if let Some(rest) = rest.strip_prefix('p') {
         let (is_negative, rest) = sign(rest);
@@ -100,7 +100,7 @@ fn hexadecimal(text: &str) -> Option<Option<f64>> {
         let given = if digits.is_empty() { 0 } else { digits.parse().unwrap_or(1_i64 << 40) };
         power += if is_negative { -given } else { given };
     }
-    Some(scaled(mantissa << 1 | u64::from(has_more), power - 1))
+    Some((mantissa << 1 | u64::from(has_more), power - 1))
 }
 
 /// `mantissa` times 2 to `power`; none if it is too large, or so small that bits of it are lost.
@@ -115,7 +115,7 @@ fn scaled(mantissa: u64, power: i64) -> Option<f64> {
     if top < -1022 {
         // With fewer bits than a float has: whole multiples of the smallest one.
         let lost = -1074 - power;
-        let is_exact = lost <= 0 || (lost < 64 && mantissa.trailing_zeros() as i64 >= lost);
+        let is_exact = lost <= 0 || (lost < 64 && i64::from(mantissa.trailing_zeros()) >= lost);
         if !is_exact {
             return None;
         }

@@ -170,7 +170,7 @@ impl Writer {
         if self.random.one_in(10) {
             text.push(',');
         }
-        if self.random.one_in(3) {
+        if self.random.one_in(5) {
             self.blemish(&mut text);
         }
         if self.random.one_in(6) {
@@ -225,10 +225,11 @@ impl Writer {
     }
 
     fn size(&mut self) -> String {
-        if self.random.one_in(3) {
-            return self.random.below(200).to_string();
+        match self.random.below(4) {
+            0 => self.random.below(200).to_string(),
+            1 => (20 + self.random.below(2000)).to_string(),
+            _ => self.one_of(&SIZES).into(),
         }
-        self.one_of(&SIZES).into()
     }
 
     fn fraction(&mut self) -> String {
