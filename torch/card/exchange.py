@@ -52,7 +52,7 @@ class Exchange:
     LATE = 4_000_000
     LIVE = 24
 
-    def __init__(self, libraries, seed, streams, largest=3 * MIB):
+    def __init__(self, libraries, seed, streams, largest=2 * MIB):
         self.libraries, self.chance, self.largest = libraries, random.Random(seed), largest
         self.streams = streams
         self.contents = Contents()

@@ -5,8 +5,9 @@
 What one library gives back serves another on the same stream without a call of the driver, and on another stream when it
 may; statistics and snapshots show all; contents are right. sharing.py has the parts. Each tells its verdict as it ends, and
 has a limit of its own: what hangs is ended, with the stacks of all threads, and what follows goes on in a new process. What
-takes longest runs beside the others. All together take no longer than --limit. With --policy tight before the script's name all of it runs under tight. A library that is not there is skipped in a sentence, or a failure if --need names it.
-A table is printed last, and the exit status tells whether all of it held.
+takes longest runs beside the others. All together take no longer than --limit, after the C++ part is compiled. A library
+that is not there is skipped in a sentence, or a failure if --need names it. A table is printed last, and the exit status
+tells whether all of it held. `--policy tight` before the script's name has all of it run under tight.
 """
 
 import argparse
@@ -21,6 +22,8 @@ import tempfile
 import threading
 import time
 import traceback
+
+import larder.torch
 
 # How long each part may take at most, in the order in which they run; each of the two rows in processes of its own.
 ROWS = (
@@ -206,12 +209,14 @@ def main():
     parser.add_argument("--exchanges", type=int, default=1000, help="so many blocks pass from one library to another")
     parser.add_argument("--steps", type=int, default=250, help="what each of the threads does")
     parser.add_argument("--need", nargs="*", default=[], choices=["cupy", "numba", "rmm"])
-    parser.add_argument("--limit", type=float, default=120, help="seconds for all of it")
+    parser.add_argument("--limit", type=float, default=110, help="seconds for all of it")
     parser.add_argument("--inside", dest="diary", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.diary is not None:
         return Worker(options).run()
+    # Once for all, so that no part waits for a compiler.
+    larder.torch.compile_backend()
     with tempfile.TemporaryDirectory() as folder:
         supervisor = Supervisor(options, folder)
         supervisor.run()

@@ -365,7 +365,7 @@ def uses_stream(library, outlives):
 def callbacks(libraries, _options):
     """A stream calls Python functions, which wait for the interpreter, while a thread that has it gives memory back, and
     other streams are destroyed: nobody may wait for the interpreter and be waited for by whoever has it."""
-    runtime = ctypes.CDLL("libcudart.so.13")
+    runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
     called, turns = [], 30
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
     calls, is_over = torch.cuda.Stream(), threading.Event()

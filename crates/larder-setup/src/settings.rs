@@ -89,15 +89,20 @@ fn from_variables(
 /// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch,
 /// which reads the others itself. `name` says where the text is from.
 pub fn check_own(name: &str, text: &str) -> Result<(), String> {
-    if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
-        return Err(format!(
+    let refuse = |key: &str| {
+        Err(format!(
             "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong \
              into {}",
             OWN_KEYS.join(", "),
             TORCH_VARIABLES[0],
-        ));
+        ))
+    };
+    if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
+        return refuse(key);
     }
-    check(name, text)
+    let settings = parse(text).map_err(|error| format!("{name}: {error}"))?;
+    // Another mark than a colon may stand behind a key.
+    if settings.names_torch { refuse(text) } else { Ok(()) }
 }
 
 /// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
@@ -368,6 +373,8 @@ mod tests {
         );
         let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
         assert!(list.contains("'roundup_power2_divisions'"), "{list}");
+        let odd = check_own(VARIABLE, "max_split_size_mb,40").unwrap_err();
+        assert!(odd.contains("is not one of Larder's own settings"), "{odd}");
         let wrong = check_own(VARIABLE, "policy:frob").unwrap_err();
         assert!(wrong.starts_with("LARDER_CONF: there is no policy 'frob'"), "{wrong}");
         for key in OWN_KEYS {

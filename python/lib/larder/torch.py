@@ -244,7 +244,7 @@ def _load_built(facts: backend.TorchFacts) -> ctypes.CDLL:
         return _load(backend.build(facts))
 
 
-def _load(path: os.PathLike[str]) -> ctypes.CDLL:
+def _load(path: str | os.PathLike[str]) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(os.fspath(path))
     except OSError as error:

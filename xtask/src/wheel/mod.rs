@@ -6,6 +6,7 @@
 mod parts;
 mod trial;
 
+use std::collections::BTreeSet;
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -82,11 +83,15 @@ fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
     let workshop = Workshop { root, target, folder: parts, native: &native };
     let prebuilt = laid_out.join("larder/_prebuilt");
     fs::create_dir_all(&prebuilt).map_err(|error| format!("{}: {error}", prebuilt.display()))?;
+    let mut taken = BTreeSet::new();
     for torch in torch::ALL {
         let part = workshop.build(torch)?;
-        let to = prebuilt.join(part.file_name().unwrap_or_default());
-        fs::copy(&part, &to).map_err(|error| format!("{}: {error}", to.display()))?;
+        let to = prebuilt.join(part.file.file_name().unwrap_or_default());
+        fs::copy(&part.file, &to).map_err(|error| format!("{}: {error}", to.display()))?;
+        taken.extend(part.taken);
     }
+    let taken: Vec<String> = taken.into_iter().collect();
+    println!("of the CUDA runtime that PyTorch has loaded they take {}", taken.join(", "));
     let packed = pack(&environment, &laid_out)?;
     let _ = fs::remove_dir_all(out);
     repair(&environment, &packed, out)?;

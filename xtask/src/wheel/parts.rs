@@ -36,6 +36,12 @@ const LIBRARIES: [&str; 8] = [
     "ld-linux-x86-64.so.2",
 ];
 
+/// A part, and the functions that it takes of CUDA's runtime, which PyTorch has brought in by then.
+pub(super) struct Part {
+    pub(super) file: PathBuf,
+    pub(super) taken: BTreeSet<String>,
+}
+
 /// Where parts are built.
 pub(super) struct Workshop<'a> {
     pub(super) root: &'a Path,
@@ -47,7 +53,7 @@ pub(super) struct Workshop<'a> {
 
 impl Workshop<'_> {
     /// Builds the part for a PyTorch.
-    pub(super) fn build(&self, torch: Torch) -> Result<PathBuf, String> {
+    pub(super) fn build(&self, torch: Torch) -> Result<Part, String> {
         fs::create_dir_all(&self.folder)
             .map_err(|error| format!("{}: {error}", self.folder.display()))?;
         let cuda = self.folder.join("cuda");
@@ -67,16 +73,12 @@ impl Workshop<'_> {
                 RUNTIMES[0], RUNTIMES[1]
             ));
         }
-        let part = self.link(&peer, &object)?;
-        let taken = self.inspect(&peer, &part, &cuda)?;
-        let size = fs::metadata(&part).map_or(0, |found| found.len());
-        println!(
-            "{}: {} KiB, the same with CUDA's headers 12.6 and 13.0, {} functions of the runtime in the process",
-            part.file_name().unwrap_or_default().display(),
-            size >> 10,
-            taken.len()
-        );
-        Ok(part)
+        let file = self.link(&peer, &object)?;
+        let taken = self.inspect(&peer, &file, &cuda)?;
+        let size = fs::metadata(&file).map_or(0, |found| found.len());
+        let name = file.file_name().unwrap_or_default().display();
+        println!("{name}: {} KiB, the same with the headers of CUDA 12.6 and 13.0", size >> 10);
+        Ok(Part { file, taken })
     }
 
     /// The part's object file, with the headers of one CUDA.
@@ -119,7 +121,7 @@ impl Workshop<'_> {
     }
 
     /// Refuses a part that wants what a process with PyTorch might not have. The functions that it takes of CUDA's
-    /// runtime, which PyTorch has brought in by then.
+    /// runtime.
     fn inspect(&self, peer: &Peer, part: &Path, cuda: &Path) -> Result<BTreeSet<String>, String> {
         let name = part.display();
         let words = dynamic_section(part)?;
