@@ -1,10 +1,10 @@
 """A wheel of Larder where nothing can be compiled: installed, used by a PyTorch program, and its start-up timed.
 
-    python install.py [WHEEL] [--times N]
+    python install.py [WHEEL] [--times N] [--no-limit]
 
 The Python that runs it has PyTorch and a GPU, or a stand-in for one. PATH has nothing but programs that write down that they
 were called and fail, under the names of compilers and of what brings them; where the system lets it, there is no network.
-Exit code 1 if something does not hold.
+Exit code 1 if something does not hold, or a start takes more than 50 ms longer than without Larder.
 """
 
 import argparse
@@ -162,6 +162,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("wheel", nargs="?", type=pathlib.Path)
     parser.add_argument("--times", type=int, default=9, help="how often each start is timed")
+    parser.add_argument("--no-limit", action="store_true", help="a start may take as long as it likes, as on a busy machine")
     options = parser.parse_args()
     wheel = (options.wheel or newest_wheel()).resolve()
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +181,7 @@ def main():
                 f"of processors {native[1] * 1e3:.0f} and {ours[1] * 1e3:.0f} ({worked:+.0f})"
             )
             # What else the machine does shows on the wall alone, and nothing here waits.
-            held = held and min(wall, worked) <= MOST_LONGER_MS
+            held = held and (options.no_limit or min(wall, worked) <= MOST_LONGER_MS)
     sys.exit(0 if held and starts else 1)
 
 

@@ -213,7 +213,7 @@ Usage: cargo xtask wheel [--torch VERSION | --all] [--built]
 Options:
   --torch VERSION  tries it under this PyTorch too, on a stand-in for the GPU, where every compiler that is called is
                    written down and fails (torch/card/install.py)
-  --all            the same under all five, one after the other
+  --all            the same under all five and under other releases of two of them, one after the other
   --built          tries the wheel that is in target/wheels, and builds none
 
 It needs python3 with pip and venv, strip, g++, readelf and, the first time, the Python package index: five wheels of
@@ -375,8 +375,13 @@ impl Task {
             (Self::Bench(options), "--quick") => options.is_quick = true,
             (Self::Bench(options), "--laid-out") => options.is_laid_out = true,
             (Self::Bench(options), "--own") => options.is_own = true,
-            (Self::Wheel(options), "--torch") => options.under.push(torch(option, rest)?),
-            (Self::Wheel(options), "--all") => options.under.extend(torch::ALL),
+            (Self::Wheel(options), "--torch") => {
+                let name = rest.next().map_or("", String::as_str);
+                options.under.push(Torch::released(name)?);
+            }
+            (Self::Wheel(options), "--all") => {
+                options.under.extend([&torch::ALL[..], &torch::OTHER_RELEASES].concat());
+            }
             (Self::Wheel(options), "--built") => options.is_built = true,
             (Self::World(world), "--quick") => *world = World::Quick,
             (Self::Page(page), "--build") => *page = Page::Build,

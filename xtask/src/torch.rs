@@ -25,7 +25,17 @@ pub(crate) const ALL: [Torch; 5] = [
     NEWEST,
 ];
 
+/// Other releases of some of them: what is built for a minor version is for these too.
+pub(crate) const OTHER_RELEASES: [Torch; 2] =
+    [Torch { minor: "2.12", full: "2.12.0" }, Torch { minor: "2.14", full: "2.14.0" }];
+
 impl Torch {
+    /// The version of a name, or another release of such a version.
+    pub(crate) fn released(name: &str) -> Result<Self, String> {
+        let other = OTHER_RELEASES.into_iter().find(|torch| name == torch.full);
+        other.map_or_else(|| Self::named(name), Ok)
+    }
+
     /// The version of a name.
     pub(crate) fn named(name: &str) -> Result<Self, String> {
         let found = ALL.into_iter().find(|torch| name == torch.minor || name == torch.full);
@@ -63,6 +73,9 @@ mod tests {
     fn versions_are_found_by_either_name() {
         assert_eq!(Torch::named("2.11"), Ok(OLDEST));
         assert_eq!(Torch::named("2.15.0"), Ok(NEWEST));
+        assert_eq!(Torch::released("2.11"), Ok(OLDEST));
+        assert_eq!(Torch::released("2.12.0").map(|torch| torch.minor), Ok("2.12"));
+        assert!(Torch::named("2.12.0").is_err());
         let unknown = Torch::named("2.10").unwrap_err();
         assert!(unknown.ends_with("there are 2.11, 2.12, 2.13, 2.14 and 2.15"), "{unknown}");
         assert_eq!(NEWEST.policy(), "torch-2.15");

@@ -84,7 +84,9 @@ fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
     let prebuilt = laid_out.join("larder/_prebuilt");
     fs::create_dir_all(&prebuilt).map_err(|error| format!("{}: {error}", prebuilt.display()))?;
     let mut taken = BTreeSet::new();
-    for torch in torch::ALL {
+    // PyTorch's headers and libraries are those of one processor.
+    let versions = if ARCH == "x86_64" { &torch::ALL[..] } else { &[] };
+    for &torch in versions {
         let part = workshop.build(torch)?;
         let to = prebuilt.join(part.file.file_name().unwrap_or_default());
         fs::copy(&part.file, &to).map_err(|error| format!("{}: {error}", to.display()))?;
