@@ -8,6 +8,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 import clients
@@ -25,23 +26,28 @@ NEEDS = {
     "cupy": "or `larder.cupy.install()`: [neighbours.md](neighbours.md)",
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
-# How long a batch of small programs may take together, and the engine each time.
-BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 180
+# How long a batch of small programs may take together, and all engines.
+BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 300
+# How many rounds an engine is timed; between them the others have theirs.
+ROUNDS = 9
 AT_ONCE = 5
 NAMES = [*clients.CLIENTS, *ENGINES]
 
 
-def run(options, start, outcome):
-    """Small programs side by side; the engine alone, since it takes half the card and is timed. What an earlier run left in the
+def run(options, start, outcome, in_turns):
+    """The engines are prepared side by side and take turns; small programs run side by side. What an earlier run left in the
     folder counts where a program is not run again."""
     kept = options.out / "clients.json"
     results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
 
-    def keep(key, process, limit_s):
-        results[key] = outcome(process, " on ".join(key), limit_s=limit_s)
-        print(json.dumps({": ".join(key): results[key]}), flush=True)
+    def keep(key, result):
+        results[key] = result
+        print(json.dumps({": ".join(key): result}), flush=True)
         kept.write_text(json.dumps({": ".join(key): result for key, result in results.items()}))
+        (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
 
+    for key, result in in_turns(started_engines(options, start), ROUNDS).items():
+        keep(key, result)
     waiting = [name for name in clients.CLIENTS if name in (options.only or NAMES)]
     more = {"memory_saver_preload": preloaded()}
     while waiting:
@@ -53,12 +59,23 @@ def run(options, start, outcome):
         }
         until = time.monotonic() + BATCH_LIMIT_S
         for key, process in started.items():
-            keep(key, process, max(1, until - time.monotonic()))
-    for name, (_, words) in ENGINES.items():
-        for allocator in COLUMNS if name in (options.only or NAMES) else ():
-            keep((name, allocator), start(allocator, "serving.py", *words), ENGINE_LIMIT_S)
-    (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
+            keep(key, outcome(process, " on ".join(key), limit_s=max(1, until - time.monotonic())))
     return results
+
+
+def started_engines(options, start):
+    """The engines that are asked for, on each allocator; what takes too long is ended."""
+    started = {
+        (name, allocator): start(allocator, "serving.py", *words, "--wait", "--rounds", str(ROUNDS))
+        for name, (_, words) in ENGINES.items()
+        if name in (options.only or NAMES)
+        for allocator in COLUMNS
+    }
+    for process in started.values():
+        watch = threading.Timer(ENGINE_LIMIT_S, process.kill)
+        watch.daemon = True
+        watch.start()
+    return started
 
 
 def preloaded():
@@ -78,8 +95,9 @@ cargo xtask gpu --bundle                       # with a network; then take targe
 OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.md
 ```
 
-What is held is the most that PyTorch's statistics say was reserved; of vLLM, which runs alone, what NVML says that the whole card
-holds. Results are compared to the bit: losses, digests of arrays, tokens.
+What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card. Small
+programs run side by side, and their times are the rougher for it; the engines go on in turns, a round of 128 requests each, and their
+rates are medians of nine rounds. Results are compared to the bit: losses, digests of arrays, tokens.
 """
 
 

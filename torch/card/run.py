@@ -131,7 +131,11 @@ def end_of(process):
         process.stdin.close()
     except BrokenPipeError:
         pass
-    return process.wait(timeout=60)
+    try:
+        return process.wait(timeout=60)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def take_turns(started, turns):
@@ -147,6 +151,17 @@ def take_turns(started, turns):
     return {key: json.loads(go(process) or "null") for key, process in alive.items()}
 
 
+def in_turns(started, turns):
+    """Programs that were started side by side and say when they are ready, turn by turn: what each came to."""
+    ready = {key: process for key, process in started.items() if line_of(process, "ready")}
+    outcomes = take_turns(ready, turns)
+    for key, process in started.items():
+        if end_of(process) != 0 or outcomes.get(key) is None:
+            print(f"FAILED {key}\n{said_by(process)}", flush=True)
+            outcomes[key] = None
+    return {key: outcomes[key] for key in started}
+
+
 def run_workloads(options):
     """Prepares programs side by side, since they take long to start, and runs them in turns."""
     waiting, results = chosen(options, WORKLOADS), {}
@@ -154,16 +169,11 @@ def run_workloads(options):
     while waiting:
         batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
         started = {
-            workload: {allocator: start_workload(workload, allocator, turns) for allocator in ALLOCATORS}
+            workload: {(workload, allocator): start_workload(workload, allocator, turns) for allocator in ALLOCATORS}
             for workload in batch
         }
-        for workload, processes in started.items():
-            ready = {key: process for key, process in processes.items() if line_of(process, "ready")}
-            outcomes = take_turns(ready, turns)
-            for allocator, process in processes.items():
-                results[workload, allocator] = outcomes.get(allocator)
-                if end_of(process) != 0 or results[workload, allocator] is None:
-                    print(f"FAILED {workload} on {allocator}\n{said_by(process)}", flush=True)
+        for processes in started.values():
+            results |= in_turns(processes, turns)
     times = {f"{workload}, {allocator}": result for (workload, allocator), result in results.items()}
     (options.out / "workloads.json").write_text(json.dumps(times))
     return results
@@ -524,7 +534,7 @@ def show_picture(results):
 
 def run_clients(options):
     """Programs of other people's libraries."""
-    return programs.run(options, start, outcome)
+    return programs.run(options, start, outcome, in_turns)
 
 
 def run_neighbours(options):

@@ -1,11 +1,13 @@
 """The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
 
-    python serving.py [--eager] [--sleep] [--inside] [--rounds N]
+    python serving.py [--eager] [--sleep] [--inside] [--rounds N] [--wait]
     python -m larder serving.py …
 
 It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
-wakes between two rounds; with --inside the engine is in this process and not in one of its own. It prints one line of JSON
-last: the tokens, those of each second, and what the whole card holds.
+wakes at the end; with --inside the engine is in this process and not in one of its own. With --wait it says `ready` and waits
+for a line before each round but the first, and before the end, so that several engines can take turns. It prints one line of
+JSON last: the tokens, those of each second, and what the engine's process holds of the card (where NVML does not know
+the process, what PyTorch holds in it).
 """
 
 import argparse
@@ -15,7 +17,7 @@ import json
 import os
 import pathlib
 import random
-import statistics
+import sys
 import tempfile
 import time
 
@@ -35,8 +37,10 @@ MODEL = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-# Half the card, as two engines beside each other would have it.
-PART_OF_CARD = 0.5
+# What the engine has for keys and values. It is said and not measured, because several engines start on one card.
+CACHE_BYTES = 8 << 30
+# What must be free of the card when the engine starts.
+PART_OF_CARD = 0.1
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, (16, 400), 256
 
 
@@ -46,28 +50,49 @@ class Memory(ctypes.Structure):
     _fields_ = [("total", ctypes.c_uint64), ("free", ctypes.c_uint64), ("used", ctypes.c_uint64)]
 
 
-def held_mib():
-    """What the card holds, of all processes. It takes no CUDA context, which would hold something itself."""
-    nvml, card, memory = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p(), Memory()
+class Process(ctypes.Structure):
+    """What NVML says of a process that computes on a card."""
+
+    _fields_ = [("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong), ("parts", ctypes.c_uint * 2)]
+
+
+def ask(function, *arguments):
+    """What NVML writes about the first card. It takes no CUDA context, which would hold something itself."""
+    nvml, card = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
     for code in (
         nvml.nvmlInit_v2(),
         nvml.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(card)),
-        nvml.nvmlDeviceGetMemoryInfo(card, ctypes.byref(memory)),
+        getattr(nvml, function)(card, *arguments),
     ):
         assert code == 0, f"NVML says {code}"
+
+
+def card_holds_mib():
+    """What the card holds, of all processes."""
+    memory = Memory()
+    ask("nvmlDeviceGetMemoryInfo", ctypes.byref(memory))
     return memory.used >> 20
+
+
+def process_holds_mib(pid):
+    """What a process holds of the card; none where NVML knows it under another number."""
+    processes, count = (Process * 256)(), ctypes.c_uint(256)
+    ask("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), processes)
+    return next((process.used >> 20 for process in processes[: count.value] if process.pid == pid), None)
 
 
 def look(_worker):
     """What the engine's own process says of its allocator."""
+    import os
     import sys
 
     import torch
 
     larder = sys.modules.get("larder")
     return {
+        "pid": os.getpid(),
         "on_larder": larder is not None and larder.torch.is_installed(),
-        "reserved_peak": torch.cuda.memory_stats()["reserved_bytes.all.peak"],
+        "reserved_mib": torch.cuda.memory_reserved() >> 20,
     }
 
 
@@ -95,16 +120,23 @@ def generate(engine, asked, sampling):
 
 
 def sleep_and_wake(engine, asked, sampling):
-    awake = held_mib()
+    """Nothing else is at work on the card meanwhile."""
+    awake = card_holds_mib()
     begin = time.perf_counter()
     engine.sleep(level=1)
     slept_s = time.perf_counter() - begin
-    asleep = held_mib()
+    asleep = card_holds_mib()
     begin = time.perf_counter()
     engine.wake_up()
     woke_s = time.perf_counter() - begin
     digest, _ = generate(engine, asked, sampling)
     return {"given_back_mib": awake - asleep, "sleep_s": slept_s, "wake_s": woke_s, "digest_after": digest}
+
+
+def wait_for_turn(options):
+    if options.wait:
+        print("ready", flush=True)
+        sys.stdin.readline()
 
 
 def main():
@@ -113,6 +145,7 @@ def main():
     parser.add_argument("--sleep", action="store_true", help="sleep and wake")
     parser.add_argument("--inside", action="store_true", help="the engine in this process")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before each round")
     options = parser.parse_args()
     if options.inside:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -123,27 +156,30 @@ def main():
         "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "HF_HUB_OFFLINE": "1",
     }
-    before = held_mib()
     import vllm
 
     begin = time.perf_counter()
     engine = vllm.LLM(
         model=str(model_folder()), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=2048,
-        gpu_memory_utilization=PART_OF_CARD, enforce_eager=options.eager, enable_sleep_mode=options.sleep, seed=7,
-        disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
+        gpu_memory_utilization=PART_OF_CARD, kv_cache_memory_bytes=CACHE_BYTES, enforce_eager=options.eager,
+        enable_sleep_mode=options.sleep, seed=7, disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
     )
     started_s = time.perf_counter() - begin
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     asked = prompts()
-    rounds = [generate(engine, asked, sampling) for _ in range(1 + options.rounds)]
+    rounds = [generate(engine, asked, sampling)]
+    for _ in range(options.rounds):
+        wait_for_turn(options)
+        rounds.append(generate(engine, asked, sampling))
+    wait_for_turn(options)
+    seen = engine.collective_rpc(look)[0]
     outcome = {
         "results": sorted({digest for digest, _ in rounds}),
         "version": vllm.__version__,
         "tokens_a_second": [rate for _, rate in rounds[1:]],
-        "median_tokens_a_second": statistics.median(rate for _, rate in rounds[1:]),
-        "held_mib": held_mib() - before,
+        "held_mib": process_holds_mib(seen["pid"]) or seen["reserved_mib"],
         "started_s": started_s,
-        "look": engine.collective_rpc(look)[0],
+        "look": seen,
     }
     if options.sleep:
         outcome["sleep"] = sleep_and_wake(engine, asked, sampling)
