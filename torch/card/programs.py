@@ -133,6 +133,8 @@ def table(results):
     yield "| program | version | native | Larder | tight | results | time, Larder to native | what it needs |"
     yield "|---|---|---|---|---|---|---|---|"
     for name in NAMES:
+        if not any(key[0] == name for key in results):
+            continue
         native, larder, tight = (results.get((name, allocator)) for allocator in COLUMNS)
         if native is not None and "missing" in native:
             yield f"| {name} | not tried: {native['missing']} is not installed | | | | | | |"
