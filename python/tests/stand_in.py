@@ -45,8 +45,12 @@ extern "C" int larder_torch_forget_stream(int device, void *stream) {
     refusal = "stream 0 cannot be used so";
     return device == 0 && stream != nullptr ? 0 : 1;
 }
-extern "C" int larder_torch_plain_begin() { return 0; }
-extern "C" int larder_torch_plain_end() { return 0; }
+static int plain = 0;
+extern "C" int larder_torch_plain_begin() { plain += 1; return 0; }
+extern "C" int larder_torch_plain_end() {
+    refusal = "plain memory was not begun";
+    return plain-- > 0 ? 0 : 1;
+}
 extern "C" const char *larder_torch_last_error() { return refusal; }
 extern "C" int larder_torch_is_installed() { return installed; }
 """
@@ -63,6 +67,9 @@ class cuda:
     @staticmethod
     def is_initialized():
         return {used!r}
+    @staticmethod
+    def init():
+        pass
     @staticmethod
     def get_allocator_backend():
         # As in PyTorch, without CUDA there is nobody to ask.

@@ -65,6 +65,29 @@ forget(Stream)
     assert (forgotten, refused) == ("None", "ValueError stream 0 cannot be used so")
 
 
+def test_plain_memory_ends_where_its_block_does(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+    fake_torch.make()
+    ask = """
+def ask(body):
+    try:
+        with larder.torch.plain_memory():
+            body()
+        print("done")
+    except Exception as error:
+        print(type(error).__name__, error)
+library = lambda: larder.torch._library
+ask(print)
+larder.torch.install()
+ask(lambda: ask(lambda: 1 / 0))
+ask(lambda: library().larder_torch_plain_end())
+"""
+    done = run_python(script("import larder\n" + ask))
+    before, inner, outer, ended = done.stdout.splitlines()
+    assert before.startswith("InstallError Larder is not installed in this process"), done.stderr
+    assert (inner, outer) == ("ZeroDivisionError division by zero", "done")
+    assert ended == "RuntimeError plain memory was not begun"
+
+
 def test_no_torch(run_python: Run, script: Script) -> None:
     assert "PyTorch is not installed for " in told(run_python, script)
     done = run_python("-m", "larder", script("print('went on')"))
