@@ -113,9 +113,10 @@ impl Snapshot {
         let is_unsaid =
             expandable.and_then(Value::as_bool) == Some(true) && !conf.contains(EXPANDABLE_KEY);
         let separator = if conf.is_empty() { "" } else { "," };
-        Some(match is_unsaid {
-            true => format!("{conf}{separator}{EXPANDABLE_KEY}:True"),
-            false => conf.to_owned(),
+        Some(if is_unsaid {
+            format!("{conf}{separator}{EXPANDABLE_KEY}:True")
+        } else {
+            conf.to_owned()
         })
     }
 

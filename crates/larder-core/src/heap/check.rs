@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, SegmentId};
-use crate::heap::pool::Pool;
+use crate::heap::pool::{Pool, PoolRole};
 use crate::heap::segment::{Backing, Segment};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::record::stats::{ByPool, Stats};
@@ -230,8 +230,8 @@ impl Heap {
                 ensure!(
                     half.owner == Some(id)
                         && half.kind == kind
-                        && half.never_expands == private.own_source
-                        && half.of_capture == private.of_capture,
+                        && half.role == self.pools.pool(private.small).role
+                        && (half.role == PoolRole::OwnSource) == private.own_source,
                     "{pool:?} does not know that it belongs to {id:?}"
                 );
             }

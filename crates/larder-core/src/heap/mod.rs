@@ -51,7 +51,7 @@ use crate::heap::hints::Hints;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::order::Drawn;
 use crate::heap::pending::Pending;
-use crate::heap::pool::{Lane, Pool, Pools};
+use crate::heap::pool::{Lane, Pool, PoolRole, Pools};
 use crate::heap::private::Privates;
 use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
@@ -288,13 +288,15 @@ impl Heap {
     /// Whether a pool's requests may be served from expandable segments, and make them grow.
     #[inline]
     fn expands(&self, pool: &Pool) -> bool {
-        self.config.expandable_segments && !pool.never_expands && !self.is_plain_capture(pool)
+        self.config.expandable_segments
+            && pool.role != PoolRole::OwnSource
+            && !self.is_plain_capture(pool)
     }
 
     /// Whether a pool is a capture's, and the settings want its segments plain.
     #[inline]
     fn is_plain_capture(&self, pool: &Pool) -> bool {
-        pool.of_capture && self.config.plain_captures
+        pool.role == PoolRole::Capture && self.config.plain_captures
     }
 
     /// Whether the request's memory is for others to have, so that no expandable segment will do.

@@ -3,7 +3,7 @@
 
 use crate::heap::block::Block;
 use crate::heap::ids::BlockId;
-use crate::heap::pool::Lane;
+use crate::heap::pool::{Lane, PoolRole};
 use crate::heap::{Heap, Want, size};
 use crate::out_of_memory::{FINE_PAGE_BYTES, Pieces};
 
@@ -19,7 +19,7 @@ impl Heap {
             joins_pages: self.is_tight && own_pool.owner.is_none(),
             own_block_bytes: own_block_bytes.unwrap_or(0),
             // A tight heap has used its pieces before it gives up: no setting makes more of them.
-            can_expand: !own_pool.never_expands && !self.is_tight,
+            can_expand: own_pool.role != PoolRole::OwnSource && !self.is_tight,
             page_bytes: size::page_bytes(want.kind, &self.config),
             reserve_bytes: self.reserve_of(want.stream),
             put_off_bytes: self.deferred().iter().map(|&id| self.blocks[id].size_bytes).sum(),

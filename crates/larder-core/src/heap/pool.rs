@@ -88,6 +88,17 @@ impl Lane {
     }
 }
 
+/// What a pool is for, as far as its segments differ by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolRole {
+    /// Its segments are as the settings say.
+    Usual,
+    /// They come from a source of its own, and are never expandable.
+    OwnSource,
+    /// Graph captures take their memory from it, and the settings may want its segments plain.
+    Capture,
+}
+
 /// One pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
@@ -96,10 +107,7 @@ pub(crate) struct Pool {
     pub(crate) owner: Option<PoolId>,
     /// Its blocks are never split.
     pub(crate) no_split: bool,
-    /// Its segments are never expandable.
-    pub(crate) never_expands: bool,
-    /// It is half of a graph capture's pool, whose segments the settings may want plain.
-    pub(crate) of_capture: bool,
+    pub(crate) role: PoolRole,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
     /// Its lanes whose streams are gone.
@@ -142,19 +150,16 @@ impl Pools {
         let spare = self.spare.iter().position(|&at| self.pool(at).kind == kind);
         if let Some(at) = spare.map(|at| self.spare.swap_remove(at)) {
             let pool = self.pool_mut(at);
-            (pool.owner, pool.no_split, pool.searches) = (owner, false, 0);
-            (pool.never_expands, pool.of_capture) = (false, false);
-            pool.had_many_lanes = false;
+            (pool.owner, pool.role, pool.searches) = (owner, PoolRole::Usual, 0);
+            (pool.no_split, pool.had_many_lanes) = (false, false);
             return at;
         }
         let (lanes, retired, had_many_lanes) = (Vec::new(), Vec::new(), false);
-        let (no_split, never_expands, of_capture) = (false, false, false);
         self.list.push(Pool {
             kind,
             owner,
-            no_split,
-            never_expands,
-            of_capture,
+            no_split: false,
+            role: PoolRole::Usual,
             lanes,
             retired,
             had_many_lanes,

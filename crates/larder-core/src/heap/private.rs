@@ -58,8 +58,6 @@ pub(crate) struct Private {
     pub(crate) own_source: bool,
     /// Its placement follows from the calls that all ranks make.
     pub(crate) symmetric: bool,
-    /// Graph captures take their memory from it.
-    pub(crate) of_capture: bool,
     /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
     pub(crate) growths: i64,
 }

@@ -4,6 +4,7 @@ use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::pool::PoolRole;
 use crate::heap::private::{Caller, Filter, Private, Rule};
 use crate::heap::release::Release;
 use crate::heap::symmetric::Symmetric;
@@ -146,13 +147,11 @@ impl Heap {
         let large = self.pools.add(PoolKind::Large, Some(id));
         for pool in [small, large] {
             let half = self.pools.pool_mut(pool);
-            half.never_expands = own_source;
+            half.role = if own_source { PoolRole::OwnSource } else { PoolRole::Usual };
             half.no_split = self.privates.unsplit.contains(&id);
         }
         let (uses, held, growths) = (1, 0, 0);
-        let of_capture = false;
-        let private =
-            Private { small, large, uses, held, own_source, symmetric, of_capture, growths };
+        let private = Private { small, large, uses, held, own_source, symmetric, growths };
         self.privates.insert(id, private);
     }
 
@@ -160,8 +159,7 @@ impl Heap {
     /// all that its pool gets from then on.
     pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
         let pool = self.pools.pool(want.pool);
-        let is_open = pool.owner.is_some() && !pool.of_capture && !pool.never_expands;
-        self.config.plain_captures && is_open
+        self.config.plain_captures && pool.owner.is_some() && pool.role == PoolRole::Usual
     }
 
     /// The request is the first of a capture in its pool.
@@ -175,9 +173,11 @@ impl Heap {
     /// Graph captures take their memory from the pool from now on.
     pub(super) fn note_capture_pool(&mut self, id: PoolId) {
         let Ok(private) = self.privates.get_mut(id) else { return };
-        private.of_capture = true;
         for half in [private.small, private.large] {
-            self.pools.pool_mut(half).of_capture = true;
+            let half = self.pools.pool_mut(half);
+            if half.role == PoolRole::Usual {
+                half.role = PoolRole::Capture;
+            }
         }
     }
 

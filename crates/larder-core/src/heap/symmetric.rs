@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, PoolIndex};
+use crate::heap::pool::PoolRole;
 use crate::heap::size::{self, SEGMENT_UNIT_BYTES};
 use crate::heap::{Heap, Want};
 use crate::record::caught;
@@ -198,7 +199,7 @@ impl Heap {
         let want = self.want_symmetric(id, want);
         let pool = self.pools.add(want.kind, Some(id));
         let part = self.pools.pool_mut(pool);
-        (part.never_expands, part.no_split) = (true, !want.splits);
+        (part.role, part.no_split) = (PoolRole::OwnSource, !want.splits);
         if let Some(symmetric) = self.privates.symmetric.get_mut(&id) {
             let number = symmetric.plots_made;
             symmetric.plots_made += 1;

@@ -69,7 +69,8 @@ impl Model {
         self.add_pool_use(pool, false)?;
         self.scopes.push(Scope { pool, route });
         if is_new || matches!(route, Route::Capture(_)) {
-            self.privates.get_mut(&pool)?.of_capture = true;
+            let private = self.privates.get_mut(&pool)?;
+            private.of_capture |= !private.has_source;
         }
         Some(())
     }
