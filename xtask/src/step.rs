@@ -269,6 +269,7 @@ mod tests {
                 "release build",
                 "parity",
                 "parity with the newest PyTorch",
+                "settings as each PyTorch reads them",
                 "backend",
                 "parity through PyTorch's interface",
                 "model of the lock",
