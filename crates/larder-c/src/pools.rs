@@ -3,7 +3,7 @@
 use std::thread;
 
 use larder_core::heap::Filter as CoreFilter;
-use larder_core::{Addr, PoolId, StreamId};
+use larder_core::{Addr, Allocator, PoolId, StreamId};
 
 use crate::border::{Foreign, Held, HookData, Out, PoolName, Problem, Shown, Status, Token, guard};
 use crate::larder::Larder;
@@ -112,7 +112,7 @@ extern "C" fn larder_pool_end(larder: Held<Larder>, device: i32, pool: PoolName)
 #[unsafe(no_mangle)]
 extern "C" fn larder_plain_begin(larder: Held<Larder>) -> Status {
     guard(|| {
-        larder.get("larder")?.allocators().iter().for_each(|allocator| allocator.begin_plain());
+        larder.get("larder")?.allocators().iter().for_each(Allocator::begin_plain);
         Ok(())
     })
 }

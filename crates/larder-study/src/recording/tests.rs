@@ -225,8 +225,9 @@ fn the_pool_is_that_of_the_segment_at_the_time() {
             "alloc 0 1 0",
             "free 0",
             "empty",
-            "pool-new 1",
+            // A capture's, whose pool is made by the scope that uses it first.
             "pool-begin 1 0",
+            "pool-new 1",
             "alloc 1 2 0",
             "free 1",
             "alloc 2 3 0",
@@ -255,7 +256,7 @@ fn the_pool_that_an_entry_names_wins() {
         pairs.push(("pool_id", Data::Pair(4, 0)));
     }
     let recording = recording(vec![segment(1000, 1000, 0, &[])], vec![alloc]).unwrap();
-    assert_eq!(script(&recording)[..3], ["pool-new 1", "pool-begin 1 0", "alloc 0 2 0"]);
+    assert_eq!(script(&recording)[..3], ["pool-begin 1 0", "pool-new 1", "alloc 0 2 0"]);
 }
 
 #[test]
