@@ -12,13 +12,14 @@ import threading
 import time
 
 import clients
+from processes import in_turns, outcome, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
-# The engine as its users start it first, and the words for it.
+# The engine as its users start it first: what it is called, the words for it, and how many rounds it is timed.
 ENGINES = {
-    "vllm_graphs": ("vLLM, graphs, a process of its own", ()),
-    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep")),
-    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager")),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 15),
+    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 3),
+    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 3),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
@@ -28,13 +29,11 @@ NEEDS = {
 }
 # How long a batch of small programs may take together, and all engines.
 BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 300
-# How many rounds an engine is timed; between them the others have theirs.
-ROUNDS = 9
 AT_ONCE = 5
 NAMES = [*clients.CLIENTS, *ENGINES]
 
 
-def run(options, start, outcome, in_turns):
+def run(options):
     """The engines are prepared side by side and take turns; small programs run side by side. What an earlier run left in the
     folder counts where a program is not run again."""
     kept = options.out / "clients.json"
@@ -46,8 +45,11 @@ def run(options, start, outcome, in_turns):
         kept.write_text(json.dumps({": ".join(key): result for key, result in results.items()}))
         (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
 
-    for key, result in in_turns(started_engines(options, start), ROUNDS).items():
-        keep(key, result)
+    engines = started_engines(options)
+    ready = prepared(engines)
+    for name, (_, _, rounds) in ENGINES.items():
+        for key, result in in_turns({key: engines[key] for key in engines if key[0] == name}, ready, rounds).items():
+            keep(key, result)
     waiting = [name for name in clients.CLIENTS if name in (options.only or NAMES)]
     more = {"memory_saver_preload": preloaded()}
     while waiting:
@@ -63,11 +65,11 @@ def run(options, start, outcome, in_turns):
     return results
 
 
-def started_engines(options, start):
+def started_engines(options):
     """The engines that are asked for, on each allocator; what takes too long is ended."""
     started = {
-        (name, allocator): start(allocator, "serving.py", *words, "--wait", "--rounds", str(ROUNDS))
-        for name, (_, words) in ENGINES.items()
+        (name, allocator): start(allocator, "serving.py", *words, "--wait", "--rounds", str(rounds))
+        for name, (_, words, rounds) in ENGINES.items()
         if name in (options.only or NAMES)
         for allocator in COLUMNS
     }
@@ -97,7 +99,7 @@ OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.
 
 What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card. Small
 programs run side by side, and their times are the rougher for it; the engines go on in turns, a round of 128 requests each, and their
-rates are medians of nine rounds. Results are compared to the bit: losses, digests of arrays, tokens.
+rates are medians of them: fifteen for the first, three for the others. Results are compared to the bit: losses, digests of arrays, tokens.
 """
 
 
@@ -142,7 +144,7 @@ def table(results):
         version = next((result["version"] for result in (native, larder, tight) if result), "")
         held = " | ".join(map(held_words, (native, larder, tight)))
         needs = NEEDS.get(name, "")
-        title, _ = ENGINES.get(name, (name, ()))
+        title, *_ = ENGINES.get(name, (name,))
         yield f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | {time_words(native, larder)} | {needs} |"
 
 

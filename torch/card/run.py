@@ -26,24 +26,9 @@ import time
 import picture
 import programs
 import stopwatch
+from processes import ALLOCATORS, OURS, end_of, in_turns, line_of, outcome, prepared, said_by, start, take_turns
 
 HERE = pathlib.Path(__file__).parent
-PLAIN = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-ASYNC = {"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"}
-
-# How a program is started with each allocator: the words before the script, and the environment.
-ALLOCATORS = {
-    "native": ([], {}),
-    "native again": ([], {}),
-    "larder": (["-m", "larder"], {}),
-    "larder, plain": (["-m", "larder"], PLAIN),
-    "native, expandable": ([], EXPANDABLE),
-    "larder, tight": (["-m", "larder", "--policy", "tight"], {}),
-    "cudaMallocAsync": ([], ASYNC),
-}
-OURS = [allocator for allocator in ALLOCATORS if allocator.startswith("larder")]
-
 # How many steps a program makes at a time: about an eighth of a second's.
 STEPS_A_TURN = {
     "gpt2_train": 7,
@@ -72,94 +57,8 @@ ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation
 DEEDS = ["out_of_memory", "snapshot", "sharing", "exported", "graph_statistics", "nccl_pool", "pluggable"]
 
 
-def start(allocator, script, *words, more=None):
-    before, changes = ALLOCATORS[allocator]
-    environment = {**os.environ, **changes, **(more or {}), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
-    command = [sys.executable, *before, str(HERE / script), *words]
-    pipe = subprocess.PIPE
-    # What a program says besides must not fill a pipe that nobody reads while it is prepared.
-    said = tempfile.TemporaryFile("w+")
-    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True)
-    process.said = said
-    return process
-
-
 def chosen(options, programs):
     return [program for program in programs if program in (options.only or programs)]
-
-
-def said_by(process):
-    process.said.seek(0)
-    return process.said.read()[-2500:]
-
-
-def outcome(process, what, limit_s=200):
-    """The last line that a program printed, as JSON; None with the reason on the screen if it failed."""
-    try:
-        printed, _ = process.communicate("go\n", timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        printed, _ = process.communicate()
-        print(f"{what} took too long", flush=True)
-    if process.returncode != 0:
-        print(f"FAILED {what}: exit {process.returncode}\n{said_by(process)}", flush=True)
-        return None
-    return json.loads(printed.strip().splitlines()[-1])
-
-
-def line_of(process, wanted):
-    """The next line that begins as wanted; none if the program ended before."""
-    for line in process.stdout:
-        if line.startswith(wanted):
-            return line
-    return None
-
-
-def go(process):
-    """Sends a program on, and waits until it is at rest again: what it said then, or none if it ended."""
-    try:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    except BrokenPipeError:
-        return None
-    return line_of(process, ("ready", "{"))
-
-
-def end_of(process):
-    """Waits for a program that was told all it needs: its exit code."""
-    try:
-        process.stdin.close()
-    except BrokenPipeError:
-        pass
-    try:
-        return process.wait(timeout=60)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
-
-
-def take_turns(started, turns):
-    """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
-    meanwhile falls on all of them alike. The first to go is another one each time."""
-    alive = dict(started)
-    for turn in range(turns):
-        order = list(alive)
-        shift = turn % len(order) if order else 0
-        for key in order[shift:] + order[:shift]:
-            if go(alive[key]) is None:
-                del alive[key]
-    return {key: json.loads(go(process) or "null") for key, process in alive.items()}
-
-
-def in_turns(started, turns):
-    """Programs that were started side by side and say when they are ready, turn by turn: what each came to."""
-    ready = {key: process for key, process in started.items() if line_of(process, "ready")}
-    outcomes = take_turns(ready, turns)
-    for key, process in started.items():
-        if end_of(process) != 0 or outcomes.get(key) is None:
-            print(f"FAILED {key}\n{said_by(process)}", flush=True)
-            outcomes[key] = None
-    return {key: outcomes[key] for key in started}
 
 
 def run_workloads(options):
@@ -173,7 +72,7 @@ def run_workloads(options):
             for workload in batch
         }
         for processes in started.values():
-            results |= in_turns(processes, turns)
+            results |= in_turns(processes, prepared(processes), turns)
     times = {f"{workload}, {allocator}": result for (workload, allocator), result in results.items()}
     (options.out / "workloads.json").write_text(json.dumps(times))
     return results
@@ -534,7 +433,7 @@ def show_picture(results):
 
 def run_clients(options):
     """Programs of other people's libraries."""
-    return programs.run(options, start, outcome, in_turns)
+    return programs.run(options)
 
 
 def run_neighbours(options):
