@@ -5,9 +5,11 @@ It is a part of run.py: `run.py clients`.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -17,7 +19,7 @@ from processes import in_turns, outcome, prepared, start
 COLUMNS = ("native", "larder", "larder, tight")
 # The engine as its users start it first: what it is called, the words for it, and how many rounds it is timed.
 ENGINES = {
-    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 15),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 11),
     "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 3),
     "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 3),
 }
@@ -29,7 +31,7 @@ NEEDS = {
 }
 # How long a batch of small programs may take together, and all engines.
 BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 300
-AT_ONCE = 5
+AT_ONCE = 9
 NAMES = [*clients.CLIENTS, *ENGINES]
 
 
@@ -45,8 +47,7 @@ def run(options):
         kept.write_text(json.dumps({": ".join(key): result for key, result in results.items()}))
         (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
 
-    engines = started_engines(options)
-    ready = prepared(engines)
+    engines, ready = prepared_engines(options)
     for name, (_, _, rounds) in ENGINES.items():
         for key, result in in_turns({key: engines[key] for key in engines if key[0] == name}, ready, rounds).items():
             keep(key, result)
@@ -65,19 +66,26 @@ def run(options):
     return results
 
 
-def started_engines(options):
-    """The engines that are asked for, on each allocator; what takes too long is ended."""
-    started = {
-        (name, allocator): start(allocator, "serving.py", *words, "--wait", "--rounds", str(rounds))
-        for name, (_, words, rounds) in ENGINES.items()
-        if name in (options.only or NAMES)
-        for allocator in COLUMNS
-    }
-    for process in started.values():
-        watch = threading.Timer(ENGINE_LIMIT_S, process.kill)
-        watch.daemon = True
-        watch.start()
-    return started
+def prepared_engines(options):
+    """The engines that are asked for, on each allocator, and those of them that are ready; what takes too long is ended. The
+    native ones come first, and the others find what they compiled."""
+    names = [name for name in ENGINES if name in (options.only or NAMES)]
+    engines, ready = {}, {}
+    for allocators in (COLUMNS[:1], COLUMNS[1:]):
+        started = {(name, allocator): start_engine(name, allocator) for name in names for allocator in allocators}
+        engines |= started
+        ready |= prepared(started)
+    return engines, ready
+
+
+def start_engine(name, allocator):
+    _, words, rounds = ENGINES[name]
+    more = {"VLLM_CACHE_ROOT": os.path.join(tempfile.gettempdir(), f"larder-{name}")}
+    process = start(allocator, "serving.py", *words, "--wait", "--rounds", str(rounds), more=more)
+    watch = threading.Timer(ENGINE_LIMIT_S, process.kill)
+    watch.daemon = True
+    watch.start()
+    return process
 
 
 def preloaded():
@@ -99,7 +107,7 @@ OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.
 
 What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card. Small
 programs run side by side, and their times are the rougher for it; the engines go on in turns, a round of 128 requests each, and their
-rates are medians of them: fifteen for the first, three for the others. Results are compared to the bit: losses, digests of arrays, tokens.
+rates are medians of them: eleven for the first, three for the others. Results are compared to the bit: losses, digests of arrays, tokens.
 """
 
 
