@@ -4,9 +4,10 @@
 
 #pragma once
 
-#include <dlfcn.h>
+#include <link.h>
 
-#include <string_view>
+#include <cstdint>
+#include <string>
 
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGraphsC10Utils.h>
@@ -16,17 +17,35 @@
 
 namespace larder_torch {
 
+// The file of the library in which a function lies; empty if it is in none.
+inline std::string library_of(uintptr_t function) {
+  struct Search {
+    uintptr_t address;
+    std::string path;
+  } search{function, {}};
+  dl_iterate_phdr(
+      [](dl_phdr_info* library, size_t, void* data) {
+        auto& search = *static_cast<Search*>(data);
+        for (int at = 0; at < library->dlpi_phnum; ++at) {
+          const auto& part = library->dlpi_phdr[at];
+          if (part.p_type == PT_LOAD && search.address - library->dlpi_addr - part.p_vaddr < part.p_memsz) {
+            search.path = library->dlpi_name;
+            return 1;
+          }
+        }
+        return 0;
+      },
+      &search);
+  return search.path;
+}
+
 // Whether a call of cudaMalloc from here goes to anything but the runtime.
 inline bool malloc_is_interposed() {
   static const bool interposed = [] {
-    Dl_info found{};
     cudaError_t (*called)(void**, size_t) = &cudaMalloc;
-    if (dladdr(reinterpret_cast<void*>(called), &found) == 0 || found.dli_fname == nullptr) {
-      return false;
-    }
-    std::string_view path = found.dli_fname;
-    const auto name = path.substr(path.rfind('/') + 1);
-    return name.rfind("libcudart", 0) != 0 && name.rfind("libc10", 0) != 0;
+    const std::string path = library_of(reinterpret_cast<uintptr_t>(called));
+    const std::string name = path.substr(path.rfind('/') + 1);
+    return !name.empty() && name.rfind("libcudart", 0) != 0 && name.rfind("libc10", 0) != 0;
   }();
   return interposed;
 }

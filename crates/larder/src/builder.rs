@@ -49,7 +49,7 @@ impl Builder {
     /// none of them names is as in PyTorch.
     pub fn settings(mut self, text: &str) -> Result<Builder, Error> {
         if !text.trim().is_empty() {
-            self.config = Some(self.config.unwrap_or_default().update(text)?);
+            self.config = Some(self.config.unwrap_or_default().begin(text)?);
         }
         Ok(self)
     }

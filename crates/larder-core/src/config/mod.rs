@@ -174,7 +174,13 @@ const SOFT_EXPECTED: &str = "a number from 1 to 16";
 impl Config {
     /// Reads the settings text of a program that begins.
     pub fn parse(text: &str) -> Result<Config, ConfigError> {
-        Config::default().reset().read(text, None, None)
+        Config::default().begin(text)
+    }
+
+    /// Reads a settings text as `update` does, before there is an allocator that has these settings: the backend may
+    /// become another.
+    pub fn begin(&self, text: &str) -> Result<Config, ConfigError> {
+        self.clone().reset().read(text, None, None)
     }
 
     /// Reads a settings text while a program runs, on top of these settings. As in PyTorch, the four
@@ -424,6 +430,10 @@ mod tests {
         let native = Config::default();
         assert!(native.update("backend:native").is_ok());
         assert!(native.update("backend:cudaMallocAsync").is_err());
+        assert_eq!(
+            native.begin("backend:cudaMallocAsync").unwrap().backend,
+            Backend::CudaMallocAsync
+        );
         let other = parse("backend:cudaMallocAsync,backend:cudaMallocAsync");
         assert_eq!(other.backend, Backend::CudaMallocAsync);
         assert!(other.update("backend:native").is_err());
