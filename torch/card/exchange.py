@@ -113,11 +113,11 @@ def run(libraries, seed, wanted, limit_s):
 
 
 class Worker(threading.Thread):
-    """Exchanges on a stream of its own. Some of what it has, others give back."""
+    """Exchanges on a stream of its own, for so many steps or so long. Some of what it has, others give back."""
 
-    def __init__(self, libraries, seed, steps, given):
+    def __init__(self, libraries, seed, steps, until, given):
         super().__init__(daemon=True)
-        self.steps, self.given, self.error = steps, given, None
+        self.steps, self.until, self.given, self.error = steps, until, given, None
         self.exchange = Exchange(libraries, seed, [torch.cuda.Stream()], largest=MIB)
 
     def run(self):
@@ -129,6 +129,9 @@ class Worker(threading.Thread):
     def work(self):
         chance = self.exchange.chance
         for _ in range(self.steps):
+            # A card that others keep busy makes fewer steps of it, and is no failure.
+            if time.monotonic() > self.until:
+                break
             self.exchange.step()
             if self.exchange.live and chance.random() < 0.1:
                 self.give()
@@ -152,8 +155,8 @@ class Worker(threading.Thread):
 def run_threads(libraries, seed, count, steps, limit_s, meanwhile):
     """Workers side by side, while the calling thread does something over and over; blocks checked, and words wrong."""
     given = queue.SimpleQueue()
-    workers = [Worker(libraries, seed + number, steps, given) for number in range(count)]
     until = time.monotonic() + limit_s
+    workers = [Worker(libraries, seed + number, steps, until - limit_s / 2, given) for number in range(count)]
     for worker in workers:
         worker.start()
     times = 0

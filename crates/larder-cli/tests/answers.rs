@@ -152,7 +152,7 @@ fn where_all_need_the_same_what_was_recorded_stays() {
 /// nobody has to take it back; where it comes to more, somebody has.
 #[test]
 fn what_a_policy_does_by_itself_is_taken_back_only_where_that_helps() {
-    let confs = ["", "expandable_segments:True", "roundup_power2_divisions:2"];
+    let confs = ["", "expandable_segments:True,plain_captures:True", "roundup_power2_divisions:2"];
     let confs = confs.iter().flat_map(|conf| ["--conf", conf]);
     let words: Vec<&str> = ["--policy", "larder"].into_iter().chain(confs).collect();
     let level = scratch("itself.ops", "alloc 1 20971520 0\n");

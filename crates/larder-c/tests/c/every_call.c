@@ -253,6 +253,18 @@ static void settings_and_statistics(void) {
     FAILS(larder_check_own_settings("HERE", "policy:frob"), LARDER_BAD_SETTING, "HERE: there is no policy 'frob'");
     FAILS(larder_check_own_settings(NULL, ""), LARDER_BAD_ARGUMENT, "`name`");
     FAILS(larder_check_own_settings("HERE", NULL), LARDER_BAD_ARGUMENT, "`settings`");
+
+    /* Plain memory where segments are expandable: its allocation can be named, as who exports it needs. */
+    OK(larder_plain_begin(larder));
+    OK(larder_plain_begin(larder));
+    OK(larder_plain_end(larder));
+    void *plain = take(larder, 0, 2 * MIB, MAIN);
+    OK(larder_plain_end(larder));
+    FAILS(larder_plain_end(larder), LARDER_BAD_ARGUMENT, "began no plain memory");
+    void *base = NULL;
+    OK(larder_base_allocation(larder, plain, &base, NULL));
+    CHECK(base != NULL);
+    OK(larder_free(larder, plain));
     OK(larder_empty_cache(larder, NO_POOL));
     OK(larder_has_expandable(larder, 0, &has));
     CHECK(!has);
