@@ -30,7 +30,7 @@ NEEDS = {
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
 # How long a batch of small programs may take together, and all engines.
-BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 300
+BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 420
 AT_ONCE = 9
 NAMES = [*clients.CLIENTS, *ENGINES]
 
