@@ -140,7 +140,7 @@ def sleeps(results):
 
 
 def table(results):
-    yield "| program | version | native | Larder | tight | results | time, Larder to native | what it needs |"
+    yield "| program | version | native | Larder | tight | results | speed to native's: Larder, tight | what it needs |"
     yield "|---|---|---|---|---|---|---|---|"
     for name in NAMES:
         if not any(key[0] == name for key in results):
@@ -153,7 +153,7 @@ def table(results):
         held = " | ".join(map(held_words, (native, larder, tight)))
         needs = NEEDS.get(name, "")
         title, *_ = ENGINES.get(name, (name,))
-        yield f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | {time_words(native, larder)} | {needs} |"
+        yield f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | {speed_words(native, larder, tight)} | {needs} |"
 
 
 def held_words(result):
@@ -180,13 +180,23 @@ def runs_on_larder(result):
     return result["look"]["on_larder"] if "look" in result else result["on_larder"]
 
 
-def time_words(native, larder):
-    if native is None or larder is None:
+def speed_words(native, larder, tight):
+    """How fast the two are, where native is 1."""
+    if native is None:
         return ""
-    if "tokens_a_second" in native:
-        rates = [statistics.median(result["tokens_a_second"]) for result in (native, larder)]
-        return f"{rates[1] / rates[0]:.3f} of its {rates[0]:,.0f} tokens a second"
-    return f"{larder['step_ms'] / native['step_ms']:.2f}" if native["step_ms"] else ""
+    ratios = [speed(result) / speed(native) if result and speed(native) else None for result in (larder, tight)]
+    words = ", ".join("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
+    if "tokens_a_second" not in native:
+        return words
+    rates = native["tokens_a_second"]
+    return f"{words}; native {speed(native):,.0f} tokens a second, its rounds {min(rates):,.0f} to {max(rates):,.0f}"
+
+
+def speed(result):
+    """Tokens a second, or steps a millisecond; 0 where nothing was timed."""
+    if "tokens_a_second" in result:
+        return statistics.median(result["tokens_a_second"])
+    return 1 / result["step_ms"] if result["step_ms"] else 0
 
 
 def show(results):

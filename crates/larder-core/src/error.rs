@@ -256,7 +256,7 @@ impl fmt::Display for Error {
                 write!(
                     f,
                     "{addr} lies in an expandable segment, which has no base allocation; allocate it as plain memory, \
-                     larder.torch.plain_memory() in PyTorch, or set expandable_segments:False"
+                     larder.torch.plain_memory() in PyTorch, or set expandable_segments:False, unless the policy is tight"
                 )
             }
             Error::UnequalPages(addr) => write!(

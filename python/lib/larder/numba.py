@@ -110,7 +110,7 @@ class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ign
             raise driver.CudaAPIError(
                 error.code,
                 f"{error.msg}: memory of expandable segments has no such handle; allocate it under "
-                "larder.torch.plain_memory(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False",
+                "larder.torch.plain_memory(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, unless the policy is tight",
             ) from error
 
 
