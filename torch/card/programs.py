@@ -10,7 +10,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import clients
@@ -19,9 +18,9 @@ from processes import in_turns, outcome, prepared, start
 COLUMNS = ("native", "larder", "larder, tight")
 # The engine as its users start it first: what it is called, the words for it, and how many rounds it is timed.
 ENGINES = {
-    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 11),
-    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 3),
-    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 3),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 15),
+    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 15),
+    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 9),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
@@ -36,8 +35,8 @@ NAMES = [*clients.CLIENTS, *ENGINES]
 
 
 def run(options):
-    """The engines are prepared side by side and take turns; small programs run side by side. What an earlier run left in the
-    folder counts where a program is not run again."""
+    """The engines are prepared side by side and take turns; so are small programs, each of which has one turn.
+    What an earlier run left in the folder counts where a program is not run again."""
     kept = options.out / "clients.json"
     results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
 
@@ -56,13 +55,14 @@ def run(options):
     while waiting:
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         started = {
-            (name, allocator): start(allocator, "clients.py", name, more=more.get(name))
+            (name, allocator): start(allocator, "clients.py", name, "--wait", more=more.get(name), limit_s=BATCH_LIMIT_S)
             for name in batch
             for allocator in COLUMNS
         }
-        until = time.monotonic() + BATCH_LIMIT_S
+        # Nothing else is at work on the card when the first turn comes.
+        prepared(started)
         for key, process in started.items():
-            keep(key, outcome(process, " on ".join(key), limit_s=max(1, until - time.monotonic())))
+            keep(key, outcome(process, " on ".join(key)))
     return results
 
 
@@ -81,11 +81,8 @@ def prepared_engines(options):
 def start_engine(name, allocator):
     _, words, rounds = ENGINES[name]
     more = {"VLLM_CACHE_ROOT": os.path.join(tempfile.gettempdir(), f"larder-{name}")}
-    process = start(allocator, "serving.py", *words, "--wait", "--rounds", str(rounds), more=more)
-    watch = threading.Timer(ENGINE_LIMIT_S, process.kill)
-    watch.daemon = True
-    watch.start()
-    return process
+    words = (*words, "--wait", "--rounds", str(rounds))
+    return start(allocator, "serving.py", *words, more=more, limit_s=ENGINE_LIMIT_S)
 
 
 def preloaded():
@@ -105,9 +102,10 @@ cargo xtask gpu --bundle                       # with a network; then take targe
 OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.md
 ```
 
-What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card. Small
-programs run side by side, and their times are the rougher for it; the engines go on in turns, a round of 128 requests each, and their
-rates are medians of them: eleven for the first, three for the others. Results are compared to the bit: losses, digests of arrays, tokens.
+What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card.
+Programs are prepared side by side and timed alone: small ones for a dozen steps, which take some milliseconds, so that their times are
+rough; the engines in turns, a round of 128 requests each, of which the rate is the median. Results are compared to the bit: losses,
+digests of arrays, tokens.
 """
 
 
@@ -118,7 +116,8 @@ def page(results):
     yield from table(results)
     slept = [line for line in sleeps(results)]
     if slept:
-        yield "\nvLLM's sleep mode:\n\n| allocator | gives back | sleep | wake | tokens after |\n|---|---|---|---|---|"
+        yield "\nvLLM's sleep mode:\n\n| allocator | awake | gives back | holds asleep | sleep | wake | tokens after |"
+        yield "|---|---|---|---|---|---|---|"
         yield from slept
 
 
@@ -136,7 +135,9 @@ def sleeps(results):
             slept = result["sleep"]
             same = "the same" if [slept["digest_after"]] == result["results"] else "NOT the same"
             times = f"{slept['sleep_s']:.2f} s | {slept['wake_s']:.2f} s"
-            yield f"| {allocator} | {slept['given_back_mib']:,} MiB | {times} | {same} |"
+            awake_mib, given_mib = result["held_mib"], slept["given_back_mib"]
+            held = f"{awake_mib:,} MiB | {given_mib:,} MiB | {awake_mib - given_mib:,} MiB"
+            yield f"| {allocator} | {held} | {times} | {same} |"
 
 
 def table(results):

@@ -88,11 +88,12 @@ def look(_worker):
 
     import torch
 
-    larder = sys.modules.get("larder")
+    larder, stats = sys.modules.get("larder"), torch.cuda.memory_stats()
     return {
         "pid": os.getpid(),
         "on_larder": larder is not None and larder.torch.is_installed(),
         "reserved_mib": torch.cuda.memory_reserved() >> 20,
+        "counts": [stats[name] for name in ("allocation.all.allocated", "num_device_alloc", "num_device_free", "num_sync_all_streams")],
     }
 
 
@@ -110,6 +111,20 @@ def prompts():
     return [{"prompt_token_ids": [numbers.randrange(3, 32000) for _ in range(length)]} for length in lengths]
 
 
+def time_steps(engine):
+    """From now on, what the engine's steps take, in ms."""
+    step, times_ms = engine.llm_engine.step, []
+
+    def timed():
+        begin = time.perf_counter()
+        outputs = step()
+        times_ms.append((time.perf_counter() - begin) * 1e3)
+        return outputs
+
+    engine.llm_engine.step = timed
+    return times_ms
+
+
 def generate(engine, asked, sampling):
     begin = time.perf_counter()
     answers = engine.generate(asked, sampling, use_tqdm=False)
@@ -117,6 +132,12 @@ def generate(engine, asked, sampling):
     tokens = [list(answer.outputs[0].token_ids) for answer in answers]
     digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
     return digest, sum(map(len, tokens)) / taken_s
+
+
+def steps_of(times_ms):
+    """How many steps a round made, the middle one's time and the longest ones'."""
+    ordered = sorted(times_ms)
+    return [len(ordered), round(ordered[len(ordered) // 2], 3), [round(time_ms, 1) for time_ms in ordered[-4:]]]
 
 
 def sleep_and_wake(engine, asked, sampling):
@@ -167,10 +188,15 @@ def main():
     started_s = time.perf_counter() - begin
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     asked = prompts()
-    rounds = [generate(engine, asked, sampling)]
+    times_ms = time_steps(engine)
+    rounds, steps, counts = [generate(engine, asked, sampling)], [], []
     for _ in range(options.rounds):
         wait_for_turn(options)
+        before = engine.collective_rpc(look)[0]["counts"]
+        times_ms.clear()
         rounds.append(generate(engine, asked, sampling))
+        steps.append(steps_of(times_ms))
+        counts.append([now - then for now, then in zip(engine.collective_rpc(look)[0]["counts"], before)])
     wait_for_turn(options)
     seen = engine.collective_rpc(look)[0]
     outcome = {
@@ -179,6 +205,8 @@ def main():
         "tokens_a_second": [rate for _, rate in rounds[1:]],
         "held_mib": process_holds_mib(seen["pid"]) or seen["reserved_mib"],
         "started_s": started_s,
+        "steps": steps,
+        "counts": counts,
         "look": seen,
     }
     if options.sleep:

@@ -173,6 +173,26 @@ fn captures_segments_soon_grow_with_their_pool_alone() {
     assert_eq!(held(&[9 * MIB]).0, 186);
 }
 
+/// A pool of one stream grows by what that stream's segments hold: those of another serve it nothing.
+/// With a small segment here, what is small would be cut from the largest block instead, which then
+/// serves no large request again.
+#[test]
+fn another_streams_segments_do_not_make_a_captures_segments_small() {
+    let top = by_default(Policy::larder());
+    let pool = MemPool::for_capture(&top.allocator).unwrap();
+    let on = |stream: StreamId, sizes: &[u64]| {
+        pool.scope(|| {
+            for &size_bytes in sizes {
+                top.allocator.malloc(size_bytes, stream).unwrap();
+            }
+        })
+        .unwrap();
+        pool.stats().reserved_bytes.current as u64 / MIB
+    };
+    assert_eq!(on(MAIN, &[64 * MIB, 3 * MIB]), 72, "the second is sized by what the pool holds");
+    assert_eq!(on(SIDE, &[3 * MIB]), 92, "and no other stream's first is");
+}
+
 #[test]
 fn full_cards_give_plain_memory_back_for_pages_and_pages_for_plain_memory() {
     under_each_default(|top| {
