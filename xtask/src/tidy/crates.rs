@@ -11,10 +11,11 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 19] = [
+const GRAPH: [Edges; 20] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
+    Edges { package: "larder-testkit", ours: &["larder-core", "larder-sim"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
     Edges {
         package: "larder-setup",
@@ -77,7 +78,14 @@ const GRAPH: [Edges; 19] = [
     },
     Edges {
         package: "larder-proof",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup", "larder"],
+        ours: &[
+            "larder-core",
+            "larder-sim",
+            "larder-testkit",
+            "larder-cuda",
+            "larder-setup",
+            "larder",
+        ],
         others: true,
     },
     Edges {
