@@ -6,24 +6,18 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytemuck::AnyBitPattern;
 use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
 use larder_core::heap::states::SegmentState;
-use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
+use larder_core::{Addr, Config, DeviceIndex, OutOfMemory, Stats, StreamId};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
 use larder_sim::SimDevice;
 
-use crate::block::Block;
-use crate::buffer::Buffer;
-use crate::builder::Builder;
 use crate::error::Error;
 #[cfg(feature = "cuda")]
-use crate::interop::real::RealGpu;
-use crate::opened::Opened;
-use crate::pool::Pool;
+use crate::real::gpu::RealGpu;
 use crate::stream::Stream;
 
 /// A caching allocator for one GPU. Clones are the same allocator, and any thread may use it.
@@ -86,29 +80,6 @@ pub(crate) enum Gpu {
 }
 
 impl Allocator {
-    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
-    /// one clear error.
-    ///
-    /// ```no_run
-    /// let allocator = larder::Allocator::cuda(0)?;
-    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
-    /// # Ok::<(), larder::Error>(())
-    /// ```
-    #[cfg(feature = "cuda")]
-    pub fn cuda(index: u32) -> Result<Allocator, Error> {
-        Allocator::builder().cuda(index)
-    }
-
-    /// An allocator for a simulated GPU with 80 GiB, with default settings.
-    pub fn simulated(index: u32) -> Result<Allocator, Error> {
-        Allocator::builder().simulated(index)
-    }
-
-    /// Begins an allocator with settings and hooks.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     pub(crate) fn assemble(backend: Backend, gpu: Gpu) -> Allocator {
         Allocator(Arc::new(Inner {
             backend,
@@ -215,57 +186,13 @@ impl Allocator {
 
     // Memory.
 
-    /// `len` elements for use on the stream. What they hold is whatever was there before, and any
-    /// bytes are values of such a type.
-    pub fn alloc<T: AnyBitPattern>(
-        &self,
-        len: usize,
-        stream: impl Into<Stream>,
-    ) -> Result<Buffer<T>, Error> {
-        let too_large = Error::TooLarge { len, element_bytes: size_of::<T>() };
-        let size_bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
-        let block = self.alloc_block(size_bytes as u64, stream)?;
-        Ok(Buffer::new(block, len))
-    }
-
-    /// `len` elements for use on the stream, all zero once the work that the stream has so far is
-    /// done. A simulated GPU has no bytes to set.
-    pub fn alloc_zeros<T: AnyBitPattern>(
-        &self,
-        len: usize,
-        stream: impl Into<Stream>,
-    ) -> Result<Buffer<T>, Error> {
-        let buffer = self.alloc(len, stream)?;
-        buffer.block().set_zero()?;
-        Ok(buffer)
-    }
-
-    /// Bytes for use on the stream.
-    pub fn alloc_block(&self, size_bytes: u64, stream: impl Into<Stream>) -> Result<Block, Error> {
-        let stream = stream.into();
-        self.admit(&stream)?;
-        let addr = match &self.0.backend {
-            Backend::Native(native) => native.malloc(size_bytes, stream.id())?,
+    /// The address of bytes for use on a stream that was admitted.
+    pub(crate) fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        Ok(match &self.0.backend {
+            Backend::Native(native) => native.malloc(size_bytes, stream)?,
             #[cfg(feature = "cuda")]
-            Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,
-        };
-        Ok(Block::new(self.clone(), addr, size_bytes, stream))
-    }
-
-    /// Bytes for use on the stream, at this very address: where a program that is run again had them before, say. What
-    /// is free there must hold all of it, of the pool and the stream that [`Allocator::alloc_block`] would
-    /// serve the request from.
-    pub fn alloc_block_at(
-        &self,
-        size_bytes: u64,
-        stream: impl Into<Stream>,
-        addr: u64,
-    ) -> Result<Block, Error> {
-        let stream = stream.into();
-        self.admit(&stream)?;
-        let native = self.native("hand out memory at an address")?;
-        let addr = native.malloc_at(size_bytes, stream.id(), Addr(addr))?;
-        Ok(Block::new(self.clone(), addr, size_bytes, stream))
+            Backend::Async(pool) => pool.malloc(size_bytes, stream)?,
+        })
     }
 
     pub(crate) fn annotate(&self, addr: Addr, remark: &str) -> Result<(), Error> {
@@ -295,12 +222,6 @@ impl Allocator {
         Ok(self.native("share memory")?.share(addr)?)
     }
 
-    /// Opens `len` elements that another process shares: what [`Buffer::share`] gave there.
-    pub fn open<T: AnyBitPattern>(&self, shared: &Shared, len: usize) -> Result<Opened<T>, Error> {
-        let base = self.native("open shared memory")?.open_shared(&shared.bytes)?;
-        Opened::new(self.clone(), base, shared.offset_bytes, len)
-    }
-
     pub(crate) fn close(&self, base: Addr) -> Result<(), Error> {
         Ok(self.native("close shared memory")?.close_shared(base)?)
     }
@@ -308,18 +229,6 @@ impl Allocator {
     /// Lets another GPU of this process use this one's memory, what there is and what will be.
     pub fn open_to_peer(&self, peer: u32) -> Result<(), Error> {
         Ok(self.native("open memory to a peer")?.open_to_peer(DeviceIndex(peer))?)
-    }
-
-    /// A new private pool. See [`Pool`].
-    pub fn new_pool(&self) -> Result<Pool, Error> {
-        let pool = MemPool::new(self.native("have private pools")?)?;
-        Ok(Pool::new(pool, self.clone()))
-    }
-
-    /// A new private pool for the memory of a graph. See [`Pool::capture`].
-    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
-        let pool = MemPool::for_capture(self.native("have private pools")?)?;
-        Ok(Pool::new(pool, self.clone()))
     }
 
     /// Runs `body` with plain memory for all requests of this thread: memory that the driver can export and other

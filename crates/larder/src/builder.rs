@@ -12,7 +12,7 @@ use larder_sim::{SimDevice, SimOptions};
 use crate::allocator::{Allocator, Backend, Gpu};
 use crate::error::Error;
 #[cfg(feature = "cuda")]
-use crate::interop::real::RealGpu;
+use crate::real::gpu::RealGpu;
 
 type MissCallback = Box<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
@@ -42,6 +42,31 @@ pub struct Builder {
     cuda_options: CudaOptions,
     miss_callbacks: Vec<MissCallback>,
     observers: Vec<OutOfMemoryObserver>,
+}
+
+impl Allocator {
+    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
+    /// one clear error.
+    ///
+    /// ```no_run
+    /// let allocator = larder::Allocator::cuda(0)?;
+    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    #[cfg(feature = "cuda")]
+    pub fn cuda(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().cuda(index)
+    }
+
+    /// An allocator for a simulated GPU with 80 GiB, with default settings.
+    pub fn simulated(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().simulated(index)
+    }
+
+    /// Begins an allocator with settings and hooks.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
 }
 
 impl Builder {

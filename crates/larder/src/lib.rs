@@ -61,8 +61,10 @@ mod interop;
 mod opened;
 mod pool;
 #[cfg(feature = "cuda")]
-mod real_stream;
+mod real;
 mod stream;
+#[cfg(feature = "cudarc")]
+mod uses;
 
 pub use allocator::Allocator;
 pub use block::Block;

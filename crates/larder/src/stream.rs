@@ -9,7 +9,7 @@ use larder_core::StreamId;
 use larder_sim::SimDevice;
 
 #[cfg(feature = "cuda")]
-use crate::real_stream::{RealStream, id_of, is_same};
+use crate::real::stream::{RealStream, id_of, is_same};
 
 /// A stream of a GPU, real or simulated. Clones are the same stream.
 ///

@@ -12,8 +12,8 @@ use larder_cuda::CudaDevice;
 
 use crate::error::Error;
 #[cfg(feature = "cudarc")]
-use crate::real_stream::id_of;
-use crate::real_stream::{RealStream, context_of};
+use crate::real::stream::id_of;
+use crate::real::stream::{RealStream, context_of};
 
 /// A GPU, and what makes its streams.
 pub(crate) struct RealGpu {

@@ -10,8 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cudarc::driver::{CudaEvent, CudaStream, DriverError, SyncOnDrop};
 use larder_core::StreamId;
 
-use crate::block::Block;
-use crate::real_stream::{id_of, is_same};
+use crate::real::stream::{id_of, is_same};
 
 /// How a block is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,40 +71,37 @@ impl Uses {
     }
 }
 
-impl Block {
-    /// Makes the block's own stream wait for its uses on others, so that it may be freed in the
-    /// order of its own alone.
-    pub(crate) fn wait_for_uses(&self) -> Result<(), DriverError> {
-        let Some(own) = self.stream().cuda() else { return Ok(()) };
-        self.uses().iter().try_for_each(|known| own.wait(&known.done))
+impl Uses {
+    /// Makes the block's own stream wait for all uses on others, so that it may be freed in the order
+    /// of its own alone.
+    pub(crate) fn wait(&self, own: &CudaStream) -> Result<(), DriverError> {
+        self.iter().try_for_each(|known| own.wait(&known.done))
     }
 
-    /// The block is about to be used on the stream: makes the stream wait for what it must, and
-    /// returns what notes the end of the use.
+    /// The block of the stream `own` is about to be used on another: makes that one wait for what it
+    /// must, and returns what notes the end of the use.
     ///
     /// Errors go where `cudarc` puts its own: to the next call on the context.
-    pub(crate) fn use_on<'a>(&'a self, stream: &'a CudaStream, access: Access) -> SyncOnDrop<'a> {
-        let Some(own) = self.stream().cuda() else {
-            panic!(
-                "this memory is on a simulated GPU, which cudarc cannot reach; \
-                 make the allocator with Allocator::cuda"
-            )
-        };
+    pub(crate) fn begin<'a>(
+        &'a self,
+        own: &CudaStream,
+        stream: &'a CudaStream,
+        access: Access,
+    ) -> SyncOnDrop<'a> {
         let context = stream.context();
         let ordered = context.is_event_tracking();
-        let uses = self.uses();
         let wait_for_others = |but: Option<StreamId>| {
-            for other in uses.iter().filter(|other| Some(other.stream) != but) {
-                if access == Access::Write || uses.wrote_last(other) {
+            for other in self.iter().filter(|other| Some(other.stream) != but) {
+                if access == Access::Write || self.wrote_last(other) {
                     context.record_err(stream.wait(&other.done));
                 }
             }
         };
         if is_same(stream, own) {
-            if ordered && uses.first.get().is_some() {
+            if ordered && self.first.get().is_some() {
                 wait_for_others(None);
                 if access == Access::Write {
-                    uses.writer.store(0, Ordering::Release);
+                    self.writer.store(0, Ordering::Release);
                 }
             }
             return SyncOnDrop::Record(None);
@@ -116,11 +112,11 @@ impl Block {
         }
         let id = id_of(stream);
         context.record_err(stream.join(own));
-        match uses.entry(stream) {
+        match self.entry(stream) {
             Ok(entry) => {
                 wait_for_others(Some(id));
                 if access == Access::Write {
-                    uses.writer.store(id.0.wrapping_add(1), Ordering::Release);
+                    self.writer.store(id.0.wrapping_add(1), Ordering::Release);
                 }
                 SyncOnDrop::Record(Some((&entry.done, stream)))
             }
