@@ -13,6 +13,7 @@ use larder_core::heap::states::SegmentState;
 use larder_core::{Addr, Config, DeviceIndex, OutOfMemory, Stats, StreamId};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
+#[cfg(feature = "sim")]
 use larder_sim::SimDevice;
 
 use crate::error::Error;
@@ -76,6 +77,7 @@ pub(crate) enum Backend {
 pub(crate) enum Gpu {
     #[cfg(feature = "cuda")]
     Cuda(RealGpu),
+    #[cfg(feature = "sim")]
     Simulated(Arc<SimDevice>),
 }
 
@@ -103,6 +105,7 @@ impl Allocator {
             Gpu::Cuda(gpu) => Stream::of_real(
                 gpu.default_stream().expect("a context, made when the GPU was opened"),
             ),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Stream::simulated(StreamId(0), device),
         }
     }
@@ -112,6 +115,7 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => Ok(Stream::of_real(gpu.new_stream()?)),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Ok(Stream::simulated(device.name_stream(), device)),
         }
     }
@@ -170,7 +174,9 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => gpu.check_stream(stream.real().ok_or(Error::ForeignStream)?),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) if stream.is_of(device) => Ok(()),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => Err(Error::ForeignStream),
         }
     }
@@ -364,10 +370,10 @@ impl Allocator {
     pub fn serve_metrics(
         &self,
         address: impl std::net::ToSocketAddrs,
-    ) -> Result<larder_metrics::Exporter, Error> {
+    ) -> Result<crate::metrics::Exporter, Error> {
         let allocator = Arc::clone(self.native("statistics by stream")?);
-        let page = move || larder_metrics::page([&*allocator]);
-        larder_metrics::Exporter::serve(address, page)
+        let page = move || crate::metrics::page([&*allocator]);
+        crate::metrics::Exporter::serve(address, page)
             .map_err(|error| Error::Metrics(error.to_string()))
     }
 
@@ -377,6 +383,7 @@ impl Allocator {
         let info = match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => gpu.device().memory_info(),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => device.memory_info(),
         };
         Ok(info.map_err(Error::refused("tell its free memory"))?)
@@ -459,15 +466,18 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => Some(gpu),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => None,
         }
     }
 
     /// The simulated GPU; none if it is real.
+    #[cfg(feature = "sim")]
     pub fn simulated_device(&self) -> Option<&Arc<SimDevice>> {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => None,
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Some(device),
         }
     }
@@ -497,6 +507,7 @@ impl fmt::Debug for Allocator {
         let gpu = match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => "cuda",
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => "simulated",
         };
         f.debug_struct("Allocator").field("gpu", &gpu).finish_non_exhaustive()

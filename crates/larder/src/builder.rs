@@ -7,6 +7,7 @@ use larder_core::config::Backend as Choice;
 use larder_core::{Config, OutOfMemory, Policy};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, CudaDevice, CudaOptions};
+#[cfg(feature = "sim")]
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::allocator::{Allocator, Backend, Gpu};
@@ -59,6 +60,7 @@ impl Allocator {
     }
 
     /// An allocator for a simulated GPU with 80 GiB, with default settings.
+    #[cfg(feature = "sim")]
     pub fn simulated(index: u32) -> Result<Allocator, Error> {
         Allocator::builder().simulated(index)
     }
@@ -146,16 +148,19 @@ impl Builder {
     }
 
     /// An allocator for a simulated GPU of this index, with 80 GiB.
+    #[cfg(feature = "sim")]
     pub fn simulated(self, index: u32) -> Result<Allocator, Error> {
         self.simulated_with(SimOptions::default().index(index))
     }
 
     /// An allocator for a simulated GPU of any kind.
+    #[cfg(feature = "sim")]
     pub fn simulated_with(self, options: SimOptions) -> Result<Allocator, Error> {
         self.simulated_device(Arc::new(SimDevice::new(options)))
     }
 
     /// An allocator for a simulated GPU that there is already.
+    #[cfg(feature = "sim")]
     pub fn simulated_device(mut self, device: Arc<SimDevice>) -> Result<Allocator, Error> {
         let config = self.settled_config();
         if config.backend == Choice::CudaMallocAsync {

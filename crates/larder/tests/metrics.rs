@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use larder::metrics::{Exporter, page};
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, StreamId};
-use larder_metrics::{Exporter, page};
 use larder_sim::{SimDevice, SimOptions};
 
 fn get(exporter: &Exporter, path: &str) -> String {
