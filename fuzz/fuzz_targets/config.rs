@@ -7,7 +7,7 @@ use std::sync::Arc;
 use larder_core::heap::size;
 use larder_core::types::{GIB, MIB, PoolKind};
 use larder_core::{Allocator, Config, Policy, StreamId};
-use larder_setup::{devices, settings};
+use larder::setup::{devices, settings};
 use larder_sim::{SimDevice, SimOptions, parse_capacity};
 use libfuzzer_sys::fuzz_target;
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use larder::setup::devices::{self, Devices};
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::allocator::symmetric::SymmetricOptions;
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, MemPool, OutOfMemory, StreamId};
-use larder_setup::devices::{self, Devices};
 use larder_sim::{SimDevice, SimOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;

@@ -1,9 +1,9 @@
 //! Settings and sizes, as texts. How settings are read, and what the environment says, is the C interface's matter.
 
+use larder::setup::devices::{self, Devices};
+use larder::setup::settings::{self, Settings};
 use larder_core::Policy;
 use larder_core::types::Bytes;
-use larder_setup::devices::{self, Devices};
-use larder_setup::settings::{self, Settings};
 use pyo3::prelude::*;
 
 use crate::errors::{SettingsError, UsageError};

@@ -44,6 +44,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conf::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
     module.add("POLICIES", conf::policies())?;
-    module.add("OWN_KEYS", larder_setup::settings::OWN_KEYS)?;
-    module.add("TORCH_VARIABLES", larder_setup::settings::TORCH_VARIABLES)
+    module.add("OWN_KEYS", larder::setup::settings::OWN_KEYS)?;
+    module.add("TORCH_VARIABLES", larder::setup::settings::TORCH_VARIABLES)
 }

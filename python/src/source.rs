@@ -6,7 +6,7 @@ use larder_core::device::DeviceError;
 use larder_core::source::{SegmentSource, SourceProperties};
 use larder_core::types::Span;
 use larder_core::{Addr, DeviceIndex, PoolId, StreamId};
-use larder_sim::conformance::sources::check_source as check;
+use larder_sim::source_check::check_source as check;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;

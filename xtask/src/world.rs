@@ -104,7 +104,7 @@ impl Place<'_> {
 
     /// A program that wants simulated GPUs only builds nothing of CUDA.
     fn without_cuda(&self) -> Result<(), String> {
-        let arguments = ["-p", "larder", "--no-default-features"];
+        let arguments = ["-p", "larder", "--no-default-features", "--features=sim"];
         command::run(self.cargo().args(["check", "--quiet"]).args(arguments))?;
         let mut tree = self.cargo();
         tree.arg("tree").args(arguments).args(["--edges=normal,build", "--prefix=none"]);

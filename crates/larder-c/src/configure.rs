@@ -1,8 +1,8 @@
 //! The settings that can change while running, as values and as a text.
 
+use larder::setup::settings::{check_own, split_policy};
 use larder_core::Config;
 use larder_core::config::DIVISION_CLASSES;
-use larder_setup::settings::{check_own, split_policy};
 
 use crate::border::{Held, Out, Problem, Shown, Status, Text, guard};
 use crate::larder::Larder;

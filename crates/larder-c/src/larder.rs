@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use larder::metrics::{Exporter, page};
+use larder::setup::devices::{self, Devices, DevicesError};
+use larder::setup::settings::{self, Settings};
 use larder_core::device::Device;
 use larder_core::{Addr, Allocator, Error};
-use larder_metrics::{Exporter, page};
-use larder_setup::devices::{self, Devices, DevicesError};
-use larder_setup::settings::{self, Settings};
 use larder_snapshot::{Epoch, write_on_failure};
 
 use crate::addresses::Addresses;

@@ -6,7 +6,7 @@ use larder_core::device::DeviceError;
 use larder_core::source::{SegmentSource, SourceCounts as CoreCounts, SourceProperties};
 use larder_core::types::Span;
 use larder_core::{Addr, DeviceIndex, PoolId, StreamId};
-use larder_sim::conformance::sources::check_source;
+use larder_sim::source_check::check_source;
 
 use crate::border::{
     Foreign, Held, HookData, Out, PoolName, Problem, Shown, Status, Text, Token, guard,

@@ -144,43 +144,6 @@ pub(crate) enum Command {
     /// Write a page to look at: memory over time, the segments at any moment, who held the peak, what is
     /// fragmented, and which settings would help.
     Report(Report),
-    /// Run a random script under injected faults, and check every invariant after each step; or many
-    /// threads on one allocator, and check it whenever they pause.
-    Soak {
-        /// The seed that everything follows from. How threads meet does not.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// How many threads share an allocator. With one, a naive model follows each step.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
-        threads: u64,
-        /// How many steps a script has, or each thread takes.
-        #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-        steps: u64,
-        /// How many scripts to run, or allocators to share, with seeds counted up from the first. A script
-        /// without faults is run once more with them, and counts twice.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-        scripts: u64,
-        /// Go on with new seeds for so many seconds instead.
-        #[arg(long, conflicts_with = "scripts", value_parser = clap::value_parser!(u64).range(1..))]
-        seconds: Option<u64>,
-        /// Who decides: larder, tight, or torch-2.11 to torch-2.15. Without it, seeds take larder and torch-2.11 in turns.
-        #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
-        policy: Option<Policy>,
-    },
-    /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check that every
-    /// block lies at the same place on each; that a rank which differs is named at exactly the call where it
-    /// does; and that one which dies while growing is named and leaves nothing behind.
-    Cluster {
-        /// The seed that everything follows from, but for how ranks meet.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// How many sequences of each of the three sorts to run, for each number of ranks.
-        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-        sequences: u64,
-        /// How many ranks there are; give it several times. Without it: 2, 4 and 8.
-        #[arg(long = "ranks", value_name = "N", value_parser = clap::value_parser!(u64).range(2..=64))]
-        ranks: Vec<u64>,
-    },
 }
 
 /// A time between two looks.

@@ -390,32 +390,6 @@ fn bench_prints_one_line() {
 }
 
 #[test]
-fn soak_runs_from_a_seed() {
-    let text = stdout(&larder(&["soak", "--seed", "4", "--steps", "300", "--scripts", "3"], None));
-    assert!(text.contains("every check held"), "{text}");
-}
-
-#[test]
-fn soak_runs_under_a_policy() {
-    for more in [&["--scripts", "2"][..], &["--threads", "2"]] {
-        let soak = ["soak", "--seed", "4", "--steps", "200", "--policy", "tight"];
-        let text = stdout(&larder(&[&soak[..], more].concat(), None));
-        assert!(text.contains("every check held"), "{text}");
-    }
-    let wrong = larder(&["soak", "--policy", "loose"], None);
-    assert_eq!(wrong.status.code(), Some(2));
-}
-
-#[test]
-fn soak_runs_many_threads_on_one_allocator() {
-    let text = stdout(&larder(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"], None));
-    assert!(text.contains("1 run of 3 threads, 100 steps each, from seed 8"), "{text}");
-    for wrong in [&["soak", "--threads", "0"][..], &["soak", "--scripts", "2", "--seconds", "1"]] {
-        assert_eq!(larder(wrong, None).status.code(), Some(2), "{wrong:?}");
-    }
-}
-
-#[test]
 fn scripts_with_pools_run() {
     let script = scratch(
         "pools.ops",

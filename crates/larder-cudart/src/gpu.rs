@@ -32,7 +32,7 @@ const OFFERED_AS: &str = "process";
 
 /// Lets Larder's own allocator run on the device, in the same process as PyTorch's.
 pub(crate) fn offer() {
-    larder_setup::devices::offer(OFFERED_AS, || {
+    larder::setup::devices::offer(OFFERED_AS, || {
         let gpu: Arc<dyn Device> = shared().clone()?;
         Ok(vec![gpu])
     });

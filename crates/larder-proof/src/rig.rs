@@ -127,7 +127,7 @@ impl Rig {
 
     /// An allocator over this GPU; the settings may name a policy.
     pub(crate) fn allocator(&self, settings: &str) -> Result<Allocator, String> {
-        let settings = larder_setup::settings::parse(settings).or_say(settings)?;
+        let settings = larder::setup::settings::parse(settings).or_say(settings)?;
         let device = Arc::clone(&self.device);
         Ok(Allocator::new(device, settings.config, settings.policy))
     }

@@ -36,9 +36,8 @@
 //! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
-//! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
-//! scripts), [`random`] (the generator behind every seed), [`conformance`] (the checks that any
-//! `Device` and any source must pass) and [`cluster`] (ranks that grow a symmetric heap together).
+//! Beside the device there are [`script`] (op scripts: reader and printer), [`random`] (the generator
+//! behind every seed) and [`source_check`] (the checks that any source of segments must pass).
 
 #![forbid(unsafe_code)]
 
@@ -47,13 +46,10 @@ mod calls;
 mod capacity;
 mod captures;
 mod clock;
-pub mod cluster;
-pub mod conformance;
 mod costs;
 mod device;
 mod extents;
 mod faults;
-pub mod generate;
 mod hands;
 mod memory;
 mod op;
@@ -62,7 +58,7 @@ mod peek;
 pub mod random;
 pub mod script;
 mod sharing;
-pub mod soak;
+pub mod source_check;
 mod streams;
 
 pub use calls::{CallKind, Calls};

@@ -19,11 +19,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use larder_core::types::{GIB, KIB, MIB};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 use larder_study::watch::Unwatched;
 use larder_study::workload::Workload;
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs [marked] OUT.ops\n       \
                      write_ops trace FILE OUT.ops OUT.addresses";

@@ -11,13 +11,13 @@ use larder_core::record::context::{Context, Frame};
 use larder_core::record::event::{Action, Level};
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, Stats};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::{Op, Script};
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::Workload;
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 const MEMORY_BYTES: u64 = 1024 * MIB;
 

@@ -6,13 +6,13 @@ use larder_core::config::Config;
 use larder_core::heap::State;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Allocator, Policy, Stats};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::Op;
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::{Addresses, Workload};
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 fn setup() -> Setup {
     Setup {

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use bytemuck::AnyBitPattern;
 use larder_core::allocator::share::Shared;
 
+use crate::allocator::Allocator;
 use crate::block::Block;
 use crate::error::{Error, FreeError};
 use crate::stream::Stream;
@@ -97,6 +99,21 @@ impl<T> Buffer<T> {
             error,
             unfreed: unfreed.map(|block| Buffer::new(block, len)),
         })
+    }
+}
+
+impl Allocator {
+    /// `len` elements for use on the stream. What they hold is whatever was there before, and any
+    /// bytes are values of such a type.
+    pub fn alloc<T: AnyBitPattern>(
+        &self,
+        len: usize,
+        stream: impl Into<Stream>,
+    ) -> Result<Buffer<T>, Error> {
+        let too_large = Error::TooLarge { len, element_bytes: size_of::<T>() };
+        let size_bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
+        let block = self.alloc_block(size_bytes as u64, stream)?;
+        Ok(Buffer::new(block, len))
     }
 }
 

@@ -7,12 +7,13 @@ use larder_core::config::Backend as Choice;
 use larder_core::{Config, OutOfMemory, Policy};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, CudaDevice, CudaOptions};
+#[cfg(feature = "sim")]
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::allocator::{Allocator, Backend, Gpu};
 use crate::error::Error;
 #[cfg(feature = "cuda")]
-use crate::interop::real::RealGpu;
+use crate::real::gpu::RealGpu;
 
 type MissCallback = Box<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
@@ -42,6 +43,32 @@ pub struct Builder {
     cuda_options: CudaOptions,
     miss_callbacks: Vec<MissCallback>,
     observers: Vec<OutOfMemoryObserver>,
+}
+
+impl Allocator {
+    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
+    /// one clear error.
+    ///
+    /// ```no_run
+    /// let allocator = larder::Allocator::cuda(0)?;
+    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    #[cfg(feature = "cuda")]
+    pub fn cuda(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().cuda(index)
+    }
+
+    /// An allocator for a simulated GPU with 80 GiB, with default settings.
+    #[cfg(feature = "sim")]
+    pub fn simulated(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().simulated(index)
+    }
+
+    /// Begins an allocator with settings and hooks.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
 }
 
 impl Builder {
@@ -121,16 +148,19 @@ impl Builder {
     }
 
     /// An allocator for a simulated GPU of this index, with 80 GiB.
+    #[cfg(feature = "sim")]
     pub fn simulated(self, index: u32) -> Result<Allocator, Error> {
         self.simulated_with(SimOptions::default().index(index))
     }
 
     /// An allocator for a simulated GPU of any kind.
+    #[cfg(feature = "sim")]
     pub fn simulated_with(self, options: SimOptions) -> Result<Allocator, Error> {
         self.simulated_device(Arc::new(SimDevice::new(options)))
     }
 
     /// An allocator for a simulated GPU that there is already.
+    #[cfg(feature = "sim")]
     pub fn simulated_device(mut self, device: Arc<SimDevice>) -> Result<Allocator, Error> {
         let config = self.settled_config();
         if config.backend == Choice::CudaMallocAsync {

@@ -37,8 +37,11 @@
 //! | feature | |
 //! |---|---|
 //! | `cuda`, on by default | real GPUs, for every CUDA from 11.4 on; without it nothing of CUDA is built |
+//! | `sim`, on by default | simulated GPUs |
 //! | `snapshot`, on by default | snapshots as files for PyTorch's viewer, Perfetto and the command `larder` |
 //! | `cudarc` | buffers and streams go into `cudarc` and come from it |
+//! | `metrics` | statistics for Prometheus |
+//! | `setup` | devices and settings by text, from a program or from the environment |
 //!
 //! The version of CUDA is the program's own choice: it names one to `cudarc`, as in
 //! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes that of
@@ -46,11 +49,19 @@
 #![deny(unsafe_code)]
 // Some pages are there with their feature only.
 #![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]
-// Some calls go wrong, or look at anything, on a real GPU alone.
+// Some calls go wrong, or look at anything, on one sort of GPU alone.
 #![cfg_attr(
-    not(feature = "cuda"),
-    allow(clippy::drop_non_drop, clippy::unnecessary_wraps, clippy::unused_self)
+    not(all(feature = "cuda", feature = "sim")),
+    allow(
+        irrefutable_let_patterns,
+        clippy::drop_non_drop,
+        clippy::unnecessary_wraps,
+        clippy::unused_self
+    )
 )]
+
+#[cfg(not(any(feature = "cuda", feature = "sim")))]
+compile_error!("larder has no GPU to allocate on: turn on its feature `cuda` or `sim`");
 
 mod allocator;
 mod block;
@@ -58,11 +69,17 @@ mod buffer;
 mod builder;
 mod error;
 mod interop;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod opened;
 mod pool;
 #[cfg(feature = "cuda")]
-mod real_stream;
+mod real;
+#[cfg(feature = "setup")]
+pub mod setup;
 mod stream;
+#[cfg(feature = "cudarc")]
+mod uses;
 
 pub use allocator::Allocator;
 pub use block::Block;
@@ -76,9 +93,6 @@ pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;
 
-/// Statistics for Prometheus.
-#[cfg(feature = "metrics")]
-pub use larder_metrics as metrics;
 /// PyTorch's memory snapshots: what [`Allocator::torch_snapshot`] gives, and readers of others.
 #[cfg(feature = "snapshot")]
 pub use larder_snapshot as snapshot;
@@ -110,6 +124,7 @@ pub use larder_core::{
 pub use larder_cuda::source::{nccl, nvshmem};
 #[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
+#[cfg(feature = "sim")]
 pub use larder_sim::{SimDevice, SimOptions, Wire};
 
 /// The README's example, so that it keeps working.

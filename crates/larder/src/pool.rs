@@ -121,6 +121,20 @@ impl Pool {
     }
 }
 
+impl Allocator {
+    /// A new private pool. See [`Pool`].
+    pub fn new_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::new(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
+    /// A new private pool for the memory of a graph. See [`Pool::capture`].
+    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::for_capture(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+}
+
 impl Deref for Pool {
     type Target = MemPool;
 

@@ -20,13 +20,8 @@ struct Knot {
     modules: &'static [&'static str],
 }
 
-const KNOTS: [Knot; 2] = [
-    // An allocator hands out blocks, buffers and pools, and each of them keeps the allocator.
-    Knot {
-        source: "crates/larder/src",
-        modules: &["allocator", "block", "buffer", "builder", "interop", "opened", "pool"],
-    },
-    // The same, for Python.
+const KNOTS: [Knot; 1] = [
+    // A Python allocator hands out pools, and each of them keeps the allocator.
     Knot { source: "python/src", modules: &["allocator", "pool"] },
 ];
 

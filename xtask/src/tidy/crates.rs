@@ -11,38 +11,26 @@ struct Edges {
     others: bool,
 }
 
-const GRAPH: [Edges; 19] = [
+const GRAPH: [Edges; 18] = [
     Edges { package: "larder-lock", ours: &[], others: true },
     Edges { package: "larder-core", ours: &["larder-lock"], others: false },
     Edges { package: "larder-sim", ours: &["larder-core"], others: true },
+    Edges { package: "larder-testkit", ours: &["larder-core", "larder-sim"], others: true },
     Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
     Edges {
-        package: "larder-setup",
-        ours: &["larder-core", "larder-sim", "larder-cuda"],
-        others: false,
-    },
-    Edges {
         package: "larder-cudart",
-        ours: &["larder-core", "larder-sim", "larder-setup", "larder-c"],
+        ours: &["larder-core", "larder-sim", "larder", "larder-c"],
         others: true,
     },
     Edges {
         package: "larder",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot", "larder-metrics"],
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot"],
         others: true,
     },
-    Edges { package: "larder-metrics", ours: &["larder-core", "larder-sim"], others: true },
     Edges { package: "beside-cudarc", ours: &["larder"], others: true },
     Edges {
         package: "larder-c",
-        ours: &[
-            "larder-core",
-            "larder-sim",
-            "larder-cuda",
-            "larder-setup",
-            "larder-snapshot",
-            "larder-metrics",
-        ],
+        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot", "larder"],
         others: true,
     },
     Edges { package: "larder-tape", ours: &["larder-core"], others: true },
@@ -70,14 +58,14 @@ const GRAPH: [Edges; 19] = [
             "larder-tape",
             "larder-snapshot",
             "larder-study",
-            "larder-setup",
+            "larder",
             "larder-c",
         ],
         others: true,
     },
     Edges {
         package: "larder-proof",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup", "larder"],
+        ours: &["larder-core", "larder-sim", "larder-testkit", "larder-cuda", "larder"],
         others: true,
     },
     Edges {
@@ -88,7 +76,6 @@ const GRAPH: [Edges; 19] = [
             "larder-snapshot",
             "larder-study",
             "larder-cli",
-            "larder-setup",
             "larder",
             "larder-c",
         ],

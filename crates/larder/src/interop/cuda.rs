@@ -7,8 +7,8 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 
-use super::uses::Access;
 use crate::buffer::Buffer;
+use crate::uses::Access;
 
 impl<T> DeviceSlice<T> for Buffer<T> {
     fn len(&self) -> usize {

@@ -1,0 +1,6 @@
+//! What a text, of a program or of the environment, says about devices and settings.
+//!
+//! The C library, the Python package and the simulated CUDA runtime all read these alike.
+
+pub mod devices;
+pub mod settings;
