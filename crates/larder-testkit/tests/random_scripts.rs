@@ -191,7 +191,9 @@ fn a_choice_made_differently_is_found_and_shown_in_a_few_operations() {
         println!("{name}: {} operations, {}", failure.prefix.len(), failure.prefix_reason);
         assert!(failure.prefix.len() <= 90, "{name}: {failure}");
         let text = failure.to_string();
-        assert!(text.contains(&format!("cargo testkit soak --seed {} --steps {STEPS}", failure.seed)));
+        assert!(
+            text.contains(&format!("cargo testkit soak --seed {} --steps {STEPS}", failure.seed))
+        );
         assert!(text.contains("judged by another policy"), "{text}");
         // What is shown fails by itself.
         let mut plan = Plan::new(failure.seed, STEPS);

@@ -127,7 +127,10 @@ impl fmt::Display for Failure {
         let Failure { seed, threads, steps, plan, policy, reason } = self;
         writeln!(f, "seed {seed} failed: {reason}")?;
         writeln!(f, "plan: {plan}")?;
-        write!(f, "repeat with: cargo testkit soak --threads {threads} --seed {seed} --steps {steps}")?;
+        write!(
+            f,
+            "repeat with: cargo testkit soak --threads {threads} --seed {seed} --steps {steps}"
+        )?;
         policy.iter().try_for_each(|policy| write!(f, " --policy {policy}"))?;
         write!(f, "; threads meet as they like, so it may take some runs")
     }
