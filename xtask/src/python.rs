@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::command;
+use crate::file;
 use crate::programs::target_folder;
 use crate::wheels;
 
@@ -64,10 +65,11 @@ impl Environment {
                 self.folder.display()
             ));
         }
-        fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))
+        file::write(&complete, wanted)
     }
 
-    /// Installs the package from its folder. The tools are here already, so pip need not fetch them.
+    /// Installs the package from its folder. The tools are here already, so pip need not fetch
+    /// them.
     fn install(&self, package: &Path) -> Result<(), String> {
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
@@ -91,8 +93,7 @@ impl Environment {
 /// The tools that a package pins.
 fn tools(package: &Path) -> Result<Vec<String>, String> {
     let manifest = package.join("pyproject.toml");
-    let text = fs::read_to_string(&manifest)
-        .map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let text = file::read(&manifest)?;
     Ok(pinned(&text))
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::run;
+use crate::file;
 
 /// The wheels are for this Python and this system, whichever Python fetches them.
 const WHEEL_KIND: [&str; 15] = [
@@ -57,7 +58,7 @@ impl Wheels<'_> {
             return Ok(());
         }
         let wheels = self.files.with_extension("wheels");
-        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        file::create(&wheels)?;
         eprintln!(
             "==> fetching {} (once; a wheel of PyTorch has about 530 MB)",
             self.pins.join(", ")
@@ -77,7 +78,7 @@ impl Wheels<'_> {
             ));
         }
         unpack(&wheels, &self.files, self.wanted)?;
-        fs::write(&complete, pinned).map_err(|error| format!("{}: {error}", complete.display()))?;
+        file::write(&complete, pinned)?;
         // What is left of the wheels costs room and nothing else.
         let _ = fs::remove_dir_all(&wheels);
         Ok(())

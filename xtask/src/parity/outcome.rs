@@ -52,8 +52,8 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers, but for
-    /// what ours alone says.
+    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers, but
+    /// for what ours alone says.
     pub(super) fn read(printed: &str, placements: &str, history: &str) -> Option<Self> {
         let mut rest = printed.trim().strip_prefix('{')?;
         let mut stats = Vec::new();
@@ -194,9 +194,9 @@ impl Parting {
     }
 }
 
-/// What a statistic depends on. The sums and peaks of free pieces all follow from the order in which
-/// blocks are merged; an order in which one of them changes may be found long before one in which
-/// another does.
+/// What a statistic depends on. The sums and peaks of free pieces all follow from the order in
+/// which blocks are merged; an order in which one of them changes may be found long before one in
+/// which another does.
 fn cause(name: &str) -> &str {
     const PIECES: &str = "inactive_split";
     if name.starts_with(PIECES) { PIECES } else { name }

@@ -2,16 +2,16 @@
 //! finds a recording equal to what comes of it after it went through our hands.
 //!
 //! Of the PyTorch wheel only that one file is needed: it imports nothing of the package but for
-//! profiles, which are no snapshots. Its flame graphs are drawn by a Perl script that it fetches from
-//! elsewhere; a stand-in that repeats its input takes the script's place, so that nothing is fetched
-//! and what the script would get is checked.
+//! profiles, which are no snapshots. Its flame graphs are drawn by a Perl script that it fetches
+//! from elsewhere; a stand-in that repeats its input takes the script's place, so that nothing is
+//! fetched and what the script would get is checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::create;
+use crate::file;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings};
 
@@ -66,7 +66,7 @@ const SHOWN: [(&str, &str); 4] = [
 pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<String, String> {
     let scratch = peer.folder().join("viewer");
     let home = scratch.join("home");
-    create(&home.join(".cache"))?;
+    file::create(&home.join(".cache"))?;
     stand_in(&home.join(".cache/flamegraph.pl"))?;
     let viewer = Viewer { programs, program: peer.viewer(), home, scratch };
     for (number, (flavour, conf)) in SHOWN.into_iter().enumerate() {

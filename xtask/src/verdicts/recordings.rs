@@ -1,12 +1,13 @@
-//! Recordings of each version: PyTorch runs what a program did, with its history on, and a replay of the snapshot under
-//! `--policy torch` comes to the same figures, with memory enough and with too little.
+//! Recordings of each version: PyTorch runs what a program did, with its history on, and a replay
+//! of the snapshot under `--policy torch` comes to the same figures, with memory enough and with
+//! too little.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use super::Stage;
-use crate::printed::field;
+use crate::command::{number, output};
 use crate::programs::{Programs, recordings};
 
 /// The figures that must be equal.
@@ -76,15 +77,10 @@ fn replay(programs: &Programs, snapshot: &Path, memory_bytes: u64) -> Result<Fig
 
 /// The figures in the object that a program prints.
 fn figures(command: &mut Command) -> Result<Figures, String> {
-    let said = command.output().map_err(|error| error.to_string())?;
-    let printed = String::from_utf8_lossy(&said.stdout);
-    if !said.status.success() {
-        let why = String::from_utf8_lossy(&said.stderr);
-        return Err(format!("{command:?} failed: {}", why.trim()));
-    }
+    let printed = output(command)?;
     let mut figures = [0; FIGURES.len()];
     for (figure, name) in figures.iter_mut().zip(FIGURES) {
-        let found = field(&printed, name).and_then(|number| number.parse().ok());
+        let found = number(&printed, name).map(|number| number as u64);
         // One that neither side tells is not equal on both.
         *figure = found.ok_or_else(|| format!("{command:?} tells no {name}"))?;
     }

@@ -1,9 +1,8 @@
 //! Settings texts, read by PyTorch's own parser and by ours.
 //!
-//! Random texts, of the kind with which a program starts and of the kind that it sets while it runs, go to both. Both must take
-//! or refuse the same ones, and have the same settings after each.
+//! Random texts, of the kind with which a program starts and of the kind that it sets while it
+//! runs, go to both. Both must take or refuse the same ones, and have the same settings after each.
 
-mod random;
 mod writer;
 
 use std::io::Write as _;
