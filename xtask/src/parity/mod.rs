@@ -19,7 +19,7 @@ use std::thread;
 
 use clap::Args;
 use contest::{Case, Ring, Sides, Verdict};
-use settings::{Flavour, RECORDED, Remembering, memory_sizes};
+use settings::{FLAVOURS, RECORDED, Remembering, memory_sizes};
 
 use crate::backend;
 use crate::file;
@@ -170,11 +170,10 @@ fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals,
 /// All flavours of a seed's script, under all their settings, on a large and a small device.
 fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<(), String> {
     let script = ring.scratch.join("script.ops");
-    for flavour in Flavour::ALL {
-        let word = flavour.word();
+    for (word, settings) in FLAVOURS {
         let peak_bytes = ring.sides.programs.write_seed(seed, word, &script)?;
         for memory_bytes in memory_sizes(peak_bytes, seed) {
-            for (number, &conf) in flavour.settings().iter().enumerate() {
+            for (number, &conf) in settings.iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
                 // What is remembered differs from version to version whoever decides.
                 let is_counted = ring.sides.is_counted();

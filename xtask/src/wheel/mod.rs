@@ -168,14 +168,9 @@ fn repair(environment: &Environment, wheel: &Path, out: &Path) -> Result<(), Str
     for library in BROUGHT {
         repair.args(["--exclude", library]);
     }
-    let done =
-        repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?).output();
-    let done = done.map_err(|error| format!("auditwheel: {error}"))?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&done.stderr);
-    Err(format!("{} is not for {SYSTEM}: {}", wheel.display(), words.trim()))
+    repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?);
+    let done = command::output(&mut repair).map(drop);
+    done.map_err(|why| format!("{} is not for {SYSTEM}: {why}", wheel.display()))
 }
 
 /// Installs the wheel into a new environment and uses it, with nothing else to be found.

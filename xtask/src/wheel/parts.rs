@@ -159,7 +159,9 @@ struct Symbols {
 
 impl Symbols {
     fn of(library: &Path) -> Result<Self, String> {
-        Ok(Self::read(&said(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library))?))
+        Ok(Self::read(&command::output(
+            Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library),
+        )?))
     }
 
     fn read(text: &str) -> Self {
@@ -183,26 +185,13 @@ impl Symbols {
 }
 
 fn dynamic_section(library: &Path) -> Result<String, String> {
-    said(Command::new("readelf").args(["-d", "-W"]).arg(library))
+    command::output(Command::new("readelf").args(["-d", "-W"]).arg(library))
 }
 
 /// The libraries that a dynamic section names.
 fn needed(section: &str) -> impl Iterator<Item = &str> {
     let lines = section.lines().filter(|line| line.contains("(NEEDED)"));
     lines.filter_map(|line| line.split_once('[')?.1.split_once(']').map(|(name, _)| name))
-}
-
-fn said(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let done =
-        command.output().map_err(|error| format!("`{program}` cannot be started: {error}"))?;
-    if !done.status.success() {
-        return Err(format!(
-            "`{program}` failed: {}",
-            String::from_utf8_lossy(&done.stderr).trim()
-        ));
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[cfg(test)]

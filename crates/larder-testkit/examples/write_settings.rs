@@ -1,6 +1,31 @@
-//! The writer of random settings texts: right ones, nearly right ones, and rubbish.
+//! Writes random settings texts for the comparison with PyTorch's own parsers: right ones, nearly
+//! right ones, and rubbish.
+//!
+//! ```text
+//! write_settings FROM COUNT
+//! ```
+//!
+//! Each line is the seed of its case, a tabulator, and `start` or `update` with a text: that with
+//! which a program starts, and those that it sets then. The same seed always writes the same texts.
+#![forbid(unsafe_code)]
 
-use crate::random::Random;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let [from, count] = numbers[..] else {
+        eprintln!("usage: write_settings FROM COUNT");
+        return ExitCode::from(2);
+    };
+    let seeds = (0..).map(|at| from.wrapping_add(at));
+    let lines = seeds.flat_map(|seed| {
+        let case = Writer::new(seed).case();
+        case.into_iter().map(move |line| format!("{seed}\t{line}\n"))
+    });
+    let text: String = lines.take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+    print!("{text}");
+    ExitCode::SUCCESS
+}
 
 /// Every key of PyTorch's, known to all versions or to some.
 const KEYS: &str = "backend large_segment_size_mb max_split_size_mb max_non_split_rounding_mb \
@@ -42,18 +67,18 @@ const MARKS: [&str; 16] =
     [",", ":", "[", "]", " ", "\t", "\r", "\x0b", "=", ";", ",,", "::", ">", "\u{a0}", "\x01", "."];
 
 /// Writes texts, always the same ones for a seed.
-pub(super) struct Writer {
+struct Writer {
     random: Random,
 }
 
 impl Writer {
-    pub(super) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         Self { random: Random::new(seed) }
     }
 
     /// The lines of a case: the text with which a program starts, mostly a right one, and those
     /// that it sets then.
-    pub(super) fn case(&mut self) -> Vec<String> {
+    fn case(&mut self) -> Vec<String> {
         let start = if self.random.one_in(3) { String::new() } else { self.text() };
         let count = self.below(5);
         let updates = (0..count).map(|_| format!("update {}", self.text()));
@@ -256,18 +281,31 @@ impl Writer {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// The generator called splitmix64.
+struct Random(u64);
 
-    #[test]
-    fn a_seed_has_its_texts_and_all_keys_come_up() {
-        let cases = |seed| Writer::new(seed).case();
-        assert_eq!(cases(7), cases(7));
-        let all: Vec<String> = (0..2000).flat_map(cases).collect();
-        assert!(all.iter().all(|line| !line.contains('\n')));
-        for key in KEYS.split_whitespace() {
-            assert!(all.iter().any(|line| line.contains(&format!(" {key}:"))), "{key}");
-        }
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `limit`, which is small beside 64 bits; 0 below 0.
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn one_of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
     }
 }

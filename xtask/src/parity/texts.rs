@@ -3,17 +3,12 @@
 //! Random texts, of the kind with which a program starts and of the kind that it sets while it
 //! runs, go to both. Both must take or refuse the same ones, and have the same settings after each.
 
-mod writer;
-
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use writer::Writer;
-
+use crate::command;
 use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 use crate::torch::{self, Torch};
@@ -22,9 +17,9 @@ use crate::torch::{self, Torch};
 const SHOWN: usize = 20;
 
 /// A text of a case.
-struct Line {
-    seed: u64,
-    text: String,
+struct Line<'a> {
+    seed: &'a str,
+    text: &'a str,
 }
 
 /// The two programs of a version.
@@ -42,61 +37,36 @@ struct Outcome {
 
 /// Compares this many texts for each version, of cases from this seed on; true if nothing differs.
 pub(super) fn run(root: &Path, cargo: &Path, from: u64, count: u64) -> Result<bool, String> {
-    let readers = build(root, cargo)?;
-    let lines = lines(from, count);
-    let next = AtomicUsize::new(0);
-    let outcomes = Mutex::new(Vec::new());
-    let workers = thread::available_parallelism().map_or(1, usize::from).min(readers.len());
-    thread::scope(|scope| {
-        for _ in 0..workers {
-            scope.spawn(|| {
-                while let Some(reader) = readers.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let outcome = reader.compare(&lines);
-                    if let Ok(mut outcomes) = outcomes.lock() {
-                        outcomes.push((reader.torch.full, outcome));
-                    }
-                }
-            });
-        }
-    });
-    let mut outcomes = outcomes.into_inner().map_err(|_| "a worker panicked".to_owned())?;
-    outcomes.sort_by_key(|(torch, _)| *torch);
+    let target = target_folder(root);
+    programs::build(root, cargo, &target, &["-p", "larder-cudart"])?;
+    programs::build(root, cargo, &target, &["-p", "larder-core", "--example", "read_settings"])?;
+    programs::build(
+        root,
+        cargo,
+        &target,
+        &["-p", "larder-testkit", "--example", "write_settings"],
+    )?;
+    let release = target.join("release");
+    let mut write = Command::new(release.join("examples/write_settings"));
+    let written = command::output(write.args([from, count].map(|number| number.to_string())))?;
+    let lines = written.split_terminator('\n').filter_map(|line| line.split_once('\t'));
+    let lines: Vec<Line<'_>> = lines.map(|(seed, text)| Line { seed, text }).collect();
     let mut is_same = true;
-    for (_, outcome) in outcomes {
-        let Outcome { sentence, differences } = outcome?;
+    for torch in torch::ALL {
+        let peer = Peer::of(&target, torch);
+        peer.build_settings_judge(root, &release.join("liblarder_cudart.a"))?;
+        let ours = release.join("examples/read_settings");
+        let Outcome { sentence, differences } =
+            Readers { torch, theirs: peer.settings_judge(), ours }.compare(&lines)?;
         is_same &= differences.is_empty();
-        for difference in differences.iter().take(SHOWN) {
-            println!("{difference}");
-        }
+        differences.iter().take(SHOWN).for_each(|difference| println!("{difference}"));
         println!("{sentence}");
     }
     Ok(is_same)
 }
 
-fn build(root: &Path, cargo: &Path) -> Result<Vec<Readers>, String> {
-    let target = target_folder(root);
-    programs::build(root, cargo, &target, &["-p", "larder-cudart"])?;
-    programs::build(root, cargo, &target, &["-p", "larder-core", "--example", "read_settings"])?;
-    let release = target.join("release");
-    let mut readers = Vec::new();
-    for torch in torch::ALL {
-        let peer = Peer::of(&target, torch);
-        peer.build_settings_judge(root, &release.join("liblarder_cudart.a"))?;
-        let ours = release.join("examples/read_settings");
-        readers.push(Readers { torch, theirs: peer.settings_judge(), ours });
-    }
-    Ok(readers)
-}
-
-fn lines(from: u64, count: u64) -> Vec<Line> {
-    let seeds = (0..).map(|at| from.wrapping_add(at));
-    let lines = seeds
-        .flat_map(|seed| Writer::new(seed).case().into_iter().map(move |text| Line { seed, text }));
-    lines.take(usize::try_from(count).unwrap_or(usize::MAX)).collect()
-}
-
 impl Readers {
-    fn compare(&self, lines: &[Line]) -> Result<Outcome, String> {
+    fn compare(&self, lines: &[Line<'_>]) -> Result<Outcome, String> {
         let (mut differences, mut accepted) = (Vec::new(), 0);
         let theirs = answers(&mut Command::new(&self.theirs), lines)?;
         let ours = answers(Command::new(&self.ours).arg(self.torch.minor), lines)?;
@@ -123,14 +93,14 @@ impl Readers {
 }
 
 /// What a program answers to each line.
-fn answers(command: &mut Command, lines: &[Line]) -> Result<Vec<String>, String> {
+fn answers(command: &mut Command, lines: &[Line<'_>]) -> Result<Vec<String>, String> {
     let name = command.get_program().to_string_lossy().into_owned();
     // PyTorch warns of what it passes over.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
     let mut input = String::new();
     for line in lines {
-        input += &line.text;
+        input += line.text;
         input.push('\n');
     }
     let stdin = child.stdin.take();
@@ -160,14 +130,6 @@ fn parting(theirs: &str, ours: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn as_many_texts_are_written_as_are_asked_for() {
-        let all = lines(1, 100);
-        assert_eq!(all.len(), 100);
-        assert!(all[0].text.starts_with("start "));
-        assert_eq!(lines(all[60].seed, 1)[0].text.split(' ').next(), Some("start"));
-    }
 
     #[test]
     fn a_difference_says_what_differs() {
