@@ -105,7 +105,7 @@ int caught(Body&& body) {
   return 1;
 }
 
-// The same with the backend that is installed.
+// Calls with the backend that is installed; its errors are kept for larder_torch_last_error().
 template <typename Body>
 int with_backend(Body&& body) {
   return caught([&] {

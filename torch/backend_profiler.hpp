@@ -26,7 +26,7 @@ inline void report_malloc(larder* larder, void* ptr, c10::DeviceIndex device) {
       stats.reserved_bytes.all.current, device_named(device));
 }
 
-// The same before memory is freed, while its size is still known.
+// Reports that memory is about to be freed, while its size is still known.
 inline void report_free(larder* larder, void* ptr) {
   larder_block_info block;
   larder_stats stats;

@@ -65,7 +65,7 @@ inline void check(larder_status status) {
   }
 }
 
-// The same, of a call about a pointer.
+// Throws what a call about a pointer refused.
 inline void check_at(larder_status status, void* ptr) {
   rethrow_kept();
   if (status != LARDER_OK) [[unlikely]] {

@@ -1,13 +1,13 @@
-//! Any text as settings, as the name of devices and as a size: never a panic, and what is accepted is
-//! accepted again on top of itself.
+//! Any text as settings, as the name of devices and as a size: never a panic, and what is
+//! accepted is accepted again on top of itself.
 #![no_main]
 
 use std::sync::Arc;
 
+use larder::setup::{devices, settings};
 use larder_core::heap::size;
 use larder_core::types::{GIB, MIB, PoolKind};
 use larder_core::{Allocator, Config, Policy, StreamId};
-use larder::setup::{devices, settings};
 use larder_sim::{SimDevice, SimOptions, parse_capacity};
 use libfuzzer_sys::fuzz_target;
 

@@ -1,4 +1,5 @@
-//! Settings and sizes, as texts. How settings are read, and what the environment says, is the C interface's matter.
+//! Settings and sizes, as texts. How settings are read, and what the environment says, is the C
+//! interface's matter.
 
 use larder::setup::devices::{self, Devices};
 use larder::setup::settings::{self, Settings};
@@ -17,8 +18,8 @@ pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Setting
     under(settings, text, policy)
 }
 
-/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy. What is for programs that run now could
-/// make no difference there, so it is refused.
+/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy. What is for programs
+/// that run now could make no difference there, so it is refused.
 pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Settings> {
     let settings = settings::parse_as_torch(text).map_err(|error| format!("settings: {error}"));
     let settings = under(settings, Some(text), policy)?;
@@ -60,7 +61,8 @@ pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     first.filter(|policy| others.iter().all(|other| other.as_ref() == Some(policy)))
 }
 
-/// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the text is from.
+/// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the
+/// text is from.
 #[pyfunction]
 pub(crate) fn check_own_settings(name: &str, text: &str) -> PyResult<()> {
     settings::check_own(name, text).map_err(SettingsError::new_err)

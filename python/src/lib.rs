@@ -1,8 +1,8 @@
 //! The native module of the Python package `larder`.
 //!
-//! It holds what needs the Rust crates: allocators, snapshots, replays, and the reading of settings. The
-//! package around it, in `lib/larder`, gives it the shape that Python programs expect. The library exports
-//! the C interface too, which the C++ part for PyTorch is linked to.
+//! It holds what needs the Rust crates: allocators, snapshots, replays, and the reading of
+//! settings. The package around it, in `lib/larder`, gives it the shape that Python programs
+//! expect. The library exports the C interface too, which the C++ part for PyTorch is linked to.
 #![forbid(unsafe_code)]
 // What Python passes is made for the call.
 #![allow(clippy::needless_pass_by_value)]

@@ -42,13 +42,16 @@ impl PythonSource {
         Ok(PythonSource { object: object.clone().unbind(), properties })
     }
 
-    fn ask<'py, T>(
+    fn ask<'py, T, A>(
         &self,
         py: Python<'py>,
         method: &str,
-        arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+        arguments: A,
         read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>,
-    ) -> Result<T, DeviceError> {
+    ) -> Result<T, DeviceError>
+    where
+        A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+    {
         let asked = arguments
             .into_pyobject(py)
             .and_then(|arguments| self.object.bind(py).call_method1(method, arguments))

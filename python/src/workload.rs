@@ -31,8 +31,9 @@ pub(crate) struct Workload {
     pub(crate) snapshot: Option<(Arc<Snapshot>, u32)>,
 }
 
-/// What a workload runs on, and with which settings. Without any, they are those of the recording. Without
-/// a size, the device has what the recorded program had, if that is known, or else what it is by default.
+/// What a workload runs on, and with which settings. Without any, they are those of the recording.
+/// Without a size, the device has what the recorded program had, if that is known, or else what it
+/// is by default.
 pub(crate) fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
@@ -51,8 +52,8 @@ pub(crate) fn set_up(
     Ok((setup.with_memory(memory, workload), chosen))
 }
 
-/// What a search for the smallest memory came to: that memory, the retries there, the smallest memory
-/// without any, what was active at the peak, and a summary.
+/// What a search for the smallest memory came to: that memory, the retries there, the smallest
+/// memory without any, what was active at the peak, and a summary.
 type Found = (Option<u64>, u64, Option<u64>, u64, String);
 
 pub(crate) fn stopped(name: &str, error: &ReplayError) -> PyErr {
@@ -92,7 +93,8 @@ impl Workload {
         self.work.ops.iter().map(ToString::to_string).collect()
     }
 
-    /// The same with every size so many times as large, and up to so many per cent off, both as texts.
+    /// The workload with every size so many times as large, and up to so many per cent off, both
+    /// as texts.
     fn resized(&self, scale: &str, jitter: Option<&str>) -> PyResult<Workload> {
         let scale = parse_scale(scale).map_err(UsageError::new_err)?;
         let jitter = jitter.map(str::parse).transpose().map_err(UsageError::new_err)?;
@@ -129,8 +131,9 @@ impl Workload {
         })
     }
 
-    /// Runs it once for each of the settings, and under those that it was recorded with, if they are
-    /// others; with the table that shows them side by side. Without any, those that people try first.
+    /// Runs it once for each of the settings, and under those that it was recorded with, if they
+    /// are others; with the table that shows them side by side. Without any, those that people
+    /// try first.
     fn compare(
         &self,
         py: Python<'_>,
@@ -179,8 +182,8 @@ impl Workload {
         Ok((outcomes.collect(), table))
     }
 
-    /// Searches the smallest memory on which it runs so many times over, and how often it retries there; the smallest
-    /// without retries; what was active at the peak; and a summary.
+    /// Searches the smallest memory on which it runs so many times over, and how often it retries
+    /// there; the smallest without retries; what was active at the peak; and a summary.
     #[allow(clippy::too_many_arguments)] // They are those of the function in Python.
     fn fit(
         &self,
@@ -252,8 +255,8 @@ impl Outcome {
         [self.run.driver, self.run.driver_last_third].map(|spent| (spent.ns, spent.calls))
     }
 
-    /// Of each pass: what was active and what was reserved at the peak so far, how many allocations of it
-    /// failed, what its calls for memory would have cost, and how many there were.
+    /// Of each pass: what was active and what was reserved at the peak so far, how many allocations
+    /// of it failed, what its calls for memory would have cost, and how many there were.
     #[getter]
     fn passes(&self) -> Vec<(u64, u64, u64, u64, u64)> {
         let pass = |pass: &Pass| {

@@ -82,7 +82,8 @@ impl Workshop {
             return Ok(());
         }
         Err(format!(
-            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds it anew"
+            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds \
+             it anew"
         ))
     }
 

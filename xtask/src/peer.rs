@@ -128,7 +128,7 @@ impl Peer {
         self.compile(&root.join("torch/judge.cpp"), &runtime, &self.judge())
     }
 
-    /// The same with the judge of settings alone.
+    /// Fetches the peer, and builds the judge of settings alone.
     pub(crate) fn build_settings_judge(
         &self,
         root: &Path,

@@ -54,7 +54,7 @@ impl Programs {
         })
     }
 
-    /// The same with the newest PyTorch's judge besides.
+    /// These programs, and the newest PyTorch's judge.
     pub(crate) fn with_newest(self, root: &Path, target: &Path) -> Result<Self, String> {
         let peer = Peer::of(target, torch::NEWEST);
         peer.build(root, &target.join("release/liblarder_cudart.a"))?;

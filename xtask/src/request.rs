@@ -52,7 +52,7 @@ pub(crate) enum Task {
     /// under target/ and removes again. Nothing else should run on the machine meanwhile. What
     /// it needs is what parity needs.
     Bench(bench::Options),
-    /// The same where many threads share an allocator, beside a plain mutex; writes the docs.
+    /// What they cost where many threads share an allocator, beside a plain mutex; writes the docs.
     ///
     /// With 1, 2, 4 and 16 threads, on all cores, on one core, and beside three busy processes.
     /// What it needs is what parity needs, and taskset.

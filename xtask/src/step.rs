@@ -47,6 +47,7 @@ impl Step {
         steps.push(step("docs", "doc --workspace --no-deps"));
         steps.push(step("tidy", "xtask tidy"));
         steps.push(step("links", "xtask tidy --links"));
+        steps.push(step("format of C++", "xtask tidy --format"));
         steps
     }
 

@@ -19,6 +19,24 @@ pub(crate) fn check_links(root: &Path) -> Result<(), String> {
     command::run(lychee.current_dir(root))
 }
 
+/// The C++ of torch/ is as .clang-format has it.
+pub(crate) fn check_format(root: &Path) -> Result<(), String> {
+    let mut files = Command::new("git");
+    files.args([
+        "-c",
+        "safe.directory=*",
+        "ls-files",
+        "--",
+        "torch/*.cpp",
+        "torch/*.hpp",
+        "torch/*.h",
+    ]);
+    let files = command::output(files.current_dir(root))?;
+    let mut format = Command::new(installed(root, "clang-format")?);
+    format.args(["--dry-run", "-Werror"]).args(files.lines());
+    command::run(format.current_dir(root))
+}
+
 /// Where a tool lies. All are installed together, unless they are there.
 fn installed(root: &Path, name: &str) -> Result<PathBuf, String> {
     let folder = target_folder(root).join("tools");

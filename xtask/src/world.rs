@@ -51,7 +51,8 @@ pub(crate) fn run(root: &Path, cargo: &Path, is_quick: bool) -> Result<(), Strin
     place.install()?;
     wheel::run(root, &wheel::Options::default())?;
     println!(
-        "beside cudarc, without CUDA, packaged, on macOS, with Rust {rust_version}, installed and as a \
+        "beside cudarc, without CUDA, packaged, on macOS, with Rust {rust_version}, installed and \
+         as a \
          wheel: all went well"
     );
     Ok(())

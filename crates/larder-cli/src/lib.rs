@@ -1,4 +1,5 @@
-//! The program `larder`, as a function, so that whoever brings it along in another shape runs the same.
+//! The program `larder`, as a function, so that whoever brings it along in another shape runs the
+//! same.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -49,8 +50,8 @@ impl<E: std::error::Error> From<E> for Refusal {
     }
 }
 
-/// Does what a command line asks for, the program's own name first, and gives the exit code. What it says
-/// goes to standard output and standard error.
+/// Does what a command line asks for, the program's own name first, and gives the exit code. What
+/// it says goes to standard output and standard error.
 pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
@@ -108,14 +109,15 @@ struct Task {
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend. Where none are given, they are those of
-/// the recording.
+/// Settings are read before the file: they are quicker to mend. Where none are given, they are
+/// those of the recording.
 fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
     let given = given.transpose()?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
-            "--addresses recorded: segments have those addresses where they have the recorded sizes, and \
+            "--addresses recorded: segments have those addresses where they have the recorded \
+             sizes, and \
              --scale and --jitter change the sizes"
                 .to_owned(),
         ));
@@ -272,8 +274,8 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
     })
 }
 
-/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that is
-/// the default everywhere.
+/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that
+/// is the default everywhere.
 fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);

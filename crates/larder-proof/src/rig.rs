@@ -19,7 +19,7 @@ pub(crate) const KERNELS: &str = include_str!("../kernels/kernels.ptx");
 const THREADS: u32 = 256;
 /// More blocks than this do not make a kernel faster, and small blocks need few.
 const BLOCKS_MAX: u64 = 2048;
-/// The same for each of many.
+/// More blocks than this for one span do not make a kernel over many spans faster.
 const COLUMNS_MAX: u32 = 256;
 
 /// Puts words before a reason.

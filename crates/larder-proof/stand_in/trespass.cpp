@@ -40,7 +40,7 @@ void ask_while(Phase wanted, CUstream stream) {
     other.join();
 }
 
-// The same, but one after the other.
+// Two threads work on the stream in turns, never at once.
 void take_turns(CUstream stream) {
     std::mutex turns;
     std::thread other([stream, &turns] {

@@ -20,7 +20,8 @@ pub struct Question {
     pub policy: Option<Policy>,
     /// The settings; without them those that the program was recorded with.
     pub settings: Option<Chosen>,
-    /// How much memory the simulated GPU has; without it what the recorded program had, or the usual.
+    /// How much memory the simulated GPU has; without it what the recorded program had, or the
+    /// usual.
     pub memory_bytes: Option<u64>,
     /// Which device's trace is taken from a snapshot; without it the first. A script has none.
     pub device: Option<u32>,

@@ -22,7 +22,8 @@ pub(super) fn draw(titles: &[&str], rows: &[Figures]) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" \
          font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"13\" \
          fill=\"{INK}\">\n<title>Nanoseconds per operation, by workload and allocator</title>\n\
-         <text x=\"16\" y=\"30\" font-size=\"18\" font-weight=\"600\">What a malloc or a free costs: \
+         <text x=\"16\" y=\"30\" font-size=\"18\" font-weight=\"600\">What a malloc or a free \
+         costs: \
          ns per operation, less is better</text>\n"
     );
     for (at, (title, hue)) in titles.iter().zip(HUES).enumerate() {
@@ -41,7 +42,8 @@ pub(super) fn draw(titles: &[&str], rows: &[Figures]) -> String {
             let figure = value.map_or("no figure".to_owned(), |value| digits(value) + " ns");
             let (y, x) = (top + BAR_STEP * at, LEFT as f64 + length + 6.0);
             svg += &format!(
-                "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"13\" fill=\"{hue}\"/>\n\
+                "<rect x=\"{LEFT}\" y=\"{y}\" width=\"{length:.1}\" height=\"13\" \
+                 fill=\"{hue}\"/>\n\
                  <text x=\"{x:.1}\" y=\"{}\" font-size=\"12\">{figure}</text>\n",
                 y + 11
             );

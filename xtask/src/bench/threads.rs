@@ -21,7 +21,8 @@ use crate::programs::{self, Programs};
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Options {
     /// How often each measurement is made.
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
     /// Take the programs that lie beside this one, as in target/gpu/threads, and write nothing.
     #[arg(long = "laid-out")]

@@ -26,7 +26,8 @@ const MEMORY: &str = "16TiB";
 const PAGE_MS: f64 = 0.0135 + 0.0018 + 0.036;
 
 /// What is asked of one program.
-const HEADINGS: &str = "program,torch-2.11,expandable,larder,tight,ms/GiB,runs in 1.01,calls of 6 passes,\
+const HEADINGS: &str = "program,torch-2.11,expandable,larder,tight,ms/GiB,runs in 1.01,calls of 6 \
+passes,\
                         ×8,×8 ms/GiB,×8 first touch,×32,×32 ms/GiB,×32 first touch,3 % off";
 
 /// What `larder replay` says of a run.
@@ -178,7 +179,7 @@ fn found(root: &Path, traces: Option<&Path>) -> Vec<PathBuf> {
     files
 }
 
-/// The same program recorded or stored twice is taken once.
+/// A program that was recorded or stored twice is taken once.
 fn distinct(larder: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut kept: Vec<(PathBuf, String)> = Vec::new();
     for file in files {
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn the_calls_of_passes_are_read_in_order() {
-        let printed = "{\"driver.calls\":12,\"passes\":[{\"driver_calls\":9,\"ooms\":0},{\"driver_calls\":3}]}";
+        let printed = r#"{"driver.calls":12,"passes":[{"driver_calls":9},{"driver_calls":3}]}"#;
         assert_eq!(calls(printed), ["9", "3"]);
         assert!(calls("{}").is_empty());
         assert_eq!(spread(&[1.01, 1.002, 1.0155]), "1.0020 to 1.0155");

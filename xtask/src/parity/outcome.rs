@@ -120,7 +120,7 @@ pub(super) struct Parting {
     stats: Vec<(String, String)>,
     /// The first line of the history that differs, as a sentence.
     history: Option<String>,
-    /// The same, where the order in which blocks become free together does not count.
+    /// The first that differs where the order in which blocks become free together does not count.
     unordered: Option<String>,
 }
 

@@ -82,7 +82,8 @@ impl Readers {
             }
         }
         let sentence = format!(
-            "PyTorch {}: {} settings texts compared, {accepted} accepted, {} refused, {} differences",
+            "PyTorch {}: {} settings texts compared, {accepted} accepted, {} refused, {} \
+             differences",
             self.torch,
             lines.len(),
             lines.len() - accepted,

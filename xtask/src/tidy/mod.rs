@@ -29,9 +29,12 @@ pub(crate) struct Options {
     /// Instead, see that every link between pages leads to a file and a heading; lychee does it.
     #[arg(long)]
     links: bool,
+    /// Instead, see that the C++ is as clang-format has it.
+    #[arg(long, conflicts_with = "links")]
+    format: bool,
     /// Instead, tell what is not checked yet because it is not clean: files that call each other
     /// in a circle through `self`, questions after a policy's name, lines that are too wide.
-    #[arg(long, conflicts_with = "links")]
+    #[arg(long, conflicts_with_all = ["links", "format"])]
     report: bool,
 }
 
@@ -73,6 +76,9 @@ const RULES: [Rule; 8] = [
 pub(crate) fn run(root: &Path, options: Options) -> Result<(), String> {
     if options.links {
         return tools::check_links(root);
+    }
+    if options.format {
+        return tools::check_format(root);
     }
     let tree = Tree::read(root).map_err(|error| format!("{}: {error}", root.display()))?;
     if options.report {

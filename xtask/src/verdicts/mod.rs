@@ -342,7 +342,8 @@ pub(crate) fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Resul
 }
 
 fn write_table(root: &Path, rows: &[String]) -> Result<(), String> {
-    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | fail on Larder | skipped | now so, now otherwise |\n\
+    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | \
+    fail on Larder | skipped | now so, now otherwise |\n\
                 |---|---|---:|---:|---:|---:|---:|---:|";
     let table = format!("{head}\n{}\n", rows.join("\n"));
     docs::write(root, PAGE, "verdicts", &table)

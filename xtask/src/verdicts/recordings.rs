@@ -47,7 +47,8 @@ pub(super) fn compare(
             } else {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 different.push(format!(
-                    "{name} with {memory_bytes} bytes: {FIGURES:?} are {theirs:?}, replayed {ours:?}"
+                    "{name} with {memory_bytes} bytes: {FIGURES:?} are {theirs:?}, replayed \
+                     {ours:?}"
                 ));
             }
         }
@@ -100,7 +101,8 @@ mod tests {
 
     #[test]
     fn figures_must_all_be_told() {
-        let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4, "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
+        let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4,
+            "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
         assert_eq!(figures(Command::new("echo").arg(told)), Ok([1, 2, 3, 4]));
         let missing = figures(Command::new("echo").arg("{\"num_ooms\":3}")).unwrap_err();
         assert!(missing.ends_with("tells no reserved_bytes.all.peak"), "{missing}");

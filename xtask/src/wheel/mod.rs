@@ -53,7 +53,7 @@ pub(crate) struct Options {
     /// called is written down and fails (torch/card/install.py).
     #[arg(long = "torch", value_name = "VERSION", value_parser = Torch::released)]
     pub(crate) under: Vec<Torch>,
-    /// The same under all five and under other releases of two of them, one after the other.
+    /// Try it under all five and under other releases of two of them, one after the other.
     #[arg(long = "all", conflicts_with = "under")]
     is_all: bool,
     /// Try the wheel that is in target/wheels, and build none.

@@ -214,7 +214,8 @@ mod tests {
 
     #[test]
     fn the_libraries_of_a_dynamic_section_are_found() {
-        let text = " 0x01 (NEEDED)             Shared library: [libc10.so]\n 0x0e (SONAME) Library soname: [x.so]\n";
+        let text = " 0x01 (NEEDED)             Shared library: [libc10.so]\n 0x0e (SONAME) \
+        Library soname: [x.so]\n";
         assert_eq!(needed(text).collect::<Vec<_>>(), ["libc10.so"]);
     }
 }
