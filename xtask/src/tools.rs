@@ -19,18 +19,13 @@ pub(crate) fn check_links(root: &Path) -> Result<(), String> {
     command::run(lychee.current_dir(root))
 }
 
-/// The C++ of torch/ is as .clang-format has it.
+/// The C++ of torch/ and of the stand-in for the driver is as .clang-format has it.
 pub(crate) fn check_format(root: &Path) -> Result<(), String> {
     let mut files = Command::new("git");
-    files.args([
-        "-c",
-        "safe.directory=*",
-        "ls-files",
-        "--",
-        "torch/*.cpp",
-        "torch/*.hpp",
-        "torch/*.h",
-    ]);
+    files.args(["-c", "safe.directory=*", "ls-files", "--"]);
+    for folder in ["torch", "crates/larder-proof/stand_in"] {
+        files.args(["cpp", "hpp", "h"].map(|ending| format!("{folder}/*.{ending}")));
+    }
     let files = command::output(files.current_dir(root))?;
     let mut format = Command::new(installed(root, "clang-format")?);
     format.args(["--dry-run", "-Werror"]).args(files.lines());
