@@ -49,7 +49,8 @@ typedef enum larder_status {
     LARDER_INTERNAL = 9,         /* a mistake of Larder's own, caught at the border */
     LARDER_DIVERGED = 10,        /* the ranks of a symmetric pool made different calls; the words name the first */
     LARDER_EXCHANGE_FAILED = 11, /* the ranks of a symmetric pool could not compare their calls */
-    LARDER_NOT_FREE = 12         /* larder_malloc_at: no free block holds what was asked for there */
+    LARDER_NOT_FREE = 12,        /* larder_malloc_at: no free block holds what was asked for there */
+    LARDER_OTHER_ERROR = 13      /* an error that has no code of its own yet; larder_last_error says it in words */
 } larder_status;
 
 /* "0.1.0" */

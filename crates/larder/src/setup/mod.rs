@@ -3,4 +3,7 @@
 //! The C library, the Python package and the simulated CUDA runtime all read these alike.
 
 pub mod devices;
+mod error;
 pub mod settings;
+
+pub use error::{DevicesError, NameProblem, SettingsError};
