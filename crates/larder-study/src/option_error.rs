@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::sizes::SCALE_MAX;
+/// No program is made larger than so many times.
+pub(crate) const SCALE_MAX: u64 = 1024;
 
 /// Why an option cannot be read. Each case has the text that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]

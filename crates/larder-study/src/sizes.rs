@@ -6,10 +6,7 @@ use std::str::FromStr;
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 
-use crate::option_error::OptionError;
-
-/// No program is made larger than so many times.
-pub(crate) const SCALE_MAX: u64 = 1024;
+use crate::option_error::{OptionError, SCALE_MAX};
 
 /// How sizes are changed.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,13 +9,12 @@ use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
 use larder_sim::{SimDevice, SimOptions, Wire, parse_capacity};
 
 use super::error::{DevicesError, NameProblem};
+use super::names::SIMULATED_MAX;
 
 /// The variable that names the devices where the program does not.
 pub const VARIABLE: &str = "LARDER_DEVICE";
 /// The memory of a simulated GPU of which nothing else is said.
 const SIMULATED_DEFAULT_BYTES: u64 = 80 * GIB;
-/// More simulated GPUs than this have no addresses of their own.
-pub(super) const SIMULATED_MAX: u32 = 1024;
 
 /// Devices that are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,8 +7,7 @@ use larder_core::policy::UnknownPolicy;
 use larder_cuda::CudaError;
 use larder_sim::CapacityError;
 
-use super::devices::SIMULATED_MAX;
-use super::settings::{self, OWN_KEYS, TORCH_VARIABLES};
+use super::names::{CONF_VARIABLE, OWN_KEYS, SIMULATED_MAX, TORCH_VARIABLES};
 
 /// Why devices cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -173,8 +172,7 @@ impl fmt::Display for SettingsError {
             ),
             SettingsError::Own { name, key } => write!(
                 f,
-                "{name}: '{key}' is one of Larder's own settings, which belong into {}",
-                settings::VARIABLE
+                "{name}: '{key}' is one of Larder's own settings, which belong into {CONF_VARIABLE}"
             ),
             SettingsError::NotUnicode(name) => write!(f, "{name} is no text in UTF-8"),
             SettingsError::In { name, error } => write!(f, "{name}: {error}"),

@@ -4,6 +4,7 @@
 
 pub mod devices;
 mod error;
+mod names;
 pub mod settings;
 
 pub use error::{DevicesError, NameProblem, SettingsError};

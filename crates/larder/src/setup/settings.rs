@@ -6,26 +6,12 @@ use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use larder_core::allocator::default_config;
-use larder_core::config::{self, Backend, ConfigError};
+use larder_core::config::{Backend, ConfigError};
 use larder_core::{Config, Policy};
 
 use super::error::SettingsError;
-
-/// The variables that PyTorch reads, the older name first; the first that is set counts alone.
-pub const TORCH_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-/// The variable whose settings are put on top.
-pub const VARIABLE: &str = "LARDER_CONF";
-
-const POLICY_KEY: &str = "policy";
-const SNAPSHOT_KEY: &str = "oom_snapshot";
-const METRICS_KEY: &str = "metrics";
-const CAPTURES_KEY: &str = "plain_captures";
-/// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 8] = {
-    // Taken apart by number, so that one more does not go unnoticed.
-    let [pages, captures, soft, most, floor] = config::OWN_KEYS;
-    [POLICY_KEY, pages, captures, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
-};
+use super::names::{CAPTURES_KEY, METRICS_KEY, POLICY_KEY, SNAPSHOT_KEY};
+pub use super::names::{CONF_VARIABLE as VARIABLE, OWN_KEYS, TORCH_VARIABLES};
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, PartialEq)]
