@@ -97,7 +97,8 @@ fn status_of(error: &Error) -> Status {
         | Error::BadFraction(_)
         | Error::NoContextHook
         | Error::BadShare(_)
-        | Error::Capture { .. } => Status::BadArgument,
+        | Error::Capture { .. }
+        | Error::NotDeclared(_) => Status::BadArgument,
         // An error that C has no name for yet.
         _ => Status::Other,
     }
