@@ -14,7 +14,7 @@ use libfuzzer_sys::fuzz_target;
 /// What people write in variables and arguments, with the policy among the settings.
 fn read_as_people_write(text: &str) {
     match settings::parse(text) {
-        Err(error) => assert!(!error.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
         Ok(read) => assert_eq!(read.overlay(text).as_ref(), Ok(&read)),
     }
     if settings::check_own("here", text).is_ok() {

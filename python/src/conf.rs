@@ -13,7 +13,7 @@ use crate::errors::{SettingsError, UsageError};
 pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Settings> {
     let settings = match text {
         Some(text) => settings::parse(text).map_err(|error| format!("settings: {error}")),
-        None => settings::from_environment(),
+        None => settings::from_environment().map_err(|error| error.to_string()),
     };
     under(settings, text, policy)
 }
@@ -29,6 +29,10 @@ pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Sett
         return Err(SettingsError::new_err(sentence));
     }
     Ok(settings)
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    SettingsError::new_err(error.to_string())
 }
 
 /// The settings under the policy that is named beside them, if one is.
@@ -48,9 +52,9 @@ fn under(
         )));
     }
     let parsed = name.parse::<Policy>();
-    let policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
+    let policy = parsed.map_err(refused)?;
     let settings = settings.with_policy(policy);
-    settings.check_known().map_err(SettingsError::new_err)?;
+    settings.check_known().map_err(refused)?;
     Ok(settings)
 }
 
@@ -65,13 +69,13 @@ pub(crate) fn policy_in(text: &str) -> Option<Policy> {
 /// text is from.
 #[pyfunction]
 pub(crate) fn check_own_settings(name: &str, text: &str) -> PyResult<()> {
-    settings::check_own(name, text).map_err(SettingsError::new_err)
+    settings::check_own(name, text).map_err(refused)
 }
 
 /// Fails with a sentence if PyTorch's settings ask for what cannot be.
 #[pyfunction]
 pub(crate) fn check_torch_settings(name: &str, text: &str) -> PyResult<()> {
-    settings::check_torch(name, text).map_err(SettingsError::new_err)
+    settings::check_torch(name, text).map_err(refused)
 }
 
 /// What kind of devices a text names: `cuda`, `simulated` or `offered`.
@@ -88,7 +92,7 @@ pub(crate) fn device_kind(text: &str) -> PyResult<&'static str> {
 /// A device's number of bytes out of its text.
 #[pyfunction]
 pub(crate) fn parse_size(text: &str) -> PyResult<u64> {
-    larder_sim::parse_capacity(text).map_err(UsageError::new_err)
+    larder_sim::parse_capacity(text).map_err(|error| UsageError::new_err(error.to_string()))
 }
 
 /// A number of bytes as people read it.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_sim::Calls;
+use larder_study::OptionError;
 use larder_study::compare;
 use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
@@ -31,6 +32,11 @@ pub(crate) struct Workload {
     pub(crate) snapshot: Option<(Arc<Snapshot>, u32)>,
 }
 
+#[allow(clippy::needless_pass_by_value)] // As `map_err` passes it.
+fn not_an_option(error: OptionError) -> PyErr {
+    UsageError::new_err(error.to_string())
+}
+
 /// What a workload runs on, and with which settings. Without any, they are those of the recording.
 /// Without a size, the device has what the recorded program had, if that is known, or else what it
 /// is by default.
@@ -46,7 +52,7 @@ pub(crate) fn set_up(
         Some(text) => Chosen::given(text, read.config),
         None => Chosen::recorded(workload),
     };
-    let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
+    let addresses: Addresses = addresses.parse().map_err(not_an_option)?;
     let config = chosen.config.clone();
     let setup = Setup { policy: read.policy, config, addresses, ..Setup::default() };
     Ok((setup.with_memory(memory, workload), chosen))
@@ -96,8 +102,8 @@ impl Workload {
     /// The workload with every size so many times as large, and up to so many per cent off, both
     /// as texts.
     fn resized(&self, scale: &str, jitter: Option<&str>) -> PyResult<Workload> {
-        let scale = parse_scale(scale).map_err(UsageError::new_err)?;
-        let jitter = jitter.map(str::parse).transpose().map_err(UsageError::new_err)?;
+        let scale = parse_scale(scale).map_err(not_an_option)?;
+        let jitter = jitter.map(str::parse).transpose().map_err(not_an_option)?;
         let mut work = self.work.clone();
         work.resize(Sizes { scale, jitter });
         Ok(Workload { work, snapshot: self.snapshot.clone() })

@@ -49,7 +49,8 @@ typedef enum larder_status {
     LARDER_INTERNAL = 9,         /* a mistake of Larder's own, caught at the border */
     LARDER_DIVERGED = 10,        /* the ranks of a symmetric pool made different calls; the words name the first */
     LARDER_EXCHANGE_FAILED = 11, /* the ranks of a symmetric pool could not compare their calls */
-    LARDER_NOT_FREE = 12         /* larder_malloc_at: no free block holds what was asked for there */
+    LARDER_NOT_FREE = 12,        /* larder_malloc_at: no free block holds what was asked for there */
+    LARDER_OTHER_ERROR = 13      /* an error that has no code of its own yet; larder_last_error says it in words */
 } larder_status;
 
 /* "0.1.0" */
@@ -368,13 +369,22 @@ larder_status larder_pool_end(larder *larder, int32_t device, larder_pool_id poo
 larder_status larder_plain_begin(larder *larder);
 larder_status larder_plain_end(larder *larder);
 
-/* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread that begins and ends it,
- * before and after. Requests on captured streams tell the library of the capture. Where it has to be known earlier, because another thread
- * allocates for the capture on a stream that joins it, the capturing thread marks it: right after it began, on the stream that it began on,
- * which is the caller's. LARDER_BAD_ARGUMENT if the stream is not captured or no scope is open. */
-larder_status larder_capture_begin(larder *larder, int32_t device, void *stream);
+/* Graph captures. A capture runs inside a scope, best of LARDER_FILTER_CAPTURE, that is opened by the thread
+ * that begins and ends it, before and after. That thread declares the capture: right after it began, on the
+ * stream that it began on, which is the caller's. From then on other threads may allocate for it on streams
+ * that join it. The token ends this capture and no other. Of a capture that nobody declares the library
+ * learns by requests on captured streams. LARDER_BAD_ARGUMENT if the stream is not captured or no scope is
+ * open. */
+typedef uint64_t larder_capture;
+larder_status larder_capture_start(larder *larder, int32_t device, void *stream, larder_capture *out);
 
-/* The capture that was marked on the stream is over. Closing its scope says as much. */
+/* The capture of this token is over, or failed; any thread may say so. Closing its scope says as much, and the
+ * token is ended all the same. LARDER_BAD_ARGUMENT if it was ended before. */
+larder_status larder_capture_stop(larder *larder, int32_t device, larder_capture capture);
+
+/* As larder_capture_start and larder_capture_stop, for who keeps no token: what ends is the oldest that was
+ * declared on the stream, if there is one. */
+larder_status larder_capture_begin(larder *larder, int32_t device, void *stream);
 larder_status larder_capture_end(larder *larder, int32_t device, void *stream);
 
 /* Says which stream the calling thread works on: true, and *stream, if it is known. What a thread frees while its stream is captured is

@@ -35,6 +35,7 @@ pub(crate) enum Status {
     Diverged = 10,
     ExchangeFailed = 11,
     NotFree = 12,
+    Other = 13,
 }
 
 /// Why a call failed.
@@ -90,8 +91,16 @@ fn status_of(error: &Error) -> Status {
         Error::Device { .. } | Error::Source { .. } => Status::DeviceError,
         Error::Diverged(_) => Status::Diverged,
         Error::Exchange(_) => Status::ExchangeFailed,
-        // What is left says that a call was made as it may not be.
-        _ => Status::BadArgument,
+        Error::NotAt { problem: AddressProblem::Unaligned(_), .. }
+        | Error::NoBaseAllocation(_)
+        | Error::UnequalPages(_)
+        | Error::BadFraction(_)
+        | Error::NoContextHook
+        | Error::BadShare(_)
+        | Error::Capture { .. }
+        | Error::NotDeclared(_) => Status::BadArgument,
+        // An error that C has no name for yet.
+        _ => Status::Other,
     }
 }
 

@@ -87,7 +87,7 @@ extern "C" fn larder_set_settings(larder: Held<Larder>, settings: Shown<SettingV
 extern "C" fn larder_configure(larder: Held<Larder>, settings: Text) -> Status {
     guard(|| {
         let (larder, text) = (larder.get("larder")?, settings.needed("settings")?);
-        if split_policy(text).map_err(Problem::Setting)?.0.is_some() {
+        if split_policy(text)?.0.is_some() {
             let words = "the policy is chosen when a larder is opened, and stays";
             return Err(Problem::Setting(words.to_owned()));
         }
@@ -103,6 +103,6 @@ extern "C" fn larder_configure(larder: Held<Larder>, settings: Text) -> Status {
 extern "C" fn larder_check_own_settings(name: Text, settings: Text) -> Status {
     guard(|| {
         let (name, text) = (name.needed("name")?, settings.needed("settings")?);
-        check_own(name, text).map_err(Problem::Setting)
+        Ok(check_own(name, text)?)
     })
 }

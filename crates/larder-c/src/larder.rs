@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use larder::metrics::{Exporter, page};
-use larder::setup::devices::{self, Devices, DevicesError};
+use larder::setup::devices::{self, Devices};
 use larder::setup::settings::{self, Settings};
+use larder::setup::{DevicesError, SettingsError};
 use larder_core::device::Device;
 use larder_core::{Addr, Allocator, Error};
 use larder_snapshot::{Epoch, write_on_failure};
@@ -41,7 +42,7 @@ impl Larder {
     }
 
     fn from_environment() -> Result<Larder, Problem> {
-        let settings = settings::from_environment().map_err(Problem::Setting)?;
+        let settings = settings::from_environment()?;
         Larder::open(&devices::from_environment()?, &settings)
     }
 
@@ -176,11 +177,14 @@ static PROCESS: OnceLock<Larder> = OnceLock::new();
 
 impl From<DevicesError> for Problem {
     fn from(error: DevicesError) -> Problem {
-        match error {
-            DevicesError::Text(words) => Problem::Argument(words),
-            DevicesError::Missing(words) => Problem::NoDevice(words),
-            other => Problem::NoDevice(other.to_string()),
-        }
+        let words = error.to_string();
+        if error.is_in_text() { Problem::Argument(words) } else { Problem::NoDevice(words) }
+    }
+}
+
+impl From<SettingsError> for Problem {
+    fn from(error: SettingsError) -> Problem {
+        Problem::Setting(error.to_string())
     }
 }
 
@@ -192,7 +196,7 @@ extern "C" fn larder_open(devices: Text, settings: Text, out: Out<Owned<Larder>>
             Some(text) => settings::parse(text),
             None => settings::from_environment(),
         };
-        let settings = settings.map_err(Problem::Setting)?;
+        let settings = settings?;
         let devices = match devices.read("devices")? {
             Some(text) => devices::parse(text)?,
             None => devices::from_environment()?,

@@ -220,6 +220,7 @@ fn numbers() -> Checks {
         ("LARDER_DIVERGED", Status::Diverged as u64),
         ("LARDER_EXCHANGE_FAILED", Status::ExchangeFailed as u64),
         ("LARDER_NOT_FREE", Status::NotFree as u64),
+        ("LARDER_OTHER_ERROR", Status::Other as u64),
         ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
         ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
         ("LARDER_SEAL_BYTES", SEAL_BYTES as u64),

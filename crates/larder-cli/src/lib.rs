@@ -138,7 +138,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
 
 /// Fails if settings are unknown to the PyTorch whose policy decides.
 fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
-    settings.check_known(policy).map_err(Refusal::Usage)
+    settings.check_known(policy).map_err(|error| Refusal::Usage(error.to_string()))
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {

@@ -7,7 +7,7 @@ use crate::device::DeviceError;
 use crate::out_of_memory::OutOfMemory;
 use crate::sequence::Divergence;
 use crate::source::SegmentFault;
-use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
+use crate::types::{Addr, CaptureToken, DeviceIndex, PoolId, StreamId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
@@ -79,6 +79,8 @@ pub enum Error {
         /// What is wrong.
         problem: CaptureProblem,
     },
+    /// No capture of this token is declared: it was ended before.
+    NotDeclared(CaptureToken),
 }
 
 /// Why a block cannot be at an address.
@@ -285,6 +287,11 @@ impl fmt::Display for Error {
             Error::Capture { stream, problem } => {
                 write!(f, "{stream} cannot be used so: {problem}")
             }
+            Error::NotDeclared(token) => write!(
+                f,
+                "no capture has the token {}: it was ended before, or never begun here",
+                token.0
+            ),
             Error::NotOpened(addr) => {
                 write!(f, "nothing that another process shares is open at {addr}")
             }

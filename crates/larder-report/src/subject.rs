@@ -102,7 +102,7 @@ impl Subject {
             ..Setup::default()
         };
         let setup = setup.with_memory(question.memory_bytes, &workload);
-        settings.check_known(&setup.policy).map_err(refused)?;
+        settings.check_known(&setup.policy).map_err(|error| refused(error.to_string()))?;
         let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
         let compared = if question.compares {
             let policy = question.policy.is_some().then_some(&setup.policy);

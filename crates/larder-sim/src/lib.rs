@@ -62,7 +62,7 @@ pub mod source_check;
 mod streams;
 
 pub use calls::{CallKind, Calls};
-pub use capacity::parse_capacity;
+pub use capacity::{CapacityError, parse_capacity};
 pub use costs::{Costs, H200, Spent};
 pub use device::{SimDevice, TENANT_PID};
 pub use extents::Extent;

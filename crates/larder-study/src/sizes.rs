@@ -6,8 +6,7 @@ use std::str::FromStr;
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 
-/// No program is made larger than so many times.
-const SCALE_MAX: u64 = 1024;
+use crate::option_error::{OptionError, SCALE_MAX};
 
 /// How sizes are changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,28 +51,23 @@ impl fmt::Display for Jitter {
 }
 
 impl FromStr for Jitter {
-    type Err = String;
+    type Err = OptionError;
 
-    fn from_str(text: &str) -> Result<Jitter, String> {
+    fn from_str(text: &str) -> Result<Jitter, OptionError> {
         let (percent, seed) = match text.split_once(':') {
             Some((percent, seed)) => (percent, seed.parse().ok()),
             None => (text, Some(Jitter::DEFAULT_SEED)),
         };
         let percent = percent.parse().ok().filter(|percent| (0.0..100.0).contains(percent));
         let jitter = percent.zip(seed).map(|(percent, seed)| Jitter { percent, seed });
-        jitter.ok_or_else(|| {
-            format!(
-                "a jitter is a percentage from 0 to below 100, and may have a whole number as its seed \
-                 behind it, such as 3 or 3:7, not '{text}'"
-            )
-        })
+        jitter.ok_or_else(|| OptionError::Jitter(text.to_owned()))
     }
 }
 
 /// Reads how many times as large every size is to be.
-pub fn parse_scale(text: &str) -> Result<u64, String> {
+pub fn parse_scale(text: &str) -> Result<u64, OptionError> {
     let scale = text.parse().ok().filter(|scale| (1..=SCALE_MAX).contains(scale));
-    scale.ok_or_else(|| format!("a scale is a whole number from 1 to {SCALE_MAX}, not '{text}'"))
+    scale.ok_or_else(|| OptionError::Scale(text.to_owned()))
 }
 
 impl Sizes {
@@ -182,12 +176,12 @@ mod tests {
         assert_eq!("3".parse(), Ok(Jitter { percent: 3.0, seed: 1 }));
         assert_eq!("0.5:17".parse(), Ok(Jitter { percent: 0.5, seed: 17 }));
         for bad in ["", "x", "-1", "100", "NaN", "3:", "3:x", "3:-1", "3:1:2", ":4"] {
-            let sentence = bad.parse::<Jitter>().unwrap_err();
+            let sentence = bad.parse::<Jitter>().unwrap_err().to_string();
             assert!(sentence.ends_with(&format!("not '{bad}'")), "{sentence}");
         }
         assert_eq!((parse_scale("1"), parse_scale("1024")), (Ok(1), Ok(1024)));
         for bad in ["0", "1025", "-8", "1.5", "", "x8"] {
-            let sentence = parse_scale(bad).unwrap_err();
+            let sentence = parse_scale(bad).unwrap_err().to_string();
             assert_eq!(sentence, format!("a scale is a whole number from 1 to 1024, not '{bad}'"));
         }
     }

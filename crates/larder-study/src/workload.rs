@@ -8,6 +8,7 @@ use larder_core::{Policy, TorchVersion};
 use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError, Snapshot};
+use crate::option_error::OptionError;
 use crate::recording::{Origin, RecordedMemory, Recording};
 use crate::sizes::Sizes;
 use crate::watch::Watch;
@@ -23,13 +24,13 @@ pub enum Addresses {
 }
 
 impl FromStr for Addresses {
-    type Err = String;
+    type Err = OptionError;
 
-    fn from_str(word: &str) -> Result<Addresses, String> {
+    fn from_str(word: &str) -> Result<Addresses, OptionError> {
         match word {
             "recorded" => Ok(Addresses::Recorded),
             "lowest" => Ok(Addresses::Lowest),
-            _ => Err(format!("addresses are 'recorded' or 'lowest', not '{word}'")),
+            _ => Err(OptionError::Addresses(word.to_owned())),
         }
     }
 }

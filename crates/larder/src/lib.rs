@@ -24,7 +24,7 @@
 //! | use them with `cudarc` and its libraries | the feature `cudarc`, with which [`Buffer`] implements its traits |
 //! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
 //! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
-//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
+//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`], [`Pool::begin_capture`] |
 //! | have the same offsets on every rank of a cluster | [`Pool::symmetric`] |
 //! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
 //! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`], [`Allocator::on_out_of_memory`] |
@@ -67,6 +67,7 @@ mod allocator;
 mod block;
 mod buffer;
 mod builder;
+mod capture;
 mod error;
 mod interop;
 #[cfg(feature = "metrics")]
@@ -85,6 +86,7 @@ pub use allocator::Allocator;
 pub use block::Block;
 pub use buffer::Buffer;
 pub use builder::Builder;
+pub use capture::Capture;
 pub use error::{Error, FreeError};
 #[cfg(feature = "cudarc")]
 pub use interop::InUse;

@@ -10,6 +10,7 @@ use larder_core::heap::Filter;
 use larder_core::source::SegmentSource;
 
 use crate::allocator::Allocator;
+use crate::capture::Capture;
 use crate::error::Error;
 use crate::stream::Stream;
 
@@ -98,7 +99,7 @@ impl Pool {
     /// capture served from the pool. The memory is the graph's for as long as the pool lives.
     ///
     /// The thread that calls this is the one that begins and ends the capture. Where other threads
-    /// allocate for it on streams that join it, [`Pool::mark_capture`] is called once it has begun.
+    /// allocate for it on streams that join it, [`Pool::begin_capture`] is called once it has begun.
     pub fn capture<T>(
         &self,
         stream: impl Into<Stream>,
@@ -111,9 +112,37 @@ impl Pool {
 }
 
 impl Pool {
-    /// Says, inside [`Pool::capture`], that the capture has begun on the stream just now, so that other
+    /// Declares, inside [`Pool::capture`], that the capture has begun on the stream just now, so that other
     /// threads' requests for it find the pool before this thread has allocated anything. It is over
-    /// with the scope.
+    /// when what this gives is ended or dropped.
+    ///
+    /// ```
+    /// use larder::Allocator;
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// let gpu = allocator.simulated_device().unwrap();
+    /// let pool = allocator.new_capture_pool()?;
+    /// let kept = pool.capture(&stream, || {
+    ///     gpu.begin_capture(stream.id()).unwrap(); // on a real GPU: cuStreamBeginCapture
+    ///     let capture = pool.begin_capture(&stream)?;
+    ///     let kept = allocator.alloc::<f32>(1000, &stream)?;
+    ///     gpu.end_capture(stream.id()).unwrap();
+    ///     capture.end()?;
+    ///     Ok(kept)
+    /// })?;
+    /// assert_eq!(pool.snapshot().len(), 1, "the graph's memory is the pool's");
+    /// # drop(kept);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn begin_capture(&self, stream: impl Into<Stream>) -> Result<Capture, Error> {
+        let stream = stream.into();
+        self.allocator.admit(&stream)?;
+        let native = self.allocator.native("have private pools")?;
+        Ok(Capture::new(Arc::clone(native), native.begin_capture(stream.id())?))
+    }
+
+    /// As [`Pool::begin_capture`], for a capture that is over with the scope.
     pub fn mark_capture(&self, stream: impl Into<Stream>) -> Result<(), Error> {
         let stream = stream.into();
         self.allocator.admit(&stream)?;

@@ -433,10 +433,15 @@ static void streams(void) {
     FAILS(larder_forget_stream(larder, 3, SIDE), LARDER_NO_DEVICE, "no device 3");
 
     const larder_pool_id pool = {1, 0};
+    larder_capture capture = 0;
     FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "no scope is open");
+    FAILS(larder_capture_start(larder, 0, MAIN, &capture), LARDER_BAD_ARGUMENT, "no scope is open");
+    FAILS(larder_capture_start(larder, 0, MAIN, NULL), LARDER_BAD_ARGUMENT, "`out`");
     const larder_filter filter = {.kind = LARDER_FILTER_CAPTURE, .stream = MAIN};
     OK(larder_pool_begin(larder, 0, pool, &filter));
     FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "under no capture");
+    FAILS(larder_capture_start(larder, 0, MAIN, &capture), LARDER_BAD_ARGUMENT, "under no capture");
+    FAILS(larder_capture_stop(larder, 0, capture), LARDER_BAD_ARGUMENT, "no capture has the token 0");
     OK(larder_capture_end(larder, 0, MAIN));
 
     hook told = {0}, refused = {0};

@@ -457,6 +457,38 @@ fn a_mark_tells_other_threads_of_a_capture() {
     top.free_all(&scope.unwrap());
 }
 
+/// A capture that was never said to be over, and a newer one on its stream: each token ends its own.
+#[test]
+fn a_token_ends_its_own_capture_and_once() {
+    let top = BenchTop::larder(GIB, "");
+    let graph = MemPool::for_capture(&top.allocator).unwrap();
+    let malloc_elsewhere =
+        || thread::scope(|scope| scope.spawn(|| top.malloc_on(2 * MIB, SIDE)).join().unwrap());
+    let blocks = graph.scope_for(Filter::Capture(MAIN), || {
+        top.device.begin_capture(MAIN).unwrap();
+        let first = top.allocator.begin_capture(MAIN).unwrap();
+        top.device.end_capture(MAIN).unwrap();
+        top.device.begin_capture(MAIN).unwrap();
+        let second = top.allocator.begin_capture(MAIN).unwrap();
+        assert_ne!(first, second);
+        assert_eq!(top.allocator.end_capture(first), Ok(()));
+        assert_eq!(top.allocator.end_capture(first), Err(Error::NotDeclared(first)));
+        top.device.follow(SIDE, MAIN).unwrap();
+        let during = malloc_elsewhere();
+        assert!(graph.has_live(&[during]).unwrap(), "the newer capture goes on");
+        top.device.follow(MAIN, SIDE).unwrap();
+        top.device.end_capture(MAIN).unwrap();
+        // Any thread may say that it is over.
+        let end = || top.allocator.end_capture(second);
+        assert_eq!(thread::scope(|scope| scope.spawn(end).join().unwrap()), Ok(()));
+        let after = malloc_elsewhere();
+        assert!(graph.has_live(&[during]).unwrap(), "what comes after it is not its own");
+        top.allocator.mark_capture_end(MAIN);
+        [during, after]
+    });
+    top.free_all(&blocks.unwrap());
+}
+
 /// As in PyTorch 2.13: where the thread's stream is captured, what it frees is freed in the capture.
 #[test]
 fn a_free_is_part_of_the_capture_that_its_threads_stream_is_under() {

@@ -1,7 +1,6 @@
 //! Devices by name: what `larder_open` and the environment call them.
 
 use std::env;
-use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use larder_core::device::Device;
@@ -9,12 +8,13 @@ use larder_core::types::GIB;
 use larder_cuda::{CudaDevice, CudaError, CudaOptions, driver};
 use larder_sim::{SimDevice, SimOptions, Wire, parse_capacity};
 
+use super::error::{DevicesError, NameProblem};
+use super::names::SIMULATED_MAX;
+
 /// The variable that names the devices where the program does not.
 pub const VARIABLE: &str = "LARDER_DEVICE";
 /// The memory of a simulated GPU of which nothing else is said.
 const SIMULATED_DEFAULT_BYTES: u64 = 80 * GIB;
-/// More simulated GPUs than this have no addresses of their own.
-const SIMULATED_MAX: u32 = 1024;
 
 /// Devices that are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,28 +34,8 @@ pub enum Devices {
     Offered(&'static str),
 }
 
-/// Why devices cannot be had.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum DevicesError {
-    /// The text names no devices.
-    Text(String),
-    /// There are no such devices here.
-    Missing(String),
-}
-
-impl fmt::Display for DevicesError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DevicesError::Text(words) | DevicesError::Missing(words) => f.write_str(words),
-        }
-    }
-}
-
-impl std::error::Error for DevicesError {}
-
 /// Makes the devices that are offered under a name.
-pub type Maker = fn() -> Result<Vec<Arc<dyn Device>>, String>;
+pub type Maker = fn() -> Result<Vec<Arc<dyn Device>>, DevicesError>;
 
 static OFFERS: Mutex<Vec<(&'static str, Maker)>> = Mutex::new(Vec::new());
 
@@ -79,47 +59,45 @@ pub fn parse(text: &str) -> Result<Devices, DevicesError> {
     if let Some((name, _)) = offered(text) {
         return Ok(Devices::Offered(name));
     }
-    let wrong = |why: String| DevicesError::Text(format!("'{text}' names no devices: {why}"));
+    let wrong = |problem| DevicesError::Text { text: text.to_owned(), problem };
     let (kind, rest) = text.split_once(':').map_or((text, None), |(kind, rest)| (kind, Some(rest)));
     match (kind, rest) {
         ("cuda", None) => Ok(Devices::AllCuda),
         ("cuda", Some(list)) => parse_cuda(list).map(Devices::Cuda).map_err(wrong),
         ("sim", None) => Ok(Devices::Simulated { memory_bytes: SIMULATED_DEFAULT_BYTES, count: 1 }),
         ("sim", Some(size)) => parse_simulated(size).map_err(wrong),
-        _ => Err(wrong("devices are written cuda, cuda:0,2, sim:80GiB or sim:80GiB*2".to_owned())),
+        _ => Err(wrong(NameProblem::Kind)),
     }
 }
 
-fn parse_cuda(list: &str) -> Result<Vec<u32>, String> {
+fn parse_cuda(list: &str) -> Result<Vec<u32>, NameProblem> {
     let mut indices: Vec<u32> = Vec::new();
     for word in list.split(',') {
-        let index = word.trim().parse().map_err(|_| format!("'{word}' is no number of a GPU"))?;
+        let index = word.trim().parse();
+        let index = index.map_err(|_| NameProblem::Index(word.to_owned()))?;
         if indices.contains(&index) {
-            return Err(format!("GPU {index} stands twice"));
+            return Err(NameProblem::Twice(index));
         }
         indices.push(index);
     }
     Ok(indices)
 }
 
-fn parse_simulated(text: &str) -> Result<Devices, String> {
+fn parse_simulated(text: &str) -> Result<Devices, NameProblem> {
     let (size, count) = text.split_once('*').unwrap_or((text, "1"));
     let count: Option<u32> = count.trim().parse().ok();
     let count = count.filter(|count| (1..=SIMULATED_MAX).contains(count));
-    let count = count.ok_or_else(|| format!("there are 1 to {SIMULATED_MAX} simulated GPUs"))?;
+    let count = count.ok_or(NameProblem::Count)?;
     Ok(Devices::Simulated { memory_bytes: parse_capacity(size.trim())?, count })
 }
 
 /// What the environment asks for; without a word from it, every CUDA device.
 pub fn from_environment() -> Result<Devices, DevicesError> {
     match env::var(VARIABLE) {
-        Ok(text) if !text.trim().is_empty() => parse(&text).map_err(|error| match error {
-            DevicesError::Text(words) => DevicesError::Text(format!("{VARIABLE}: {words}")),
-            missing @ DevicesError::Missing(_) => missing,
-        }),
-        Err(env::VarError::NotUnicode(_)) => {
-            Err(DevicesError::Text(format!("{VARIABLE} is no text in UTF-8")))
+        Ok(text) if !text.trim().is_empty() => {
+            parse(&text).map_err(|error| DevicesError::Variable(VARIABLE, Box::new(error)))
         }
+        Err(env::VarError::NotUnicode(_)) => Err(DevicesError::NotUnicode(VARIABLE)),
         _ => Ok(Devices::AllCuda),
     }
 }
@@ -143,9 +121,8 @@ impl Devices {
                 Ok((0..count).map(simulated).collect())
             }
             Devices::Offered(name) => {
-                let gone = || DevicesError::Missing(format!("nobody offers devices as '{name}'"));
-                let (_, make) = offered(name).ok_or_else(gone)?;
-                make().map_err(DevicesError::Missing)
+                let (_, make) = offered(name).ok_or(DevicesError::NotOffered(name))?;
+                make()
             }
         }
     }
@@ -158,18 +135,17 @@ fn wire() -> Wire {
 }
 
 fn cuda_count() -> Result<u32, DevicesError> {
-    let missing = |error: CudaError| DevicesError::Missing(error.to_string());
     if !driver::is_present() {
-        return Err(missing(CudaError::NoDriver));
+        return Err(DevicesError::Cuda(CudaError::NoDriver));
     }
     let counted = driver::init().and_then(|()| driver::device_count());
     match counted {
         Ok(count) if count > 0 => Ok(count),
         // The driver's code for a machine with no GPU.
         Ok(_) | Err(larder_core::device::DeviceError::Other { code: 100, .. }) => {
-            Err(DevicesError::Missing("the CUDA driver knows no GPU".to_owned()))
+            Err(DevicesError::NoGpu)
         }
-        Err(error) => Err(missing(CudaError::Driver { call: "start", error })),
+        Err(error) => Err(DevicesError::Cuda(CudaError::Driver { call: "start", error })),
     }
 }
 
@@ -183,7 +159,7 @@ fn open_cuda(
         Ok(Arc::new(prepare(CudaDevice::new(index, options)?)))
     };
     let opened: Result<Vec<_>, _> = indices.map(open).collect();
-    opened.map_err(|error| DevicesError::Missing(error.to_string()))
+    opened.map_err(DevicesError::Cuda)
 }
 
 #[cfg(test)]
@@ -230,10 +206,10 @@ mod tests {
     #[test]
     fn devices_can_be_offered_and_replaced() {
         assert!(parse("offered-in-a-test").is_err());
-        offer("offered-in-a-test", || Err("not yet".to_owned()));
+        offer("offered-in-a-test", || Err(DevicesError::NotMade("not yet".to_owned())));
         let devices = parse("offered-in-a-test").unwrap();
         let refused = devices.open(|device| device).err();
-        assert_eq!(refused, Some(DevicesError::Missing("not yet".to_owned())));
+        assert_eq!(refused, Some(DevicesError::NotMade("not yet".to_owned())));
         offer("offered-in-a-test", || {
             let device = |index| -> Arc<dyn Device> {
                 Arc::new(SimDevice::new(SimOptions::default().index(index)))

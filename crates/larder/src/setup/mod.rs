@@ -3,4 +3,8 @@
 //! The C library, the Python package and the simulated CUDA runtime all read these alike.
 
 pub mod devices;
+mod error;
+mod names;
 pub mod settings;
+
+pub use error::{DevicesError, NameProblem, SettingsError};

@@ -6,24 +6,12 @@ use std::env;
 use std::net::{Ipv4Addr, SocketAddr};
 
 use larder_core::allocator::default_config;
-use larder_core::config::{self, Backend, ConfigError};
+use larder_core::config::{Backend, ConfigError};
 use larder_core::{Config, Policy};
 
-/// The variables that PyTorch reads, the older name first; the first that is set counts alone.
-pub const TORCH_VARIABLES: [&str; 2] = ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"];
-/// The variable whose settings are put on top.
-pub const VARIABLE: &str = "LARDER_CONF";
-
-const POLICY_KEY: &str = "policy";
-const SNAPSHOT_KEY: &str = "oom_snapshot";
-const METRICS_KEY: &str = "metrics";
-const CAPTURES_KEY: &str = "plain_captures";
-/// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
-pub const OWN_KEYS: [&str; 8] = {
-    // Taken apart by number, so that one more does not go unnoticed.
-    let [pages, captures, soft, most, floor] = config::OWN_KEYS;
-    [POLICY_KEY, pages, captures, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
-};
+use super::error::SettingsError;
+use super::names::{CAPTURES_KEY, METRICS_KEY, POLICY_KEY, SNAPSHOT_KEY};
+pub use super::names::{CONF_VARIABLE as VARIABLE, OWN_KEYS, TORCH_VARIABLES};
 
 /// What an allocator shall be like.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,68 +38,60 @@ impl Default for Settings {
 }
 
 /// Reads a settings text on top of the defaults.
-pub fn parse(text: &str) -> Result<Settings, String> {
+pub fn parse(text: &str) -> Result<Settings, SettingsError> {
     Settings::default().overlay(text)
 }
 
 /// Reads a settings text as PyTorch would: what it does not name is as in PyTorch, whatever the policy's
 /// default is. So a study of settings means the same as a program that is run with them.
-pub fn parse_as_torch(text: &str) -> Result<Settings, String> {
+pub fn parse_as_torch(text: &str) -> Result<Settings, SettingsError> {
     let stock = Settings { config: Config::default(), names_torch: true, ..Settings::default() };
     stock.overlay(text)
 }
 
 /// What the environment says: PyTorch's variable, and ours on top of it.
-pub fn from_environment() -> Result<Settings, String> {
+pub fn from_environment() -> Result<Settings, SettingsError> {
     from_variables(|name| match env::var(name) {
         Ok(text) => Ok(Some(text)),
         Err(env::VarError::NotPresent) => Ok(None),
-        Err(env::VarError::NotUnicode(_)) => Err(format!("{name} is no text in UTF-8")),
+        Err(env::VarError::NotUnicode(_)) => Err(SettingsError::NotUnicode(name.to_owned())),
     })
 }
 
 fn from_variables(
-    value: impl Fn(&str) -> Result<Option<String>, String>,
-) -> Result<Settings, String> {
+    value: impl Fn(&str) -> Result<Option<String>, SettingsError>,
+) -> Result<Settings, SettingsError> {
     let mut settings = Settings::default();
     for name in TORCH_VARIABLES {
         if let Some(text) = value(name)? {
-            settings = settings.overlay(&text).map_err(|error| format!("{name}: {error}"))?;
+            settings = settings.overlay(&text).map_err(SettingsError::of(name))?;
             break;
         }
     }
     match value(VARIABLE)? {
-        Some(text) => settings.overlay(&text).map_err(|error| format!("{VARIABLE}: {error}")),
+        Some(text) => settings.overlay(&text).map_err(SettingsError::of(VARIABLE)),
         None => Ok(settings),
     }
 }
 
 /// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch,
 /// which reads the others itself. `name` says where the text is from.
-pub fn check_own(name: &str, text: &str) -> Result<(), String> {
-    let refuse = |key: &str| {
-        Err(format!(
-            "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings belong \
-             into {}",
-            OWN_KEYS.join(", "),
-            TORCH_VARIABLES[0],
-        ))
-    };
+pub fn check_own(name: &str, text: &str) -> Result<(), SettingsError> {
+    let refuse =
+        |key: &str| Err(SettingsError::NotOwn { name: name.to_owned(), key: key.to_owned() });
     if let Some(key) = parts(text).filter_map(key_of).find(|key| !OWN_KEYS.contains(key)) {
         return refuse(key);
     }
-    let settings = parse(text).map_err(|error| format!("{name}: {error}"))?;
+    let settings = parse(text).map_err(SettingsError::of(name))?;
     // Another mark than a colon may stand behind a key.
     if settings.names_torch { refuse(text) } else { Ok(()) }
 }
 
 /// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
 /// more of them than we do: what is unknown here is left to it.
-pub fn check_torch(name: &str, text: &str) -> Result<(), String> {
+pub fn check_torch(name: &str, text: &str) -> Result<(), SettingsError> {
     if let Some(key) = parts(text).filter_map(key_of).find(|key| OWN_KEYS.contains(key)) {
-        return Err(format!(
-            "{name}: '{key}' is one of Larder's own settings, which belong into {VARIABLE}"
-        ));
+        return Err(SettingsError::Own { name: name.to_owned(), key: key.to_owned() });
     }
     check(name, text).or_else(|_| {
         let is_known = |part: &&str| key_of(part).is_none_or(is_known);
@@ -120,8 +100,8 @@ pub fn check_torch(name: &str, text: &str) -> Result<(), String> {
     })
 }
 
-fn check(name: &str, text: &str) -> Result<(), String> {
-    parse(text).map(drop).map_err(|error| format!("{name}: {error}"))
+fn check(name: &str, text: &str) -> Result<(), SettingsError> {
+    parse(text).map(drop).map_err(SettingsError::of(name))
 }
 
 /// The parts of a settings text. A comma in brackets parts nothing.
@@ -169,7 +149,7 @@ impl Settings {
     }
 
     /// Reads a settings text on top of these; what it does not name stays as it is.
-    pub fn overlay(&self, text: &str) -> Result<Settings, String> {
+    pub fn overlay(&self, text: &str) -> Result<Settings, SettingsError> {
         let (snapshot, rest) = split_key(text, SNAPSHOT_KEY)?;
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
@@ -184,11 +164,9 @@ impl Settings {
         if names_torch && !self.names_torch {
             before.expandable_segments = Config::default().expandable_segments;
         }
-        let config = before.overlay(&rest).map_err(|error| error.to_string())?;
+        let config = before.overlay(&rest)?;
         if config.backend == Backend::CudaMallocAsync {
-            return Err("backend:cudaMallocAsync is the driver's own pool, which has nothing of \
-                        Larder in it; leave it out, or do not use Larder"
-                .to_owned());
+            return Err(SettingsError::DriversPool);
         }
         let settings = Settings {
             config,
@@ -207,31 +185,31 @@ impl Settings {
     }
 
     /// Fails with a sentence if the PyTorch whose policy decides does not know one of the settings.
-    pub fn check_known(&self) -> Result<(), String> {
-        self.config.check_known(self.policy.torch).map_err(|error| error.to_string())
+    pub fn check_known(&self) -> Result<(), SettingsError> {
+        Ok(self.config.check_known(self.policy.torch)?)
     }
 }
 
 /// Takes the policy out of a text, and gives back the text without it.
-pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), String> {
+pub fn split_policy(text: &str) -> Result<(Option<Policy>, String), SettingsError> {
     let (name, rest) = split_key(text, POLICY_KEY)?;
-    let policy = name.map(|name| name.parse::<Policy>().map_err(|error| error.to_string()));
+    let policy = name.map(|name| name.parse::<Policy>());
     Ok((policy.transpose()?, rest))
 }
 
 /// Takes a key out of a text: its value, and the text without it.
-fn split_key(text: &str, key: &str) -> Result<(Option<String>, String), String> {
+fn split_key(text: &str, key: &'static str) -> Result<(Option<String>, String), SettingsError> {
     let mut found: Option<&str> = None;
     let mut rest: Vec<&str> = Vec::new();
     for part in parts(text) {
         match part.split_once(':').filter(|(name, _)| name.trim() == key) {
             None => rest.push(part),
-            Some(_) if found.is_some() => return Err(format!("the setting '{key}' stands twice")),
+            Some(_) if found.is_some() => return Err(SettingsError::Twice(key)),
             Some((_, value)) => found = Some(value.trim()),
         }
     }
     if found == Some("") {
-        return Err(format!("the setting '{key}' wants a value"));
+        return Err(SettingsError::NoValue(key));
     }
     // Without it a comma may be left at the end, which the settings' text allows.
     let is_bare = found.is_some() && rest.iter().all(|part| part.trim().is_empty());
@@ -240,11 +218,9 @@ fn split_key(text: &str, key: &str) -> Result<(Option<String>, String), String> 
 }
 
 /// Where to listen: a port of this machine alone, or an address with one.
-fn listening(text: &str) -> Result<SocketAddr, String> {
+fn listening(text: &str) -> Result<SocketAddr, SettingsError> {
     let port = text.parse::<u16>().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    port.or_else(|_| text.parse()).map_err(|_| {
-        format!("the setting 'metrics' takes a port, as 9400, or an address with one, as 0.0.0.0:9400, not '{text}'")
-    })
+    port.or_else(|_| text.parse()).map_err(|_| SettingsError::Metrics(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -253,7 +229,7 @@ mod tests {
 
     use super::*;
 
-    fn from(variables: &[(&str, &str)]) -> Result<Settings, String> {
+    fn from(variables: &[(&str, &str)]) -> Result<Settings, SettingsError> {
         from_variables(|name| {
             let found = variables.iter().find(|(variable, _)| *variable == name);
             Ok(found.map(|(_, text)| (*text).to_owned()))
@@ -266,9 +242,9 @@ mod tests {
         assert_eq!(settings.oom_snapshot.as_deref(), Some("/tmp/{pid}.pickle"));
         assert_eq!(settings.metrics, Some(SocketAddr::from(([127, 0, 0, 1], 9400))));
         assert_eq!(parse("metrics:0.0.0.0:9400").unwrap().metrics.unwrap().port(), 9400);
-        assert!(parse("metrics:often").unwrap_err().contains("takes a port"));
-        assert!(parse("oom_snapshot:").unwrap_err().contains("wants a value"));
-        assert!(parse("metrics:1,metrics:2").unwrap_err().contains("stands twice"));
+        assert!(parse("metrics:often").unwrap_err().to_string().contains("takes a port"));
+        assert!(parse("oom_snapshot:").unwrap_err().to_string().contains("wants a value"));
+        assert!(parse("metrics:1,metrics:2").unwrap_err().to_string().contains("stands twice"));
         assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Settings::default().config);
         let again = settings.overlay("").unwrap();
         assert_eq!(again.oom_snapshot, settings.oom_snapshot);
@@ -300,7 +276,7 @@ mod tests {
             ("max_split_size_mb", "key:value"),
             (",", "key:value"),
         ] {
-            let error = parse(text).unwrap_err();
+            let error = parse(text).unwrap_err().to_string();
             assert!(error.contains(word), "{text}: {error}");
         }
     }
@@ -345,7 +321,8 @@ mod tests {
         assert!(!from(&given).unwrap().config.expandable_segments);
         let ours = from(&[(torch, ""), (VARIABLE, "page_size_mb:4")]).unwrap();
         assert!(ours.config.expandable_segments, "an empty text names none");
-        let older = parse("policy:torch-2.14,expandable_segments_reserve:0.5").unwrap_err();
+        let older =
+            parse("policy:torch-2.14,expandable_segments_reserve:0.5").unwrap_err().to_string();
         assert!(older.ends_with("it is known from PyTorch 2.15 on"), "{older}");
         assert!(parse("policy:torch-2.15,expandable_segments_reserve:0.5").is_ok());
         let stock = ours.with_policy(Policy::torch_2_11());
@@ -354,9 +331,9 @@ mod tests {
 
     #[test]
     fn a_variable_that_cannot_be_read_is_named() {
-        let error = from(&[("PYTORCH_ALLOC_CONF", "frob:1")]).unwrap_err();
+        let error = from(&[("PYTORCH_ALLOC_CONF", "frob:1")]).unwrap_err().to_string();
         assert!(error.starts_with("PYTORCH_ALLOC_CONF: there is no setting 'frob'"), "{error}");
-        let error = from(&[("LARDER_CONF", "policy:frob")]).unwrap_err();
+        let error = from(&[("LARDER_CONF", "policy:frob")]).unwrap_err().to_string();
         assert!(error.starts_with("LARDER_CONF: there is no policy 'frob'"), "{error}");
     }
 
@@ -366,19 +343,20 @@ mod tests {
             assert_eq!(check_own(VARIABLE, text), Ok(()), "{text}");
         }
         assert_eq!(
-            check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err(),
+            check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err().to_string(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
              page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
              PYTORCH_CUDA_ALLOC_CONF"
         );
-        let list = check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err();
+        let list =
+            check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err().to_string();
         assert!(list.contains("'roundup_power2_divisions'"), "{list}");
-        let odd = check_own(VARIABLE, "max_split_size_mb,40").unwrap_err();
+        let odd = check_own(VARIABLE, "max_split_size_mb,40").unwrap_err().to_string();
         assert!(odd.contains("is not one of Larder's own settings"), "{odd}");
-        let wrong = check_own(VARIABLE, "policy:frob").unwrap_err();
+        let wrong = check_own(VARIABLE, "policy:frob").unwrap_err().to_string();
         assert!(wrong.starts_with("LARDER_CONF: there is no policy 'frob'"), "{wrong}");
         for key in OWN_KEYS {
-            let refused = check_torch("X", &format!("{key}:1")).unwrap_err();
+            let refused = check_torch("X", &format!("{key}:1")).unwrap_err().to_string();
             assert!(refused.ends_with("which belong into LARDER_CONF"), "{refused}");
         }
         for text in [
@@ -401,6 +379,6 @@ mod tests {
             ("PYTORCH_ALLOC_CONF", "max_split_size_mb:32"),
             ("LARDER_CONF", "large_segment_size_mb:64"),
         ]);
-        assert!(error.unwrap_err().contains("max_split_size_mb"));
+        assert!(error.unwrap_err().to_string().contains("max_split_size_mb"));
     }
 }

@@ -39,13 +39,16 @@ impl Worker {
             let begun = ground.device.at_edge(&[origin], |sim| sim.begin_capture(origin));
             begun.map_err(|error| error.to_string())?;
             Ground::work_on(origin);
-            let marked = ground.plan.marks
-                && planned(ground.allocator.mark_capture_begin(origin))?.is_some();
+            let declared = if ground.plan.marks {
+                planned(ground.allocator.begin_capture(origin))?
+            } else {
+                None
+            };
             let inside = self.record_graph(origin, &mut blocks);
             let streams: Vec<_> = (0..OWN_STREAMS).map(|at| self.own_stream(at)).collect();
             let ended = ground.device.at_edge(&streams, |sim| sim.end_capture(origin));
-            if marked {
-                ground.allocator.mark_capture_end(origin);
+            if let Some(token) = declared {
+                ground.allocator.end_capture(token).map_err(|error| error.to_string())?;
             }
             inside.and(ended.map_err(|error| format!("a capture ended so: {error}")))
         });

@@ -1,4 +1,5 @@
-//! Sightings: what is known of running captures without asking the device about anybody's stream.
+//! Observed captures: what is known of running captures without asking the device about anybody's
+//! stream.
 //!
 //! A stream belongs to whoever works on it, and a device does not bear being asked about one that
 //! another thread is just beginning to capture, ceasing to capture, or destroying. So it is asked
@@ -15,7 +16,7 @@ use crate::types::{CaptureId, PoolId, StreamId};
 
 /// All that is known of captures.
 #[derive(Debug, Default)]
-pub(super) struct Sightings {
+pub(in crate::allocator) struct Observed {
     scopes: Vec<Scope>,
     running: Vec<Running>,
     /// The streams that calls named since a scope is open.
@@ -93,9 +94,9 @@ enum Claim {
     Begun,
 }
 
-impl Sightings {
+impl Observed {
     /// A scope is opened. `current` is the stream that its thread works on, if that is known.
-    pub(super) fn open(
+    pub(in crate::allocator) fn open(
         &mut self,
         pool: PoolId,
         thread: ThreadId,
@@ -126,7 +127,7 @@ impl Sightings {
     }
 
     /// A scope is closed, and with it the captures that began on its stream or ran in no other.
-    pub(super) fn close(&mut self, pool: PoolId) {
+    pub(in crate::allocator) fn close(&mut self, pool: PoolId) {
         let closed = || self.scopes.iter().filter(|scope| scope.pool == pool);
         let origin = closed().find(|scope| scope.for_capture).and_then(|scope| scope.origin);
         let may_be_its = closed().any(Scope::may_capture);
@@ -152,7 +153,7 @@ impl Sightings {
 
     /// A scope is closed by the one thread that has any, which asked its streams: what still runs,
     /// runs in those that are left.
-    pub(super) fn close_alone(&mut self, pool: PoolId) {
+    pub(in crate::allocator) fn close_alone(&mut self, pool: PoolId) {
         self.scopes.retain(|scope| scope.pool != pool);
         let left: Vec<PoolId> = self.scopes.iter().map(|scope| scope.pool).collect();
         for running in &mut self.running {
@@ -162,19 +163,24 @@ impl Sightings {
     }
 
     /// Whether no thread but this one has a scope, so that no other can be capturing.
-    pub(super) fn is_alone(&self, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn is_alone(&self, thread: ThreadId) -> bool {
         self.scopes.iter().all(|scope| scope.thread == thread)
     }
 
     /// Whether a request has to ask about its stream even if nothing else makes it: something may
     /// be learned that others have to know.
-    pub(super) fn is_curious(&self) -> bool {
+    pub(in crate::allocator) fn is_curious(&self) -> bool {
         !self.running.is_empty() || self.scopes.iter().any(Scope::may_capture)
     }
 
     /// The device was asked about a stream by a thread that may ask, and said which capture it is
     /// under.
-    pub(super) fn sight(&mut self, stream: StreamId, capture: Option<CaptureId>, thread: ThreadId) {
+    pub(in crate::allocator) fn see(
+        &mut self,
+        stream: StreamId,
+        capture: Option<CaptureId>,
+        thread: ThreadId,
+    ) {
         // Of a capture that was broken a device may not know the number; it is the one that it was.
         let known = self.of(stream);
         let capture = if capture == Some(CaptureId(0)) { known.or(capture) } else { capture };
@@ -204,7 +210,7 @@ impl Sightings {
     }
 
     /// The thread was seen to allocate outside of any capture: there is none in its scopes that tell no stream.
-    pub(super) fn note_outside(&mut self, thread: ThreadId) {
+    pub(in crate::allocator) fn note_outside(&mut self, thread: ThreadId) {
         for scope in self.scopes.iter_mut().filter(|scope| scope.thread == thread) {
             scope.suspected &= scope.origin.is_some();
         }
@@ -212,7 +218,7 @@ impl Sightings {
 
     /// Whether the thread may be capturing on a stream that nobody told of: it has a scope that tells none, and was not
     /// seen to allocate in it.
-    pub(super) fn may_capture_unseen(&self, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn may_capture_unseen(&self, thread: ThreadId) -> bool {
         let mut own = self.scopes.iter().filter(|scope| scope.thread == thread);
         own.any(|scope| scope.suspected && scope.origin.is_none())
     }
@@ -245,72 +251,72 @@ impl Sightings {
     }
 
     /// A thread says that it began this capture on the stream.
-    pub(super) fn mark(&mut self, stream: StreamId, id: CaptureId, thread: ThreadId) {
+    pub(in crate::allocator) fn mark(&mut self, stream: StreamId, id: CaptureId, thread: ThreadId) {
         let running = self.entry(id, thread, true);
         (running.origin, running.thread, running.marked) = (Some(stream), thread, true);
         running.streams.insert(stream);
     }
 
     /// The capture that was marked on the stream is over.
-    pub(super) fn unmark(&mut self, stream: StreamId) {
+    pub(in crate::allocator) fn unmark(&mut self, stream: StreamId) {
         self.running.retain(|running| !(running.marked && running.origin == Some(stream)));
     }
 
     /// The capture that the stream was last seen under.
-    pub(super) fn of(&self, stream: StreamId) -> Option<CaptureId> {
+    pub(in crate::allocator) fn of(&self, stream: StreamId) -> Option<CaptureId> {
         let mut running = self.running.iter();
         running.find(|running| running.streams.contains(&stream)).map(|running| running.id)
     }
 
     /// The capture that began on the stream, as far as it was seen.
-    pub(super) fn begun_on(&self, stream: StreamId) -> Option<CaptureId> {
+    pub(in crate::allocator) fn begun_on(&self, stream: StreamId) -> Option<CaptureId> {
         let mut running = self.running.iter();
         running.find(|running| running.origin == Some(stream)).map(|running| running.id)
     }
 
     /// The origins of captures' scopes, each with whether this thread opened the scope, and nobody else one there since.
-    pub(super) fn origins(&self, thread: ThreadId) -> Vec<(StreamId, bool)> {
+    pub(in crate::allocator) fn origins(&self, thread: ThreadId) -> Vec<(StreamId, bool)> {
         let scopes = self.scopes.iter().filter(|scope| scope.for_capture);
         let is_own = |scope: &Scope| scope.thread == thread && scope.own_origin;
         scopes.filter_map(|scope| Some((scope.origin?, is_own(scope)))).collect()
     }
 
     /// Where captures may have begun in scopes of this thread that are not captures' by their filters.
-    pub(super) fn own_suspects(&self, thread: ThreadId) -> Vec<StreamId> {
+    pub(in crate::allocator) fn own_suspects(&self, thread: ThreadId) -> Vec<StreamId> {
         let own = |scope: &&Scope| scope.thread == thread && scope.suspected && scope.own_origin;
         self.scopes.iter().filter(own).filter_map(|scope| scope.origin).collect()
     }
 
     /// The streams about which the one thread that has scopes has to ask, to know whether it is
     /// capturing: those that its scopes name, and those that it named since.
-    pub(super) fn worth_asking(&self) -> BTreeSet<StreamId> {
+    pub(in crate::allocator) fn worth_asking(&self) -> BTreeSet<StreamId> {
         let origins = self.scopes.iter().filter_map(|scope| scope.origin);
         origins.chain(self.named.iter().copied()).chain(self.seen()).collect()
     }
 
     /// The streams that were seen under a capture.
-    pub(super) fn seen(&self) -> BTreeSet<StreamId> {
+    pub(in crate::allocator) fn seen(&self) -> BTreeSet<StreamId> {
         self.running.iter().flat_map(|running| running.streams.iter().copied()).collect()
     }
 
     /// Somebody names the stream who has it: if one of that name is gone, this is another.
-    pub(super) fn note_there(&mut self, stream: StreamId) {
+    pub(in crate::allocator) fn note_there(&mut self, stream: StreamId) {
         self.gone.remove(&stream);
     }
 
     /// Whether any capture was seen that may still run.
-    pub(super) fn has_running(&self) -> bool {
+    pub(in crate::allocator) fn has_running(&self) -> bool {
         !self.running.is_empty()
     }
 
     /// Whether this capture may still run.
-    pub(super) fn is_running(&self, id: CaptureId) -> bool {
+    pub(in crate::allocator) fn is_running(&self, id: CaptureId) -> bool {
         self.running.iter().any(|running| running.id == id)
     }
 
     /// The capture that this thread is in by what it did before: it marked it, or saw it in a scope
     /// of its own.
-    pub(super) fn capture_by(&self, thread: ThreadId) -> Option<CaptureId> {
+    pub(in crate::allocator) fn capture_by(&self, thread: ThreadId) -> Option<CaptureId> {
         let own = |pool: &PoolId| {
             self.scopes.iter().any(|scope| scope.pool == *pool && scope.thread == thread)
         };
@@ -322,7 +328,7 @@ impl Sightings {
 
     /// Whether it is this thread that ends the capture, so that nobody else does while it asks about the
     /// capture's streams. Who saw one first, beside others who may be capturing, may work for one of them.
-    pub(super) fn is_ended_by(&self, id: CaptureId, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn is_ended_by(&self, id: CaptureId, thread: ThreadId) -> bool {
         let Some(running) = self.running.iter().find(|running| running.id == id) else {
             return false;
         };
@@ -339,14 +345,14 @@ impl Sightings {
 
     /// Whether another thread may be capturing: it has a capture's scope, or one in which it was not
     /// seen to do anything else.
-    pub(super) fn may_others_capture(&self, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn may_others_capture(&self, thread: ThreadId) -> bool {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         others.any(Scope::may_capture)
     }
 
     /// Whether the stream is to be taken for one under a capture: of another thread, or one that this thread was
     /// seen in.
-    pub(super) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         let captures = |user: ThreadId| {
             let has_scope = |scope: &Scope| scope.thread == user && scope.may_capture();
@@ -363,7 +369,7 @@ impl Sightings {
     /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
     /// another thread is known to capture, any that this thread did not name since, because it may have been left to the
     /// capture.
-    pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
+    pub(in crate::allocator) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
         let scopes = self.scopes.iter();
         let scopes = scopes.filter(|scope| scope.thread != thread && scope.for_capture);
         let is_known =
@@ -376,7 +382,7 @@ impl Sightings {
     }
 
     /// The thread works on this stream.
-    pub(super) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
+    pub(in crate::allocator) fn note_user(&mut self, stream: StreamId, thread: ThreadId) {
         let user = User { thread, at: self.moment() };
         self.users.insert(stream, user);
         self.note_there(stream);
@@ -386,7 +392,7 @@ impl Sightings {
     }
 
     /// The block's free was put off until this capture is over, or for another reason.
-    pub(super) fn hold(&mut self, block: BlockId, capture: Option<CaptureId>) {
+    pub(in crate::allocator) fn hold(&mut self, block: BlockId, capture: Option<CaptureId>) {
         match capture {
             Some(capture) => _ = self.held.insert(block, capture),
             None => _ = self.held.remove(&block),
@@ -394,19 +400,19 @@ impl Sightings {
     }
 
     /// Whether any block's free was put off for a capture as such.
-    pub(super) fn holds_any(&self) -> bool {
+    pub(in crate::allocator) fn holds_any(&self) -> bool {
         !self.held.is_empty()
     }
 
     /// Whether the capture that the block's free was put off for may still run.
-    pub(super) fn is_held(&self, block: BlockId) -> bool {
+    pub(in crate::allocator) fn is_held(&self, block: BlockId) -> bool {
         self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
     }
 
     /// The thread says that the stream is destroyed: nothing is asked about it from here on, nor anything else. That it
     /// is gone is over when it is forgotten, or when somebody names it: then it is another one. It may be one already,
     /// and what other threads do there is left as it is.
-    pub(super) fn note_gone(&mut self, stream: StreamId, thread: ThreadId) {
+    pub(in crate::allocator) fn note_gone(&mut self, stream: StreamId, thread: ThreadId) {
         self.drop_origins(stream, |other| other == thread);
         self.gone.insert(stream);
     }
@@ -427,13 +433,13 @@ impl Sightings {
     }
 
     /// Whether any of the streams is destroyed.
-    pub(super) fn is_any_gone(&self, streams: &[StreamId]) -> bool {
+    pub(in crate::allocator) fn is_any_gone(&self, streams: &[StreamId]) -> bool {
         !self.gone.is_empty() && streams.iter().any(|stream| self.gone.contains(stream))
     }
 
     /// The stream is gone; a later one of the same name has nothing to do with it. A capture that began
     /// on it is over, unless others were seen in it: then it is over with the last of these.
-    pub(super) fn forget(&mut self, stream: StreamId) {
+    pub(in crate::allocator) fn forget(&mut self, stream: StreamId) {
         self.users.remove(&stream);
         self.named.remove(&stream);
         self.gone.remove(&stream);
@@ -462,20 +468,20 @@ mod tests {
     #[test]
     fn a_capture_is_over_when_its_origin_is_seen_elsewhere_or_its_scope_is_closed() {
         let [me, other] = threads();
-        let mut sightings = Sightings::default();
-        sightings.open(OTHER, other, Some(Filter::Any), None);
-        sightings.open(POOL, me, Some(Filter::Capture(MAIN)), None);
+        let mut observed = Observed::default();
+        observed.open(OTHER, other, Some(Filter::Any), None);
+        observed.open(POOL, me, Some(Filter::Capture(MAIN)), None);
         for end in 0..2 {
-            sightings.sight(MAIN, Some(ONE), me);
-            sightings.sight(SIDE, Some(ONE), me);
-            assert_eq!((sightings.of(SIDE), sightings.begun_on(MAIN)), (Some(ONE), Some(ONE)));
-            assert!(sightings.is_suspect(SIDE, other) && !sightings.is_suspect(FAR, other));
+            observed.see(MAIN, Some(ONE), me);
+            observed.see(SIDE, Some(ONE), me);
+            assert_eq!((observed.of(SIDE), observed.begun_on(MAIN)), (Some(ONE), Some(ONE)));
+            assert!(observed.is_suspect(SIDE, other) && !observed.is_suspect(FAR, other));
             if end == 0 {
-                sightings.sight(MAIN, None, me);
+                observed.see(MAIN, None, me);
             } else {
-                sightings.close(POOL);
+                observed.close(POOL);
             }
-            assert_eq!((sightings.of(SIDE), sightings.has_running()), (None, false));
+            assert_eq!((observed.of(SIDE), observed.has_running()), (None, false));
         }
     }
 
@@ -483,56 +489,56 @@ mod tests {
     #[test]
     fn a_capture_goes_on_when_somebody_elses_scope_is_closed() {
         let [me, other] = threads();
-        let mut sightings = Sightings::default();
-        sightings.open(POOL, me, Some(Filter::Capture(MAIN)), None);
-        sightings.open(OTHER, other, Some(Filter::Any), None);
-        sightings.sight(MAIN, Some(ONE), me);
-        sightings.close(OTHER);
-        assert_eq!((sightings.of(MAIN), sightings.has_running()), (Some(ONE), true));
-        sightings.close(POOL);
-        assert!(!sightings.has_running());
+        let mut observed = Observed::default();
+        observed.open(POOL, me, Some(Filter::Capture(MAIN)), None);
+        observed.open(OTHER, other, Some(Filter::Any), None);
+        observed.see(MAIN, Some(ONE), me);
+        observed.close(OTHER);
+        assert_eq!((observed.of(MAIN), observed.has_running()), (Some(ONE), true));
+        observed.close(POOL);
+        assert!(!observed.has_running());
     }
 
     #[test]
     fn a_broken_capture_whose_number_nobody_knows_is_the_one_that_it_was() {
         let [me, _] = threads();
-        let mut sightings = Sightings::default();
-        sightings.open(POOL, me, None, Some(MAIN));
-        sightings.sight(MAIN, Some(ONE), me);
-        sightings.sight(MAIN, Some(CaptureId(0)), me);
-        assert_eq!(sightings.of(MAIN), Some(ONE));
-        sightings.sight(SIDE, Some(CaptureId(0)), me);
-        assert_eq!(sightings.of(SIDE), Some(CaptureId(0)), "captured in any case");
+        let mut observed = Observed::default();
+        observed.open(POOL, me, None, Some(MAIN));
+        observed.see(MAIN, Some(ONE), me);
+        observed.see(MAIN, Some(CaptureId(0)), me);
+        assert_eq!(observed.of(MAIN), Some(ONE));
+        observed.see(SIDE, Some(CaptureId(0)), me);
+        assert_eq!(observed.of(SIDE), Some(CaptureId(0)), "captured in any case");
     }
 
     #[test]
     fn a_scope_may_hold_a_capture_until_its_thread_is_seen_without_one() {
         let [me, other] = threads();
-        let mut sightings = Sightings::default();
-        sightings.open(POOL, other, None, Some(MAIN));
-        assert!(sightings.may_others_capture(me) && sightings.is_suspect(MAIN, me));
-        sightings.sight(SIDE, None, other);
-        assert!(sightings.may_others_capture(me), "it works on another stream besides");
-        assert_eq!(sightings.own_suspects(other), [MAIN]);
-        sightings.sight(MAIN, None, other);
-        assert!(!sightings.may_others_capture(me) && !sightings.is_suspect(MAIN, me));
-        assert!(!sightings.is_alone(me) && sightings.is_alone(other));
+        let mut observed = Observed::default();
+        observed.open(POOL, other, None, Some(MAIN));
+        assert!(observed.may_others_capture(me) && observed.is_suspect(MAIN, me));
+        observed.see(SIDE, None, other);
+        assert!(observed.may_others_capture(me), "it works on another stream besides");
+        assert_eq!(observed.own_suspects(other), [MAIN]);
+        observed.see(MAIN, None, other);
+        assert!(!observed.may_others_capture(me) && !observed.is_suspect(MAIN, me));
+        assert!(!observed.is_alone(me) && observed.is_alone(other));
     }
 
     #[test]
     fn a_stream_is_its_last_users_and_suspect_while_that_one_may_be_capturing() {
         let [me, other] = threads();
-        let mut sightings = Sightings::default();
-        sightings.note_user(FAR, other);
-        assert!(!sightings.is_suspect(FAR, me));
-        sightings.open(POOL, other, Some(Filter::Capture(MAIN)), None);
-        assert!(sightings.is_suspect(FAR, me) && !sightings.is_suspect(FAR, other));
-        assert!(!sightings.is_suspect(SIDE, me));
-        assert!(sightings.may_be_captured(SIDE, me), "it may have joined");
-        sightings.note_user(FAR, me);
-        assert!(!sightings.is_suspect(FAR, me));
-        assert!(!sightings.may_be_captured(FAR, me));
-        sightings.mark(MAIN, ONE, other);
-        assert!(sightings.may_be_captured(FAR, me), "it may have been left to the other since");
+        let mut observed = Observed::default();
+        observed.note_user(FAR, other);
+        assert!(!observed.is_suspect(FAR, me));
+        observed.open(POOL, other, Some(Filter::Capture(MAIN)), None);
+        assert!(observed.is_suspect(FAR, me) && !observed.is_suspect(FAR, other));
+        assert!(!observed.is_suspect(SIDE, me));
+        assert!(observed.may_be_captured(SIDE, me), "it may have joined");
+        observed.note_user(FAR, me);
+        assert!(!observed.is_suspect(FAR, me));
+        assert!(!observed.may_be_captured(FAR, me));
+        observed.mark(MAIN, ONE, other);
+        assert!(observed.may_be_captured(FAR, me), "it may have been left to the other since");
     }
 }
