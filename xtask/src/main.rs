@@ -19,6 +19,7 @@ mod printed;
 mod programs;
 mod python;
 mod request;
+mod same;
 mod stand_in;
 mod step;
 mod tidy;
@@ -59,6 +60,13 @@ fn perform(task: Task) -> ExitCode {
     let says_last_time = task != Task::Test;
     let steps = match task {
         Task::Parity(seeds) => return compare(&runner, seeds),
+        Task::Same(other) => {
+            let cargo = Path::new(&runner.program);
+            let equal = same::run(&runner.root, cargo, &other);
+            return done(equal.and_then(|equal| {
+                equal.then_some(()).ok_or_else(|| "the two builds differ".to_owned())
+            }));
+        }
         Task::Bench(options) => return measure(&runner, options),
         Task::Threads(options) => {
             let cargo = Path::new(&runner.program);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use crate::bench::{Options, threads};
 use crate::page::Page;
 use crate::parity::Seeds;
+use crate::same;
 use crate::torch::{self, Torch};
 use crate::verdicts;
 use crate::wheel;
@@ -20,6 +21,7 @@ Commands:
   lint     formatting, clippy and documentation, with warnings denied
   tidy     the rules of the source text: layers, crate graph, unsafe, sizes, names, words, links
   parity   PyTorch's own allocator beside ours, on random scripts and recorded programs
+  same     another build of `larder` beside this one, on recorded programs under every policy
   differences  what each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs
   bench    what a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs
   threads  the same where many threads share an allocator, beside a plain mutex; writes the docs
@@ -286,6 +288,8 @@ pub(crate) enum Task {
     Lint,
     Tidy,
     Parity(Seeds),
+    /// The other build.
+    Same(PathBuf),
     Bench(Options),
     Threads(threads::Options),
     /// The folder with the recordings, where it is named.
@@ -309,6 +313,7 @@ impl Task {
             "lint" => Some(Self::Lint),
             "tidy" => Some(Self::Tidy),
             "parity" => Some(Self::Parity(Seeds::default())),
+            "same" => Some(Self::Same(PathBuf::new())),
             "bench" => Some(Self::Bench(Options::default())),
             "threads" => Some(Self::Threads(threads::Options::default())),
             "tight" => Some(Self::Tight(None)),
@@ -332,6 +337,7 @@ impl Task {
             Self::Lint => LINT_HELP,
             Self::Tidy => TIDY_HELP,
             Self::Parity(_) => PARITY_HELP,
+            Self::Same(_) => same::HELP,
             Self::Bench(_) => BENCH_HELP,
             Self::Threads(_) => THREADS_HELP,
             Self::Tight(_) => TIGHT_HELP,
@@ -364,6 +370,7 @@ impl Task {
             (Self::Parity(seeds), "--settings") => seeds.texts = Some(number(option, rest)?),
             (Self::Parity(seeds), "--torch") => seeds.torch = torch(option, rest)?,
             (Self::Parity(seeds), "--as") => seeds.decided_as = Some(torch(option, rest)?),
+            (Self::Same(other), "--with") => *other = folder(option, rest)?,
             (Self::Verdicts(options), "--torch") => options.torch = Some(torch(option, rest)?),
             (Self::Verdicts(options), "--own") => options.own = Some(folder(option, rest)?),
             (Self::Verdicts(options), "--keep") => options.keeps = true,
@@ -531,6 +538,14 @@ mod tests {
         assert!(parse("threads --rounds 0").unwrap_err().contains("at least 1"));
         assert_eq!(parse("model"), Ok(Request::Run(Task::Model)));
         assert!(parse("model --rounds 3").unwrap_err().contains("`--rounds`"));
+    }
+
+    #[test]
+    fn same_takes_the_other_build() {
+        let same = |path: &str| Ok(Request::Run(Task::Same(PathBuf::from(path))));
+        assert_eq!(parse("same --with old/larder"), same("old/larder"));
+        assert!(parse("same --with").unwrap_err().contains("`--with`"));
+        assert_eq!(parse("same --help"), Ok(Request::Help(same::HELP)));
     }
 
     #[test]
