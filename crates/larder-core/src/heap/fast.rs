@@ -94,14 +94,20 @@ impl Heap {
             return self.free_closed(addr);
         }
         let Some(id) = self.own_by_address(addr) else { return false };
-        if self.rest(id) || self.lie(id) {
-            return true;
+        let is_deferred = if self.is_tight { self.lie(id) } else { self.rest(id) };
+        if !is_deferred {
+            self.merge(id);
         }
+        true
+    }
+
+    /// Takes back a block that is merged at once.
+    #[inline(never)]
+    fn merge(&mut self, id: BlockId) {
         let whole = self.merge_and_shelve::<true>(id);
         let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
         self.count_pieces(&whole);
-        true
     }
 
     /// The guard is closed. Opens it, if nothing special is on and the request is neither for nothing
