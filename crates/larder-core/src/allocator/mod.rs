@@ -159,13 +159,19 @@ impl Allocator {
     }
 
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
-    #[inline(never)]
+    #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        let malloc = |shelf: &mut Shelf| shelf.heap.malloc(size_bytes, stream);
-        match self.shelf.run(malloc).unwrap_or_else(|poisoned| lost(poisoned)) {
+        match self.malloc_fast(size_bytes, stream) {
             Some(addr) => Ok(addr),
             None => self.malloc_slow(size_bytes, stream),
         }
+    }
+
+    /// The fast path alone: what it gives back fits into registers, which an error does not.
+    #[inline(never)]
+    fn malloc_fast(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let malloc = |shelf: &mut Shelf| shelf.heap.malloc(size_bytes, stream);
+        self.shelf.run(malloc).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// The slow way of all that the fast path declines: somebody listens, a stream has to be waited
@@ -233,14 +239,15 @@ impl Allocator {
     /// Gives back memory that `malloc` gave. It goes into the cache: at once, or when the streams
     /// that [`Allocator::record_stream`] named are done with it. An address that is not live is an
     /// error and changes nothing; address 0 is none.
-    #[inline(never)]
+    #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
+        if self.free_fast(addr) { Ok(()) } else { self.free_slow(addr) }
+    }
+
+    #[inline(never)]
+    fn free_fast(&self, addr: Addr) -> bool {
         let free = |shelf: &mut Shelf| shelf.heap.free(addr);
-        if self.shelf.run(free).unwrap_or_else(|poisoned| lost(poisoned)) {
-            Ok(())
-        } else {
-            self.free_slow(addr)
-        }
+        self.shelf.run(free).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// The slow way of all that the fast path declines: somebody listens, other streams use the block,
