@@ -20,6 +20,7 @@ mod programs;
 mod python;
 mod random;
 mod request;
+mod same;
 mod stand_in;
 mod step;
 mod tidy;
@@ -60,6 +61,7 @@ fn perform(runner: &Runner, task: Task) -> Result<(), (String, u8)> {
         Task::Lint => return runner.run(&Step::lints(root), true),
         Task::Tidy(options) => tidy::run(root, options),
         Task::Parity(seeds) => parity::run(root, cargo, seeds),
+        Task::Same { with } => same::run(root, cargo, &with),
         Task::Differences => differences::run(root, cargo),
         Task::Bench(options) => bench::run(root, cargo, options),
         Task::Threads(options) => bench::threads::run(root, cargo, options),

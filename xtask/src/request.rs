@@ -39,6 +39,17 @@ pub(crate) enum Task {
     /// the network: PyTorch's wheel is fetched from the package index and what is needed of it
     /// kept under target/judge.
     Parity(parity::Seeds),
+    /// Another build of `larder` beside this one: for a change that must not change what the
+    /// allocator does.
+    ///
+    /// Every recorded program is replayed by both under every policy, with several settings, and
+    /// every statistic, every placement and every entry of the history is compared. The first
+    /// difference of each replay is printed by name. It takes a few minutes.
+    Same {
+        /// The other build, as `cp target/release/larder` made it before the change.
+        #[arg(long, value_name = "PATH")]
+        with: PathBuf,
+    },
     /// What each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs.
     ///
     /// It fails if a version has a defect that docs/differences.md says is mended in it, or the
@@ -139,6 +150,10 @@ mod tests {
             panic!("parity takes its seeds");
         };
         assert_eq!((seeds.from, seeds.count, seeds.torch.minor), (3, 2000, "2.15"));
+        let Ok(Task::Same { with }) = parse("same --with old/larder") else {
+            panic!("same takes a build");
+        };
+        assert_eq!(with, PathBuf::from("old/larder"));
         let Ok(Task::Wheel(wheel)) = parse("wheel --built --torch 2.11 --torch 2.12.0") else {
             panic!("wheel takes versions");
         };
@@ -151,6 +166,7 @@ mod tests {
             "",
             "tset",
             "tidy --seeds 3",
+            "same",
             "parity --torch 2.10",
             "parity --settings 3 --random-only",
             "bench --rounds 0",

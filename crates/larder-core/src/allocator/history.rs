@@ -249,19 +249,18 @@ impl Shelf {
 }
 
 impl Allocator {
-    /// Hands out a free block on the usual path while a history is on that asks for no more than
-    /// entries.
+    /// Hands out a free block as the fast path does while a history is on that asks for entries alone.
     #[inline(never)]
-    pub(super) fn take_told(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
+    pub(super) fn malloc_listed(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
         let mut shelf = self.lock_as_is();
-        shelf.begin_simply(&*self.device).then(|| shelf.heap.take_told(size_bytes, stream))?
+        shelf.begin_simply(&*self.device).then(|| shelf.heap.malloc_listed(size_bytes, stream))?
     }
 
-    /// Puts back a block on the usual path while a history is on that asks for no more than entries.
+    /// Takes back a block as the fast path does, likewise.
     #[inline(never)]
-    pub(super) fn put_told(&self, addr: Addr) -> bool {
+    pub(super) fn free_listed(&self, addr: Addr) -> bool {
         let mut shelf = self.lock_as_is();
-        shelf.begin_simply(&*self.device) && shelf.heap.put_told(addr)
+        shelf.begin_simply(&*self.device) && shelf.heap.free_listed(addr)
     }
 
     /// Locks for a call in which something may happen that is remembered. Its context is gathered
@@ -289,7 +288,7 @@ impl Allocator {
         let mut shelf = self.lock();
         let device = self.device_index();
         if let Some(ticket) = ticket {
-            shelf.heap.herald_mut().change_history(device, |history| history.bring_back(ticket));
+            shelf.heap.change_history(device, |history| history.bring_back(ticket));
             // What it may have let go of is dropped when the call ends.
             self.watch.keeps_contexts.store(true, Ordering::Relaxed);
         }
@@ -313,7 +312,7 @@ impl Allocator {
         let device = self.device_index();
         let mut shelf = self.lock_as_is();
         let (result, level, keeps_contexts, dropped) =
-            shelf.heap.herald_mut().change_history(device, |history| {
+            shelf.heap.change_history(device, |history| {
                 let result = change(history);
                 let keeps = history.has_contexts() || history.level() > Level::Never;
                 (result, history.level(), keeps, history.take_dropped())

@@ -36,7 +36,7 @@ use larder_lock::{Poisoned, TurnGuard, TurnLock};
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
 use crate::error::Error;
-use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
+use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::states::{ExpandableState, SegmentState};
 use crate::heap::{Heap, Want};
 use crate::out_of_memory::OutOfMemory;
@@ -74,8 +74,6 @@ pub struct Allocator {
     shelf: TurnLock<Shelf>,
     hooks: Hooks,
     watch: Watch,
-    /// Whether the policy is tight: then malloc and free go ways of their own.
-    is_tight: bool,
     imports: Mutex<Imports>,
     /// How many allocators there were before it: checkpoints know by it whose they are.
     serial: u64,
@@ -117,7 +115,6 @@ impl Allocator {
     pub fn new(device: Arc<dyn Device>, config: Config, policy: Policy) -> Allocator {
         let policy = fit_policy(policy, &*device);
         let config = fit(config, &policy, &*device);
-        let is_tight = policy.tight;
         let heap = Heap::new(config, policy, device.properties().total_bytes);
         let shelf = Shelf {
             heap,
@@ -135,7 +132,7 @@ impl Allocator {
         };
         let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);
-        Allocator { device, shelf, hooks, watch, is_tight, imports: Mutex::default(), serial }
+        Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
     }
 
     /// Locks to change something.
@@ -162,67 +159,38 @@ impl Allocator {
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
     #[inline]
     pub fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        if self.is_tight {
-            self.malloc_tightly(size_bytes, stream)
-        } else {
-            self.malloc_usually(size_bytes, stream)
-        }
-    }
-
-    /// The same under the policy tight, for which all sizes are alike.
-    #[inline(never)]
-    fn malloc_tightly(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        if self.watch.is_on() {
-            return self.malloc_large(size_bytes, stream);
-        }
-        let take = |shelf: &mut Shelf| shelf.heap.take_tightly(size_bytes, stream);
-        match self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned)) {
+        match self.malloc_fast(size_bytes, stream) {
             Some(addr) => Ok(addr),
-            None => self.malloc_with_care(size_bytes, stream),
+            None => self.malloc_slow(size_bytes, stream),
         }
     }
 
-    /// The same under all other policies.
+    /// The fast path alone: what it gives back fits into registers, which an error does not.
     #[inline(never)]
-    fn malloc_usually(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        // Large requests apart from small ones: what these need more of would be in their way.
-        if !size::is_small(size_bytes) || self.watch.is_on() {
-            return self.malloc_large(size_bytes, stream);
-        }
-        let take = |shelf: &mut Shelf| shelf.heap.take_plainly(size_bytes, stream);
-        match self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned)) {
-            Some(addr) => Ok(addr),
-            None => self.malloc_with_care(size_bytes, stream),
-        }
+    fn malloc_fast(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let malloc = |shelf: &mut Shelf| shelf.heap.malloc(size_bytes, stream);
+        self.shelf.run(malloc).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
-    /// A large request, or any while somebody remembers what happens.
+    /// The slow way of all that the fast path declines: somebody listens, a stream has to be waited
+    /// for, something special is on, or nothing free will do.
     #[inline(never)]
-    fn malloc_large(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
-        // Whoever remembers what happens has to be asked for the time, which is no short work.
-        let taken = if self.watch.is_on() {
-            self.take_told(size_bytes, stream)
-        } else {
-            let take = |shelf: &mut Shelf| shelf.heap.take_large_plainly(size_bytes, stream);
-            self.shelf.run(take).unwrap_or_else(|poisoned| lost(poisoned))
-        };
-        match taken {
-            Some(addr) => Ok(addr),
-            None => self.malloc_with_care(size_bytes, stream),
-        }
-    }
-
-    #[inline(never)]
-    fn malloc_with_care(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+    fn malloc_slow(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
         if size_bytes == 0 {
             return Ok(Addr(0));
         }
+        if self.watch.is_on()
+            && let Some(addr) = self.malloc_listed(size_bytes, stream)
+        {
+            return Ok(addr);
+        }
         let mut shelf = self.enter_as_is(Level::State);
-        if let Some(addr) = shelf.heap.take_heard(size_bytes, stream) {
+        if let Some(addr) = shelf.heap.malloc_with_history(size_bytes, stream) {
             drop(shelf);
             return self.leave_with(Ok(addr));
         }
-        if let Some(taken) = shelf.take_elsewhere(&*self.device, size_bytes, stream).transpose() {
+        if let Some(taken) = shelf.take_after_others(&*self.device, size_bytes, stream).transpose()
+        {
             drop(shelf);
             return self.leave_with(taken);
         }
@@ -271,39 +239,27 @@ impl Allocator {
     /// error and changes nothing; address 0 is none.
     #[inline]
     pub fn free(&self, addr: Addr) -> Result<(), Error> {
-        if self.is_tight { self.free_tightly(addr) } else { self.free_usually(addr) }
+        if self.free_fast(addr) { Ok(()) } else { self.free_slow(addr) }
     }
 
     #[inline(never)]
-    fn free_tightly(&self, addr: Addr) -> Result<(), Error> {
-        self.free_by(addr, Heap::put_tightly)
+    fn free_fast(&self, addr: Addr) -> bool {
+        let free = |shelf: &mut Shelf| shelf.heap.free(addr);
+        self.shelf.run(free).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
+    /// The slow way of all that the fast path declines: somebody listens, other streams use the block,
+    /// it is one of a view or of a symmetric pool, or there is none at the address.
     #[inline(never)]
-    fn free_usually(&self, addr: Addr) -> Result<(), Error> {
-        self.free_by(addr, Heap::put_plainly)
-    }
-
-    /// The same by this way of putting a block back, if that is enough.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn free_by(&self, addr: Addr, put: impl FnOnce(&mut Heap, Addr) -> bool) -> Result<(), Error> {
-        let is_put = if self.watch.is_on() {
-            self.put_told(addr)
-        } else {
-            let put = |shelf: &mut Shelf| put(&mut shelf.heap, addr);
-            self.shelf.run(put).unwrap_or_else(|poisoned| lost(poisoned))
-        };
-        if is_put { Ok(()) } else { self.free_with_care(addr) }
-    }
-
-    #[inline(never)]
-    fn free_with_care(&self, addr: Addr) -> Result<(), Error> {
+    fn free_slow(&self, addr: Addr) -> Result<(), Error> {
         if addr == Addr(0) {
             return Ok(());
         }
+        if self.watch.is_on() && self.free_listed(addr) {
+            return Ok(());
+        }
         let mut shelf = self.enter_as_is(Level::All);
-        let result = if shelf.heap.put_heard(addr) {
+        let result = if shelf.heap.free_with_history(addr) {
             drop(shelf);
             Ok(())
         } else {

@@ -73,13 +73,13 @@ impl Allocator {
 impl Shelf {
     /// The same as `take_from_others` for a request that missed on the usual path while its program goes round: nothing is
     /// merged for it unless it has lost its place, and it goes on round.
-    pub(super) fn take_elsewhere(
+    pub(super) fn take_after_others(
         &mut self,
         device: &dyn Device,
         requested_bytes: u64,
         stream: StreamId,
     ) -> Result<Option<Addr>, Error> {
-        let Some(want) = self.heap.missed_elsewhere(requested_bytes, stream) else {
+        let Some(want) = self.heap.missed_for_others(requested_bytes, stream) else {
             return Ok(None);
         };
         let taken = match self.heap.plan_told(&want) {

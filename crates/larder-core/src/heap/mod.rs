@@ -10,6 +10,7 @@ mod check;
 pub mod checkpoint;
 mod cover;
 mod exact;
+mod fast;
 mod fine_starts;
 mod free_index;
 pub(crate) mod growth;
@@ -47,6 +48,7 @@ use std::collections::BTreeSet;
 
 use crate::config::Config;
 use crate::heap::block::Blocks;
+use crate::heap::fast::Guard;
 use crate::heap::hints::Hints;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::order::Drawn;
@@ -61,8 +63,9 @@ use crate::heap::tight::Tight;
 use crate::heap::tight::fallow::Fallow;
 use crate::heap::tray::Trays;
 use crate::policy::Policy;
+use crate::record::history::History;
 use crate::record::{Herald, Place, Record};
-use crate::types::{Addr, PoolKind, Span, StreamId};
+use crate::types::{Addr, DeviceIndex, PoolKind, Span, StreamId};
 
 /// A request after rounding and routing.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +88,6 @@ pub(crate) struct Want {
 
 /// All state of one device's memory.
 #[derive(Clone, Debug)]
-#[allow(clippy::struct_excessive_bools)] // Each says what the usual path may take for granted.
 pub struct Heap {
     config: Config,
     policy: Policy,
@@ -111,15 +113,11 @@ pub struct Heap {
     collecting: bool,
     /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
     /// is zero, and no block is oversize.
-    was_unusual: bool,
+    has_ages: bool,
     /// The smallest rest for which a block is cut in two on the usual path: for a request of each kind, from
     /// a block of a fixed segment and of an expandable one.
     rest_min_bytes: [[u64; 2]; 2],
-    /// Whether requests are rounded plainly, nothing was unusual yet and blocks have no numbers: what the usual
-    /// path through the heap may take for granted.
-    plain: bool,
-    /// Whether requests may take the usual path: it was asked, and nothing but the usual path was taken since.
-    is_usual: bool,
+    guard: Guard,
     /// Whether the policy is tight; then all sizes share the lanes of the large pools.
     is_tight: bool,
     tight: Tight,
@@ -149,10 +147,9 @@ impl Heap {
             asked_bytes: 0,
             split_limit_bytes: u64::MAX,
             collecting: false,
-            was_unusual: false,
+            has_ages: false,
             rest_min_bytes: [[0; 2]; 2],
-            plain: true,
-            is_usual: false,
+            guard: Guard::new(),
             is_tight,
             tight: Tight::default(),
             reserves: Box::default(),
@@ -187,6 +184,17 @@ impl Heap {
         &mut self.herald
     }
 
+    /// Changes the history, and has the fast path know whether anybody listens.
+    pub(crate) fn change_history<T>(
+        &mut self,
+        device: DeviceIndex,
+        change: impl FnOnce(&mut History) -> T,
+    ) -> T {
+        let result = self.herald.change_history(device, change);
+        self.guard_listener();
+        result
+    }
+
     /// Bytes held of the device.
     pub fn reserved_bytes(&self) -> u64 {
         self.reserved_bytes
@@ -215,9 +223,9 @@ impl Heap {
         self.split_limit_bytes = limit_bytes.unwrap_or(u64::MAX);
         self.collecting = self.config.garbage_collection_threshold > 0.0
             && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
-        self.was_unusual |= self.collecting || limit_bytes.is_some();
-        let rounds_plainly = self.config.roundup_divisions.iter().all(|&divisions| divisions <= 1);
-        self.plain = rounds_plainly && !self.was_unusual && !self.drawn.is_on();
+        self.has_ages |= self.collecting || limit_bytes.is_some();
+        let rounds_up = self.config.roundup_divisions.iter().any(|&divisions| divisions > 1);
+        self.guard_settings(rounds_up || self.has_ages || self.drawn.is_on());
         let growing = self.config.expandable_segments;
         let fineness = self.fineness();
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
@@ -244,8 +252,8 @@ impl Heap {
 
     /// Rounds a request, and routes it to the default pools.
     pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
-        let mut want = self.want_plainly(requested_bytes, stream);
-        if !self.plain {
+        let mut want = self.want_rounded(requested_bytes, stream);
+        if !self.guard.is_plain() {
             want.size_bytes = size::round(requested_bytes, &self.config);
             want.kind = self.kind(want.size_bytes);
             want.pool = PoolIndex::default_for(want.kind);
@@ -260,8 +268,9 @@ impl Heap {
         if self.is_tight { PoolKind::Large } else { size::kind(rounded_bytes) }
     }
 
+    /// The request where nothing but whole units is asked of its size.
     #[inline]
-    fn want_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
+    fn want_rounded(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let size_bytes = size::round_plainly(requested_bytes);
         let kind = self.kind(size_bytes);
         let pool = PoolIndex::default_for(kind);
@@ -391,87 +400,12 @@ impl Heap {
         }
     }
 
-    /// Puts back the live block at an address on the usual path. False, and nothing is done, if
-    /// something asks for more care: then `live`, `uses` and `put` see to it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn put_plainly(&mut self, addr: Addr) -> bool {
-        if self.herald.is_listening() {
-            return false;
-        }
-        self.live_plainly(addr).is_some_and(|id| {
-            self.put_untold(id);
-            true
-        })
-    }
-
-    /// The live block at an address, if it can be put back on the usual path.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        if let Some(id) = self.hints.get(addr)
-            && self.is_plainly_live(id, addr)
-        {
-            return Some(id);
-        }
-        self.search_live_plainly(addr)
-    }
-
-    /// The same where the hint is none.
-    #[inline(never)]
-    fn search_live_plainly(&self, addr: Addr) -> Option<BlockId> {
-        let segment = self.segments.near(addr);
-        let is_it = |id: &BlockId| self.is_plainly_live(*id, addr);
-        let found = self.segments.block_in(segment, addr).filter(is_it);
-        if self.is_tight && found.is_none() {
-            let found = self.segments.fine_in(segment, addr).filter(is_it);
-            return found.or_else(|| self.block_of_round(addr).filter(is_it));
-        }
-        found
-    }
-
-    /// Whether the block is live, starts at the address, and can be put back on the usual path.
-    #[inline(always)]
-    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)]
-    fn is_plainly_live(&self, id: BlockId, addr: Addr) -> bool {
-        // One branch for all of it, which is hardly ever taken.
-        let block = &self.blocks[id];
-        let is_live = (block.state == State::Live) & (block.addr == addr);
-        is_live & self.plain & !block.used_elsewhere
-    }
-
-    /// Puts back a block on the usual path. If somebody listens, he is not told of it here.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn put_untold(&mut self, id: BlockId) {
-        if self.rest(id) {
-            return;
-        }
-        if self.fallow.is_on && self.lie(id, self.blocks[id].addr) {
-            return;
-        }
-        self.put_where::<true>(id);
-    }
-
     /// Puts back a live block that no other stream uses.
     pub(crate) fn put(&mut self, id: BlockId) {
-        self.put_where::<false>(id);
-    }
-
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(in crate::heap) fn put_where<const PLAIN: bool>(&mut self, id: BlockId) {
-        if PLAIN {
-            let whole = self.merge_and_shelve::<true>(id);
-            let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
-            self.herald.record(Record::Free { place, requested_bytes, oversize: false });
-            self.count_pieces(&whole);
-        } else {
-            let (place, requested_bytes) = self.facts(id);
-            let oversize = self.counts_as_oversize(id);
-            self.record_of(id, Record::Free { place, requested_bytes, oversize });
-            self.reclaim(id);
-        }
+        let (place, requested_bytes) = self.facts(id);
+        let oversize = self.counts_as_oversize(id);
+        self.record_of(id, Record::Free { place, requested_bytes, oversize });
+        self.reclaim(id);
     }
 
     /// Whether the block is uncounted as oversize when it is freed.

@@ -169,11 +169,12 @@ impl Heap {
             on_trays += count as usize;
         }
         let is_routed = self.is_diverted() || self.has_plain_threads();
-        let needs_care = !self.plain || is_routed || !self.is_idle();
-        if self.is_usual && needs_care || self.trays.open_bytes > 0 && !self.is_usual {
-            return Err("the usual path is open, though something asks for care".to_owned());
+        let needs_care = !self.guard.is_plain() || is_routed || !self.is_idle();
+        let is_open = self.guard.is_unbroken();
+        if is_open && needs_care || self.trays.open_bytes > 0 && !is_open {
+            return Err("the fast path is open, though something asks for care".to_owned());
         }
-        if self.fallow.is_on && !self.is_usual {
+        if self.fallow.is_on && !is_open {
             return Err("blocks lie fallow, though something asks for care".to_owned());
         }
         let fallow = self.fallow.listed().iter();

@@ -76,12 +76,12 @@ impl Heap {
         self.pools.lane_mut(lane).index().remove(slots, id);
     }
 
-    /// A free block's age starts. `PLAIN` is `self.plain`, where it is known: then ages are not
+    /// A free block's age starts. `PLAIN` says that the fast path is open: then ages are not
     /// counted.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn start_age<const PLAIN: bool>(&mut self, id: BlockId) {
-        if !PLAIN && self.was_unusual {
+        if !PLAIN && self.has_ages {
             let lane = self.pools.lane(self.blocks[id].lane);
             self.blocks.set_free_since(id, self.pools.pool(lane.pool).searches);
         }

@@ -37,68 +37,24 @@ struct Taken {
 }
 
 impl Heap {
-    /// Hands out a free block on the usual path, to a small request mostly one that rests. None if there is no such
-    /// block, or if something is on that asks for more care: then `want` and `take` see to it.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn take_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.herald.is_listening() {
-            return None;
-        }
-        self.take_untold(requested_bytes, stream)
-    }
-
-    /// The same, while somebody listens who is not told of it here.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn take_untold(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.is_tight {
-            return self.search_tightly(requested_bytes, stream);
-        }
-        let rested = self.take_rested(requested_bytes, stream);
-        rested.or_else(|| self.take_unrested(requested_bytes, stream))
-    }
-
-    /// The same for a request for which no block rests.
+    /// The best free block for a request of the fast path for which none is deferred.
     #[inline(never)]
-    fn take_unrested(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+    pub(super) fn search(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        if self.is_tight {
+            let want = self.want_rounded(requested_bytes, stream);
+            return self.take_where::<true>(&want);
+        }
         if self.turn_to(stream)
             && let Some(addr) = self.take_rested(requested_bytes, stream)
         {
             return Some(addr);
         }
-        let addr = self.search_plainly(requested_bytes, stream);
+        let want = self.want_rounded(requested_bytes, stream);
+        let addr = self.take_fitting::<true, false>(&want);
         if addr.is_none() && self.yield_rested(requested_bytes, stream) {
-            return self.search_plainly(requested_bytes, stream);
+            return self.take_fitting::<true, false>(&want);
         }
         addr
-    }
-
-    /// Hands out a free block on the usual path to a large request, for which none rests.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn take_large_plainly(
-        &mut self,
-        requested_bytes: u64,
-        stream: StreamId,
-    ) -> Option<Addr> {
-        if self.herald.is_listening() {
-            return None;
-        }
-        self.search_plainly(requested_bytes, stream)
-    }
-
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn search_plainly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.is_tight {
-            return self.search_tightly(requested_bytes, stream);
-        }
-        if size::is_odd(requested_bytes) || !self.is_usual && !self.become_usual() {
-            return None;
-        }
-        let want = self.want_plainly(requested_bytes, stream);
-        self.take_fitting::<true, false>(&want)
     }
 
     /// Hands out a free block, or none if no free block will do. A request is taken once; who tries again
@@ -136,7 +92,7 @@ impl Heap {
         if want.expandable {
             match self.follow_trail::<PLAIN>(want) {
                 Followed::Taken(addr) => return Some(addr),
-                Followed::Elsewhere => return None,
+                Followed::OthersHave => return None,
                 Followed::Lost => {}
             }
         }
@@ -229,7 +185,7 @@ impl Heap {
     #[allow(clippy::inline_always)] // Then a request of the usual path stays in registers.
     fn take_fitting<const PLAIN: bool, const TIGHT: bool>(&mut self, want: &Want) -> Option<Addr> {
         self.blocks.reserve();
-        let found = if PLAIN { None } else { Some(self.take_off_with_care(want)?) };
+        let found = if PLAIN { None } else { Some(self.take_off_best(want)?) };
         let fineness = self.fineness();
         let (slots, spare) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
@@ -278,14 +234,14 @@ impl Heap {
     /// Takes the block that a request gets out of the index, so that it merges with nobody until it is handed out.
     pub(super) fn take_off(&mut self, want: &Want) -> Option<BlockId> {
         let want = self.begin_search(want);
-        let id = self.take_off_with_care(&want)?;
+        let id = self.take_off_best(&want)?;
         self.blocks[id].state = State::Live;
         Some(id)
     }
 
     /// Takes the block that a request gets out of the index, if the split limit lets it have one.
-    fn take_off_with_care(&mut self, want: &Want) -> Option<BlockId> {
-        let spot = self.find_with_care(want)?;
+    fn take_off_best(&mut self, want: &Want) -> Option<BlockId> {
+        let spot = self.find_best(want)?;
         let (slots, _) = self.blocks.parts();
         self.pools.lane_mut(want.lane).filled()?.remove_at(slots, spot);
         Some(spot.id)
@@ -294,11 +250,11 @@ impl Heap {
     /// Whether a free block would do for a request.
     pub(super) fn fits(&mut self, want: &Want) -> bool {
         let lane = self.lane_of(want);
-        self.find_with_care(&Want { lane, ..*want }).is_some()
+        self.find_best(&Want { lane, ..*want }).is_some()
     }
 
     /// The block that a request gets, if the split limit lets it have one.
-    fn find_with_care(&mut self, want: &Want) -> Option<Spot> {
+    fn find_best(&mut self, want: &Want) -> Option<Spot> {
         let (slots, _) = self.blocks.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let mut spot = free.find(slots, want.size_bytes, want.expandable)?;

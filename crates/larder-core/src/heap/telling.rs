@@ -36,10 +36,20 @@ impl Heap {
         }
     }
 
-    /// Hands out a free block on the usual path, and tells the history of it.
+    /// Does something of which nobody is told by it.
+    fn unheard<T>(&mut self, act: impl FnOnce(&mut Heap) -> T) -> T {
+        let listening = self.herald.pause();
+        self.guard_listener();
+        let result = act(self);
+        self.herald.go_on(listening);
+        self.guard_listener();
+        result
+    }
+
+    /// Does what `malloc` does while nothing but entries is asked of the history, and makes one.
     #[inline]
-    pub(crate) fn take_told(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let addr = self.take_untold(requested_bytes, stream)?;
+    pub(crate) fn malloc_listed(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
         if let Some(history) = self.herald.simple_listener() {
             let (action, size_bytes, pool) = (Action::Alloc, requested_bytes, PoolId::NONE);
             history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
@@ -47,11 +57,11 @@ impl Heap {
         Some(addr)
     }
 
-    /// Puts back the live block at an address on the usual path, and tells the history of it. False,
-    /// and nothing is done, if something asks for more care.
+    /// Does what `free` does while nothing but entries is asked of the history, and makes two.
     #[inline]
-    pub(crate) fn put_told(&mut self, addr: Addr) -> bool {
-        let Some(id) = self.live_plainly(addr) else { return false };
+    pub(crate) fn free_listed(&mut self, addr: Addr) -> bool {
+        let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
+        let Some(id) = own else { return false };
         let block = &self.blocks[id];
         let (stream, pool) = self.side_of(block.lane);
         let size_bytes = block.requested_bytes;
@@ -60,35 +70,38 @@ impl Heap {
                 history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
             }
         }
-        self.put_untold(id);
-        true
+        self.unheard(|heap| heap.free(addr))
     }
 
-    /// The same as `take_told` whatever the history asks for, where blocks rest: then a program that is remembered gets
-    /// the same blocks as one that is not.
-    pub(crate) fn take_heard(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a program
+    /// that is remembered gets the blocks that it gets without.
+    pub(crate) fn malloc_with_history(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
         if !self.policy.merges_late || !self.herald.is_listening() {
             return None;
         }
         self.end_fallow();
-        let addr = self.take_untold(requested_bytes, stream)?;
+        let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
         let id = self.live(addr)?;
         let (place, requested_bytes) = self.facts(id);
         self.tell(id, &Record::Alloc { place, requested_bytes, oversize: false });
         Some(addr)
     }
 
-    /// The same as `put_told`, likewise.
-    pub(crate) fn put_heard(&mut self, addr: Addr) -> bool {
+    /// Does what `free` does, likewise.
+    pub(crate) fn free_with_history(&mut self, addr: Addr) -> bool {
         if !self.policy.merges_late || !self.herald.is_listening() {
             return false;
         }
-        let Some(id) = self.live_plainly(addr) else { return false };
+        let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
+        let Some(id) = own else { return false };
         self.end_fallow();
         let (place, requested_bytes) = self.facts(id);
         self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
-        self.put_untold(id);
-        true
+        self.unheard(|heap| heap.free(addr))
     }
 
     /// Tells the history. It is called before a freed block merges with its neighbours, and after

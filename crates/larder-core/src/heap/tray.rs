@@ -76,18 +76,13 @@ impl Tray {
 }
 
 impl Heap {
-    /// Opens the usual path, and with it the tray where the policy has one, unless something asks for more care.
-    #[cold]
-    #[inline(never)]
-    pub(super) fn become_usual(&mut self) -> bool {
-        let is_routed = self.is_diverted() || self.has_plain_threads();
-        self.is_usual = self.plain && !is_routed && self.is_idle();
-        let has_tray = self.is_usual && self.policy.merges_late && !self.is_tight;
+    /// Opens the tray where the policy has one, with the fast path.
+    pub(super) fn open_tray(&mut self) {
+        let has_tray = self.guard.is_unbroken() && self.policy.merges_late && !self.is_tight;
         let open_bytes = if has_tray { SMALL_MAX_BYTES } else { 0 };
         let growing = self.config.expandable_segments;
         self.trays.open_bytes = open_bytes;
         self.trays.rest_bytes = [open_bytes, if growing { open_bytes } else { 0 }];
-        self.is_usual
     }
 
     /// Hands out a block that rests, if there is one of the size that a request gets.
@@ -138,7 +133,7 @@ impl Heap {
         let &mut Block { addr, size_bytes, requested_bytes, kind, lane: lane_id, .. } = block;
         let lane = self.pools.lane_mut(lane_id);
         let Some(tray) = lane.tray.as_deref_mut().filter(|tray| tray.room > 0) else {
-            return self.rest_with_care(id);
+            return self.rest_first(id);
         };
         tray.room -= 1;
         let size = (size_bytes / BLOCK_UNIT_BYTES - 1) as usize % SIZES;
@@ -153,7 +148,7 @@ impl Heap {
     /// The same for the first block on its lane's tray, and for one that finds no room there.
     #[cold]
     #[inline(never)]
-    fn rest_with_care(&mut self, id: BlockId) -> bool {
+    fn rest_first(&mut self, id: BlockId) -> bool {
         let lane = self.blocks[id].lane;
         if self.trays.busy.contains(&lane) {
             let mut pieces = Pieces::default();
@@ -184,7 +179,7 @@ impl Heap {
     /// Puts down all that rests, and closes the tray. Called before anything but the usual path changes the heap.
     #[inline]
     pub(crate) fn settle(&mut self) {
-        self.is_usual = false;
+        self.guard.close();
         self.trays.open_bytes = 0;
         self.trays.rest_bytes = [0; 2];
         self.end_fallow();
@@ -276,21 +271,21 @@ mod tests {
     #[test]
     fn the_next_request_of_its_size_gets_what_rests() {
         let mut heap = heap(1);
-        let [first, second] = [(); 2].map(|()| heap.take_plainly(700, STREAM).unwrap());
-        assert!(heap.put_plainly(first) && heap.put_plainly(second));
+        let [first, second] = [(); 2].map(|()| heap.malloc(700, STREAM).unwrap());
+        assert!(heap.free(first) && heap.free(second));
         assert_eq!(resting(&heap), 2);
-        assert!(!heap.put_plainly(first), "what rests is not live");
-        let other = heap.take_plainly(1025, STREAM).unwrap();
+        assert!(!heap.free(first), "what rests is not live");
+        let other = heap.malloc(1025, STREAM).unwrap();
         assert!(other > second, "of another size, though what rests would hold it");
-        assert_eq!(heap.take_plainly(1024, STREAM), Some(second), "the last that came");
-        assert_eq!(heap.take_plainly(513, STREAM), Some(first));
+        assert_eq!(heap.malloc(1024, STREAM), Some(second), "the last that came");
+        assert_eq!(heap.malloc(513, STREAM), Some(first));
         assert_eq!(heap.stats().requested_bytes.all.current, 1025 + 1024 + 513);
     }
 
     #[test]
     fn whoever_looks_sees_it_merged_and_changes_nothing() {
         let mut heap = heap(1);
-        let blocks = [(); 8].map(|()| heap.take_plainly(4096, STREAM).unwrap());
+        let blocks = [(); 8].map(|()| heap.malloc(4096, STREAM).unwrap());
         let look = |heap: &mut Heap| {
             let pieces = heap.stats().inactive_split.all.current;
             let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
@@ -298,7 +293,7 @@ mod tests {
             (pieces, spans, heap.free_block_count(), heap.largest_free_bytes())
         };
         for &addr in &blocks {
-            assert!(heap.put_plainly(addr));
+            assert!(heap.free(addr));
             let rested = resting(&heap);
             let mut settled = heap.clone();
             settled.settle();
@@ -315,8 +310,8 @@ mod tests {
         let mut heap = heap(1);
         let mut round = || {
             let streams = [StreamId(1), StreamId(2), StreamId(1)];
-            let taken = streams.map(|stream| heap.take_plainly(512, stream).unwrap());
-            assert!(taken.iter().all(|&addr| heap.put_plainly(addr)));
+            let taken = streams.map(|stream| heap.malloc(512, stream).unwrap());
+            assert!(taken.iter().all(|&addr| heap.free(addr)));
             (taken, resting(&heap))
         };
         let (first, rested) = round();
@@ -328,12 +323,12 @@ mod tests {
     #[test]
     fn it_is_closed_until_the_next_usual_request() {
         let mut heap = heap(1);
-        let [first, second] = [(); 2].map(|()| heap.take_plainly(512, STREAM).unwrap());
+        let [first, second] = [(); 2].map(|()| heap.malloc(512, STREAM).unwrap());
         heap.settle();
-        assert!(heap.put_plainly(first));
+        assert!(heap.free(first));
         assert_eq!((resting(&heap), heap.check()), (0, Ok(())));
-        assert_eq!(heap.take_plainly(512, STREAM), Some(first));
-        assert!(heap.put_plainly(second));
+        assert_eq!(heap.malloc(512, STREAM), Some(first));
+        assert!(heap.free(second));
         assert_eq!(resting(&heap), 1);
     }
 
@@ -341,17 +336,17 @@ mod tests {
     #[test]
     fn a_request_that_nothing_free_will_do_for_gets_the_room_of_the_largest() {
         let mut heap = heap(1);
-        let small: Vec<_> = (0..16).map(|_| heap.take_plainly(512, STREAM).unwrap()).collect();
-        let large: Vec<_> = (0..3).map(|_| heap.take_plainly(MIB / 2, STREAM).unwrap()).collect();
+        let small: Vec<_> = (0..16).map(|_| heap.malloc(512, STREAM).unwrap()).collect();
+        let large: Vec<_> = (0..3).map(|_| heap.malloc(MIB / 2, STREAM).unwrap()).collect();
         let rest_bytes = MIB / 2 - 16 * 512;
-        let rest = heap.take_plainly(rest_bytes, STREAM).unwrap();
+        let rest = heap.malloc(rest_bytes, STREAM).unwrap();
         for addr in small.into_iter().chain(large).chain([rest]) {
-            assert!(heap.put_plainly(addr));
+            assert!(heap.free(addr));
         }
         assert_eq!(resting(&heap), 20);
-        assert!(heap.take_plainly(MIB, STREAM).is_some());
+        assert!(heap.malloc(MIB, STREAM).is_some());
         assert_eq!(resting(&heap), 18);
-        assert_eq!(heap.take_plainly(MIB, STREAM), None, "it takes the small ones, too");
+        assert_eq!(heap.malloc(MIB, STREAM), None, "it takes the small ones, too");
         assert_eq!(resting(&heap), 0);
         heap.settle();
         assert_eq!(heap.check(), Ok(()));
@@ -360,12 +355,11 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_and_then_those_are_put_down() {
         let mut heap = heap(2);
-        let blocks: Vec<_> =
-            (0..=RESTED_MAX).map(|_| heap.take_plainly(512, STREAM).unwrap()).collect();
+        let blocks: Vec<_> = (0..=RESTED_MAX).map(|_| heap.malloc(512, STREAM).unwrap()).collect();
         let (last, others) = blocks.split_last().unwrap();
-        assert!(others.iter().all(|&addr| heap.put_plainly(addr)));
+        assert!(others.iter().all(|&addr| heap.free(addr)));
         assert_eq!(resting(&heap), RESTED_MAX as usize);
-        assert!(heap.put_plainly(*last));
+        assert!(heap.free(*last));
         assert_eq!((resting(&heap), heap.check()), (1, Ok(())));
     }
 
@@ -384,7 +378,7 @@ mod tests {
                 let size_bytes = sizes[(choice >> 8) as usize % sizes.len()];
                 let stream = StreamId(1 + (choice >> 16 & 1));
                 let before = resting(&heaps[0]);
-                let taken = heaps.each_mut().map(|heap| heap.take_plainly(size_bytes, stream));
+                let taken = heaps.each_mut().map(|heap| heap.malloc(size_bytes, stream));
                 from_tray += u64::from(resting(&heaps[0]) + 1 == before);
                 if let [Some(one), Some(other)] = taken {
                     live.push([one, other]);
@@ -394,7 +388,7 @@ mod tests {
             } else {
                 let [one, other] = live.swap_remove((choice >> 8) as usize % live.len());
                 let [resting, settling] = &mut heaps;
-                assert!(resting.put_plainly(one) && settling.put_plainly(other), "step {step}");
+                assert!(resting.free(one) && settling.free(other), "step {step}");
             }
             heaps[1].settle();
             if (choice >> 20).is_multiple_of(64) {
@@ -415,7 +409,7 @@ mod tests {
             }
         }
         for [one, other] in live {
-            assert!(heaps[0].put_plainly(one) && heaps[1].put_plainly(other));
+            assert!(heaps[0].free(one) && heaps[1].free(other));
         }
         heaps.iter_mut().for_each(Heap::settle);
         let [one, other] = heaps.each_ref().map(spans);

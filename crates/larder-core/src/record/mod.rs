@@ -149,6 +149,17 @@ impl Herald {
         self.is_listening
     }
 
+    /// Tells the history nothing until `go_on`. Says whether it was told until now.
+    pub(crate) fn pause(&mut self) -> bool {
+        std::mem::replace(&mut self.is_listening, false)
+    }
+
+    /// Tells the history again, if it was told before `pause`.
+    pub(crate) fn go_on(&mut self, was_listening: bool) {
+        debug_assert!(!self.is_listening, "paused once and not twice");
+        self.is_listening = was_listening;
+    }
+
     /// The history while records have to be told to it, and nothing but entries is asked for.
     #[inline]
     pub(crate) fn simple_listener(&mut self) -> Option<&mut History> {

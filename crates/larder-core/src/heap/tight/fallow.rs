@@ -68,18 +68,18 @@ impl Fallow {
 }
 
 impl Heap {
-    /// Lets a live block lie that is given back while blocks lie fallow. False, and nothing is done, if it is not the one that
-    /// starts at this address, or asks for more care.
+    /// Lets a block lie that the fast path takes back while blocks lie fallow. False, and nothing is
+    /// done, if none do.
     #[inline(always)]
-    #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
-    pub(in crate::heap) fn lie(&mut self, id: BlockId, addr: Addr) -> bool {
+    #[allow(clippy::inline_always)]
+    pub(in crate::heap) fn lie(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id];
-        let is_live = (block.state == State::Live) & (block.addr == addr);
-        if !(is_live & !block.used_elsewhere & block.expandable) {
+        if !self.fallow.is_on || !block.expandable {
             return false;
         }
+        debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not free");
         block.state = State::Resting;
-        let &mut Block { size_bytes, requested_bytes, kind, lane, .. } = block;
+        let &mut Block { addr, size_bytes, requested_bytes, kind, lane, .. } = block;
         let lane = self.pools.lane_mut(lane);
         lane.frees += 1;
         let place = Place { kind, stream: lane.stream, addr, size_bytes };
@@ -175,7 +175,7 @@ impl Heap {
         let has_room = size_bytes.wrapping_add(its.size_bytes) > wanted_bytes;
         let lies = (state == State::Resting) & (size_bytes != wanted_bytes);
         let Some(behind) = next.filter(|_| lies & lies_behind & has_room) else {
-            return self.refit_otherwise(lane, id, wanted_bytes);
+            return self.refit_by_cut(lane, id, wanted_bytes);
         };
         move_border(slots, id, behind, wanted_bytes);
         self.hints.note(slots[behind.place()].addr, behind);
@@ -185,7 +185,7 @@ impl Heap {
     /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it is cut; or what is there is
     /// as large as what it lacks, and is taken in.
     #[inline(never)]
-    fn refit_otherwise(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+    fn refit_by_cut(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
         let (slots, spare) = self.blocks.parts();
         let &Block { size_bytes, next, state, .. } = &slots[id.place()];
@@ -204,7 +204,7 @@ impl Heap {
         {
             join(slots, spare, id, behind);
         } else if (state != State::Resting || size_bytes != wanted_bytes)
-            && !self.refit_with_care(lane, id, wanted_bytes)
+            && !self.refit_wholly(lane, id, wanted_bytes)
         {
             return false;
         }
@@ -213,7 +213,7 @@ impl Heap {
 
     /// The same where something is in the index, or several blocks are taken in. There is a spare slot.
     #[inline(never)]
-    fn refit_with_care(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
+    fn refit_wholly(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         let (slots, spare) = self.blocks.parts();
         let index = self.pools.lane_mut(lane).index();
         if slots[id.place()].state == State::Free {

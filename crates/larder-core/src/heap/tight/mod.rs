@@ -94,7 +94,7 @@ struct Way {
 struct Miss {
     ask: Ask,
     /// What it was told to have is probably free, but another lane's.
-    is_elsewhere: bool,
+    is_others: bool,
 }
 
 impl Tight {

@@ -11,55 +11,36 @@ use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
 impl Heap {
-    /// Hands out a free block on the usual path under the policy tight. None as with `take_plainly`.
+    /// A request of the fast path comes. Where it is told to go, if the program goes round and it is
+    /// the next of the round.
     #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn take_tightly(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if self.herald.is_listening() {
-            return None;
-        }
-        self.take_round(requested_bytes, stream)
-    }
-
-    /// The same, while somebody listens who is not told of it here.
-    #[inline(never)]
-    pub(in crate::heap) fn search_tightly(
+    #[allow(clippy::inline_always)] // Then a request stays in registers.
+    pub(in crate::heap) fn next_of_round(
         &mut self,
         requested_bytes: u64,
         stream: StreamId,
-    ) -> Option<Addr> {
-        self.take_round(requested_bytes, stream)
-    }
-
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // Then a request stays in registers.
-    fn take_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+    ) -> Option<(LaneId, Goal)> {
         if !self.fallow.is_on {
-            return self.search_off_round(requested_bytes, stream);
-        }
-        let lane = match self.pools.recent_lane(PoolKind::Large, stream) {
-            Some(lane) => lane,
-            None if size::is_odd(requested_bytes) => return None,
-            None => self.pools.default_lane(PoolKind::Large, stream),
-        };
-        let size_bytes = size::round_usual(requested_bytes);
-        let Some(goal) = self.tight.walk_round(lane, size_bytes) else {
-            return self.search_off_round(requested_bytes, stream);
-        };
-        match self.fit_lying(lane, goal, size_bytes) {
-            Some(id) => Some(self.hand_out_lying(id, requested_bytes, stream)),
-            None => self.find_round(requested_bytes, stream),
-        }
-    }
-
-    /// A request that is not the next one of a round.
-    #[inline(never)]
-    fn search_off_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        if size::is_odd(requested_bytes) || !self.is_usual && !self.become_usual() {
             return None;
         }
-        let want = self.want_plainly(requested_bytes, stream);
-        self.take_where::<true>(&want)
+        let lane = self.pools.default_lane(PoolKind::Large, stream);
+        let goal = self.tight.walk_round(lane, size::round_usual(requested_bytes))?;
+        Some((lane, goal))
+    }
+
+    /// Puts a request of a round where it is told to go.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(in crate::heap) fn take_goal(
+        &mut self,
+        (lane, goal): (LaneId, Goal),
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        match self.fit_lying(lane, goal, size::round_usual(requested_bytes)) {
+            Some(id) => Some(self.hand_out_lying(id, requested_bytes, stream)),
+            None => self.find_goal(requested_bytes, stream),
+        }
     }
 
     /// The block that lies fallow where a request is told to go, once it has the request's size. None where it is not known
@@ -96,12 +77,12 @@ impl Heap {
 
     /// A request of a round where it is not known which block lies where it is told to go, or that one will not do.
     #[inline(never)]
-    fn find_round(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let want = self.want_plainly(requested_bytes, stream);
+    fn find_goal(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        let want = self.want_rounded(requested_bytes, stream);
         if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
             if spot.was_others {
                 // It probably is again, and is looked at where it can be waited for.
-                self.note_elsewhere(&want);
+                self.note_others_have(&want);
                 return None;
             }
             if let Some((id, from)) = self.find_lying(&want, spot)
@@ -120,7 +101,7 @@ impl Heap {
             // In a view, or not its own lane's alone: that does not depend on what is merged.
             match self.take_told_place::<true>(&want, spot) {
                 Followed::Taken(addr) => return Some(addr),
-                Followed::Elsewhere => return None,
+                Followed::OthersHave => return None,
                 Followed::Lost => {}
             }
         }
@@ -134,28 +115,5 @@ impl Heap {
         self.note_miss(want);
         self.till();
         self.take_anywhere::<false>(want)
-    }
-
-    /// Puts back a block on the usual path under the policy tight. False as with `put_plainly`. While blocks lie fallow nothing
-    /// but that path was taken, so that nothing is on that asks for care.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(crate) fn put_tightly(&mut self, addr: Addr) -> bool {
-        if self.herald.is_listening() {
-            return false;
-        }
-        if self.fallow.is_on
-            && let Some(id) = self.hints.get(addr)
-            && self.lie(id, addr)
-        {
-            return true;
-        }
-        self.put_off_round(addr)
-    }
-
-    /// The same where the block does not lie fallow then, or is not known by its hint.
-    #[inline(never)]
-    fn put_off_round(&mut self, addr: Addr) -> bool {
-        self.put_plainly(addr)
     }
 }

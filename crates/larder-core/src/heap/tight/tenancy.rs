@@ -17,7 +17,7 @@ pub(crate) enum Followed {
     /// The request has its block.
     Taken(Addr),
     /// What it was told to have is free, but another lane's: it has to wait for that one's stream first.
-    Elsewhere,
+    OthersHave,
     /// It was told nothing, or nothing that is free.
     Lost,
 }
@@ -39,8 +39,8 @@ impl Heap {
         let way = self.tight.way(want.lane);
         let again = if PLAIN { None } else { way.missed.take() };
         let again = again.filter(|miss| miss.ask == ask);
-        if again.is_some_and(|miss| miss.is_elsewhere) {
-            return Followed::Elsewhere;
+        if again.is_some_and(|miss| miss.is_others) {
+            return Followed::OthersHave;
         }
         let told =
             if again.is_some() { way.trail.told(ask) } else { way.trail.walk(want.size_bytes) };
@@ -62,12 +62,12 @@ impl Heap {
     /// A request finds nothing on the usual path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: false });
+        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: false });
     }
 
     /// The request that just missed on the usual path, if the program goes round and what the request was told to have is
     /// another lane's. It needs no more than to wait for that one's stream, and nothing has to be merged for it.
-    pub(crate) fn missed_elsewhere(
+    pub(crate) fn missed_for_others(
         &mut self,
         requested_bytes: u64,
         stream: StreamId,
@@ -75,9 +75,9 @@ impl Heap {
         if !self.fallow.is_on {
             return None;
         }
-        let want = self.want_plainly(requested_bytes, stream);
+        let want = self.want_rounded(requested_bytes, stream);
         let missed = self.tight.way(want.lane).missed?;
-        (missed.is_elsewhere && missed.ask == want.ask()).then_some(want)
+        (missed.is_others && missed.ask == want.ask()).then_some(want)
     }
 
     /// A request that missed on the usual path does not come again.
@@ -101,14 +101,14 @@ impl Heap {
             return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
         }
         if PLAIN {
-            self.note_elsewhere(want);
+            self.note_others_have(want);
         }
-        Followed::Elsewhere
+        Followed::OthersHave
     }
 
     /// A request was told to have what is probably another lane's, and will come again.
-    pub(super) fn note_elsewhere(&mut self, want: &Want) {
-        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_elsewhere: true });
+    pub(super) fn note_others_have(&mut self, want: &Want) {
+        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: true });
     }
 
     /// The free block that the last request is cut out of is noted among the small ones, or among the others.

@@ -1,0 +1,160 @@
+//! Same: another build of `larder` beside this one. A change that is not meant to change what the
+//! allocator does is held against the build before it: every recorded program is replayed by both,
+//! under every policy and several settings, and what comes of it must be equal, to the byte.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use crate::programs::{build, recordings, target_folder};
+
+/// All policies that have a name of their own.
+const POLICIES: [&str; 7] =
+    ["larder", "tight", "torch-2.11", "torch-2.12", "torch-2.13", "torch-2.14", "torch-2.15"];
+
+/// What a recording is replayed with: as it was recorded; over and over, so that a program that
+/// repeats itself is seen to; with other sizes; remembered; with settings that lead off the usual
+/// way; on a device that is too small.
+const WAYS: [&[&str]; 8] = [
+    &[],
+    &["--passes", "3"],
+    &["--jitter", "2", "--passes", "2"],
+    &["--level", "all"],
+    &["--addresses", "lowest", "--conf", "expandable_segments:True"],
+    &["--conf", "expandable_segments:False,roundup_power2_divisions:4"],
+    &["--conf", "garbage_collection_threshold:0.6,max_split_size_mb:64", "--memory", "8GiB"],
+    &["--conf", "", "--memory", "1500MiB", "--passes", "2"],
+];
+
+/// One replay that both builds make.
+struct Case {
+    file: PathBuf,
+    policy: &'static str,
+    way: &'static [&'static str],
+}
+
+impl Case {
+    fn name(&self) -> String {
+        let file = self.file.file_name().unwrap_or_default().to_string_lossy();
+        format!("{file} --policy {} {}", self.policy, self.way.join(" "))
+    }
+
+    /// What a build makes of it, as named parts: what it prints, each placement, and the history
+    /// where it is kept.
+    fn replay(&self, larder: &Path, scratch: &Path) -> Result<Vec<(&'static str, String)>, String> {
+        let (placements, history) = (scratch.join("placements"), scratch.join("history"));
+        let mut command = Command::new(larder);
+        command.arg("replay").arg(&self.file).args(["--json", "--policy", self.policy]);
+        command.args(self.way).arg("--placements").arg(&placements);
+        let mut files = vec![("placements", placements)];
+        if self.way.contains(&"--level") {
+            command.arg("--history").arg(&history);
+            files.push(("history", history));
+        }
+        for (_, file) in &files {
+            let _ = fs::remove_file(file);
+        }
+        let cannot = |error| format!("{}: {error}", larder.display());
+        let output = command.output().map_err(cannot)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let mut parts =
+            vec![("statistics", text(&output.stdout)), ("messages", text(&output.stderr))];
+        // A replay that ends early writes no files, and both builds must then say the same.
+        let read = |file: &Path| fs::read(file).map(|bytes| text(&bytes)).unwrap_or_default();
+        parts.extend(files.iter().map(|(name, file)| (*name, read(file))));
+        Ok(parts)
+    }
+}
+
+/// Builds this tree's program and compares it with another build; true if nothing differs.
+pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<bool, String> {
+    if other.as_os_str().is_empty() {
+        return Err("`same` needs the other build: `--with PATH`".to_owned());
+    }
+    let target = target_folder(root);
+    build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
+    let own = target.join("release/larder");
+    let mut cases = Vec::new();
+    for file in recordings(root) {
+        for policy in POLICIES {
+            cases.extend(WAYS.map(|way| Case { file: file.clone(), policy, way }));
+        }
+    }
+    let differences = compare_all(&cases, &own, other, &target.join("same"))?;
+    for difference in &differences {
+        println!("{difference}");
+    }
+    println!("{} replays compared, {} differences", cases.len(), differences.len());
+    Ok(differences.is_empty() && !cases.is_empty())
+}
+
+fn compare_all(
+    cases: &[Case],
+    own: &Path,
+    other: &Path,
+    folder: &Path,
+) -> Result<Vec<String>, String> {
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(Vec::new());
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..workers)
+            .map(|number| {
+                let scratch = folder.join(format!("worker-{number}"));
+                let (next, found) = (&next, &found);
+                scope.spawn(move || -> Result<(), String> {
+                    fs::create_dir_all(&scratch)
+                        .map_err(|error| format!("{}: {error}", scratch.display()))?;
+                    while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let both = [other, own].map(|larder| case.replay(larder, &scratch));
+                        let [before, after] = both;
+                        if let Some(said) = difference(&before?, &after?) {
+                            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                            found.push(format!("{}: {said}", case.name()));
+                        }
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))
+        })
+    })?;
+    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// The first part in which two replays differ, and the first line or field of it.
+fn difference(before: &[(&str, String)], after: &[(&str, String)]) -> Option<String> {
+    let mut pairs = before.iter().zip(after);
+    let ((name, one), (_, other)) = pairs.find(|(one, other)| one.1 != other.1)?;
+    let pieces =
+        |text: &str| -> Vec<String> { text.split(['\n', ',']).map(str::to_owned).collect() };
+    let (one, other) = (pieces(one), pieces(other));
+    let at = (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))?;
+    let piece = |pieces: &[String]| pieces.get(at).cloned().unwrap_or_else(|| "nothing".to_owned());
+    Some(format!("{name} differ at piece {}: {} is {} now", at + 1, piece(&one), piece(&other)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_difference_is_told_by_part_and_place() {
+        let parts = |statistics: &str, placements: &str| {
+            vec![("statistics", statistics.to_owned()), ("placements", placements.to_owned())]
+        };
+        let before = parts("{\"a\":1,\"b\":2}", "1 512\n2 1024\n");
+        assert_eq!(difference(&before, &before.clone()), None);
+        let after = parts("{\"a\":1,\"b\":2}", "1 512\n2 2048\n");
+        let said = "placements differ at piece 2: 2 1024 is 2 2048 now";
+        assert_eq!(difference(&before, &after).as_deref(), Some(said));
+        let shorter = parts("{\"a\":1,\"b\":2}", "1 512\n2 1024");
+        let said = "placements differ at piece 3:  is nothing now";
+        assert_eq!(difference(&before, &shorter).as_deref(), Some(said));
+    }
+}
