@@ -69,10 +69,10 @@ impl Case {
     }
 }
 
-/// Builds this tree's program and compares it with another build; true if nothing differs.
-pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<bool, String> {
-    if other.as_os_str().is_empty() {
-        return Err("`same` needs the other build: `--with PATH`".to_owned());
+/// Builds this tree's program and compares it with another build. A difference is a failure.
+pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String> {
+    if !other.is_file() {
+        return Err(format!("{} is no build of larder", other.display()));
     }
     let target = target_folder(root);
     build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
@@ -88,7 +88,11 @@ pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<bool, Strin
         println!("{difference}");
     }
     println!("{} replays compared, {} differences", cases.len(), differences.len());
-    Ok(differences.is_empty() && !cases.is_empty())
+    match (cases.len(), differences.len()) {
+        (0, _) => Err("there are no recordings to replay".to_owned()),
+        (_, 0) => Ok(()),
+        (_, count) => Err(format!("{count} replays are not what {} makes", other.display())),
+    }
 }
 
 fn compare_all(
