@@ -90,7 +90,7 @@ impl Larder {
         self.handed_out(device, allocator.malloc(size_bytes, stream))
     }
 
-    /// The same at an address.
+    /// Memory of a device at an address, for use on a stream.
     pub(crate) fn malloc_at(
         &self,
         device: i32,
@@ -126,8 +126,8 @@ impl Larder {
         }
     }
 
-    /// Does something with a live address at the device that it belongs to. The one that the address
-    /// points to is asked first; those that do not know it have done nothing.
+    /// Does something with a live address at the device that it belongs to. The one that the
+    /// address points to is asked first; those that do not know it have done nothing.
     #[inline]
     pub(crate) fn at<T>(
         &self,
@@ -165,8 +165,8 @@ impl Larder {
     }
 }
 
-/// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of several
-/// processes with the same settings the first has the port.
+/// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of
+/// several processes with the same settings the first has the port.
 fn export(address: SocketAddr, allocators: &Arc<[Allocator]>) -> Option<Exporter> {
     let shown = Arc::clone(allocators);
     let exporter = Exporter::serve(address, move || page(&*shown));

@@ -31,7 +31,8 @@ macro_rules! same {
         $checks.push((format!("_Alignof({})", $name), align_of::<$type>() as u64));
         $({
             let field = stringify!($field);
-            $checks.push((format!("offsetof({}, {field})", $name), offset_of!($type, $field) as u64));
+            let offset = offset_of!($type, $field) as u64;
+            $checks.push((format!("offsetof({}, {field})", $name), offset));
             let size = size_of_field(|value: &$type| &raw const value.$field);
             $checks.push((format!("sizeof((({} *)0)->{field})", $name), size as u64));
         })*

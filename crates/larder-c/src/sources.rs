@@ -1,4 +1,5 @@
-//! Sources: a caller's functions as a source of segments, with what they say of themselves and their hooks.
+//! Sources: a caller's functions as a source of segments, with what they say of themselves and
+//! their hooks.
 
 use std::sync::Arc;
 
@@ -48,7 +49,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The caller's source, who is told when it is not needed any more, whatever goes wrong from here on.
+    /// The caller's source, who is told when it is not needed any more, whatever goes wrong from
+    /// here on.
     pub(crate) fn taken(self, device: i32) -> Result<Arc<ForeignSource>, Problem> {
         let hook = HookData::new(self.data, self.release);
         let (Some(alloc), Some(free)) = (self.alloc, self.free) else {

@@ -147,11 +147,13 @@ pub enum PoolProblem {
     BadSegment(Addr, SegmentFault),
     /// Its source named an allocation that does not hold the block.
     BadBase(Addr),
-    /// It is symmetric: where its blocks lie follows from the calls that ranks make, and from nothing else.
+    /// It is symmetric: where its blocks lie follows from the calls that ranks make, and from
+    /// nothing else.
     Symmetric,
     /// It is not symmetric, so that there is no sequence of calls to compare.
     NotSymmetric,
-    /// It is symmetric, and a capture is on that another stream than the default one would have to join.
+    /// It is symmetric, and a capture is on that another stream than the default one would have to
+    /// join.
     Captured,
     /// A block of it is still used or awaited by another stream, so that its layout is not settled.
     Unsettled(Addr),
@@ -245,26 +247,30 @@ impl fmt::Display for Error {
             Error::OutOfMemory(report) => report.fmt(f),
             Error::UnknownAddress(addr) => write!(
                 f,
-                "no live allocation starts at {addr}: it was freed already, or never handed out here"
+                "no live allocation starts at {addr}: it was freed already, or never handed out \
+                 here"
             ),
             Error::NotAt { addr, problem: AddressProblem::Unaligned(unit_bytes), .. } => {
                 write!(f, "no block can be at {addr}: it is no multiple of {unit_bytes} bytes")
             }
             Error::NotAt { addr, size_bytes, stream, problem: AddressProblem::NotFree } => write!(
                 f,
-                "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool that serves them holds all of that"
+                "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool \
+                 that serves them holds all of that"
             ),
             Error::NoBaseAllocation(addr) => {
                 write!(
                     f,
-                    "{addr} lies in an expandable segment, which has no base allocation; allocate it as plain memory, \
-                     larder.torch.plain_memory() in PyTorch, or set expandable_segments:False, unless the policy is tight"
+                    "{addr} lies in an expandable segment, which has no base allocation; allocate \
+                     it as plain memory, larder.torch.plain_memory() in PyTorch, or set \
+                     expandable_segments:False, unless the policy is tight"
                 )
             }
             Error::UnequalPages(addr) => write!(
                 f,
-                "{addr} lies on pages of different sizes and cannot be shared; allocate what is shared as plain memory, \
-                 larder.torch.plain_memory() in PyTorch, or set page_size_mb, so that all pages have one size"
+                "{addr} lies on pages of different sizes and cannot be shared; allocate what is \
+                 shared as plain memory, larder.torch.plain_memory() in PyTorch, or set \
+                 page_size_mb, so that all pages have one size"
             ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Source { pool, call, error } => {

@@ -35,8 +35,8 @@ impl std::error::Error for CapacityError {}
 
 /// Reads a number of bytes with its unit, such as `80GiB`, that a device can have.
 ///
-/// `80GB`, `80G` and `80 GiB` are the same, in large or small letters: a card that is sold with 80 GB has
-/// 80 GiB of memory, or a little less, and nobody means the 74.5 GiB that the letters say.
+/// `80GB`, `80G` and `80 GiB` are the same, in large or small letters: a card that is sold with 80
+/// GB has 80 GiB of memory, or a little less, and nobody means the 74.5 GiB that the letters say.
 pub fn parse_capacity(text: &str) -> Result<u64, CapacityError> {
     let wrong = || CapacityError::Unreadable(text.to_owned());
     let trimmed = text.trim();

@@ -19,15 +19,15 @@
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
-//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
-//!   on each other as the waits say. Nothing captured ever runs.
+//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes
+//!   depend on each other as the waits say. Nothing captured ever runs.
 //! - **Whose a stream is.** A call about a stream that another thread is just beginning to capture,
 //!   ceasing to capture or destroying, or that is destroyed, is noted ([`SimDevice::trespasses`]).
 //! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
 //!   the others open. Shared memory counts as used where it was created. Peers reach a device's
 //!   memory once it was opened to them.
-//! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and that
-//!   [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
+//! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and
+//!   that [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
 //!   ([`SimDevice::spent`]).
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
@@ -36,8 +36,9 @@
 //! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
-//! Beside the device there are [`script`] (op scripts: reader and printer), [`random`] (the generator
-//! behind every seed) and [`source_check`] (the checks that any source of segments must pass).
+//! Beside the device there are [`script`] (op scripts: reader and printer), [`random`] (the
+//! generator behind every seed) and [`source_check`] (the checks that any source of segments must
+//! pass).
 
 #![forbid(unsafe_code)]
 

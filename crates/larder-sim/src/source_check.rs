@@ -51,9 +51,9 @@ const CHECKS: &[SourceCheck] = &[
     ("a symmetric pool places blocks in it", serves_a_symmetric_pool),
 ];
 
-/// Runs every check on a source that has at least [`NEEDED_BYTES`], in order, up to the first that fails, and
-/// says how many there are. A source that passes is left as it was. Where making segments is collective, all
-/// ranks run this at once.
+/// Runs every check on a source that has at least [`NEEDED_BYTES`], in order, up to the first that
+/// fails, and says how many there are. A source that passes is left as it was. Where making
+/// segments is collective, all ranks run this at once.
 pub fn check_source(source: &Arc<dyn SegmentSource>) -> Result<usize, Failure> {
     for &(name, run) in CHECKS {
         let outcome = catch_unwind(AssertUnwindSafe(|| run(source)));

@@ -66,8 +66,8 @@ pub struct Converted {
 }
 
 /// Writes what `input` held to `out`; `-` is standard output. A script is run for it with the given
-/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all of
-/// them. The file is there whole or not at all, but for a tape, which grows as the script runs.
+/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all
+/// of them. The file is there whole or not at all, but for a tape, which grows as the script runs.
 pub fn convert(
     input: &Path,
     contents: Contents,

@@ -30,8 +30,8 @@ impl fmt::Display for OptionError {
             }
             OptionError::Jitter(found) => write!(
                 f,
-                "a jitter is a percentage from 0 to below 100, and may have a whole number as its seed \
-                 behind it, such as 3 or 3:7, not '{found}'"
+                "a jitter is a percentage from 0 to below 100, and may have a whole number as its \
+                 seed behind it, such as 3 or 3:7, not '{found}'"
             ),
             OptionError::Format(found) => write!(
                 f,

@@ -59,8 +59,8 @@ impl fmt::Display for SettingsError {
             SettingsError::Unreadable(error) => error.fmt(f),
             SettingsError::DriversPool => write!(
                 f,
-                "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does not \
-                 have"
+                "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
+                 not have"
             ),
             SettingsError::Unknown { is_given: true, error } => write!(f, "--conf: {error}"),
             SettingsError::Unknown { is_given: false, error } => {
@@ -105,7 +105,7 @@ impl Chosen {
         }
     }
 
-    /// The same without a memory fraction that was recorded: for who asks how large a card must be, it
+    /// These without a memory fraction that was recorded: for who asks how large a card must be, it
     /// is in the way. What a person gave stays.
     #[must_use]
     pub fn without_recorded_fraction(self) -> Chosen {
@@ -138,8 +138,8 @@ impl Chosen {
     pub fn remark(&self) -> String {
         match &self.origin {
             Origin::Unreadable(why) => format!(
-                "the recorded settings are not used, because {why}; these are the defaults, and --conf \
-                 gives others\n"
+                "the recorded settings are not used, because {why}; these are the defaults, and \
+                 --conf gives others\n"
             ),
             _ => String::new(),
         }
@@ -205,7 +205,8 @@ pub fn variables(policy: &Policy, conf: &str) -> Vec<(&'static str, String)> {
     if torchs.is_empty() && policy.expandable_by_default && !policy.tight {
         torchs.push("expandable_segments:False");
     }
-    // They are always on under the policy tight; and together they are what a policy of ours does by itself.
+    // They are always on under the policy tight; and together they are what a policy of ours does
+    // by itself.
     let has_defaults = ours.contains(&"plain_captures:True")
         && (policy.tight || torchs == ["expandable_segments:True"])
         && policy.expandable_by_default;

@@ -23,7 +23,8 @@ impl Default for Sizes {
     }
 }
 
-/// Sizes that are a little off: each by a factor of its own, the same wherever the size comes again.
+/// Sizes that are a little off: each by a factor of its own, the same wherever the size comes
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter {
     /// By how much at most, in either direction.
@@ -36,8 +37,8 @@ impl Jitter {
     /// The seed of who names none.
     pub const DEFAULT_SEED: u64 = 1;
 
-    /// The factor of a size. It follows from the seed and the size alone, so that a part of a program
-    /// has the sizes that it has in the whole.
+    /// The factor of a size. It follows from the seed and the size alone, so that a part of a
+    /// program has the sizes that it has in the whole.
     fn factor(self, size_bytes: u64) -> f64 {
         let seed = Random::new(self.seed).next_u64() ^ size_bytes;
         1.0 + self.percent / 100.0 * (2.0 * Random::new(seed).unit() - 1.0)

@@ -46,8 +46,8 @@ pub struct Workload {
     pub segment_addresses: Vec<Span>,
     /// What there is to say about a recording besides its operations.
     pub recording: Option<RecordingFacts>,
-    /// How many streams the recorded program used: their numbers are those below this, and higher ones
-    /// are made up. None of a script, where all are the program's own.
+    /// How many streams the recorded program used: their numbers are those below this, and higher
+    /// ones are made up. None of a script, where all are the program's own.
     pub own_streams: Option<u32>,
     /// How the sizes were changed since it was read.
     pub sizes: Sizes,
@@ -105,8 +105,8 @@ impl Workload {
         Policy::torch().for_recording(self.recorded_torch())
     }
 
-    /// Changes every size. The segments of the recorded GPU had other sizes, so that their addresses serve
-    /// no more.
+    /// Changes every size. The segments of the recorded GPU had other sizes, so that their
+    /// addresses serve no more.
     pub fn resize(&mut self, sizes: Sizes) {
         if sizes.is_same() {
             return;
@@ -122,7 +122,8 @@ impl Workload {
         Workload::load_whole(path, device, watch).map(|(workload, _)| workload)
     }
 
-    /// The same, with the snapshot that it was made from, if it was from one: that has the stacks.
+    /// Loads a workload and the snapshot that it was made from, if it was from one: that has the
+    /// stacks.
     pub fn load_whole(
         path: &Path,
         device: u32,

@@ -111,8 +111,8 @@ fn line(ranks: u64, wish: Wish, tally: &Tally) -> String {
             };
             let deaths = count(tally.deaths, "death");
             format!(
-                "{ranks} ranks, {sequences} with a rank to die while growing: {deaths} named to all \
-                 others, nothing leaked{spared}\n"
+                "{ranks} ranks, {sequences} with a rank to die while growing: {deaths} named to \
+                 all others, nothing leaked{spared}\n"
             )
         }
     }

@@ -19,8 +19,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a random script under injected faults, and check every invariant after each step; or many
-    /// threads on one allocator, and check it whenever they pause.
+    /// Run a random script under injected faults, and check every invariant after each step; or
+    /// many threads on one allocator, and check it whenever they pause.
     Soak {
         /// The seed that everything follows from. How threads meet does not.
         #[arg(long, default_value_t = 1)]

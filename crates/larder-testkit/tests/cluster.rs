@@ -1,5 +1,6 @@
-//! The simulated cluster: ranks that make the same calls have every block at the same place, and a rank that
-//! does not is named. The command `cargo testkit cluster` does the same for as many sequences as one likes.
+//! The simulated cluster: ranks that make the same calls have every block at the same place, and a
+//! rank that does not is named. The command `cargo testkit cluster` does the same for as many
+//! sequences as one likes.
 
 use std::env;
 use std::net::TcpListener;

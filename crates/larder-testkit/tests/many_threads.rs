@@ -1,5 +1,6 @@
-//! Four threads on one allocator, with everything that an allocator can do going on at once. A failure
-//! prints its seed, and `cargo testkit soak --threads 4` runs it again; `LARDER_SEED=N` runs that seed alone.
+//! Four threads on one allocator, with everything that an allocator can do going on at once. A
+//! failure prints its seed, and `cargo testkit soak --threads 4` runs it again; `LARDER_SEED=N`
+//! runs that seed alone.
 
 use std::time::{Duration, Instant};
 
@@ -61,7 +62,8 @@ fn tight() {
     run_half(BASE_SEED, Some(&Policy::tight()));
 }
 
-/// Where captures are those that were marked; every second seed tells which stream each thread works on.
+/// Where captures are those that were marked; every second seed tells which stream each thread
+/// works on.
 #[test]
 fn torch_2_15() {
     run_half(BASE_SEED, Some(&Policy::torch_2_15()));

@@ -1,6 +1,7 @@
 //! Random scripts by the thousand: every policy, with and without faults and expandable segments,
-//! on one to four streams, half of them with private pools (some over sources), graph captures and checkpoints; the tight policy,
-//! which no model follows, with streams that go, blocks that are shared and peers besides. A failure prints its seed, and `cargo testkit soak` repeats it;
+//! on one to four streams, half of them with private pools (some over sources), graph captures and
+//! checkpoints; the tight policy, which no model follows, with streams that go, blocks that are
+//! shared and peers besides. A failure prints its seed, and `cargo testkit soak` repeats it;
 //! `LARDER_SEED=N` runs that seed alone.
 
 use larder_core::Policy;

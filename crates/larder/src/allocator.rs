@@ -47,7 +47,8 @@ struct Inner {
     gpu: Gpu,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
-    /// How many streams were forgotten; what was admitted before the last of them is looked at again.
+    /// How many streams were forgotten; what was admitted before the last of them is looked at
+    /// again.
     forgotten: AtomicU64,
     /// Tells this allocator from all others of the process.
     number: u64,
@@ -121,7 +122,8 @@ impl Allocator {
     }
 
     /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
-    /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find it gone.
+    /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find
+    /// it gone.
     pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
         // Before anything that goes by the number: streams of different GPUs have the same ones.
         self.check_stream(stream)?;
@@ -141,10 +143,10 @@ impl Allocator {
     }
 
     /// Lets go of a stream that the program has done with, which otherwise lives as long as the
-    /// allocator: waits for its work, and gives back what is cached for it. Memory that was handed out
-    /// on it stays good. Clones of the stream must not be used any more, and nobody may issue work on
-    /// it. The default stream and one under a capture are refused, and the driver's own pool lets go of
-    /// none.
+    /// allocator: waits for its work, and gives back what is cached for it. Memory that was handed
+    /// out on it stays good. Clones of the stream must not be used any more, and nobody may issue
+    /// work on it. The default stream and one under a capture are refused, and the driver's own
+    /// pool lets go of none.
     ///
     /// ```
     /// let allocator = larder::Allocator::simulated(0)?;
@@ -181,8 +183,8 @@ impl Allocator {
         }
     }
 
-    /// The stream is of this class from now on; an empty name is none. The settings may say of classes how many
-    /// addresses expandable segments reserve for their streams.
+    /// The stream is of this class from now on; an empty name is none. The settings may say of
+    /// classes how many addresses expandable segments reserve for their streams.
     pub fn set_stream_class(&self, stream: impl Into<Stream>, class: &str) -> Result<(), Error> {
         let stream = stream.into();
         self.admit(&stream)?;
@@ -237,9 +239,9 @@ impl Allocator {
         Ok(self.native("open memory to a peer")?.open_to_peer(DeviceIndex(peer))?)
     }
 
-    /// Runs `body` with plain memory for all requests of this thread: memory that the driver can export and other
-    /// libraries can register (IPC handles, RDMA), whatever the settings say of expandable segments. It is cut
-    /// from segments, cached and given back like all other.
+    /// Runs `body` with plain memory for all requests of this thread: memory that the driver can
+    /// export and other libraries can register (IPC handles, RDMA), whatever the settings say of
+    /// expandable segments. It is cut from segments, cached and given back like all other.
     ///
     /// ```
     /// use larder::Allocator;
@@ -333,8 +335,9 @@ impl Allocator {
         Ok(self.native("tell its blocks")?.take_snapshot(options))
     }
 
-    /// The same as PyTorch's dictionary, to be saved for PyTorch's viewer (`.pickle`), for Perfetto
-    /// (`.perfetto.json`), or as JSON; the command `larder` replays it.
+    /// What [`Allocator::take_snapshot`] gives as PyTorch's dictionary, to be saved for PyTorch's
+    /// viewer (`.pickle`), for Perfetto (`.perfetto.json`), or as JSON; the command `larder`
+    /// replays it.
     ///
     /// ```
     /// use larder::{Allocator, HistoryOptions, SnapshotOptions};
@@ -357,8 +360,9 @@ impl Allocator {
         Ok(larder_snapshot::Snapshot::of_allocators(&[taken], larder_snapshot::Epoch::default()))
     }
 
-    /// Remembers what happens from now on, and writes it to this file, with all memory as it stands, whenever
-    /// a request cannot be met: `larder explain` says of it why, and what would help. The error names it.
+    /// Remembers what happens from now on, and writes it to this file, with all memory as it
+    /// stands, whenever a request cannot be met: `larder explain` says of it why, and what would
+    /// help. The error names it.
     #[cfg(feature = "snapshot")]
     pub fn snapshot_on_failure(&self, path: &str) -> Result<(), Error> {
         let allocator = self.native("a snapshot of its own")?;

@@ -92,8 +92,8 @@ impl Block {
         self.allocator.record_stream(self.addr, stream.id())
     }
 
-    /// Remembers what the program says about the block, as an event of its own of the history. A block of no bytes
-    /// has none.
+    /// Remembers what the program says about the block, as an event of its own of the history. A
+    /// block of no bytes has none.
     pub fn annotate(&self, remark: &str) -> Result<(), Error> {
         if self.addr == Addr(0) { Ok(()) } else { self.allocator.annotate(self.addr, remark) }
     }
@@ -104,7 +104,8 @@ impl Block {
         self.allocator.share(self.addr)
     }
 
-    /// Frees the block as dropping it does. If that goes wrong, the block comes back with the error.
+    /// Frees the block as dropping it does. If that goes wrong, the block comes back with the
+    /// error.
     #[allow(clippy::result_large_err)] // The block itself is in it.
     pub fn free(mut self) -> Result<(), FreeError<Block>> {
         match self.give_back() {
@@ -145,9 +146,9 @@ impl Allocator {
         Ok(Block::new(self.clone(), addr, size_bytes, stream))
     }
 
-    /// Bytes for use on the stream, at this very address: where a program that is run again had them before, say. What
-    /// is free there must hold all of it, of the pool and the stream that [`Allocator::alloc_block`] would
-    /// serve the request from.
+    /// Bytes for use on the stream, at this very address: where a program that is run again had
+    /// them before, say. What is free there must hold all of it, of the pool and the stream that
+    /// [`Allocator::alloc_block`] would serve the request from.
     pub fn alloc_block_at(
         &self,
         size_bytes: u64,

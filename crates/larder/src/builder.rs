@@ -72,8 +72,8 @@ impl Allocator {
 }
 
 impl Builder {
-    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far. If there are any, what
-    /// none of them names is as in PyTorch.
+    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far. If there
+    /// are any, what none of them names is as in PyTorch.
     pub fn settings(mut self, text: &str) -> Result<Builder, Error> {
         if !text.trim().is_empty() {
             self.config = Some(self.config.unwrap_or_default().begin(text)?);
@@ -81,8 +81,8 @@ impl Builder {
         Ok(self)
     }
 
-    /// Takes settings as they are. Where none are given at all, they are those of the policy: with `larder`,
-    /// expandable segments on every GPU that has virtual memory.
+    /// Takes settings as they are. Where none are given at all, they are those of the policy: with
+    /// `larder`, expandable segments on every GPU that has virtual memory.
     pub fn config(mut self, config: Config) -> Builder {
         self.config = Some(config);
         self

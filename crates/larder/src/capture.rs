@@ -7,9 +7,9 @@ use larder_core::CaptureToken;
 
 use crate::error::Error;
 
-/// A graph capture that its thread declared: [`Pool::begin_capture`](crate::Pool::begin_capture) gives it,
-/// and it ends the capture when it is ended or dropped. It ends this one and no other, whatever was
-/// captured on the stream since.
+/// A graph capture that its thread declared: [`Pool::begin_capture`](crate::Pool::begin_capture)
+/// gives it, and it ends the capture when it is ended or dropped. It ends this one and no other,
+/// whatever was captured on the stream since.
 #[must_use = "the capture is over for the allocator when this is dropped"]
 pub struct Capture {
     allocator: Arc<larder_core::Allocator>,

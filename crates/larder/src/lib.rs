@@ -16,19 +16,24 @@
 //! # Ok::<(), larder::Error>(())
 //! ```
 //!
-//! | to … | use |
-//! |---|---|
-//! | get an allocator for a GPU, or for a simulated one | [`Allocator::cuda`], [`Allocator::simulated`] |
-//! | choose settings, a policy, a cap, hooks | [`Allocator::builder`] |
-//! | have elements, or bytes | [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a [`Block`] |
-//! | use them with `cudarc` and its libraries | the feature `cudarc`, with which [`Buffer`] implements its traits |
-//! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
-//! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
-//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`], [`Pool::begin_capture`] |
-//! | have the same offsets on every rank of a cluster | [`Pool::symmetric`] |
-//! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
-//! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`], [`Allocator::on_out_of_memory`] |
-//! | reach everything else by address | [`Allocator::core`] |
+//! What there is for what one wants:
+//!
+//! - an allocator for a GPU, or for a simulated one: [`Allocator::cuda`], [`Allocator::simulated`];
+//! - settings, a policy, a cap, hooks: [`Allocator::builder`];
+//! - elements, or bytes: [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a
+//!   [`Block`];
+//! - their use with `cudarc` and its libraries: the feature `cudarc`, with which [`Buffer`]
+//!   implements its traits;
+//! - their use elsewhere: [`Buffer::addr`], [`Buffer::into_dlpack`];
+//! - their use on several streams: [`Buffer::read_on`] and [`Buffer::write_on`] for launches,
+//!   [`Buffer::record_stream`];
+//! - memory set apart, for a graph or otherwise: [`Allocator::new_pool`], [`Pool::within`],
+//!   [`Pool::capture`], [`Pool::begin_capture`];
+//! - equal offsets on every rank of a cluster: [`Pool::symmetric`];
+//! - memory shared with other processes: [`Buffer::share`] there, [`Allocator::open`] here;
+//! - what happens: [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`],
+//!   [`Allocator::on_out_of_memory`];
+//! - everything else, by address: [`Allocator::core`].
 //!
 //! It builds with no CUDA installed. The driver is loaded when a GPU is asked for; where there is
 //! none, that is one clear error. A simulated GPU does everything but hold bytes, so programs and
@@ -36,16 +41,16 @@
 //!
 //! | feature | |
 //! |---|---|
-//! | `cuda`, on by default | real GPUs, for every CUDA from 11.4 on; without it nothing of CUDA is built |
+//! | `cuda`, on by default | real GPUs, for CUDA from 11.4 on; else nothing of CUDA is built |
 //! | `sim`, on by default | simulated GPUs |
-//! | `snapshot`, on by default | snapshots as files for PyTorch's viewer, Perfetto and the command `larder` |
+//! | `snapshot`, on by default | snapshots as files, for PyTorch's viewer and Perfetto |
 //! | `cudarc` | buffers and streams go into `cudarc` and come from it |
 //! | `metrics` | statistics for Prometheus |
-//! | `setup` | devices and settings by text, from a program or from the environment |
+//! | `setup` | devices and settings by text, or from the environment |
 //!
 //! The version of CUDA is the program's own choice: it names one to `cudarc`, as in
-//! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes that of
-//! the `nvcc` on the machine, or else the newest that it has.
+//! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes
+//! that of the `nvcc` on the machine, or else the newest that it has.
 #![deny(unsafe_code)]
 // Some pages are there with their feature only.
 #![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]

@@ -19,8 +19,8 @@ use crate::stream::Stream;
 ///
 /// It has all methods of [`MemPool`], checkpoints and statistics among them. `restore` speaks of
 /// addresses and knows nothing of buffers: a block that it frees must be let go of by
-/// [`Block::leak`](crate::Block::leak) before, or its drop frees what lies there then; and one that it
-/// makes live again is freed by address, through [`Allocator::core`].
+/// [`Block::leak`](crate::Block::leak) before, or its drop frees what lies there then; and one that
+/// it makes live again is freed by address, through [`Allocator::core`].
 ///
 /// ```
 /// use larder::Allocator;
@@ -47,8 +47,8 @@ impl Pool {
         Pool { pool, allocator }
     }
 
-    /// A new pool whose segments come from a source of its own: memory of another library, or memory that is
-    /// registered with one.
+    /// A new pool whose segments come from a source of its own: memory of another library, or
+    /// memory that is registered with one.
     pub fn with_source(
         allocator: &Allocator,
         source: Arc<dyn SegmentSource>,
@@ -57,9 +57,10 @@ impl Pool {
         Ok(Pool::new(pool, allocator.clone()))
     }
 
-    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and frees alone.
-    /// Ranks that make the same calls have every block in the same segment at the same offset; `seal` proves
-    /// it, or tells all of them the first call that differs. See [`MemPool::symmetric`].
+    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and
+    /// frees alone. Ranks that make the same calls have every block in the same segment at the same
+    /// offset; `seal` proves it, or tells all of them the first call that differs. See
+    /// [`MemPool::symmetric`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -68,8 +69,9 @@ impl Pool {
     ///
     /// let allocator = Allocator::simulated(0)?;
     /// let stream = allocator.new_stream()?;
-    /// // The functions of a library that knows ranks, such as NCCL's or NVSHMEM's; here a single address.
-    /// let source = SourceFunctions::new(|_bytes, _stream| Some(Addr(1 << 40)), |_segment, _stream| ());
+    /// // The functions of a library that knows ranks, such as NCCL's; here a single address.
+    /// let give = |_bytes, _stream| Some(Addr(1 << 40));
+    /// let source = SourceFunctions::new(give, |_segment, _stream| ());
     /// let pool = Pool::symmetric(&allocator, Arc::new(source), SymmetricOptions::default())?;
     /// let block = pool.within(|| allocator.alloc::<f32>(1000, &stream))?;
     /// let position = pool.position_of(Addr(block.addr()))?;
@@ -99,7 +101,8 @@ impl Pool {
     /// capture served from the pool. The memory is the graph's for as long as the pool lives.
     ///
     /// The thread that calls this is the one that begins and ends the capture. Where other threads
-    /// allocate for it on streams that join it, [`Pool::begin_capture`] is called once it has begun.
+    /// allocate for it on streams that join it, [`Pool::begin_capture`] is called once it has
+    /// begun.
     pub fn capture<T>(
         &self,
         stream: impl Into<Stream>,
@@ -112,9 +115,9 @@ impl Pool {
 }
 
 impl Pool {
-    /// Declares, inside [`Pool::capture`], that the capture has begun on the stream just now, so that other
-    /// threads' requests for it find the pool before this thread has allocated anything. It is over
-    /// when what this gives is ended or dropped.
+    /// Declares, inside [`Pool::capture`], that the capture has begun on the stream just now, so
+    /// that other threads' requests for it find the pool before this thread has allocated anything.
+    /// It is over when what this gives is ended or dropped.
     ///
     /// ```
     /// use larder::Allocator;

@@ -72,14 +72,14 @@ impl Uses {
 }
 
 impl Uses {
-    /// Makes the block's own stream wait for all uses on others, so that it may be freed in the order
-    /// of its own alone.
+    /// Makes the block's own stream wait for all uses on others, so that it may be freed in the
+    /// order of its own alone.
     pub(crate) fn wait(&self, own: &CudaStream) -> Result<(), DriverError> {
         self.iter().try_for_each(|known| own.wait(&known.done))
     }
 
-    /// The block of the stream `own` is about to be used on another: makes that one wait for what it
-    /// must, and returns what notes the end of the use.
+    /// The block of the stream `own` is about to be used on another: makes that one wait for what
+    /// it must, and returns what notes the end of the use.
     ///
     /// Errors go where `cudarc` puts its own: to the next call on the context.
     pub(crate) fn begin<'a>(

@@ -38,11 +38,21 @@ fn the_page_has_the_figures_of_the_allocator() {
     );
     let stats = allocator.stats();
     for line in [
-        format!("larder_allocated_bytes{{device=\"0\",pool=\"small\"}} {}", stats.allocated_bytes.small_pool.current),
-        format!("larder_reserved_bytes{{device=\"0\",pool=\"large\"}} {}", stats.reserved_bytes.large_pool.current),
+        format!(
+            "larder_allocated_bytes{{device=\"0\",pool=\"small\"}} \
+                 {}",
+            stats.allocated_bytes.small_pool.current
+        ),
+        format!(
+            "larder_reserved_bytes{{device=\"0\",pool=\"large\"}} \
+                 {}",
+            stats.reserved_bytes.large_pool.current
+        ),
         format!("larder_allocations_total{{device=\"0\"}} {}", stats.allocation.all.allocated),
         "larder_ooms_total{device=\"0\"} 1".to_owned(),
-        "larder_lane_live_bytes{device=\"0\",stream=\"3\",pool=\"large\",private_pool=\"\"} 12582912".to_owned(),
+        "larder_lane_live_bytes{device=\"0\",stream=\"3\",pool=\"large\",private_pool=\"\"} \
+         12582912"
+            .to_owned(),
         "larder_device_total_bytes{device=\"0\"} 67108864".to_owned(),
         "# EOF".to_owned(),
     ] {

@@ -1,8 +1,8 @@
 //! Graph capture: what it changes about a malloc, a free and the note of a use, and the walk over
 //! the graph that shows which freed blocks may be used again before the capture is over.
 //!
-//! What programs say of captures is in `declared.rs`; what they leave unsaid is inferred in `inferred/`,
-//! and so is the rule by which the device may be asked about a stream.
+//! What programs say of captures is in `declared.rs`; what they leave unsaid is inferred in
+//! `inferred/`, and so is the rule by which the device may be asked about a stream.
 
 use std::collections::{HashMap, HashSet};
 use std::thread;
@@ -136,7 +136,8 @@ impl Shelf {
         self.observed.note_user(stream, thread::current().id());
         let captured = self.is_captured(device, stream)?;
         self.heap.note_use(block, stream, captured);
-        // What was put off because others might have had this stream can be done with now. If not, the next malloc tries.
+        // What was put off because others might have had this stream can be done with now. If not,
+        // the next malloc tries.
         if !self.is_alone() && !captured {
             let _ = self.record_deferred(device);
         }
@@ -165,9 +166,10 @@ impl Shelf {
         self.heap.put_deferred(block, deferral.markers);
     }
 
-    /// Whether the free of a block that these streams used is part of a capture, whatever the streams
-    /// are about. A free names no stream, so that it may ask about the one that its thread works on
-    /// and about no other; but where nobody else can be capturing, the block's own will do.
+    /// Whether the free of a block that these streams used is part of a capture, whatever the
+    /// streams are about. A free names no stream, so that it may ask about the one that its thread
+    /// works on and about no other; but where nobody else can be capturing, the block's own will
+    /// do.
     fn is_free_in_capture(
         &mut self,
         device: &dyn Device,
@@ -248,7 +250,7 @@ impl Shelf {
         self.record_those_deferred(device, self.heap.deferred())
     }
 
-    /// The same for the blocks of one private pool.
+    /// Records the events of those of one private pool.
     pub(super) fn record_deferred_of(
         &mut self,
         device: &dyn Device,
@@ -352,8 +354,9 @@ impl Shelf {
         };
     }
 
-    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where that brings back the
-    /// pool's blocks whose free was put off, it does so when the block was found, and before it is handed out.
+    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where
+    /// that brings back the pool's blocks whose free was put off, it does so when the block was
+    /// found, and before it is handed out.
     pub(super) fn take_lent(
         &mut self,
         device: &dyn Device,

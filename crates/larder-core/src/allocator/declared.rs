@@ -1,5 +1,5 @@
-//! What programs declare of captures: that one has begun, by a token that ends it, and which stream a
-//! thread works on.
+//! What programs declare of captures: that one has begun, by a token that ends it, and which stream
+//! a thread works on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
@@ -53,10 +53,10 @@ impl Declared {
 }
 
 impl Allocator {
-    /// The calling thread began a capture on the stream, just now and inside a scope that it opened:
-    /// other threads' requests on streams that join it find the scope from here on, and nothing about
-    /// the capture has to be inferred from what its thread allocates. The token ends it:
-    /// [`Allocator::end_capture`].
+    /// The calling thread began a capture on the stream, just now and inside a scope that it
+    /// opened: other threads' requests on streams that join it find the scope from here on, and
+    /// nothing about the capture has to be inferred from what its thread allocates. The token ends
+    /// it: [`Allocator::end_capture`].
     ///
     /// The device is asked about the stream, which is the caller's for the time of the call.
     pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureToken, Error> {
@@ -72,8 +72,8 @@ impl Allocator {
         Ok(shelf.declared.add(stream))
     }
 
-    /// The capture of this token is over, or failed; any thread may say so. No call is made about its
-    /// stream. An error if it was ended before.
+    /// The capture of this token is over, or failed; any thread may say so. No call is made about
+    /// its stream. An error if it was ended before.
     pub fn end_capture(&self, token: CaptureToken) -> Result<(), Error> {
         let mut shelf = self.lock();
         let stream = shelf.declared.remove(token).ok_or(Error::NotDeclared(token))?;
@@ -101,8 +101,8 @@ impl Allocator {
     }
 
     /// Tells which stream the calling thread works on, where the program knows: a free in a thread
-    /// whose stream is captured is part of the capture, whatever streams the block is used on. It is
-    /// called under the allocator's lock and must not call the allocator.
+    /// whose stream is captured is part of the capture, whatever streams the block is used on. It
+    /// is called under the allocator's lock and must not call the allocator.
     pub fn on_current_stream(&self, current: impl Fn() -> Option<StreamId> + Send + 'static) {
         let before = self.lock_as_is().declared.current_stream.replace(Box::new(current));
         drop(before);

@@ -1,4 +1,5 @@
-//! Reserves: how many addresses expandable segments take, by the settings, by classes of streams, and by a hook.
+//! Reserves: how many addresses expandable segments take, by the settings, by classes of streams,
+//! and by a hook.
 
 use std::sync::{Arc, Mutex};
 

@@ -58,8 +58,8 @@ impl BenchTop {
         BenchTop::new(memory_bytes, settings, Policy::larder())
     }
 
-    /// Tells the story once under each policy that lays memory out as PyTorch does: where it does not matter
-    /// which one decides.
+    /// Tells the story once under each policy that lays memory out as PyTorch does: where it does
+    /// not matter which one decides.
     pub(crate) fn under_each_policy(memory_bytes: u64, settings: &str, story: impl Fn(&BenchTop)) {
         for policy in [Policy::larder(), Policy::torch_2_11()] {
             println!("policy {policy}");

@@ -1,5 +1,5 @@
-//! Frees that a capture put off, and captures that nobody has seen yet: no event is recorded on a stream
-//! that is captured, whoever asks for it.
+//! Frees that a capture put off, and captures that nobody has seen yet: no event is recorded on a
+//! stream that is captured, whoever asks for it.
 
 use std::sync::mpsc;
 use std::thread;

@@ -1,5 +1,5 @@
-//! Threads beside another's capture, or beside a scope that is no capture's: they break nothing, and they get
-//! their memory back.
+//! Threads beside another's capture, or beside a scope that is no capture's: they break nothing,
+//! and they get their memory back.
 
 use std::sync::mpsc::channel;
 use std::thread;
@@ -24,7 +24,8 @@ fn discerning() -> impl Iterator<Item = Policy> {
     Policy::all().into_iter().filter(move |policy| !names.contains(&policy.to_string().as_str()))
 }
 
-/// Works for long with little memory: blocks that another thread says are used on another stream, and whose use is over.
+/// Works for long with little memory: blocks that another thread says are used on another stream,
+/// and whose use is over.
 fn work_for_long(top: &BenchTop) {
     for round in 0..20 {
         let used = top.try_malloc_on(20 * MIB, FAR);
@@ -63,7 +64,8 @@ fn a_free_and_a_malloc_leave_a_capture_alone_that_a_stream_has_joined() {
         top.free(cached);
         top.free(used);
         top.malloc_on(512, FAR);
-        // Where memory is short, what others have cached is given back, and nothing is asked about the stream.
+        // Where memory is short, what others have cached is given back, and nothing is asked about
+        // the stream.
         if gives_back {
             top.malloc_on(24 * MIB, FAR);
         }
@@ -94,7 +96,8 @@ fn a_scope_that_is_no_captures_keeps_no_memory_from_others() {
     }
 }
 
-/// Backward in another thread, inside a pool's scope: uses are noted by the first, and freed by the second.
+/// Backward in another thread, inside a pool's scope: uses are noted by the first, and freed by the
+/// second.
 #[test]
 fn what_one_thread_used_before_its_scope_another_can_free_in_it() {
     for policy in discerning() {
@@ -116,7 +119,8 @@ fn what_one_thread_used_before_its_scope_another_can_free_in_it() {
     }
 }
 
-/// A capture that nobody marked runs in an inner scope, whose end is its end, beside another thread's scope.
+/// A capture that nobody marked runs in an inner scope, whose end is its end, beside another
+/// thread's scope.
 #[test]
 fn a_capture_is_over_with_the_newest_scope_of_its_thread() {
     let top = &BenchTop::larder(128 * MIB, "");
@@ -134,8 +138,8 @@ fn a_capture_is_over_with_the_newest_scope_of_its_thread() {
     work_for_long(top);
 }
 
-/// A thread that helps the capturing one is the first to allocate in the capture, with or without a scope of its own,
-/// and a third has a scope all the time.
+/// A thread that helps the capturing one is the first to allocate in the capture, with or without a
+/// scope of its own, and a third has a scope all the time.
 #[test]
 fn a_capture_that_a_helper_saw_keeps_nobody_waiting() {
     for (marks, has_scope) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -177,8 +181,9 @@ fn a_capture_that_a_helper_saw_keeps_nobody_waiting() {
     }
 }
 
-/// A capture takes long. What was used before it began, on a stream that may have been left to it, is freed and needed
-/// again: it is there when the thread has named that stream once more, or when the capture is over.
+/// A capture takes long. What was used before it began, on a stream that may have been left to it,
+/// is freed and needed again: it is there when the thread has named that stream once more, or when
+/// the capture is over.
 #[test]
 fn what_is_freed_beside_a_capture_is_there_when_its_stream_is_known_to_be_outside() {
     for (marks, names) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -218,7 +223,8 @@ fn what_is_freed_beside_a_capture_is_there_when_its_stream_is_known_to_be_outsid
     }
 }
 
-/// Captures follow each other without a pause, and somebody works beside them who names his stream again and again.
+/// Captures follow each other without a pause, and somebody works beside them who names his stream
+/// again and again.
 #[test]
 fn what_is_freed_beside_captures_that_follow_each_other_comes_back() {
     for policy in discerning() {
@@ -246,7 +252,8 @@ fn what_is_freed_beside_captures_that_follow_each_other_comes_back() {
     }
 }
 
-/// Nobody told of the capture, and nothing was allocated in it; but its thread frees a block, or notes a use.
+/// Nobody told of the capture, and nothing was allocated in it; but its thread frees a block, or
+/// notes a use.
 #[test]
 fn what_a_thread_is_told_of_other_streams_does_not_end_the_suspicion_that_it_captures() {
     for frees in [false, true] {

@@ -56,8 +56,8 @@ fn slow_top(settings: &str, policy: Policy) -> BenchTop {
     BenchTop::with(SimOptions::default().pause(pause), settings, policy)
 }
 
-/// One capture after the other on two streams, each with blocks that both use. Blocks that were used
-/// on both before are given to others to free.
+/// One capture after the other on two streams, each with blocks that both use. Blocks that were
+/// used on both before are given to others to free.
 fn capture_again_and_again(
     (device, allocator): (&SimDevice, &Arc<Allocator>),
     [main, side]: [StreamId; 2],
@@ -112,7 +112,8 @@ fn capture_again_and_again(
     }
 }
 
-/// Blocks on streams of this thread, and those of others that it is given, until it is told to stop.
+/// Blocks on streams of this thread, and those of others that it is given, until it is told to
+/// stop.
 fn work(
     (device, allocator): (&SimDevice, &Allocator),
     streams: [StreamId; 2],
@@ -122,8 +123,8 @@ fn work(
     let mut live: Vec<Addr> = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         live.extend(given.try_iter());
-        // PyTorch's policy holds what is freed for as long as any scope is open, which is all the time
-        // here: without a rest it would soon be all memory there is.
+        // PyTorch's policy holds what is freed for as long as any scope is open, which is all the
+        // time here: without a rest it would soon be all memory there is.
         thread::sleep(Duration::from_micros(10));
         let own = streams[random.below(2) as usize];
         CURRENT.set(Some(own));
@@ -205,7 +206,8 @@ fn so_they_do_under_torchs_policy() {
     }
 }
 
-/// PyTorch asks about the stream that a thread works on, since 2.13, which a program may tell or not.
+/// PyTorch asks about the stream that a thread works on, since 2.13, which a program may tell or
+/// not.
 #[test]
 fn so_they_do_where_captures_are_marked() {
     for settings in ["", "expandable_segments:True", "graph_capture_record_stream_reuse:True"] {
@@ -256,8 +258,8 @@ fn beside_another_threads_capture_nothing_is_asked_about_its_streams() {
     );
 }
 
-/// Also where the first stream of the block that is freed is the captured one, and where PyTorch would ask
-/// about the stream that the thread works on, which nobody tells here.
+/// Also where the first stream of the block that is freed is the captured one, and where PyTorch
+/// would ask about the stream that the thread works on, which nobody tells here.
 #[test]
 fn a_free_beside_another_threads_capture_asks_about_nobodys_stream() {
     for settings in ["", "graph_capture_record_stream_reuse:True"] {
@@ -284,7 +286,8 @@ fn a_free_beside_another_threads_capture_asks_about_nobodys_stream() {
     }
 }
 
-/// A thread that works for the capturing one, in a pool of its own, may be the first to hear of the capture.
+/// A thread that works for the capturing one, in a pool of its own, may be the first to hear of the
+/// capture.
 #[test]
 fn whoever_saw_a_capture_first_does_not_take_its_streams_for_its_own() {
     for policy in Policy::all() {
@@ -311,7 +314,8 @@ fn whoever_saw_a_capture_first_does_not_take_its_streams_for_its_own() {
     }
 }
 
-/// A stream may have joined another thread's capture since it was named, unless the one who frees named it last.
+/// A stream may have joined another thread's capture since it was named, unless the one who frees
+/// named it last.
 #[test]
 fn a_free_records_nothing_where_somebody_else_worked_last() {
     for named_inside in [false, true] {
@@ -349,7 +353,8 @@ fn a_free_records_nothing_where_somebody_else_worked_last() {
     }
 }
 
-/// The one who frees named the stream last, and cannot know that it has joined another's capture since.
+/// The one who frees named the stream last, and cannot know that it has joined another's capture
+/// since.
 #[test]
 fn an_event_that_came_into_a_capture_keeps_nobody_waiting_for_ever() {
     for waits in [false, true] {
@@ -407,7 +412,8 @@ fn a_scope_that_was_left_open_asks_no_more_about_a_stream_that_another_captures(
     }
 }
 
-/// A scope that is no capture's was opened by a thread when it worked on a stream that another captures now.
+/// A scope that is no capture's was opened by a thread when it worked on a stream that another
+/// captures now.
 #[test]
 fn a_stream_that_was_left_to_another_thread_is_not_asked_about() {
     let filters = [Filter::Capture(SIDE), Filter::Stream(SIDE)];
@@ -457,7 +463,8 @@ fn a_mark_tells_other_threads_of_a_capture() {
     top.free_all(&scope.unwrap());
 }
 
-/// A capture that was never said to be over, and a newer one on its stream: each token ends its own.
+/// A capture that was never said to be over, and a newer one on its stream: each token ends its
+/// own.
 #[test]
 fn a_token_ends_its_own_capture_and_once() {
     let top = BenchTop::larder(GIB, "");
@@ -489,7 +496,8 @@ fn a_token_ends_its_own_capture_and_once() {
     top.free_all(&blocks.unwrap());
 }
 
-/// As in PyTorch 2.13: where the thread's stream is captured, what it frees is freed in the capture.
+/// As in PyTorch 2.13: where the thread's stream is captured, what it frees is freed in the
+/// capture.
 #[test]
 fn a_free_is_part_of_the_capture_that_its_threads_stream_is_under() {
     let top = BenchTop::larder(GIB, "");

@@ -365,8 +365,8 @@ fn a_checkpoint_is_of_one_pool_and_of_a_pool_in_use() {
     });
 }
 
-/// A tree of graphs: after A and B ran, either C or D is captured next, and each finds the pool as B
-/// left it.
+/// A tree of graphs: after A and B ran, either C or D is captured next, and each finds the pool as
+/// B left it.
 #[test]
 fn branches_of_a_tree_of_graphs_start_from_the_same_layout() {
     for settings in EACH_KIND {

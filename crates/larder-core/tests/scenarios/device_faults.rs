@@ -65,8 +65,8 @@ const EXPANDABLE: &[Step] = &[
     Empty,
 ];
 
-/// Under the tight policy, on 100 MiB: views, memory that goes from one stream to another, views of both
-/// streams' memory, growth by what is missing, and giving back.
+/// Under the tight policy, on 100 MiB: views, memory that goes from one stream to another, views of
+/// both streams' memory, growth by what is missing, and giving back.
 const TIGHT: &[Step] = &[
     Malloc(1, 10 * MIB, MAIN),
     Malloc(2, 10 * MIB, MAIN),
@@ -242,7 +242,8 @@ fn the_scenarios_make_every_kind_of_call() {
         let plain = run(PLAIN, "", &policy, FaultPlan::default(), false);
         let expandable = run(EXPANDABLE, ON, &policy, FaultPlan::default(), false);
         for ((kind, plain), (_, expandable)) in kinds(&plain).into_iter().zip(kinds(&expandable)) {
-            // One stream waits for another under the tight policy alone, and plain memory it has none.
+            // One stream waits for another under the tight policy alone, and plain memory it has
+            // none.
             let has_none = match kind {
                 CallKind::Follow => !policy.tight,
                 CallKind::Alloc | CallKind::Free => policy.tight,
@@ -530,8 +531,8 @@ fn a_plain_allocation_that_fails_for_another_reason_than_memory_is_told_at_once(
     });
 }
 
-/// A page that could neither be used nor taken away lies where the next one is to be: it is the device's
-/// refusal to take it away that is told, and nothing is mapped over it.
+/// A page that could neither be used nor taken away lies where the next one is to be: it is the
+/// device's refusal to take it away that is told, and nothing is mapped over it.
 #[test]
 fn nothing_is_mapped_over_a_page_that_could_not_be_taken_away() {
     let top = BenchTop::larder(100 * MIB, ON);

@@ -1,5 +1,5 @@
-//! Streams that are gone: no call is made about them, whatever is open, whoever captures, and whoever
-//! still holds memory that they used.
+//! Streams that are gone: no call is made about them, whatever is open, whoever captures, and
+//! whoever still holds memory that they used.
 
 use std::cell::Cell;
 use std::thread;
@@ -20,8 +20,8 @@ thread_local! {
     static CURRENT: Cell<Option<StreamId>> = const { Cell::new(None) };
 }
 
-/// Tells a story under each policy, with each of the settings, and with and without a word on which stream
-/// the thread works on.
+/// Tells a story under each policy, with each of the settings, and with and without a word on which
+/// stream the thread works on.
 fn tell_everywhere(story: impl Fn(&BenchTop)) {
     for settings in SETTINGS {
         for policy in Policy::all() {
@@ -173,7 +173,8 @@ fn the_default_stream_and_a_captured_one_are_not_forgotten() {
     assert_eq!(scope.unwrap(), CaptureProblem::Captured);
 }
 
-/// The one that is said to be gone was named inside a scope, by requests, as a user or by the scope itself.
+/// The one that is said to be gone was named inside a scope, by requests, as a user or by the scope
+/// itself.
 #[test]
 fn whoever_is_told_of_one_that_is_gone_does_not_ask_about_it() {
     for filter in [Filter::Any, Filter::Stream(SIDE), Filter::Capture(SIDE)] {
@@ -191,7 +192,7 @@ fn whoever_is_told_of_one_that_is_gone_does_not_ask_about_it() {
     }
 }
 
-/// The same for one that is forgotten before it is destroyed.
+/// A stream may be forgotten before it is destroyed.
 #[test]
 fn a_scope_forgets_the_stream_that_it_was_opened_for() {
     for filter in [Filter::Any, Filter::Stream(SIDE), Filter::Capture(SIDE)] {
@@ -208,7 +209,8 @@ fn a_scope_forgets_the_stream_that_it_was_opened_for() {
     }
 }
 
-/// It is said during a capture, when nothing can be waited for, by the capturing thread or by another one.
+/// It is said during a capture, when nothing can be waited for, by the capturing thread or by
+/// another one.
 #[test]
 fn one_that_cannot_be_waited_for_yet_is_left_alone() {
     for elsewhere in [false, true] {
@@ -264,7 +266,8 @@ fn what_another_thread_captures_on_a_stream_of_that_name_stays_its_own() {
     });
 }
 
-/// It could not be waited for, and nobody said again that it is gone; then another one has its handle.
+/// It could not be waited for, and nobody said again that it is gone; then another one has its
+/// handle.
 #[test]
 fn another_one_of_that_name_can_be_captured() {
     tell_everywhere(|top| {

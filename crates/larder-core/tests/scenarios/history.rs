@@ -389,8 +389,9 @@ fn a_fleet_remembers_on_every_device() {
     assert!(fleet.allocators().iter().all(|allocator| !allocator.is_recording()));
 }
 
-/// Contexts are turned off between the moment in which one is gathered and the call that it is for, by the
-/// hook itself here: it is nobody's, or what merges and splits later would lose track of whose it is.
+/// Contexts are turned off between the moment in which one is gathered and the call that it is for,
+/// by the hook itself here: it is nobody's, or what merges and splits later would lose track of
+/// whose it is.
 #[test]
 fn a_context_that_comes_too_late_is_let_go_of() {
     for turns_off in [false, true] {
@@ -420,7 +421,7 @@ fn a_context_that_comes_too_late_is_let_go_of() {
     }
 }
 
-/// The same while a request has let go of the lock: its context was taken along, and comes back too late.
+/// While a request has let go of the lock its context is taken along, and comes back too late.
 #[test]
 fn a_context_that_comes_back_too_late_is_let_go_of() {
     let (_, allocator) = allocator("", Policy::torch_2_11());

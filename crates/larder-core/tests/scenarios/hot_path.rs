@@ -78,8 +78,8 @@ fn costs_nothing(name: &str, top: &BenchTop, mut work: impl FnMut(&BenchTop)) {
     }
     let after = (host_requests(), top.device.total_calls());
     if top.is_tight {
-        // What is remembered of requests that it cannot tell from each other grows, up to a number of them:
-        // now and then a list is made longer.
+        // What is remembered of requests that it cannot tell from each other grows, up to a number
+        // of them: now and then a list is made longer.
         assert_eq!(after.1, before.1, "device calls of: {name}");
         let more = after.0 - before.0;
         assert!(more <= 8, "{more} host requests of: {name}");
@@ -197,8 +197,8 @@ fn many_streams_cost_nothing() {
     assert_eq!((top.device.page_count(), top.device.calls().map), (pages, maps));
 }
 
-/// Streams that hold what they need at once have it to themselves from then on. Under the tight policy it lies
-/// in views, and who lives there is noted on the host.
+/// Streams that hold what they need at once have it to themselves from then on. Under the tight
+/// policy it lies in views, and who lives there is noted on the host.
 #[test]
 fn streams_that_repeat_themselves_beside_each_other_call_no_device() {
     each_top("", |top| {
@@ -232,7 +232,8 @@ fn looking_at_a_block_costs_nothing() {
     });
 }
 
-/// Not a path that is hot, but the same measure: what is kept for a stream goes when its memory does.
+/// Not a path that is hot, but the same measure: what is kept for a stream goes when its memory
+/// does.
 #[test]
 fn streams_that_were_used_once_leave_nothing_on_the_host() {
     each_top("", |top| {

@@ -34,7 +34,7 @@ fn memory_in_pieces_is_called_so_and_joined_by_expandable_segments() {
     });
 }
 
-/// The same story under each policy, of a request that fails with some settings.
+/// Tells, under each policy, of a request that fails with some settings.
 fn tell_of(
     memory_bytes: u64,
     settings: &str,
@@ -49,15 +49,15 @@ fn tell_of(
     [Policy::larder(), Policy::torch_2_11()].map(tell).to_vec()
 }
 
-/// What is told under Larder's policy. Stock PyTorch does not have Larder's own settings, and under its
-/// policy none is named.
+/// What is told under Larder's policy. Stock PyTorch does not have Larder's own settings, and under
+/// its policy none is named.
 fn tell_larders(texts: &[String]) -> String {
     let [larders, torchs] = texts else { panic!("one for each policy: {texts:?}") };
     assert!(!torchs.contains("page_size_mb") && !torchs.contains("LARDER_CONF"), "{torchs}");
     larders.clone()
 }
 
-/// The same story under each policy, of a request that is served with some settings.
+/// Tells, under each policy, of a request that is served with some settings.
 fn serve(memory_bytes: u64, settings: &str, story: fn(&BenchTop), asked_bytes: u64) {
     BenchTop::under_each_policy(memory_bytes, settings, |top| {
         story(top);
@@ -127,9 +127,9 @@ fn no_setting_is_named_for_pieces_that_none_would_join() {
     let settings = ["", "expandable_segments:True", "expandable_segments:True,page_size_mb:2"];
     for settings in settings {
         for text in tell_of(100 * MIB, settings, story, 40 * MIB) {
-            let obstacle = "The cache has enough bytes but in pieces, the largest 1.00 MiB, beside live \
-                            blocks that keep them apart: free those first, or ask for less at once, as \
-                            with smaller batches.";
+            let obstacle = "The cache has enough bytes but in pieces, the largest 1.00 MiB, beside \
+                            live blocks that keep them apart: free those first, or ask for less at \
+                            once, as with smaller batches.";
             assert!(text.ends_with(obstacle), "{text}");
             assert!(!names_a_setting(&text), "{text}");
         }
@@ -139,8 +139,8 @@ fn no_setting_is_named_for_pieces_that_none_would_join() {
 #[test]
 fn finer_pages_are_named_where_pages_are_half_in_use() {
     let story = |top: &BenchTop| free_every_second(top, 10 * MIB, 80);
-    let cure = "set page_size_mb:2 in LARDER_CONF, for in pages of 2.00 MiB there would be 400.00 MiB of \
-                the cache to give back.";
+    let cure = "set page_size_mb:2 in LARDER_CONF, for in pages of 2.00 MiB there would be 400.00 \
+                MiB of the cache to give back.";
     let text = tell_larders(&tell_of(GIB, "expandable_segments:True", story, 300 * MIB));
     assert!(text.ends_with(cure), "{text}");
     serve(GIB, "expandable_segments:True,page_size_mb:2", story, 300 * MIB);
@@ -187,8 +187,8 @@ fn what_depends_on_where_pages_begin_is_told_with_care() {
         top.free_all(&rests);
     };
     let texts = tell_of(220 * MIB, "", story, 90 * MIB);
-    let care = "expandable_segments:True may help, which joins free pieces as far as they are whole pages \
-                of 20.00 MiB";
+    let care = "expandable_segments:True may help, which joins free pieces as far as they are \
+                whole pages of 20.00 MiB";
     assert!(texts.iter().all(|text| text.contains(care)), "{texts:?}");
     let text = tell_larders(&texts);
     assert!(text.contains("; expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with"), "{text}");
@@ -208,8 +208,8 @@ fn a_private_pool_is_to_be_let_go_only_if_that_makes_room() {
         assert!(!text.contains("let go"), "10 MiB of it are in use: {text}");
         assert!(text.contains("and 50.00 MiB in private pools, there the largest"), "{text}");
         let text = top.oom(50 * MIB).to_string();
-        let lend = "Private pools keep 50.00 MiB free: let requests from outside use them when memory \
-                    runs out.";
+        let lend = "Private pools keep 50.00 MiB free: let requests from outside use them when \
+                    memory runs out.";
         assert!(text.ends_with(lend), "{text}");
         pool.set_use_on_oom(true).unwrap();
         top.malloc(50 * MIB);
@@ -241,8 +241,8 @@ fn a_memory_fraction_that_stops_a_request_is_named() {
         top.allocator.set_memory_fraction(0.25).unwrap();
         top.malloc(200 * MIB);
         let text = top.oom(100 * MIB).to_string();
-        let fraction = "The memory fraction stops it: 200.00 MiB of the 256.00 MiB that it allows is \
-                        reserved, while the device has 824.00 MiB free; raise the fraction.";
+        let fraction = "The memory fraction stops it: 200.00 MiB of the 256.00 MiB that it allows \
+                        is reserved, while the device has 824.00 MiB free; raise the fraction.";
         assert!(text.ends_with(fraction), "{text}");
         top.allocator.set_memory_fraction(1.0).unwrap();
         top.malloc(100 * MIB);

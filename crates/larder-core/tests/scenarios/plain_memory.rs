@@ -171,9 +171,9 @@ fn captures_segments_soon_grow_with_their_pool_alone() {
     assert_eq!(held(&[9 * MIB]).0, 186);
 }
 
-/// A pool of one stream grows by what that stream's segments hold: those of another serve it nothing.
-/// With a small segment here, what is small would be cut from the largest block instead, which then
-/// serves no large request again.
+/// A pool of one stream grows by what that stream's segments hold: those of another serve it
+/// nothing. With a small segment here, what is small would be cut from the largest block instead,
+/// which then serves no large request again.
 #[test]
 fn another_streams_segments_do_not_make_a_captures_segments_small() {
     let top = by_default(Policy::larder());

@@ -13,8 +13,8 @@ use larder_core::{Error, Policy};
 const POOL: PoolId = PoolId(1, 0);
 const OTHER: PoolId = PoolId(2, 0);
 
-/// A function that takes one stream, and how often it was asked. Whoever holds it shows in the count
-/// of the Arc.
+/// A function that takes one stream, and how often it was asked. Whoever holds it shows in the
+/// count of the Arc.
 fn takes(only: StreamId) -> (Arc<AtomicUsize>, impl Fn(StreamId) -> bool + Send + 'static) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counts = Arc::clone(&asked);

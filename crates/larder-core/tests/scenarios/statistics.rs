@@ -339,7 +339,8 @@ fn resetting_the_sums_makes_them_and_the_plain_counters_zero_and_nothing_else() 
     tell(&top, LARGE, || top.empty(), &with(freed.to_vec(), &gone));
 }
 
-/// Where small blocks rest, pieces are counted when somebody looks: there were at least so many, whoever looks and when.
+/// Where small blocks rest, pieces are counted when somebody looks: there were at least so many,
+/// whoever looks and when.
 #[test]
 fn looking_makes_no_pieces() {
     let pieces = |top: &BenchTop| top.stats().inactive_split.small_pool;

@@ -18,7 +18,8 @@ fn tight(memory_bytes: u64) -> BenchTop {
     BenchTop::new(memory_bytes, "", Policy::tight())
 }
 
-/// So many blocks of one size, of which every other one is freed again. Returns those that are left.
+/// So many blocks of one size, of which every other one is freed again. Returns those that are
+/// left.
 fn in_pieces(top: &BenchTop, count: usize, size_bytes: u64) -> Vec<Addr> {
     let addrs: Vec<Addr> = (0..count).map(|_| top.malloc(size_bytes)).collect();
     addrs.iter().step_by(2).for_each(|&addr| top.free(addr));
@@ -215,7 +216,8 @@ fn a_device_that_is_hardly_larger_than_the_peak_suffices() {
     }
 }
 
-/// Few live blocks of all sizes, so that much lies in pieces: whatever happens, every invariant holds.
+/// Few live blocks of all sizes, so that much lies in pieces: whatever happens, every invariant
+/// holds.
 #[test]
 fn random_requests_keep_every_invariant() {
     for seed in 1..=40 {
@@ -242,8 +244,9 @@ fn random_requests_keep_every_invariant() {
     }
 }
 
-/// Whoever makes memory known to a library by its addresses, as NCCL's registration does, hears of all of them: what is
-/// handed out lies in what was told as mapped, in a view or at home, and what is told as unmapped was mapped before.
+/// Whoever makes memory known to a library by its addresses, as NCCL's registration does, hears of
+/// all of them: what is handed out lies in what was told as mapped, in a view or at home, and what
+/// is told as unmapped was mapped before.
 #[test]
 fn trackers_hear_of_every_address_that_is_handed_out() {
     for seed in 1..=20 {
@@ -521,7 +524,8 @@ fn what_a_source_gave_is_cut_to_size() {
     assert_eq!(second, first.offset(MIB), "both have room in a segment of 2 MiB");
 }
 
-/// The split limit holds for what a source gave as it does elsewhere: a large block is whole, and goes back whole.
+/// The split limit holds for what a source gave as it does elsewhere: a large block is whole, and
+/// goes back whole.
 #[test]
 fn what_a_source_gave_is_left_whole_above_the_split_limit() {
     let top = BenchTop::new(GIB, "max_split_size_mb:20", Policy::tight());

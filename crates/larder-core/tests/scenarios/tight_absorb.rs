@@ -1,5 +1,5 @@
-//! Annexing: under the policy tight a stream that waits for another makes its own what that one has free beside its own,
-//! so that what several streams freed serves as if it were one's.
+//! Annexing: under the policy tight a stream that waits for another makes its own what that one has
+//! free beside its own, so that what several streams freed serves as if it were one's.
 
 use crate::bench_top::{BenchTop, FAR, MAIN, SIDE};
 use larder_core::types::{GIB, MIB, StreamId};
@@ -60,15 +60,16 @@ fn a_third_stream_waits_for_what_was_annexed() {
     top.device.issue(SIDE);
     let last_use = top.device.moment(SIDE);
     top.free_all(&[blocks[3], blocks[5]]);
-    // The main stream frees nothing from here on: what comes to be free of its own is what it annexes.
+    // The main stream frees nothing from here on: what comes to be free of its own is what it
+    // annexes.
     assert_eq!(top.malloc(30 * MIB), blocks[3], "its own block and both of the other's");
     assert!(top.device.comes_after(MAIN, last_use) && !top.device.comes_after(FAR, last_use));
     assert_eq!(top.malloc_on(30 * MIB, FAR), blocks[3].offset(30 * MIB), "what is left of them");
     assert!(top.device.comes_after(FAR, last_use));
 }
 
-/// How often pages are mapped while blocks of many sizes come and go in ever another order, on so many streams: in the
-/// second half of it, when a program that does not repeat itself has leeway.
+/// How often pages are mapped while blocks of many sizes come and go in ever another order, on so
+/// many streams: in the second half of it, when a program that does not repeat itself has leeway.
 fn maps_of(streams: &[StreamId], seed: u64) -> u64 {
     let top = tight();
     let mut random = Random::new(seed);

@@ -1,5 +1,6 @@
-//! Fallow: under the policy tight a program that goes round leaves what it gives back as it is, neither merged nor in the
-//! index. That changes when blocks merge, and never where anything is put.
+//! Fallow: under the policy tight a program that goes round leaves what it gives back as it is,
+//! neither merged nor in the index. That changes when blocks merge, and never where anything is
+//! put.
 
 use crate::bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
@@ -20,7 +21,8 @@ enum Deed {
     Free { name: usize },
 }
 
-/// A round of a program: blocks of all sizes on one stream or two, of which some live on to the next round.
+/// A round of a program: blocks of all sizes on one stream or two, of which some live on to the
+/// next round.
 fn round(random: &mut Random, deeds: usize, streams: u64) -> Vec<Deed> {
     let (mut deed, mut live, mut names) = (Vec::new(), Vec::new(), 0);
     while deed.len() < deeds {
@@ -46,7 +48,8 @@ fn round(random: &mut Random, deeds: usize, streams: u64) -> Vec<Deed> {
     deed
 }
 
-/// The same round with some frees later: the trail knows of requests alone, and what is free is another place then.
+/// A round in which some frees come later: requests alone are remembered, and what is free is
+/// another place then.
 fn put_off_frees(random: &mut Random, program: &[Deed]) -> Vec<Deed> {
     let mut program = program.to_vec();
     for _ in 0..=random.below(12) {
@@ -159,8 +162,8 @@ fn what_lies_fallow_is_handed_out_as_if_it_were_merged() {
     (1..=120).for_each(compare);
 }
 
-/// So many blocks that some share a hint: those without one are found along their neighbours, because a round does not note
-/// where they start.
+/// So many blocks that some share a hint: those without one are found along their neighbours,
+/// because a round does not note where they start.
 #[test]
 fn a_round_finds_every_block_again_however_many_there_are() {
     let top = BenchTop::new(8 * GIB, "", Policy::tight());
@@ -239,7 +242,8 @@ fn a_request_that_has_lost_its_place_is_remembered() {
     top.allocator.record_history(HistoryOptions::default()).expect("a ring for it");
     let mut handed_out = Vec::new();
     for &size_bytes in &sizes {
-        // The other stream is told to have what the main stream has not given back, and gets a part of the spare block.
+        // The other stream is told to have what the main stream has not given back, and gets a part
+        // of the spare block.
         let blocks = [MAIN, SIDE].map(|stream| top.malloc_on(size_bytes, stream));
         handed_out.extend(blocks);
         top.free_all(&blocks);

@@ -1,11 +1,12 @@
-//! Fit: under the policy tight a request goes where it leaves whole pages, and not always into the smallest block.
+//! Fit: under the policy tight a request goes where it leaves whole pages, and not always into the
+//! smallest block.
 
 use crate::bench_top::BenchTop;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 
-/// Two free blocks with something live around each, on pages of 2 MiB: 4 MiB that are two pages, and 5 MiB that are half a
-/// page and two whole ones.
+/// Two free blocks with something live around each, on pages of 2 MiB: 4 MiB that are two pages,
+/// and 5 MiB that are half a page and two whole ones.
 fn two_gaps() -> (BenchTop, [Addr; 2]) {
     let top = BenchTop::new(4 * GIB, "page_size_mb:2", Policy::tight());
     let [_, four, _, five, _] = [20, 4, 1, 5, 20].map(|mib| top.malloc(mib * MIB));

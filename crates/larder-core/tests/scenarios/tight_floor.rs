@@ -1,5 +1,5 @@
-//! The floor: who owns the card may tell the policy tight how much it may hold before it is sparing. Below that, streams
-//! keep out of each other's memory.
+//! The floor: who owns the card may tell the policy tight how much it may hold before it is
+//! sparing. Below that, streams keep out of each other's memory.
 
 use crate::bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::types::{GIB, MIB, StreamId};
@@ -59,8 +59,9 @@ fn on_a_full_device_the_floor_is_none() {
     assert_eq!(top.stats().num_ooms, 0);
 }
 
-/// Two programs that go round, each on a stream of its own, and take turns in ever another order: neither finds its places
-/// taken by the other, so that nothing is waited for, and no call is made once both have gone round.
+/// Two programs that go round, each on a stream of its own, and take turns in ever another order:
+/// neither finds its places taken by the other, so that nothing is waited for, and no call is made
+/// once both have gone round.
 #[test]
 fn programs_that_race_below_the_floor_keep_their_places() {
     let waits_of = |settings: &str| {

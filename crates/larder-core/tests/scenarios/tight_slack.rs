@@ -1,5 +1,5 @@
-//! Leeway: under the policy tight a program that never repeats itself comes to hold a little more, and so to make
-//! fewer views; and one on a full device goes on with what it has.
+//! Leeway: under the policy tight a program that never repeats itself comes to hold a little more,
+//! and so to make fewer views; and one on a full device goes on with what it has.
 
 use crate::bench_top::BenchTop;
 use larder_core::types::{GIB, MIB};
@@ -55,7 +55,8 @@ fn a_program_that_never_repeats_itself_comes_to_make_few_views() {
     assert!(usual.ratio < 1.11, "{told:?}");
 }
 
-/// What the device does not have is not worth giving back everything for: there is enough, in pieces.
+/// What the device does not have is not worth giving back everything for: there is enough, in
+/// pieces.
 #[test]
 fn on_a_full_device_it_goes_on_with_what_it_has() {
     let room_bytes = HELD_BYTES + HELD_BYTES / 8;

@@ -1,5 +1,5 @@
-//! Snapshots under the policy tight: a block that lives in a view shows where the program has it, once and in one piece, and
-//! all memory shows once.
+//! Snapshots under the policy tight: a block that lives in a view shows where the program has it,
+//! once and in one piece, and all memory shows once.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +60,8 @@ fn what_streams_still_use_shows_there_too() {
     assert_eq!(state(&runs(&top)), None, "its addresses have no memory of their own");
 }
 
-/// Whatever happens, each live block shows once, with its size, no two blocks share an address, and the sums are those of
-/// the statistics.
+/// Whatever happens, each live block shows once, with its size, no two blocks share an address, and
+/// the sums are those of the statistics.
 #[test]
 fn random_programs_show_each_block_once() {
     let mut in_views = 0;

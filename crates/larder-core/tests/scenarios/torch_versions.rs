@@ -1,4 +1,5 @@
-//! The versions of PyTorch: for each choice in which they differ, one story, and how it ends under which of them.
+//! The versions of PyTorch: for each choice in which they differ, one story, and how it ends under
+//! which of them.
 
 use crate::bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::heap::Filter;
@@ -36,8 +37,8 @@ fn each_torch_differs_from_the_one_before_it() {
     assert_eq!(fifth, Policy::torch_2_15());
 }
 
-/// Which of three free blocks of a size the next request gets: the segments were made one after the other, and
-/// the last lies lowest.
+/// Which of three free blocks of a size the next request gets: the segments were made one after the
+/// other, and the last lies lowest.
 #[test]
 fn tie_break_between_segments() {
     let story = |policy| {
@@ -67,7 +68,8 @@ fn tie_break_between_segments() {
     }
 }
 
-/// The same inside of one segment: the front was cut off for a request, and the rest is what is left of the whole.
+/// Two free blocks of one size inside of one segment: the front was cut off for a request, and the
+/// rest is what is left.
 #[test]
 fn tie_break_inside_of_a_segment() {
     let story = |policy| {
@@ -101,7 +103,8 @@ fn tie_break_by_blocks_moves_what_was_used() {
     assert!(!story(Policy::torch_2_12()));
 }
 
-/// Since PyTorch 2.13 a capture is one that was marked, for the thread that works on a captured stream.
+/// Since PyTorch 2.13 a capture is one that was marked, for the thread that works on a captured
+/// stream.
 #[test]
 fn capture_is_by_mark_and_by_the_current_stream() {
     let story = |current: StreamId, is_marked: bool| {
@@ -129,7 +132,8 @@ fn capture_is_by_mark_and_by_the_current_stream() {
     assert_eq!(story(MAIN, true).0, 1, "it is another's");
 }
 
-/// PyTorch brings back what lies in the pool of a scope that is closed, if captures reuse such blocks.
+/// PyTorch brings back what lies in the pool of a scope that is closed, if captures reuse such
+/// blocks.
 #[test]
 fn reclaim_of_a_pool_that_reuses() {
     let story = |policy, conf| {
@@ -167,7 +171,8 @@ fn no_pages_beyond_a_segment() {
     assert_eq!(story(Policy::torch_2_15()), (false, 1));
 }
 
-/// Since PyTorch 2.15 a segment's addresses can be fewer: when they are used up there is another segment.
+/// Since PyTorch 2.15 a segment's addresses can be fewer: when they are used up there is another
+/// segment.
 #[test]
 fn a_reserve_makes_more_segments_of_fewer_addresses() {
     let conf = "expandable_segments:True,expandable_segments_reserve:0.125";

@@ -1,5 +1,5 @@
-//! The commons: a symmetric heap of simulated ranks. Segments are made and given back by all ranks together,
-//! and what one rank writes the others read.
+//! The commons: a symmetric heap of simulated ranks. Segments are made and given back by all ranks
+//! together, and what one rank writes the others read.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -63,7 +63,7 @@ impl Commons {
         Commons { device, gather, books: Mutex::default(), midway: None }
     }
 
-    /// The same, with something that happens in the middle of growing: memory is there, and nobody told yet.
+    /// Does something in the middle of growing, when memory is there and nobody was told yet.
     #[must_use]
     pub fn midway(mut self, midway: Midway) -> Commons {
         self.midway = Some(midway);
@@ -84,7 +84,8 @@ impl Commons {
             };
             if kind != GROW || (other_number, other_bytes) != (number, size_bytes) {
                 return Err(trouble(format!(
-                    "rank {rank} makes segment {other_number} of {}, and this rank segment {number} of {}",
+                    "rank {rank} makes segment {other_number} of {}, and this rank segment \
+                     {number} of {}",
                     Bytes(other_bytes),
                     Bytes(size_bytes)
                 )));
@@ -140,8 +141,8 @@ impl SegmentSource for Commons {
     }
 }
 
-/// The bytes of all ranks' segments, in one file for each rank, so that any process reads what another
-/// wrote.
+/// The bytes of all ranks' segments, in one file for each rank, so that any process reads what
+/// another wrote.
 #[derive(Debug)]
 pub struct SharedBytes {
     folder: PathBuf,

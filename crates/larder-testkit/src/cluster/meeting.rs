@@ -1,5 +1,5 @@
-//! Meetings: an exchange among the ranks of one process, which is also what a hub runs for the ranks of
-//! several.
+//! Meetings: an exchange among the ranks of one process, which is also what a hub runs for the
+//! ranks of several.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

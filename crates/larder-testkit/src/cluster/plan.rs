@@ -1,4 +1,5 @@
-//! Plans: what all ranks do in a symmetric pool, and what goes wrong on one of them. Both follow from a seed.
+//! Plans: what all ranks do in a symmetric pool, and what goes wrong on one of them. Both follow
+//! from a seed.
 
 use larder_core::types::{KIB, MIB};
 

@@ -86,9 +86,9 @@ struct Rank<'a> {
     report: Report,
 }
 
-/// Carries out a plan as one of its ranks. With a folder the ranks read each other's memory. Fails with a
-/// sentence if something is not as it has to be; that the ranks parted, or that one was lost, is in the
-/// report.
+/// Carries out a plan as one of its ranks. With a folder the ranks read each other's memory. Fails
+/// with a sentence if something is not as it has to be; that the ranks parted, or that one was
+/// lost, is in the report.
 pub fn run_rank(
     plan: &Plan,
     number: usize,
@@ -248,7 +248,8 @@ impl Rank<'_> {
         self.allocator.free(addr).map_err(|error| End::Wrong(error.to_string()))
     }
 
-    /// Compares the calls. A rank that was growing meanwhile answers with something else, and comes next time.
+    /// Compares the calls. A rank that was growing meanwhile answers with something else, and comes
+    /// next time.
     fn seal(&mut self) -> Result<(), End> {
         loop {
             let gather = self.gather.clone();
@@ -277,7 +278,8 @@ impl Rank<'_> {
         bytes.write(self.number, position.segment, position.offset_bytes, word)
     }
 
-    /// Reads every live block at its place in every other rank's memory, where that rank has put its own.
+    /// Reads every live block at its place in every other rank's memory, where that rank has put
+    /// its own.
     fn read_others(&mut self) -> Result<(), End> {
         let Some(bytes) = self.bytes else { return Ok(()) };
         for &addr in &self.live {

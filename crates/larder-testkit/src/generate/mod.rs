@@ -42,16 +42,17 @@ pub struct GenerateOptions {
     /// Whether, with pools, captures go over several streams that wait for each other, and layouts
     /// of pools are saved and put back.
     pub graphs: bool,
-    /// Whether pools are there to lend, instead of being routed to: many of them, switched on and off.
+    /// Whether pools are there to lend, instead of being routed to: many of them, switched on and
+    /// off.
     pub lending: bool,
-    /// Whether a block that was used on another stream while a scope was open is freed while one is,
-    /// and with graphs the other way round too. PyTorch keeps what it noted of a captured use, by the
-    /// place of its own record on the host, when such a block is freed otherwise, and holds it
-    /// against whatever is recorded in that place next. Few such blocks wait for the end of a scope at
-    /// a time, because PyTorch takes them back in the order of a hash table.
+    /// Whether a block that was used on another stream while a scope was open is freed while one
+    /// is, and with graphs the other way round too. PyTorch keeps what it noted of a captured use,
+    /// by the place of its own record on the host, when such a block is freed otherwise, and holds
+    /// it against whatever is recorded in that place next. Few such blocks wait for the end of a
+    /// scope at a time, because PyTorch takes them back in the order of a hash table.
     pub uses_stay_apart: bool,
-    /// Whether only a graph capture is one, as since PyTorch 2.13, and not any open scope: what the uses of a block
-    /// stay apart by.
+    /// Whether only a graph capture is one, as since PyTorch 2.13, and not any open scope: what the
+    /// uses of a block stay apart by.
     pub captures_are_marked: bool,
     /// Probability of doing something about pools, if there are any.
     pub pool_probability: f64,

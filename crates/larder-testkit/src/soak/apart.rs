@@ -6,8 +6,8 @@ use larder_core::types::{Addr, Span};
 
 use larder_sim::{Extent, SimDevice};
 
-/// Fails if two of the blocks, which share no address, share a byte. What is not the device's memory
-/// is passed over.
+/// Fails if two of the blocks, which share no address, share a byte. What is not the device's
+/// memory is passed over.
 pub(super) fn check(
     device: &SimDevice,
     blocks: impl IntoIterator<Item = Span>,

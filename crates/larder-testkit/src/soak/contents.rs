@@ -5,8 +5,8 @@ use larder_core::types::Span;
 
 use larder_sim::{SimDevice, UNIT_BYTES};
 
-/// Where a block is written: at its ends, and at both ends of every unit in it. That meets every page, and
-/// every place at which memory might be put together wrongly.
+/// Where a block is written: at its ends, and at both ends of every unit in it. That meets every
+/// page, and every place at which memory might be put together wrongly.
 fn places(block: Span) -> impl Iterator<Item = Addr> {
     let (begin, end) = (block.addr.0, block.end().0);
     let first = begin.next_multiple_of(UNIT_BYTES);

@@ -11,14 +11,16 @@ use larder_sim::UNIT_BYTES;
 use larder_sim::random::Random;
 
 impl Run<'_> {
-    /// A request that names an address, if this one does and gets it. Otherwise it goes on as if it had named none.
+    /// A request that names an address, if this one does and gets it. Otherwise it goes on as if it
+    /// had named none.
     pub(super) fn malloc_at_times(
         &mut self,
         id: u64,
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Option<Outcome>, String> {
-        // From numbers of their own, so that they stay in place when a failing script is made shorter.
+        // From numbers of their own, so that they stay in place when a failing script is made
+        // shorter.
         let mut random = Random::new(self.plan.seed ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         if !self.plan.habits.names_addresses || size_bytes == 0 || !random.chance(0.2) {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! Habits: what a program does that scripts have no words for. It destroys streams, shares blocks with
-//! other processes, and opens its memory to a peer.
+//! Habits: what a program does that scripts have no words for. It destroys streams, shares blocks
+//! with other processes, and opens its memory to a peer.
 
 use larder_core::{Addr, DeviceIndex, Error, StreamId};
 

@@ -10,9 +10,9 @@
 //!   same placements, statistics and device calls. Where device calls fail at random it cannot
 //!   follow, and the first two judge alone.
 //!
-//! Of the tight policy there is no model. There it is what must hold of any allocator that is checked: blocks
-//! keep what was written into them, no two lie on the same bytes, and bytes go from one stream to
-//! another only behind the work that used them.
+//! Of the tight policy there is no model. There it is what must hold of any allocator that is
+//! checked: blocks keep what was written into them, no two lie on the same bytes, and bytes go from
+//! one stream to another only behind the work that used them.
 //!
 //! What goes wrong comes back as a [`Failure`] with a script cut down to what is needed to see it.
 

@@ -1,7 +1,8 @@
 //! Order: bytes that one stream used go to another only behind the work that used them.
 //!
-//! Whoever gets bytes that others used before begins when they are done: it follows an event that was
-//! recorded behind their last use, or their work has finished. Work of a stream's own is in order anyway.
+//! Whoever gets bytes that others used before begins when they are done: it follows an event that
+//! was recorded behind their last use, or their work has finished. Work of a stream's own is in
+//! order anyway.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +16,8 @@ use larder_sim::{Moment, SimDevice};
 pub(super) struct Order {
     /// The streams that use the live blocks.
     users: HashMap<Addr, (Span, Vec<StreamId>)>,
-    /// By the memory and the offset at which they begin: where they end, and the ends of their last uses.
+    /// By the memory and the offset at which they begin: where they end, and the ends of their last
+    /// uses.
     used: BTreeMap<(u64, u64), (u64, Vec<Moment>)>,
 }
 

@@ -187,8 +187,8 @@ impl Plan {
         }
     }
 
-    /// The same plan under another policy. Nobody marks captures here: where a capture is one that was marked, any
-    /// open scope is one.
+    /// This plan under another policy. Nobody marks captures here: where a capture is one that was
+    /// marked, any open scope is one.
     #[must_use]
     pub fn under(mut self, mut policy: Policy) -> Plan {
         if policy.capture == CaptureRule::Marked {

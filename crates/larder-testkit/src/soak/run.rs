@@ -373,8 +373,8 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// A block was handed out: what others did with its bytes is over when its stream begins, and from
-    /// here on it holds what is written into it.
+    /// A block was handed out: what others did with its bytes is over when its stream begins, and
+    /// from here on it holds what is written into it.
     pub(super) fn take_into_use(
         &mut self,
         id: u64,

@@ -1,5 +1,5 @@
-//! A source of segments with the device's own memory, so that its faults and its limits are the source's too, and
-//! what is not given back is missed at the end.
+//! A source of segments with the device's own memory, so that its faults and its limits are the
+//! source's too, and what is not given back is missed at the end.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -16,8 +16,8 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Listens on an address. Port 0 takes one that is free, which [`Exporter::address`] tells. The page is
-    /// made anew for every reader.
+    /// Listens on an address. Port 0 takes one that is free, which [`Exporter::address`] tells. The
+    /// page is made anew for every reader.
     pub fn serve(
         address: impl ToSocketAddrs,
         page: impl Fn() -> String + Send + 'static,

@@ -1,7 +1,7 @@
 //! Statistics of allocators for Prometheus and whatever else reads `OpenMetrics`.
 //!
-//! [`Exporter::serve`] answers `GET /metrics` on an address; [`page`] is the text alone, for programs that
-//! have a server of their own.
+//! [`Exporter::serve`] answers `GET /metrics` on an address; [`page`] is the text alone, for
+//! programs that have a server of their own.
 //!
 //! ```
 //! use larder::Allocator;

@@ -39,7 +39,8 @@ struct Figures {
     memory: Option<[u64; 2]>,
 }
 
-/// The figures of these allocators at this moment, each a device, as a page in the `OpenMetrics` format.
+/// The figures of these allocators at this moment, each a device, as a page in the `OpenMetrics`
+/// format.
 pub fn page<'a>(allocators: impl IntoIterator<Item = &'a Allocator>) -> String {
     let figures = allocators.into_iter().map(|allocator| {
         let memory = allocator.memory_info().ok();

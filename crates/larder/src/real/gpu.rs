@@ -45,7 +45,8 @@ impl RealGpu {
     /// Sets bytes to zero, in the order of a stream that was admitted.
     ///
     /// # Safety
-    /// The bytes are memory of this GPU, and stay so until the work that the stream has by then is done.
+    /// The bytes are memory of this GPU, and stay so until the work that the stream has by then is
+    /// done.
     pub(crate) unsafe fn zero(&self, span: Span, stream: StreamId) -> Result<(), Error> {
         // SAFETY: the caller vouches for the bytes.
         let zeroed = unsafe { self.device.zero(span, stream) };

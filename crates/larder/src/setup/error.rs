@@ -160,13 +160,13 @@ impl fmt::Display for SettingsError {
             ),
             SettingsError::DriversPool => write!(
                 f,
-                "backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in it; \
-                 leave it out, or do not use Larder"
+                "backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in \
+                 it; leave it out, or do not use Larder"
             ),
             SettingsError::NotOwn { name, key } => write!(
                 f,
-                "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's settings \
-                 belong into {}",
+                "{name}: '{key}' is not one of Larder's own settings, which are {}; PyTorch's \
+                 settings belong into {}",
                 OWN_KEYS.join(", "),
                 TORCH_VARIABLES[0],
             ),

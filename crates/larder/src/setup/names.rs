@@ -13,7 +13,8 @@ pub(super) const POLICY_KEY: &str = "policy";
 pub(super) const SNAPSHOT_KEY: &str = "oom_snapshot";
 pub(super) const METRICS_KEY: &str = "metrics";
 pub(super) const CAPTURES_KEY: &str = "plain_captures";
-/// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF` takes.
+/// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF`
+/// takes.
 pub const OWN_KEYS: [&str; 8] = {
     // Taken apart by number, so that one more does not go unnoticed.
     let [pages, captures, soft, most, floor] = config::OWN_KEYS;

@@ -1,4 +1,5 @@
-//! Settings by text: PyTorch's keys, ours, and the policy; from the program or from the environment.
+//! Settings by text: PyTorch's keys, ours, and the policy; from the program or from the
+//! environment.
 //!
 //! This is the one place that reads the environment.
 
@@ -24,8 +25,8 @@ pub struct Settings {
     pub oom_snapshot: Option<String>,
     /// The address at which statistics are served to Prometheus, if that is asked for.
     pub metrics: Option<SocketAddr>,
-    /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they are in
-    /// PyTorch; until then they are the policy's defaults.
+    /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they
+    /// are in PyTorch; until then they are the policy's defaults.
     names_torch: bool,
     /// Somebody said what memory captures get; until then that is the policy's default too.
     names_captures: bool,
@@ -42,8 +43,8 @@ pub fn parse(text: &str) -> Result<Settings, SettingsError> {
     Settings::default().overlay(text)
 }
 
-/// Reads a settings text as PyTorch would: what it does not name is as in PyTorch, whatever the policy's
-/// default is. So a study of settings means the same as a program that is run with them.
+/// Reads a settings text as PyTorch would: what it does not name is as in PyTorch, whatever the
+/// policy's default is. So a study of settings means the same as a program that is run with them.
 pub fn parse_as_torch(text: &str) -> Result<Settings, SettingsError> {
     let stock = Settings { config: Config::default(), names_torch: true, ..Settings::default() };
     stock.overlay(text)
@@ -74,8 +75,8 @@ fn from_variables(
     }
 }
 
-/// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with PyTorch,
-/// which reads the others itself. `name` says where the text is from.
+/// Fails with a sentence unless the text holds Larder's own settings alone, as in a process with
+/// PyTorch, which reads the others itself. `name` says where the text is from.
 pub fn check_own(name: &str, text: &str) -> Result<(), SettingsError> {
     let refuse =
         |key: &str| Err(SettingsError::NotOwn { name: name.to_owned(), key: key.to_owned() });
@@ -87,8 +88,8 @@ pub fn check_own(name: &str, text: &str) -> Result<(), SettingsError> {
     if settings.names_torch { refuse(text) } else { Ok(()) }
 }
 
-/// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself, and may know
-/// more of them than we do: what is unknown here is left to it.
+/// Fails with a sentence if PyTorch's settings ask for what cannot be. PyTorch reads them itself,
+/// and may know more of them than we do: what is unknown here is left to it.
 pub fn check_torch(name: &str, text: &str) -> Result<(), SettingsError> {
     if let Some(key) = parts(text).filter_map(key_of).find(|key| OWN_KEYS.contains(key)) {
         return Err(SettingsError::Own { name: name.to_owned(), key: key.to_owned() });
@@ -135,7 +136,7 @@ impl Settings {
         Settings { config, policy, oom_snapshot: None, metrics: None, names_torch, names_captures }
     }
 
-    /// The same settings under another policy.
+    /// These settings under another policy.
     #[must_use]
     pub fn with_policy(mut self, policy: Policy) -> Settings {
         let defaults = default_config(&policy);
@@ -154,7 +155,8 @@ impl Settings {
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
         let (policy, rest) = split_policy(&rest)?;
-        // PyTorch does not look at what stands between a key and its value, so that it need be no colon.
+        // PyTorch does not look at what stands between a key and its value, so that it need be no
+        // colon.
         let is_torchs = |part: &str| key_of(part).is_none_or(|key| !OWN_KEYS.contains(&key));
         let mut named = parts(&rest).filter(|part| !part.trim().is_empty());
         let names_torch = self.names_torch || named.any(is_torchs);
@@ -344,9 +346,9 @@ mod tests {
         }
         assert_eq!(
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err().to_string(),
-            "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are policy, \
-             page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, oom_snapshot, metrics; PyTorch's settings belong into \
-             PYTORCH_CUDA_ALLOC_CONF"
+            "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are \
+             policy, page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, \
+             oom_snapshot, metrics; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
         );
         let list =
             check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err().to_string();

@@ -2,8 +2,8 @@
 //! capture, and says no more.
 //!
 //! The rest of the allocator asks the questions that stand in `questions.rs`, and tells of what it
-//! learns: streams that are named, scopes, streams that are gone. How an answer is found is a matter
-//! of `observed.rs` alone.
+//! learns: streams that are named, scopes, streams that are gone. How an answer is found is a
+//! matter of `observed.rs` alone.
 
 mod observed;
 mod questions;

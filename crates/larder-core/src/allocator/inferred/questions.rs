@@ -10,8 +10,8 @@ use crate::policy::CaptureRule;
 use crate::types::{CaptureId, StreamId};
 
 impl Shelf {
-    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is asked about
-    /// one that is gone: it is under no capture.
+    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is
+    /// asked about one that is gone: it is under no capture.
     pub(in crate::allocator) fn ask(
         &mut self,
         device: &dyn Device,
@@ -82,7 +82,8 @@ impl Shelf {
         Ok(!self.may_anybody_capture(device)?)
     }
 
-    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is none.
+    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is
+    /// none.
     pub(in crate::allocator) fn is_any_captured(
         &mut self,
         device: &dyn Device,

@@ -1,5 +1,5 @@
-//! What a thread does with graphs: it captures on streams of its own, keeps the pool for as long as it
-//! keeps the graph, and drops both.
+//! What a thread does with graphs: it captures on streams of its own, keeps the pool for as long as
+//! it keeps the graph, and drops both.
 
 use larder_core::error::PoolProblem;
 use larder_core::heap::Filter;
@@ -60,8 +60,8 @@ impl Worker {
         }
     }
 
-    /// Leaves blocks of a stream that is about to be captured, which others use as well: somebody may free
-    /// them at any moment of the capture.
+    /// Leaves blocks of a stream that is about to be captured, which others use as well: somebody
+    /// may free them at any moment of the capture.
     fn leave_some_of(&mut self, stream: StreamId) -> Result<(), String> {
         for _ in 0..LEFT_BLOCKS {
             let size_bytes = self.random.between(1, 16 * KIB);

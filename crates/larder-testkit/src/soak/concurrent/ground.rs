@@ -1,5 +1,5 @@
-//! The ground that all threads stand on: the allocator and its device, and what they leave there for
-//! each other.
+//! The ground that all threads stand on: the allocator and its device, and what they leave there
+//! for each other.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -161,7 +161,8 @@ impl Ground {
         HOOK_RANDOM.set(Some(random));
     }
 
-    /// No cached block fits somebody's request: at times a block is freed for it, or a pool dropped.
+    /// No cached block fits somebody's request: at times a block is freed for it, or a pool
+    /// dropped.
     fn missed(&self) -> bool {
         count(&self.counts.misses);
         let choice = HOOK_RANDOM

@@ -1,15 +1,16 @@
 //! The concurrent soak: many threads on one allocator over the simulated GPU.
 //!
-//! Each thread's choices follow from the seed and its number; how the threads meet does not, so that a
-//! seed that fails may have to be run more than once to fail again. They ask for memory and free it, also
-//! what others asked for; use it on other streams; open, pass on and drop private pools, some with sources of
-//! their own; capture graphs; change settings, turn the history on and off, cap and empty the cache. Miss
-//! callbacks free blocks and drop pools, and calls of the device and of the sources fail as planned.
+//! Each thread's choices follow from the seed and its number; how the threads meet does not, so
+//! that a seed that fails may have to be run more than once to fail again. They ask for memory and
+//! free it, also what others asked for; use it on other streams; open, pass on and drop private
+//! pools, some with sources of their own; capture graphs; change settings, turn the history on and
+//! off, cap and empty the cache. Miss callbacks free blocks and drop pools, and calls of the device
+//! and of the sources fail as planned.
 //!
-//! That no two live blocks overlap is checked at every malloc. At quiet moments, when no thread calls the
-//! allocator, the heap checks itself, and what it says is held against what the threads hold, what
-//! the device gave and what each source gave. At the end everything is given back, and nothing may be left. If nobody gets on for a
-//! minute the process is aborted, with the seed.
+//! That no two live blocks overlap is checked at every malloc. At quiet moments, when no thread
+//! calls the allocator, the heap checks itself, and what it says is held against what the threads
+//! hold, what the device gave and what each source gave. At the end everything is given back, and
+//! nothing may be left. If nobody gets on for a minute the process is aborted, with the seed.
 
 mod claims;
 mod graphs;
@@ -143,7 +144,7 @@ pub fn run(seed: u64, threads: usize, steps: usize) -> Result<Report, Box<Failur
     run_plan(&Plan::new(seed, threads, steps), None)
 }
 
-/// The same under a policy of the caller's choice.
+/// Runs under a policy of the caller's choice.
 pub fn run_under(
     policy: Policy,
     seed: u64,

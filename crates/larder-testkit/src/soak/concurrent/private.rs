@@ -98,8 +98,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Opens a scope by name, by a filter or by a function, asks inside of it, and lets go of it. Others
-    /// do the same under the same name: pools come, go, and come again.
+    /// Opens a scope by name, by a filter or by a function, asks inside of it, and lets go of it.
+    /// Others do the same under the same name: pools come, go, and come again.
     fn visit_name(&mut self) -> Result<(), String> {
         let pool = PoolId(0, NAMES_BASE + self.random.below(NAMES));
         let allocator = self.ground.allocator.clone();

@@ -17,8 +17,8 @@ const BASE: u64 = 1 << 51;
 /// How far apart two quarries are, and so what each has at most.
 const STRIDE: u64 = 1 << 32;
 
-/// A source that gives memory at addresses of its own. The lowest free ones come first, so that what
-/// was given back comes again.
+/// A source that gives memory at addresses of its own. The lowest free ones come first, so that
+/// what was given back comes again.
 pub(super) struct Quarry {
     number: u64,
     memory_bytes: u64,

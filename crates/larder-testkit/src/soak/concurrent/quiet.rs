@@ -1,5 +1,5 @@
-//! Quiet moments: nobody calls the allocator, so that everything it says can be held against what the
-//! threads, the device and the quarries know.
+//! Quiet moments: nobody calls the allocator, so that everything it says can be held against what
+//! the threads, the device and the quarries know.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,8 +42,8 @@ impl Ground {
         self.check_memory(&snapshot)
     }
 
-    /// Exactly what the threads hold is live, where and as large as they know it, and no two blocks in
-    /// use share memory.
+    /// Exactly what the threads hold is live, where and as large as they know it, and no two blocks
+    /// in use share memory.
     fn check_blocks(&self, snapshot: &[SegmentState]) -> Result<(), String> {
         let mut claimed = self.claims.all();
         for segment in snapshot {
@@ -116,7 +116,8 @@ impl Ground {
                 let uses = self.allocator.pool_uses(pool);
                 ensure!(uses.is_some(), "{span:?} belongs to {pool}, which is gone");
             }
-            // The pool of a quarry may be gone and another of its name be there, but not with its memory.
+            // The pool of a quarry may be gone and another of its name be there, but not with its
+            // memory.
             let number = Quarry::number_of(span.addr);
             if let Some(&(own, _)) = number.and_then(|number| quarries.get(number as usize)) {
                 ensure!(
@@ -129,8 +130,8 @@ impl Ground {
         Ok(())
     }
 
-    /// The device and the quarries have given what the allocator says that it holds, to the byte. Pages
-    /// that the device would not take back may come on top.
+    /// The device and the quarries have given what the allocator says that it holds, to the byte.
+    /// Pages that the device would not take back may come on top.
     fn check_memory(&self, snapshot: &[SegmentState]) -> Result<(), String> {
         let mut quarried: BTreeMap<u64, Vec<_>> = BTreeMap::new();
         let mut device_bytes = 0;
@@ -173,8 +174,8 @@ impl Ground {
         lock(&self.quarries).iter().for_each(|(_, quarry)| quarry.calm());
     }
 
-    /// All threads have given back what they held. Gives back the rest, and looks for what was lost: a
-    /// byte, a page, an event, a pool, a quarry, a context.
+    /// All threads have given back what they held. Gives back the rest, and looks for what was
+    /// lost: a byte, a page, an event, a pool, a quarry, a context.
     pub(super) fn end(self: Arc<Ground>) -> Result<(), String> {
         while let Some(held) = self.pick_up(0) {
             ensure!(self.free(held)?.is_none(), "{held:?} could not be freed at the end");

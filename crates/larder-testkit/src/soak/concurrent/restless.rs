@@ -1,8 +1,8 @@
-//! A restless device: the simulated GPU, on which calls take their time now and then, so that threads
-//! meet where they seldom would; and which knows which streams are not to be asked about.
+//! A restless device: the simulated GPU, on which calls take their time now and then, so that
+//! threads meet where they seldom would; and which knows which streams are not to be asked about.
 //!
-//! A real driver does not bear being asked about a stream whose capture another thread begins or ends
-//! at that moment. Whoever does so here is told on.
+//! A real driver does not bear being asked about a stream whose capture another thread begins or
+//! ends at that moment. Whoever does so here is told on.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -95,7 +95,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Looks at what there is. What it sees belongs to some moment; only what holds at any is checked.
+    /// Looks at what there is. What it sees belongs to some moment; only what holds at any is
+    /// checked.
     pub(super) fn look(&mut self) -> Result<(), String> {
         let ground = self.ground.clone();
         let allocator = &ground.allocator;

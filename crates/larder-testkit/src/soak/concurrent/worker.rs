@@ -140,8 +140,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Leaves a block for others to free, whatever streams used it: nobody who frees it may lay hands on
-    /// one of these while its owner begins or ends a capture of it.
+    /// Leaves a block for others to free, whatever streams used it: nobody who frees it may lay
+    /// hands on one of these while its owner begins or ends a capture of it.
     fn leave_last(&mut self) {
         let left = self.held.pop().and_then(|held| self.ground.leave(held));
         self.held.extend(left);

@@ -156,7 +156,7 @@ impl Model {
         self.record_deferred_of(None);
     }
 
-    /// The same for one pool, if one is named.
+    /// Records what was put off: of one pool, if one is named.
     fn record_deferred_of(&mut self, pool: Option<u32>) {
         for deferred in std::mem::take(&mut self.deferred) {
             let spot = self.find(deferred.addr);

@@ -5,7 +5,8 @@ use larder_core::types::{Addr, StreamId};
 use super::{Model, Want};
 
 impl Model {
-    /// The same as a request, but at an address; false if no free block of its pool and stream holds it there.
+    /// A request for memory at an address; false if no free block of its pool and stream holds it
+    /// there.
     pub(in crate::soak) fn malloc_at(
         &mut self,
         requested_bytes: u64,

@@ -74,8 +74,8 @@ pub(super) struct Model {
     /// How many segments were made, and how many numbers were drawn for blocks.
     made: u64,
     drawn: u64,
-    /// Whether the last request took the usual path, and nothing else was done since: then small blocks that are given
-    /// back rest.
+    /// Whether the last request took the usual path, and nothing else was done since: then small
+    /// blocks that are given back rest.
     is_usual: bool,
     /// Whether a split limit was ever set, or garbage collection ever on.
     was_unusual: bool,

@@ -1,5 +1,5 @@
-//! Numbers of the model's pools in the order in which PyTorch walks them: that of a hash table whose
-//! entries go on to later slots where theirs are taken.
+//! Numbers of the model's pools in the order in which PyTorch walks them: that of a hash table
+//! whose entries go on to later slots where theirs are taken.
 
 /// The numbers of the pools, each in the slot that its hash names or in one behind it.
 #[derive(Clone, Debug, Default)]

@@ -7,8 +7,8 @@ use super::segment::State;
 use super::{Model, NO_FAULTS, Spot, Want, change, change_pool};
 
 impl Model {
-    /// Gives back everything in the cache that can be: of the default pools, unless a capture is on,
-    /// large before small; then of the private pools that nobody uses, small before large.
+    /// Gives back everything in the cache that can be: of the default pools, unless a capture is
+    /// on, large before small; then of the private pools that nobody uses, small before large.
     pub(super) fn release_cached(&mut self, captured: bool) {
         if !captured {
             self.release_pool(None, [PoolKind::Large, PoolKind::Small]);

@@ -13,8 +13,8 @@ use crate::soak::tally::{self, change, change_pool};
 const RESTED_MAX: usize = 4096;
 
 impl Model {
-    /// A request on the usual path: one that rests and has its size, or a free one, or what comes of putting down
-    /// what rests, the largest first. None if it takes more care than that.
+    /// A request on the usual path: one that rests and has its size, or a free one, or what comes
+    /// of putting down what rests, the largest first. None if it takes more care than that.
     pub(super) fn malloc_usually(
         &mut self,
         requested_bytes: u64,
@@ -96,8 +96,8 @@ impl Model {
         rounds_plainly && !self.was_unusual && self.policy.tie_break != TieBreak::BlockNumber
     }
 
-    /// The block that rests in the default pool on the request's stream: the last that came of the size, or of the
-    /// largest size.
+    /// The block that rests in the default pool on the request's stream: the last that came of the
+    /// size, or of the largest size.
     fn find_rested(&self, want: &Want, size_bytes: Option<u64>) -> Option<Spot> {
         if want.kind == PoolKind::Large {
             return None;
@@ -137,8 +137,8 @@ impl Model {
         self.rested
     }
 
-    /// Names the first statistic that is not as it should be. It is asked after every step: where blocks rest, small
-    /// pieces are counted then, as if none did.
+    /// Names the first statistic that is not as it should be. It is asked after every step: where
+    /// blocks rest, small pieces are counted then, as if none did.
     pub(in crate::soak) fn difference(&mut self, found: &Stats) -> Option<String> {
         self.see_pieces();
         let mut expected = self.stats;

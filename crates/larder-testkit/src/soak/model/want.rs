@@ -1,4 +1,5 @@
-//! What a request wants: its size after rounding, whose memory it may have, and what it asks of the device.
+//! What a request wants: its size after rounding, whose memory it may have, and what it asks of the
+//! device.
 
 use larder_core::types::{MIB, PoolKind, StreamId};
 
@@ -87,11 +88,15 @@ impl Model {
         }
     }
 
-    /// The least by which a capture's pool grows; none where it grows as others do.
+    /// The least by which a capture's pool grows, by what it holds for the stream; none where it grows
+    /// as others do.
     fn capture_growth_bytes(&self, want: &Want) -> Option<u64> {
         let is_it = |pool: &u32| self.config.plain_captures && self.privates[pool].of_capture;
         let pool = want.pool.filter(is_it)?;
-        let own = self.segments.iter().filter(|segment| segment.pool == Some(pool));
+        let is_own = |segment: &&Segment| {
+            (segment.pool, segment.kind, segment.stream) == (Some(pool), want.kind, want.stream)
+        };
+        let own = self.segments.iter().filter(is_own);
         let held_bytes: u64 = own.map(Segment::held_bytes).sum();
         let is_young = held_bytes < 2 * self.config.large_segment_bytes;
         (!is_young).then_some(held_bytes / 8 / SEGMENT_STEP_BYTES * SEGMENT_STEP_BYTES)
