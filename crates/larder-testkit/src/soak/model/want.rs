@@ -88,8 +88,8 @@ impl Model {
         }
     }
 
-    /// The least by which a capture's pool grows, by what it holds for the stream; none where it grows
-    /// as others do.
+    /// The least by which a capture's pool grows, by what it holds for the stream; none where it
+    /// grows as others do.
     fn capture_growth_bytes(&self, want: &Want) -> Option<u64> {
         let is_it = |pool: &u32| self.config.plain_captures && self.privates[pool].of_capture;
         let pool = want.pool.filter(is_it)?;
