@@ -432,7 +432,8 @@ impl Allocator {
     }
 
     /// Why a block could not be freed when it was dropped; none if all went well since the last
-    /// time this was asked. [`Block::free`] and [`Buffer::free`] say it at once.
+    /// time this was asked. [`Block::free`](crate::Block::free) and
+    /// [`Buffer::free`](crate::Buffer::free) say it at once.
     pub fn take_drop_error(&self) -> Option<Error> {
         self.0.drop_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }

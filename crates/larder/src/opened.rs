@@ -73,7 +73,8 @@ impl<T> Opened<T> {
 }
 
 impl Allocator {
-    /// Opens `len` elements that another process shares: what [`Buffer::share`] gave there.
+    /// Opens `len` elements that another process shares: what
+    /// [`Buffer::share`](crate::Buffer::share) gave there.
     pub fn open<T: AnyBitPattern>(&self, shared: &Shared, len: usize) -> Result<Opened<T>, Error> {
         let base = self.native("open shared memory")?.open_shared(&shared.bytes)?;
         Opened::new(self.clone(), base, shared.offset_bytes, len)
