@@ -13,14 +13,14 @@ import tempfile
 import time
 
 import clients
-from processes import in_turns, outcome, prepared, start
+from processes import in_turns, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
 # The engine as its users start it first: what it is called, the words for it, and how many turns it has.
 ENGINES = {
-    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 9),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 7),
     "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 5),
-    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 5),
+    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager", "--rounds", "1"), 5),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
@@ -29,7 +29,7 @@ NEEDS = {
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
 # How long a batch of small programs may take together, and all engines.
-BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 420
+BATCH_LIMIT_S, ENGINE_LIMIT_S = 200, 500
 AT_ONCE = 9
 NAMES = [*clients.CLIENTS, *ENGINES]
 
@@ -59,10 +59,8 @@ def run(options):
             for name in batch
             for allocator in COLUMNS
         }
-        # Nothing else is at work on the card when the first turn comes.
-        prepared(started)
-        for key, process in started.items():
-            keep(key, outcome(process, " on ".join(key)))
+        for key, result in in_turns(started, prepared(started), 0).items():
+            keep(key, result)
     return results
 
 
@@ -81,7 +79,7 @@ def prepared_engines(options):
 def start_engine(name, allocator):
     _, words, turns = ENGINES[name]
     more = {"VLLM_CACHE_ROOT": os.path.join(tempfile.gettempdir(), f"larder-{name}")}
-    words = (*words, "--wait", "--turns", str(turns))
+    words = (*words, "--turns", str(turns), "--wait")
     return start(allocator, "serving.py", *words, more=more, limit_s=ENGINE_LIMIT_S)
 
 
@@ -104,8 +102,8 @@ OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.
 
 What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card.
 Programs are prepared side by side and timed alone: small ones for a dozen steps, which take some milliseconds, so that their times are
-rough; the engines in turns of three rounds of 128 requests, of which the fastest counts, since a virtual machine is slow now and then
-for a second; the rate is the median of the turns. Results are compared to the bit: losses, digests of arrays, tokens.
+rough; the engines in turns of three rounds of 128 requests (eager: one), of which the fastest counts, since a virtual machine is slow now
+and then for a second; the rate is the median of the turns. Results are compared to the bit: losses, digests of arrays, tokens.
 """
 
 

@@ -1,6 +1,6 @@
 """The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
 
-    python serving.py [--eager] [--sleep] [--inside] [--turns N] [--wait]
+    python serving.py [--eager] [--sleep] [--inside] [--turns N] [--rounds N] [--wait]
     python -m larder serving.py …
 
 It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
@@ -42,8 +42,6 @@ CACHE_BYTES = 8 << 30
 # What must be free of the card when the engine starts.
 PART_OF_CARD = 0.1
 PROMPTS, PROMPT_TOKENS, NEW_TOKENS = 128, (16, 400), 256
-# A round is now fast and now slow by what else the machine does: of a turn the fastest counts.
-ROUNDS_A_TURN = 3
 
 
 class Memory(ctypes.Structure):
@@ -167,7 +165,9 @@ def main():
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--sleep", action="store_true", help="sleep and wake")
     parser.add_argument("--inside", action="store_true", help="the engine in this process")
-    parser.add_argument("--turns", type=int, default=5, help="how often it goes on, for three rounds each")
+    parser.add_argument("--turns", type=int, default=5, help="how often it goes on")
+    # A round is now fast and now slow by what else the machine does: of a turn the fastest counts.
+    parser.add_argument("--rounds", type=int, default=3, help="how many rounds a turn has")
     parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before each turn")
     options = parser.parse_args()
     if options.inside:
@@ -197,7 +197,7 @@ def main():
         wait_for_turn(options)
         before = engine.collective_rpc(look)[0]["counts"]
         rates = []
-        for _ in range(ROUNDS_A_TURN):
+        for _ in range(options.rounds):
             times_ms.clear()
             digest, rate = generate(engine, asked, sampling)
             digests.add(digest)
