@@ -184,6 +184,8 @@ def speed_words(native, larder, tight):
     if native is None:
         return ""
     ratios = [speed(result) / speed(native) if result and speed(native) else None for result in (larder, tight)]
+    if not any(ratios):
+        return ""
     words = ", ".join("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     if "tokens_a_second" not in native:
         return words
