@@ -103,7 +103,7 @@ impl Allocator {
                 return Ok(addr);
             }
             // What was waited for may suffice in pieces, with nothing given back.
-            if shelf.heap.policy().tight {
+            if shelf.heap.joins_pieces() {
                 (shelf, grown) = self.grow(shelf, want)?;
             }
             if let Grown::NoRoom = grown {

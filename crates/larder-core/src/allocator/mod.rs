@@ -275,7 +275,7 @@ impl Allocator {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
-        if shelf.heap.put_tenant(block) {
+        if shelf.heap.put_in_view(block) {
             return Ok(());
         }
         shelf.heap.settle();

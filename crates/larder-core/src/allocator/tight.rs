@@ -8,10 +8,10 @@ use crate::allocator::{Allocator, Shelf};
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::Want;
+use crate::heap::paged::ground::Ground;
+use crate::heap::paged::seek::{Asking, Move};
+use crate::heap::paged::views::{UnviewPlan, ViewPlan};
 use crate::heap::release::Release;
-use crate::heap::tight::ground::Ground;
-use crate::heap::tight::seek::{Asking, Move};
-use crate::heap::tight::views::{UnviewPlan, ViewPlan};
 use crate::types::{Addr, Span, StreamId};
 
 impl Allocator {
@@ -29,7 +29,7 @@ impl Allocator {
                 }
                 Move::Place { segment, addr, waits } => {
                     shelf.follow(device, want, &waits)?;
-                    shelf.heap.annex(want, &waits);
+                    shelf.heap.absorb(want, &waits);
                     let addr = shelf.heap.take_place(want, segment, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
@@ -55,13 +55,13 @@ impl Allocator {
                 // What was waited for may make one piece with what the stream has.
                 Move::View { waits, .. } if !waits.is_empty() => {
                     shelf.follow(device, want, &waits)?;
-                    shelf.heap.annex(want, &waits);
+                    shelf.heap.absorb(want, &waits);
                 }
                 Move::View { plan, .. } => {
                     shelf.thin(device, want.stream)?;
                     let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
                     let view = shelf.heap.commit_view(want, &plan, span);
-                    let addr = span.addr.offset(plan.seam.skip_bytes);
+                    let addr = span.addr.offset(plan.page_list.skip_bytes);
                     let addr = shelf.heap.take_place(want, view, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
@@ -71,8 +71,8 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// The same as `take_from_others` for a request that missed on the usual path while its program goes round: nothing is
-    /// merged for it unless it has lost its place, and it goes on round.
+    /// The same as `take_from_others` for a request that missed on the usual path while its program repeats itself: nothing is
+    /// merged for it unless it has lost its place, and it goes on with its cycle.
     pub(super) fn take_after_others(
         &mut self,
         device: &dyn Device,
@@ -122,7 +122,7 @@ impl Shelf {
             }
         }
         self.follow(device, want, &ground.waits)?;
-        if self.heap.annex_off_round(want, &ground.waits) {
+        if self.heap.absorb_outside_cycle(want, &ground.waits) {
             let ground = self.heap.plan_told(want);
             return Ok(ground.and_then(|ground| self.heap.take_told_ground(want, &ground)));
         }
@@ -183,7 +183,7 @@ impl Shelf {
         device: &dyn Device,
         own: Option<StreamId>,
     ) -> Result<(), Error> {
-        if !self.heap.policy().tight {
+        if !self.heap.joins_pieces() {
             return Ok(());
         }
         let mut quiet = Vec::new();

@@ -14,7 +14,7 @@ pub enum State {
     /// In the cache, for anyone on its stream.
     Free,
     /// Given back, and not merged yet. Whoever looks is shown what it will be merged to.
-    Resting,
+    Deferred,
     /// Handed out.
     Live,
     /// Freed by the program, still awaited on some stream.
@@ -30,7 +30,7 @@ impl State {
     #[inline]
     #[allow(clippy::needless_bitwise_bool)] // One branch for both.
     pub(crate) fn is_unused(self) -> bool {
-        (self == State::Free) | (self == State::Resting)
+        (self == State::Free) | (self == State::Deferred)
     }
 }
 

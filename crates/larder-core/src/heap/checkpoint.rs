@@ -119,7 +119,7 @@ impl Heap {
                     // Only the end of a segment has no memory, as long as its pool is in use.
                     State::Unmapped => break,
                     State::Lent | State::Hollow => unreachable!("a private pool has no tenants"),
-                    State::Free | State::Resting | State::Live => {
+                    State::Free | State::Deferred | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
                 }

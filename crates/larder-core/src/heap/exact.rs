@@ -27,13 +27,13 @@ impl Heap {
         let before_bytes = addr.0 - self.blocks[id].addr.0;
         self.unshelve(id);
         if before_bytes == 0 {
-            return self.hand_out_off_trail::<false>(id, want);
+            return self.hand_out_unnoted(id, want);
         }
         let before = Want { requested_bytes: before_bytes, size_bytes: before_bytes, ..*want };
         self.hand_out_front(id, &before);
         let rest = self.blocks[id].next.expect("it was cut off just now");
         self.unshelve(rest);
-        let taken = self.hand_out_off_trail::<false>(rest, want);
+        let taken = self.hand_out_unnoted(rest, want);
         self.put(id);
         taken
     }

@@ -7,6 +7,7 @@
 //! is declined here goes to the one slow way, `Allocator::malloc_slow` or `free_slow`.
 
 use crate::heap::ids::BlockId;
+use crate::heap::placement::Ready;
 use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
 use crate::heap::{Heap, State};
 use crate::record::Record;
@@ -75,14 +76,11 @@ impl Heap {
         if last >= self.guard.max_bytes && !self.open_guard(requested_bytes) {
             return None;
         }
-        if self.is_tight {
-            if let Some(goal) = self.next_of_round(requested_bytes, stream) {
-                return self.take_goal(goal, requested_bytes, stream);
-            }
-        } else if let Some(addr) = self.take_rested(requested_bytes, stream) {
-            return Some(addr);
+        match self.take_deferred(requested_bytes, stream) {
+            Ready::Taken(addr) => Some(addr),
+            Ready::Declined => None,
+            Ready::Nothing => self.search(requested_bytes, stream),
         }
-        self.search(requested_bytes, stream)
     }
 
     /// Takes back the live block at an address. False, and nothing is done, if there is none, or if
@@ -94,8 +92,7 @@ impl Heap {
             return self.free_closed(addr);
         }
         let Some(id) = self.own_by_address(addr) else { return false };
-        let is_deferred = if self.is_tight { self.lie(id) } else { self.rest(id) };
-        if !is_deferred {
+        if !self.defer(id) {
             self.merge(id);
         }
         true
@@ -104,7 +101,8 @@ impl Heap {
     /// Takes back a block that is merged at once.
     #[inline(never)]
     fn merge(&mut self, id: BlockId) {
-        let whole = self.merge_and_shelve::<true>(id);
+        debug_assert!(!self.drawn.is_on() && !self.has_ages, "the guard is open");
+        let whole = self.merge_freed(id, false, false);
         let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
         self.count_pieces(&whole);
@@ -122,7 +120,6 @@ impl Heap {
             let is_routed = self.is_diverted() || self.has_plain_threads();
             let is_closed = !self.guard.is_plain() || is_routed || !self.is_idle();
             self.guard.set(CLOSED, is_closed);
-            self.open_tray();
         }
         self.guard.is_open()
     }

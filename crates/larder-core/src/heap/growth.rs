@@ -73,11 +73,7 @@ impl Heap {
         if self.rejects(size_bytes) {
             return Growth::Rejected;
         }
-        match (expand, self.is_tight) {
-            (true, true) => Growth::Tighten,
-            (true, false) => Growth::Expand,
-            (false, _) => Growth::Segment { size_bytes },
-        }
+        self.placement.growth(want, size_bytes)
     }
 
     /// Whether a rule refuses to ask the device for so much more.
@@ -141,7 +137,7 @@ impl Heap {
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
         self.record_of(id, Record::SegmentAlloc { place, oversize });
-        self.hand_out::<false>(id, want)
+        self.hand_out(id, want)
     }
 
     /// Adds a segment that is one block, in no index yet.
@@ -270,7 +266,7 @@ impl Heap {
         }
         self.segments.cover(segment_id, span);
         self.merge_contexts(id, State::Free);
-        let id = self.merge_and_shelve::<false>(id).id;
+        let id = self.merge_and_shelve(id).id;
         self.note_free(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
@@ -285,7 +281,7 @@ impl Heap {
     pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
         self.count_growth(want.pool, 1);
         self.unshelve(id);
-        self.hand_out::<false>(id, want)
+        self.hand_out(id, want)
     }
 }
 

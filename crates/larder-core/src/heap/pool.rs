@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::heap::best_fit::by_size::SizeStacks;
 use crate::heap::block::Blocks;
 use crate::heap::free_index::FreeIndex;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
-use crate::heap::tray::Tray;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// The default pools' lanes on the first stream, which are there from the start.
@@ -25,8 +25,8 @@ pub(crate) struct Lane {
     /// Free blocks, with memory behind them; none before the first comes, because most lanes of a program
     /// with many streams have none, and an index has bins for all sizes.
     free: Option<Box<FreeIndex>>,
-    /// Small blocks that were given back and not merged yet; none before the first comes.
-    pub(super) tray: Option<Box<Tray>>,
+    /// Small blocks whose frees were deferred, by size; none before the first comes.
+    pub(super) by_size: Option<Box<SizeStacks>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
     /// How often something became free in it.
@@ -200,7 +200,7 @@ impl Pools {
         match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
-                let (free, tray, unmapped) = (None, None, BTreeMap::new());
+                let (free, by_size, unmapped) = (None, None, BTreeMap::new());
                 let (kind, gone, frees, followed) = (pool.kind, false, 0, Vec::new());
                 let lane = Lane {
                     pool: pool_id,
@@ -208,7 +208,7 @@ impl Pools {
                     stream,
                     gone,
                     free,
-                    tray,
+                    by_size,
                     unmapped,
                     frees,
                     followed,
@@ -263,7 +263,7 @@ impl Pools {
         for at in 0..self.lanes.len() {
             let (id, lane) = (LaneId(at as u32), &mut self.lanes[at]);
             lane.free.take_if(|free| free.is_empty());
-            lane.tray = None;
+            lane.by_size = None;
             let stays = named.contains(&id) || FIRST_LANES.contains(&id);
             if lane.pool == PoolIndex::NONE || stays || !is_leaving(lane) {
                 continue;
@@ -295,8 +295,8 @@ impl Pools {
         let listed: usize = self.list.iter().map(|pool| pool.lanes.capacity()).sum();
         let (lane, entry) = (size_of::<Lane>(), size_of::<(StreamId, LaneId)>());
         let spare = self.spare_lanes.len() * size_of::<LaneId>();
-        let trays =
-            self.lanes.iter().filter(|lane| lane.tray.is_some()).count() * size_of::<Tray>();
+        let trays = self.lanes.iter().filter(|lane| lane.by_size.is_some()).count()
+            * size_of::<SizeStacks>();
         free + trays + self.lanes.capacity() * lane + listed * entry + spare
     }
 

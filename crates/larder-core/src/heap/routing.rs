@@ -73,34 +73,28 @@ impl Heap {
     /// Serves a request of the default pools with a free block of a pool that lends to those in need. The block
     /// stays a block of that pool.
     pub(crate) fn take_lent(&mut self, want: &Want, lender: PoolId) -> Option<Addr> {
-        if self.is_tight {
-            let lent = self.take_off_lent(want, lender)?;
-            return Some(self.hand_out_lent(&lent));
-        }
-        let want = self.want_lent(want, lender)?;
-        self.take_again(&want)
+        let lent = self.take_off_lent(want, lender)?;
+        Some(self.hand_out_lent(&lent))
     }
 
     /// The same request to a pool that lends. A lent block must not be one that can grow, but where all can.
     fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
         let pool = self.privates.get(lender)?.pool(want.kind);
         let lent = self.want_from(want, pool);
-        Some(Want { expandable: lent.expandable && self.is_tight, ..lent })
+        Some(Want { expandable: lent.expandable && self.placement.lends_growing(), ..lent })
     }
 
     /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is next.
     pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
         let lent = self.want_lent(want, lender)?;
         let block = self.take_off(&lent)?;
-        if self.is_tight {
-            self.stray(want);
-        }
+        self.note_lent(want);
         Some(Lent { block, want: lent })
     }
 
     /// Hands out what was taken off.
     pub(crate) fn hand_out_lent(&mut self, lent: &Lent) -> Addr {
-        self.hand_out_off_trail::<false>(lent.block, &lent.want)
+        self.hand_out_unnoted(lent.block, &lent.want)
     }
 
     /// Makes a private pool, or adds a use of it. A new one is a graph capture's if its name is one of those

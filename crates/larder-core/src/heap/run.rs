@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::heap::Heap;
 use crate::heap::block::State;
+use crate::heap::coalesced::Settled;
 use crate::heap::ids::BlockId;
-use crate::heap::rested::Settled;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};

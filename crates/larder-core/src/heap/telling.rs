@@ -25,17 +25,6 @@ impl Heap {
         }
     }
 
-    /// The same, on the usual path or not: on it nobody listens.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn record_where<const PLAIN: bool>(&mut self, id: BlockId, record: Record) {
-        if PLAIN {
-            self.herald.record(record);
-        } else {
-            self.record_of(id, record);
-        }
-    }
-
     /// Does something of which nobody is told by it.
     fn unheard<T>(&mut self, act: impl FnOnce(&mut Heap) -> T) -> T {
         let listening = self.herald.pause();
@@ -83,7 +72,6 @@ impl Heap {
         if !self.policy.merges_late || !self.herald.is_listening() {
             return None;
         }
-        self.end_fallow();
         let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
         let id = self.live(addr)?;
         let (place, requested_bytes) = self.facts(id);
@@ -98,7 +86,6 @@ impl Heap {
         }
         let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
         let Some(id) = own else { return false };
-        self.end_fallow();
         let (place, requested_bytes) = self.facts(id);
         self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
         self.unheard(|heap| heap.free(addr))

@@ -3,8 +3,6 @@
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::ids::BlockId;
-use crate::heap::size::BLOCK_UNIT_BYTES;
-use crate::heap::tray::{RESTED_MAX, SIZES_PER_WORD};
 use crate::record::stats::Stats;
 use crate::types::Span;
 
@@ -20,7 +18,7 @@ pub(super) struct Settled {
 }
 
 /// What blocks that rest and free ones beside them are once they are put down.
-pub(super) struct RestedWhole {
+pub(super) struct CoalescedWhole {
     pub(super) size_bytes: u64,
     /// The free blocks among them, which are in the index.
     pub(super) shelved_blocks: i64,
@@ -34,7 +32,7 @@ impl Heap {
         let mut stats = self.herald.stats();
         if self.policy.merges_late {
             self.see_pieces();
-            self.trays.seen.show(&mut stats);
+            self.deferred.seen.show(&mut stats);
         }
         stats
     }
@@ -42,7 +40,7 @@ impl Heap {
     /// Peaks become the current values.
     pub(crate) fn reset_peaks(&mut self) {
         self.see_pieces();
-        self.trays.seen.reset_peaks(self.herald.pieces());
+        self.deferred.seen.reset_peaks(self.herald.pieces());
         self.herald.reset_peak();
         self.reset_pool_peaks();
     }
@@ -50,7 +48,7 @@ impl Heap {
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub(crate) fn reset_sums(&mut self) {
         self.see_pieces();
-        self.trays.seen.reset_sums();
+        self.deferred.seen.reset_sums();
         self.herald.reset_accumulated();
         self.reset_pool_sums();
     }
@@ -58,13 +56,13 @@ impl Heap {
     /// Looks how many pieces there are once what rests is put down.
     pub(super) fn see_pieces(&mut self) {
         let [mut blocks, mut bytes] = self.herald.pieces();
-        let fixed = self.rested().filter(|&id| !self.blocks[id].expandable);
-        for whole in fixed.filter_map(|id| self.rested_whole(id)) {
+        let fixed = self.deferred_blocks().filter(|&id| !self.blocks[id].expandable);
+        for whole in fixed.filter_map(|id| self.coalesced_whole(id)) {
             let whole_bytes = if whole.is_split { whole.size_bytes } else { 0 };
             blocks[0] += i64::from(whole.is_split) - whole.shelved_blocks;
             bytes[0] += whole_bytes as i64 - whole.shelved_bytes as i64;
         }
-        self.trays.seen.see([blocks, bytes]);
+        self.deferred.seen.see([blocks, bytes]);
     }
 
     /// The blocks of a segment from this one on.
@@ -90,25 +88,21 @@ impl Heap {
     }
 
     /// Each block that will come of blocks that rest.
-    pub(super) fn rested_wholes(&self) -> impl Iterator<Item = RestedWhole> {
-        self.rested().filter_map(|id| self.rested_whole(id))
+    pub(super) fn coalesced_wholes(&self) -> impl Iterator<Item = CoalescedWhole> {
+        self.deferred_blocks().filter_map(|id| self.coalesced_whole(id))
     }
 
     /// The blocks that rest.
-    fn rested(&self) -> impl Iterator<Item = BlockId> {
-        let lanes = self.trays.busy.iter().map(|&lane| self.pools.lane(lane));
-        let firsts = lanes.filter_map(|lane| lane.tray.as_deref()).flat_map(|tray| tray.firsts);
-        let rested =
-            firsts.flat_map(|first| std::iter::successors(first, |&id| self.blocks[id].shelf_next));
-        let fallow = self.fallow.listed().iter().copied();
-        rested.chain(fallow.filter(|&id| self.blocks[id].state == State::Resting))
+    fn deferred_blocks(&self) -> impl Iterator<Item = BlockId> {
+        let listed = self.deferred.listed().iter().copied();
+        listed.filter(|&id| self.blocks[id].state == State::Deferred)
     }
 
     /// What will come of a block that rests. None if it is not the first one of a whole that rests.
-    fn rested_whole(&self, id: BlockId) -> Option<RestedWhole> {
+    fn coalesced_whole(&self, id: BlockId) -> Option<CoalescedWhole> {
         let mut first = id;
         while let Some(prev) = self.blocks[first].prev.filter(|&prev| self.joins(prev, first)) {
-            if self.blocks[prev].state == State::Resting {
+            if self.blocks[prev].state == State::Deferred {
                 return None;
             }
             first = prev;
@@ -128,7 +122,7 @@ impl Heap {
             }
         }
         let is_split = self.blocks[first].prev.is_some() || self.blocks[last].next.is_some();
-        Some(RestedWhole { size_bytes, shelved_blocks, shelved_bytes, is_split })
+        Some(CoalescedWhole { size_bytes, shelved_blocks, shelved_bytes, is_split })
     }
 
     /// Whether two neighbours will be one block.
@@ -137,50 +131,32 @@ impl Heap {
         let states = (one.state, next.state);
         let is_joint = matches!(
             states,
-            (State::Resting, State::Resting | State::Free) | (State::Free, State::Resting)
+            (State::Deferred, State::Deferred | State::Free) | (State::Free, State::Deferred)
         );
         is_joint && one.lane == next.lane
     }
 
-    /// What rests is on its lane's tray, under its size, and nothing else is; and while the tray is open nothing asks for
-    /// more care. `rested` is how many blocks there are that rest.
-    pub(super) fn check_trays(&self, rested: usize) -> Result<(), String> {
-        let mut on_trays = 0;
-        for (lane_id, lane) in self.pools.lanes() {
-            let Some(tray) = lane.tray.as_deref() else { continue };
-            let mut count = 0;
-            for (size, &first) in tray.firsts.iter().enumerate() {
-                for id in std::iter::successors(first, |&id| self.blocks[id].shelf_next) {
-                    let block = &self.blocks[id];
-                    let size_bytes = (size as u64 + 1) * BLOCK_UNIT_BYTES;
-                    let is_known = tray.words[size / SIZES_PER_WORD] >> (size % SIZES_PER_WORD) & 1;
-                    if (block.state, block.lane) != (State::Resting, lane_id)
-                        || (block.size_bytes, is_known) != (size_bytes, 1)
-                    {
-                        return Err(format!("{id:?} is wrongly on the tray of {lane_id:?}"));
-                    }
-                    count += 1;
-                }
+    /// What is deferred is listed, and found by its size if it was deferred so; and while frees are, nothing
+    /// special is on. `deferred` is how many blocks there are.
+    pub(super) fn check_deferred(&self, deferred: usize) -> Result<(), String> {
+        self.deferred.check()?;
+        for (id, lane) in self.pools.lanes() {
+            if let Some(stacks) = lane.by_size.as_deref() {
+                self.check_by_size(id, stacks)?;
             }
-            let is_busy = self.trays.busy.contains(&lane_id);
-            if count + tray.room != if is_busy { RESTED_MAX } else { 0 } {
-                return Err(format!("{count} blocks and room for {} in {lane_id:?}", tray.room));
-            }
-            on_trays += count as usize;
         }
         let is_routed = self.is_diverted() || self.has_plain_threads();
-        let needs_care = !self.guard.is_plain() || is_routed || !self.is_idle();
-        let is_open = self.guard.is_unbroken();
-        if is_open && needs_care || self.trays.open_bytes > 0 && !is_open {
-            return Err("the fast path is open, though something asks for care".to_owned());
+        let is_special = !self.guard.is_plain() || is_routed || !self.is_idle();
+        let is_unbroken = self.guard.is_unbroken();
+        if is_unbroken && is_special {
+            return Err("the fast path is open, though something special is on".to_owned());
         }
-        if self.fallow.is_on && !is_open {
-            return Err("blocks lie fallow, though something asks for care".to_owned());
+        if !is_unbroken && (deferred > 0 || self.deferred.is_in_place()) {
+            return Err(format!("{deferred} frees are deferred, though the fast path is closed"));
         }
-        let fallow = self.fallow.listed().iter();
-        let fallow = fallow.filter(|&&id| self.blocks[id].state == State::Resting).count();
-        if on_trays + fallow != rested {
-            return Err(format!("{on_trays} are on trays, {fallow} lie fallow, {rested} rest"));
+        let listed = self.deferred_blocks().count();
+        if listed != deferred {
+            return Err(format!("{deferred} frees are deferred, of which {listed} are listed"));
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Annexing: a stream that waits for another makes its own what that one has free beside its own.
+//! Absorbing: a stream that waits for another makes its own what that one has free beside its own.
 //!
 //! Streams that take memory from each other come to lie in between each other. Free blocks of two lanes are not merged,
 //! because whoever takes the other's has to wait first: so what is free is in more and smaller pieces than if it were
@@ -13,9 +13,9 @@ use crate::types::StreamId;
 
 impl Heap {
     /// The request's stream waits for what these have been given to do so far: what they have free beside what its own
-    /// has free becomes its own. What lies fallow is merged first, so that what was found before may be gone.
-    pub(crate) fn annex(&mut self, want: &Want, streams: &[StreamId]) {
-        self.till();
+    /// has free becomes its own. What is deferred is merged first, so that what was found before may be gone.
+    pub(crate) fn absorb(&mut self, want: &Want, streams: &[StreamId]) {
+        self.coalesce();
         let lane = self.lane_of(want);
         for &stream in streams {
             let Some(other) = self.pools.lane_at(want.pool, stream) else { continue };
@@ -26,15 +26,15 @@ impl Heap {
         }
     }
 
-    /// The same for a request that was told its place; false, and nothing is done, where the program goes round: others are
+    /// The same for a request that was told its place; false, and nothing is done, where the program repeats itself: others are
     /// told theirs as well, and blocks had better stay whose they are.
-    pub(crate) fn annex_off_round(&mut self, want: &Want, streams: &[StreamId]) -> bool {
+    pub(crate) fn absorb_outside_cycle(&mut self, want: &Want, streams: &[StreamId]) -> bool {
         let lane = self.lane_of(want);
-        let goes_round = self.tight.way(lane).trail.goes_round();
-        if !goes_round {
-            self.annex(want, streams);
+        let repeats = self.paged.way(lane).log.repeats();
+        if !repeats {
+            self.absorb(want, streams);
         }
-        !goes_round
+        !repeats
     }
 
     /// A free block goes to another lane, and merges with what is free there. That counts as a free: whoever waited
@@ -42,7 +42,7 @@ impl Heap {
     pub(super) fn hand_over(&mut self, id: BlockId, lane: LaneId) {
         self.unshelve(id);
         self.blocks[id].lane = lane;
-        let whole = self.merge_and_shelve::<false>(id).id;
+        let whole = self.merge_and_shelve(id).id;
         self.note_free(whole);
     }
 

@@ -5,7 +5,7 @@ use std::iter::successors;
 
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
-use crate::heap::tight::trail::Spot;
+use crate::heap::paged::request_log::Spot;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
@@ -68,7 +68,7 @@ impl Heap {
             return Some(Ground { segment, span, site: Site::Home(first), waits });
         }
         // Where a segment was given back, a view may have its name by now.
-        if !self.can_lodge(want) {
+        if !self.can_be_in_view(want) {
             return None;
         }
         let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
@@ -83,7 +83,7 @@ impl Heap {
         Some(Ground { segment, span, site: Site::View { door, homes }, waits })
     }
 
-    /// What lies under the place that a request was told by the trail.
+    /// What lies under the place that a request was told by the request log.
     pub(super) fn ground_told(&mut self, want: &Want, spot: Spot) -> Option<Ground> {
         let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
         self.ground(want, spot.segment, addr)

@@ -5,16 +5,16 @@ use std::collections::BTreeSet;
 use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::paged::free_runs::{Reach, Run};
+use crate::heap::paged::ground::{Ground, Home, Shown};
+use crate::heap::paged::stitch::{Gap, Stitch, stitch};
+use crate::heap::paged::views::ViewPlan;
+use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::pool::Lane;
-use crate::heap::tight::ground::{Ground, Home, Shown};
-use crate::heap::tight::stitch::{Gap, Stitch, stitch};
-use crate::heap::tight::survey::{Reach, Run};
-use crate::heap::tight::views::ViewPlan;
-use crate::heap::tight::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 
-/// The next step on the way to a block for a request. `waits` are streams whose work so far may still use
+/// The next entry on the way to a block for a request. `waits` are streams whose work so far may still use
 /// what the request gets: its own stream has to wait for them first.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
@@ -84,7 +84,7 @@ impl Heap {
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], asking: Asking) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let peak_bytes = self.herald.active_bytes().peak as u64;
-        self.tight.high_bytes = self.tight.high_bytes.max(peak_bytes);
+        self.paged.high_bytes = self.paged.high_bytes.max(peak_bytes);
         if let Some(Ground { segment, span, waits, .. }) = self.plan_told(want)
             && waits.iter().all(|stream| open.contains(stream))
         {
@@ -94,8 +94,8 @@ impl Heap {
             return Move::Fits;
         }
         let reach = self.reach(want, open);
-        let can_lodge = self.can_lodge(want);
-        if can_lodge && let Some(window) = self.find_window(reach) {
+        let can_be_in_view = self.can_be_in_view(want);
+        if can_be_in_view && let Some(window) = self.find_window(reach) {
             return window;
         }
         if self.config.tight_floor_bytes > 0
@@ -111,7 +111,7 @@ impl Heap {
         {
             return growth;
         }
-        if can_lodge {
+        if can_be_in_view {
             self.stitch_or_grow(reach, asking)
         } else {
             self.grow_hard(want, want.size_bytes, Some(reach), asking)
@@ -134,11 +134,11 @@ impl Heap {
     fn stitch_or_grow(&self, reach: Reach<'_>, asking: Asking) -> Move {
         let mut missing = 0;
         for least_bytes in [PIECE_BYTES, 0] {
-            match stitch(&self.gaps(&self.survey(reach, least_bytes)), reach.want.size_bytes) {
-                Stitch::Seam(seam) => {
-                    let pages = seam.pages.iter().map(|&(page, _)| page);
+            match stitch(&self.gaps(&self.free_runs(reach, least_bytes)), reach.want.size_bytes) {
+                Stitch::PageList(page_list) => {
+                    let pages = page_list.pages.iter().map(|&(page, _)| page);
                     let waits = self.waits_under(reach, pages);
-                    return Move::View { plan: self.plan_view(seam), waits };
+                    return Move::View { plan: self.plan_view(page_list), waits };
                 }
                 Stitch::Short { missing_bytes } => missing = missing_bytes,
             }
@@ -172,7 +172,7 @@ impl Heap {
         let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
             (self.blocks[id].segment, self.blocks[id].addr)
         } else {
-            let runs = self.survey(reach, want.size_bytes / RUN_BLOCKS).into_iter();
+            let runs = self.free_runs(reach, want.size_bytes / RUN_BLOCKS).into_iter();
             let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
             let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
             (run.segment, run.span.addr)
@@ -181,9 +181,9 @@ impl Heap {
         Some(Move::Place { segment, addr, waits })
     }
 
-    /// Whether the request may become a tenant. What is smaller than a page is not worth a view. Private
+    /// Whether the request may become a block in a view. What is smaller than a page is not worth a view. Private
     /// pools have none: a graph may use its addresses at any time, and a checkpoint knows segments alone.
-    pub(super) fn can_lodge(&self, want: &Want) -> bool {
+    pub(super) fn can_be_in_view(&self, want: &Want) -> bool {
         let is_private = self.pools.pool(want.pool).owner.is_some();
         want.size_bytes >= PAGE_MIN_BYTES && !is_private
     }
@@ -214,8 +214,8 @@ impl Heap {
     /// How much the policy allows itself to hold for a request before others' memory is put together.
     fn soft_bytes(&self, want: &Want) -> u64 {
         let active_bytes = self.herald.active_bytes().current as u64;
-        let high_bytes = self.tight.high_bytes.max(active_bytes + want.size_bytes);
-        let soft_bytes = (self.tight.soft(&self.config) * high_bytes as f64) as u64;
+        let high_bytes = self.paged.high_bytes.max(active_bytes + want.size_bytes);
+        let soft_bytes = (self.paged.soft(&self.config) * high_bytes as f64) as u64;
         soft_bytes.max(self.config.tight_floor_bytes)
     }
 
@@ -308,8 +308,8 @@ impl Heap {
         rooms.min_by_key(|room| room.more_bytes.next_multiple_of(page_bytes))
     }
 
-    /// What a survey has, as pages see it.
-    fn gaps(&self, survey: &[Run]) -> Vec<Gap> {
+    /// What a list of free runs has, as pages see it.
+    fn gaps(&self, free_runs: &[Run]) -> Vec<Gap> {
         let gap = |&Run { span, segment, last }: &Run| {
             let owner = &self.segments[segment];
             let next = self.blocks[last].next.map(|next| self.blocks[next].state);
@@ -317,15 +317,15 @@ impl Heap {
             let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
             Gap { span, segment, origin, page_bytes, is_end }
         };
-        survey.iter().map(gap).collect()
+        free_runs.iter().map(gap).collect()
     }
 
     /// The shortest run in a view of the lane's under which everything is free, and that is long enough. Of
     /// the views those are looked at that were used last: a program that repeats itself finds its own by
-    /// the trail.
+    /// the request log.
     fn find_window(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
-        let views = self.tight.views.iter().rev().copied().filter(|&view| {
+        let views = self.paged.views.iter().rev().copied().filter(|&view| {
             let segment = &self.segments[view];
             segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
         });

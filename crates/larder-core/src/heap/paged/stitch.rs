@@ -32,7 +32,7 @@ struct Piece {
 
 /// Pages to show side by side, and where in them the request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seam {
+pub(crate) struct PageList {
     pub(crate) pages: Vec<(PageAt, u64)>,
     /// How far into the first page the request begins.
     pub(crate) skip_bytes: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Seam {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stitch {
     /// They suffice.
-    Seam(Seam),
+    PageList(PageList),
     /// So much more is needed, in whole pages.
     Short { missing_bytes: u64 },
 }
@@ -242,11 +242,11 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
         return Stitch::Short { missing_bytes };
     }
     let mut left_bytes = size_bytes;
-    let mut seam = Seam { pages: Vec::new(), skip_bytes: 0 };
+    let mut page_list = PageList { pages: Vec::new(), skip_bytes: 0 };
     if let Some(head) = head {
         let used_bytes = head.size_bytes.min(left_bytes);
-        seam.skip_bytes = head.page_bytes - used_bytes;
-        seam.pages.push((head.page, head.page_bytes));
+        page_list.skip_bytes = head.page_bytes - used_bytes;
+        page_list.pages.push((head.page, head.page_bytes));
         left_bytes -= used_bytes;
     }
     let mut chosen = Vec::new();
@@ -256,13 +256,13 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
     });
     chosen.sort_by_key(|piece| piece.addr);
     for piece in chosen {
-        seam.pages.push((piece.page, piece.page_bytes));
+        page_list.pages.push((piece.page, piece.page_bytes));
         left_bytes = left_bytes.saturating_sub(piece.size_bytes);
     }
     if let Some(tail) = tail.filter(|_| left_bytes > 0) {
-        seam.pages.push((tail.page, tail.page_bytes));
+        page_list.pages.push((tail.page, tail.page_bytes));
     }
-    Stitch::Seam(seam)
+    Stitch::PageList(page_list)
 }
 
 #[cfg(test)]
@@ -277,11 +277,11 @@ mod tests {
         Gap { span, segment: SegmentId::NONE, origin: Addr(0), page_bytes: PAGE, is_end }
     }
 
-    fn seam(gaps: &[Gap], pages: f64) -> (Vec<usize>, f64) {
+    fn page_list(gaps: &[Gap], pages: f64) -> (Vec<usize>, f64) {
         match stitch(gaps, (pages * PAGE as f64) as u64) {
-            Stitch::Seam(seam) => {
-                let indexes = seam.pages.iter().map(|(page, _)| page.index).collect();
-                (indexes, seam.skip_bytes as f64 / PAGE as f64)
+            Stitch::PageList(page_list) => {
+                let indexes = page_list.pages.iter().map(|(page, _)| page.index).collect();
+                (indexes, page_list.skip_bytes as f64 / PAGE as f64)
             }
             Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
         }
@@ -290,20 +290,20 @@ mod tests {
     #[test]
     fn a_head_whole_pages_and_a_tail_make_one_range() {
         let gaps = [gap(1.5, 3.0, false), gap(7.0, 8.25, false)];
-        assert_eq!(seam(&gaps, 2.75), (vec![1, 2, 7, 8], 0.5));
+        assert_eq!(page_list(&gaps, 2.75), (vec![1, 2, 7, 8], 0.5));
         assert_eq!(stitch(&gaps, 3 * PAGE), Stitch::Short { missing_bytes: PAGE / 4 });
     }
 
     #[test]
     fn a_head_is_used_whole_and_the_last_page_from_its_start() {
         let gaps = [gap(0.25, 1.0, false), gap(4.0, 5.0, false)];
-        assert_eq!(seam(&gaps, 1.5), (vec![0, 4], 0.25));
+        assert_eq!(page_list(&gaps, 1.5), (vec![0, 4], 0.25));
     }
 
     #[test]
     fn what_lies_at_the_end_is_used_first_and_then_what_lies_lowest() {
         let gaps = [gap(0.0, 4.0, false), gap(8.0, 9.0, false), gap(20.0, 22.0, true)];
-        assert_eq!(seam(&gaps, 3.0), (vec![0, 20, 21], 0.0));
+        assert_eq!(page_list(&gaps, 3.0), (vec![0, 20, 21], 0.0));
     }
 
     #[test]
@@ -315,7 +315,9 @@ mod tests {
         };
         let gaps = [of_size(2, 0, 12), of_size(64, 1, 3), of_size(32, 10, 12)];
         let sizes = |size_mib: u64| match stitch(&gaps, size_mib * MIB) {
-            Stitch::Seam(seam) => seam.pages.iter().map(|(_, size)| size / MIB).collect::<Vec<_>>(),
+            Stitch::PageList(page_list) => {
+                page_list.pages.iter().map(|(_, size)| size / MIB).collect::<Vec<_>>()
+            }
             Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
         };
         assert_eq!(sizes(6), [2, 2, 2], "a large page would be broken into");
@@ -335,7 +337,7 @@ mod tests {
     #[test]
     fn a_page_is_not_head_and_tail_at_once() {
         let gaps = [gap(0.5, 1.0, false), gap(2.0, 2.5, false), gap(5.0, 6.0, false)];
-        assert_eq!(seam(&gaps, 1.75), (vec![0, 5, 2], 0.5));
+        assert_eq!(page_list(&gaps, 1.75), (vec![0, 5, 2], 0.5));
         // The only head and the only tail are the two ends of one page, with something live between.
         let gaps = [gap(0.0, 0.25, false), gap(0.75, 1.0, false), gap(5.0, 6.0, false)];
         assert!(matches!(stitch(&gaps, PAGE + PAGE / 2), Stitch::Short { .. }));
