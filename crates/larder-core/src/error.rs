@@ -145,11 +145,13 @@ pub enum PoolProblem {
     BadSegment(Addr, SegmentFault),
     /// Its source named an allocation that does not hold the block.
     BadBase(Addr),
-    /// It is symmetric: where its blocks lie follows from the calls that ranks make, and from nothing else.
+    /// It is symmetric: where its blocks lie follows from the calls that ranks make, and from
+    /// nothing else.
     Symmetric,
     /// It is not symmetric, so that there is no sequence of calls to compare.
     NotSymmetric,
-    /// It is symmetric, and a capture is on that another stream than the default one would have to join.
+    /// It is symmetric, and a capture is on that another stream than the default one would have to
+    /// join.
     Captured,
     /// A block of it is still used or awaited by another stream, so that its layout is not settled.
     Unsettled(Addr),

@@ -47,8 +47,8 @@ fn capture_ends(device: &dyn Device, stream: StreamId) -> Result<Vec<NodeId>, Er
 }
 
 impl Allocator {
-    /// The calling thread began a capture on the stream, just now and inside a scope that it opened:
-    /// other threads' requests on streams that join it find the scope from here on, and the
+    /// The calling thread began a capture on the stream, just now and inside a scope that it
+    /// opened: other threads' requests on streams that join it find the scope from here on, and the
     /// allocator knows of it before anything is allocated. Needed only for that: what the capturing
     /// thread allocates itself tells as much.
     ///
@@ -81,8 +81,8 @@ impl Allocator {
     }
 
     /// Tells which stream the calling thread works on, where the program knows: a free in a thread
-    /// whose stream is captured is part of the capture, whatever streams the block is used on. It is
-    /// called under the allocator's lock and must not call the allocator.
+    /// whose stream is captured is part of the capture, whatever streams the block is used on. It
+    /// is called under the allocator's lock and must not call the allocator.
     pub fn on_current_stream(&self, current: impl Fn() -> Option<StreamId> + Send + 'static) {
         let before = self.lock_as_is().current_stream.replace(Box::new(current));
         drop(before);
@@ -90,8 +90,8 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is asked about
-    /// one that is gone: it is under no capture.
+    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is
+    /// asked about one that is gone: it is under no capture.
     pub(super) fn ask(
         &mut self,
         device: &dyn Device,
@@ -164,7 +164,8 @@ impl Shelf {
         Ok(!self.may_anybody_capture(device)?)
     }
 
-    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is none.
+    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is
+    /// none.
     pub(super) fn is_any_captured(&mut self, device: &dyn Device) -> Result<bool, Error> {
         if !self.heap.is_diverted() {
             return Ok(false);
@@ -316,7 +317,8 @@ impl Shelf {
         self.sightings.note_user(stream, thread::current().id());
         let captured = self.is_captured(device, stream)?;
         self.heap.note_use(block, stream, captured);
-        // What was put off because others might have had this stream can be done with now. If not, the next malloc tries.
+        // What was put off because others might have had this stream can be done with now. If not,
+        // the next malloc tries.
         if !self.is_alone() && !captured {
             let _ = self.record_deferred(device);
         }
@@ -345,9 +347,10 @@ impl Shelf {
         self.heap.put_deferred(block, deferral.markers);
     }
 
-    /// Whether the free of a block that these streams used is part of a capture, whatever the streams
-    /// are about. A free names no stream, so that it may ask about the one that its thread works on
-    /// and about no other; but where nobody else can be capturing, the block's own will do.
+    /// Whether the free of a block that these streams used is part of a capture, whatever the
+    /// streams are about. A free names no stream, so that it may ask about the one that its thread
+    /// works on and about no other; but where nobody else can be capturing, the block's own will
+    /// do.
     fn is_free_in_capture(
         &mut self,
         device: &dyn Device,
@@ -524,8 +527,9 @@ impl Shelf {
         };
     }
 
-    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where that brings back the
-    /// pool's blocks whose free was put off, it does so when the block was found, and before it is handed out.
+    /// Serves a request from a pool that lends. PyTorch opens a scope of the pool for it: where
+    /// that brings back the pool's blocks whose free was put off, it does so when the block was
+    /// found, and before it is handed out.
     pub(super) fn take_lent(
         &mut self,
         device: &dyn Device,

@@ -20,7 +20,8 @@ pub(super) struct Sightings {
     running: Vec<Running>,
     /// The streams that calls named since a scope is open.
     named: BTreeSet<StreamId>,
-    /// Who named a stream last, by `record_stream` or, since a scope is open, by a malloc: it is that thread's.
+    /// Who named a stream last, by `record_stream` or, since a scope is open, by a malloc: it is
+    /// that thread's.
     users: HashMap<StreamId, User>,
     /// Counts what is noted of users, scopes and captures, to tell what came first.
     moments: u64,
@@ -73,9 +74,10 @@ struct Running {
     origin: Option<StreamId>,
     /// Whether it was marked, so that only its origin, the mark's end or the scope's end it.
     marked: bool,
-    /// The scopes that it may run in, in the order in which they were opened: those of the thread that saw it, or all if
-    /// that has none. The last to be closed ends it. Which of them took a request says nothing: a newer one, maybe of
-    /// another thread, may take what is captured in an older one.
+    /// The scopes that it may run in, in the order in which they were opened: those of the thread
+    /// that saw it, or all if that has none. The last to be closed ends it. Which of them took a
+    /// request says nothing: a newer one, maybe of another thread, may take what is captured in an
+    /// older one.
     pools: Vec<PoolId>,
     claim: Claim,
     streams: BTreeSet<StreamId>,
@@ -84,10 +86,11 @@ struct Running {
 /// What speaks for a capture being its thread's. Whoever has the better claim has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Claim {
-    /// It saw it, and may work for somebody else. If nothing else tells its end, any scope in which it may have begun
-    /// does: should it go on, it is seen again with its next request.
+    /// It saw it, and may work for somebody else. If nothing else tells its end, any scope in which
+    /// it may have begun does: should it go on, it is seen again with its next request.
     Seen,
-    /// It saw it, and has scopes of its own. If nothing else tells its end, the newest of them does.
+    /// It saw it, and has scopes of its own. If nothing else tells its end, the newest of them
+    /// does.
     Scoped,
     /// It saw it where it opened a scope, or says that it began it.
     Begun,
@@ -203,15 +206,16 @@ impl Sightings {
         running.origin = origin.or(running.origin);
     }
 
-    /// The thread was seen to allocate outside of any capture: there is none in its scopes that tell no stream.
+    /// The thread was seen to allocate outside of any capture: there is none in its scopes that
+    /// tell no stream.
     pub(super) fn note_outside(&mut self, thread: ThreadId) {
         for scope in self.scopes.iter_mut().filter(|scope| scope.thread == thread) {
             scope.suspected &= scope.origin.is_some();
         }
     }
 
-    /// Whether the thread may be capturing on a stream that nobody told of: it has a scope that tells none, and was not
-    /// seen to allocate in it.
+    /// Whether the thread may be capturing on a stream that nobody told of: it has a scope that
+    /// tells none, and was not seen to allocate in it.
     pub(super) fn may_capture_unseen(&self, thread: ThreadId) -> bool {
         let mut own = self.scopes.iter().filter(|scope| scope.thread == thread);
         own.any(|scope| scope.suspected && scope.origin.is_none())
@@ -268,14 +272,16 @@ impl Sightings {
         running.find(|running| running.origin == Some(stream)).map(|running| running.id)
     }
 
-    /// The origins of captures' scopes, each with whether this thread opened the scope, and nobody else one there since.
+    /// The origins of captures' scopes, each with whether this thread opened the scope, and nobody
+    /// else one there since.
     pub(super) fn origins(&self, thread: ThreadId) -> Vec<(StreamId, bool)> {
         let scopes = self.scopes.iter().filter(|scope| scope.for_capture);
         let is_own = |scope: &Scope| scope.thread == thread && scope.own_origin;
         scopes.filter_map(|scope| Some((scope.origin?, is_own(scope)))).collect()
     }
 
-    /// Where captures may have begun in scopes of this thread that are not captures' by their filters.
+    /// Where captures may have begun in scopes of this thread that are not captures' by their
+    /// filters.
     pub(super) fn own_suspects(&self, thread: ThreadId) -> Vec<StreamId> {
         let own = |scope: &&Scope| scope.thread == thread && scope.suspected && scope.own_origin;
         self.scopes.iter().filter(own).filter_map(|scope| scope.origin).collect()
@@ -320,8 +326,9 @@ impl Sightings {
             .map(|found| found.id)
     }
 
-    /// Whether it is this thread that ends the capture, so that nobody else does while it asks about the
-    /// capture's streams. Who saw one first, beside others who may be capturing, may work for one of them.
+    /// Whether it is this thread that ends the capture, so that nobody else does while it asks
+    /// about the capture's streams. Who saw one first, beside others who may be capturing, may work
+    /// for one of them.
     pub(super) fn is_ended_by(&self, id: CaptureId, thread: ThreadId) -> bool {
         let Some(running) = self.running.iter().find(|running| running.id == id) else {
             return false;
@@ -337,15 +344,15 @@ impl Sightings {
         }
     }
 
-    /// Whether another thread may be capturing: it has a capture's scope, or one in which it was not
-    /// seen to do anything else.
+    /// Whether another thread may be capturing: it has a capture's scope, or one in which it was
+    /// not seen to do anything else.
     pub(super) fn may_others_capture(&self, thread: ThreadId) -> bool {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         others.any(Scope::may_capture)
     }
 
-    /// Whether the stream is to be taken for one under a capture: of another thread, or one that this thread was
-    /// seen in.
+    /// Whether the stream is to be taken for one under a capture: of another thread, or one that
+    /// this thread was seen in.
     pub(super) fn is_suspect(&self, stream: StreamId, thread: ThreadId) -> bool {
         let mut others = self.scopes.iter().filter(|scope| scope.thread != thread);
         let captures = |user: ThreadId| {
@@ -360,9 +367,9 @@ impl Sightings {
             || self.users.get(&stream).is_some_and(|user| captures(user.thread))
     }
 
-    /// Whether the stream may be under a capture, so that no call may be made about it: one that is suspect; and, while
-    /// another thread is known to capture, any that this thread did not name since, because it may have been left to the
-    /// capture.
+    /// Whether the stream may be under a capture, so that no call may be made about it: one that is
+    /// suspect; and, while another thread is known to capture, any that this thread did not name
+    /// since, because it may have been left to the capture.
     pub(super) fn may_be_captured(&self, stream: StreamId, thread: ThreadId) -> bool {
         let scopes = self.scopes.iter();
         let scopes = scopes.filter(|scope| scope.thread != thread && scope.for_capture);
@@ -403,9 +410,9 @@ impl Sightings {
         self.held.get(&block).is_some_and(|&capture| self.is_running(capture))
     }
 
-    /// The thread says that the stream is destroyed: nothing is asked about it from here on, nor anything else. That it
-    /// is gone is over when it is forgotten, or when somebody names it: then it is another one. It may be one already,
-    /// and what other threads do there is left as it is.
+    /// The thread says that the stream is destroyed: nothing is asked about it from here on, nor
+    /// anything else. That it is gone is over when it is forgotten, or when somebody names it: then
+    /// it is another one. It may be one already, and what other threads do there is left as it is.
     pub(super) fn note_gone(&mut self, stream: StreamId, thread: ThreadId) {
         self.drop_origins(stream, |other| other == thread);
         self.gone.insert(stream);
@@ -431,8 +438,8 @@ impl Sightings {
         !self.gone.is_empty() && streams.iter().any(|stream| self.gone.contains(stream))
     }
 
-    /// The stream is gone; a later one of the same name has nothing to do with it. A capture that began
-    /// on it is over, unless others were seen in it: then it is over with the last of these.
+    /// The stream is gone; a later one of the same name has nothing to do with it. A capture that
+    /// began on it is over, unless others were seen in it: then it is over with the last of these.
     pub(super) fn forget(&mut self, stream: StreamId) {
         self.users.remove(&stream);
         self.named.remove(&stream);
@@ -479,7 +486,8 @@ mod tests {
         }
     }
 
-    /// A newer scope of another thread takes what is captured in an older one, and is closed before it.
+    /// A newer scope of another thread takes what is captured in an older one, and is closed before
+    /// it.
     #[test]
     fn a_capture_goes_on_when_somebody_elses_scope_is_closed() {
         let [me, other] = threads();

@@ -131,8 +131,8 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether a block of a segment may be a lane's: of the segment's own, or, where lanes take memory from
-    /// each other, of another of its pool.
+    /// Whether a block of a segment may be a lane's: of the segment's own, or, where lanes take
+    /// memory from each other, of another of its pool.
     fn may_hold(&self, lane: LaneId, segment: &Segment) -> bool {
         let is_shared = self.placement.shares_segments() && segment.is_expandable();
         let pool_of = |lane| self.pools.lane(lane).pool;
@@ -198,8 +198,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A pool is one of the default pools or half of a living private pool, and knows which; one that
-    /// is neither has no block in any lane. A private pool with a source never has expandable
+    /// A pool is one of the default pools or half of a living private pool, and knows which; one
+    /// that is neither has no block in any lane. A private pool with a source never has expandable
     /// segments, so that all of them came from the source.
     fn check_pools(&self) -> Result<(), String> {
         for (lane_id, lane) in self.pools.lanes() {

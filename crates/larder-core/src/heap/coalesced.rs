@@ -1,4 +1,5 @@
-//! What rests, for whoever looks: the heap is shown as it will be once all is put down, and nothing is put down for it.
+//! Coalesced: for whoever looks the heap is shown as it will be once all is coalesced, and nothing
+//! is coalesced for it.
 
 use crate::heap::Heap;
 use crate::heap::block::State;
@@ -6,18 +7,19 @@ use crate::heap::ids::BlockId;
 use crate::record::stats::Stats;
 use crate::types::Span;
 
-/// A block as it is once what rests is put down.
+/// A block as it is once what is deferred is coalesced.
 pub(super) struct Settled {
     /// The first block that it is made of.
     pub(super) id: BlockId,
     pub(super) span: Span,
     pub(super) state: State,
-    /// What the program asked for. PyTorch shows what was asked for some part of a free block, and so do its policies. Under the
-    /// others that part would be another one after settling than before: there it is nothing, but for what is in use.
+    /// What the program asked for. PyTorch shows what was asked for some part of a free block, and
+    /// so do its policies. Under the others that part would be another one after settling than
+    /// before: there it is nothing, but for what is in use.
     pub(super) requested_bytes: u64,
 }
 
-/// What blocks that rest and free ones beside them are once they are put down.
+/// What deferred blocks and free ones beside them are once they are coalesced.
 pub(super) struct CoalescedWhole {
     pub(super) size_bytes: u64,
     /// The free blocks among them, which are in the index.
@@ -53,7 +55,7 @@ impl Heap {
         self.reset_pool_sums();
     }
 
-    /// Looks how many pieces there are once what rests is put down.
+    /// Looks how many pieces there are once what is deferred is coalesced.
     pub(super) fn see_pieces(&mut self) {
         let [mut blocks, mut bytes] = self.herald.pieces();
         let fixed = self.deferred_blocks().filter(|&id| !self.blocks[id].expandable);
@@ -87,18 +89,18 @@ impl Heap {
         })
     }
 
-    /// Each block that will come of blocks that rest.
+    /// Each block that will come of deferred ones.
     pub(super) fn coalesced_wholes(&self) -> impl Iterator<Item = CoalescedWhole> {
         self.deferred_blocks().filter_map(|id| self.coalesced_whole(id))
     }
 
-    /// The blocks that rest.
+    /// The blocks whose frees are deferred.
     fn deferred_blocks(&self) -> impl Iterator<Item = BlockId> {
         let listed = self.deferred.listed().iter().copied();
         listed.filter(|&id| self.blocks[id].state == State::Deferred)
     }
 
-    /// What will come of a block that rests. None if it is not the first one of a whole that rests.
+    /// What will come of a deferred block. None if it is not the first one of its whole that is deferred.
     fn coalesced_whole(&self, id: BlockId) -> Option<CoalescedWhole> {
         let mut first = id;
         while let Some(prev) = self.blocks[first].prev.filter(|&prev| self.joins(prev, first)) {
@@ -136,8 +138,8 @@ impl Heap {
         is_joint && one.lane == next.lane
     }
 
-    /// What is deferred is listed, and found by its size if it was deferred so; and while frees are, nothing
-    /// special is on. `deferred` is how many blocks there are.
+    /// What is deferred is listed, and found by its size if it was deferred so; and while frees
+    /// are, nothing special is on. `deferred` is how many blocks there are.
     pub(super) fn check_deferred(&self, deferred: usize) -> Result<(), String> {
         self.deferred.check()?;
         for (id, lane) in self.pools.lanes() {

@@ -1,4 +1,5 @@
-//! Cut: a free block becomes the block of a request: taken out of the index, cut to size, made live.
+//! Cut: a free block becomes the block of a request: taken out of the index, cut to size, made
+//! live.
 
 use std::hint::select_unpredictable;
 
@@ -63,7 +64,8 @@ impl Heap {
         Want { lane: self.lane_of(want), ..*want }
     }
 
-    /// Takes the block that a request gets out of the index, so that it merges with nobody until it is handed out.
+    /// Takes the block that a request gets out of the index, so that it merges with nobody until it
+    /// is handed out.
     pub(super) fn take_off(&mut self, want: &Want) -> Option<BlockId> {
         let want = self.begin_search(want);
         let id = self.take_off_best(&want)?;
@@ -103,7 +105,8 @@ impl Heap {
                 None => want.size_bytes.saturating_add(slack_bytes),
             };
             if !spared && !split_limit_allows(want, whole, limit_bytes, most_bytes) {
-                // Plain blocks lie among the pages of a request for pages, and the limit is for them alone.
+                // Plain blocks lie among the pages of a request for pages, and the limit is for
+                // them alone.
                 let is_paged = self.placement.puts_into_pages(want);
                 let (slots, _) = self.blocks.parts();
                 let free = self.pools.lane_mut(want.lane).filled()?;
@@ -120,15 +123,16 @@ impl Heap {
         addr
     }
 
-    /// The same for a request whose place follows from no search, so that no other one should be led there.
+    /// The same for a request whose place follows from no search, so that no other one should be
+    /// led there.
     pub(super) fn hand_out_unnoted(&mut self, id: BlockId, want: &Want) -> Addr {
         let fineness = self.placement.fineness(&self.policy);
         let cut = cut_for(want, &self.blocks[id], fineness, self.split_limit_bytes);
         self.hand_out_cut(id, want, &cut)
     }
 
-    /// Makes the front of a block live that is in no index and larger than the request, whatever the settings say of
-    /// splitting. The rest goes into the index.
+    /// Makes the front of a block live that is in no index and larger than the request, whatever
+    /// the settings say of splitting. The rest goes into the index.
     pub(super) fn hand_out_front(&mut self, id: BlockId, want: &Want) {
         let cut = cut(want, &self.blocks[id], true);
         self.hand_out_cut(id, want, &cut);
@@ -143,7 +147,8 @@ impl Heap {
         self.hand_out_whole(id, want, cut)
     }
 
-    /// Makes a block live that is in no index and was cut to size, and states that it was handed out.
+    /// Makes a block live that is in no index and was cut to size, and states that it was handed
+    /// out.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn hand_out_whole(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
@@ -206,7 +211,7 @@ fn cut_for(want: &Want, block: &Block, fineness: Fineness, limit_bytes: u64) -> 
     cut(want, block, splits)
 }
 
-/// The same on the usual path, where the smallest rest is looked up.
+/// How a block is cut on the fast path, where the smallest rest is looked up.
 #[inline(always)]
 #[allow(clippy::inline_always)]
 pub(super) fn cut_at(want: &Want, block: &Block, rest_min_bytes: &[[u64; 2]; 2]) -> Cut {

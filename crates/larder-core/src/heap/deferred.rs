@@ -1,12 +1,12 @@
-//! Deferred frees: blocks that were freed and not merged yet, because the next request probably takes
-//! them as they are. To merge a block with its neighbours and to cut it off once more is most of the work
-//! of a free and a malloc.
+//! Deferred frees: blocks that were freed and not merged yet, because the next request probably
+//! takes them as they are. To merge a block with its neighbours and to cut it off once more is most
+//! of the work of a free and a malloc.
 //!
 //! There is one list of them. How one of them is found again is the placement's matter: by its size
-//! (`best_fit/by_size.rs`), or by where the request lay the last time (`paged/in_place.rs`). Frees are
-//! deferred on the fast path alone: before anything else changes the heap all of them are coalesced, that
-//! is, merged and put into the index, as they would have been when they were freed; and whoever looks is
-//! shown them merged, and changes nothing by it.
+//! (`best_fit/by_size.rs`), or by where the request lay the last time (`paged/in_place.rs`). Frees
+//! are deferred on the fast path alone: before anything else changes the heap all of them are
+//! coalesced, that is, merged and put into the index, as they would have been when they were freed;
+//! and whoever looks is shown them merged, and changes nothing by it.
 
 use crate::heap::Heap;
 use crate::heap::block::{Block, State};
@@ -17,8 +17,8 @@ use crate::heap::shelving::{Pieces, Whole};
 use crate::record::{Herald, Place, Record};
 use crate::types::PoolKind;
 
-/// Where so many are listed that are found by their places, the next one has all of them coalesced, so
-/// that this never takes long.
+/// Where so many are listed that are found by their places, the next one has all of them coalesced,
+/// so that this never takes long.
 const IN_PLACE_MAX: usize = 8192;
 
 /// The deferred frees of all lanes.
@@ -28,11 +28,11 @@ pub(super) struct Deferred {
     listed: Vec<BlockId>,
     /// By slot, whether it is listed.
     is_listed: Vec<bool>,
-    /// Whether blocks are deferred that are found by their places: since a request went where its cycle
-    /// told it, and nothing but the fast path was taken.
+    /// Whether blocks are deferred that are found by their places: since a request went where its
+    /// cycle told it, and nothing but the fast path was taken.
     in_place: bool,
-    /// Blocks of at most so many bytes are found by their size: those of fixed segments, and those of
-    /// expandable ones. While the setting is off these must not serve anybody.
+    /// Blocks of at most so many bytes are found by their size: those of fixed segments, and those
+    /// of expandable ones. While the setting is off these must not serve anybody.
     by_size_bytes: [u64; 2],
     /// The pieces that there were when somebody looked, or when all were coalesced.
     pub(super) seen: SeenPieces,
@@ -82,7 +82,8 @@ impl Deferred {
         self.in_place
     }
 
-    /// Blocks of at most so many bytes are found by their size: of fixed segments, and of expandable ones.
+    /// Blocks of at most so many bytes are found by their size: of fixed segments, and of
+    /// expandable ones.
     #[inline]
     pub(super) fn by_size_bytes(&self, is_expandable: bool) -> u64 {
         self.by_size_bytes[usize::from(is_expandable)]
@@ -140,8 +141,8 @@ impl Heap {
         }
     }
 
-    /// Coalesces all that is deferred, and closes the guard of the fast path. Called before anything but
-    /// the fast path changes the heap.
+    /// Coalesces all that is deferred, and closes the guard of the fast path. Called before
+    /// anything but the fast path changes the heap.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.guard.close();
@@ -167,8 +168,8 @@ impl Heap {
                     let whole = self.coalesce_one(id, &mut pieces);
                     self.note_free(whole.id);
                 }
-                // In a cycle it was not noted where it starts: its hint is mostly enough, and there are more
-                // notes than the processor keeps at hand.
+                // In a cycle it was not noted where it starts: its hint is mostly enough, and there
+                // are more notes than the processor keeps at hand.
                 State::Live => self.note_free(id),
                 _ => {}
             }

@@ -1,10 +1,12 @@
-//! The fast path: a malloc and a free as programs make them nearly always, whole, from top to bottom.
+//! The fast path: a malloc and a free as programs make them nearly always, whole, from top to
+//! bottom.
 //!
-//! One word guards both, the largest request that may pass. It is zero while anything special is on:
-//! an open scope, an event awaited, a thread that wants plain memory, somebody who listens, settings
-//! or a policy that count searches or round otherwise. Whatever changes the heap in another way
-//! closes the guard first, by `settle`; the next malloc opens it again if nothing special is on. What
-//! is declined here goes to the one slow way, `Allocator::malloc_slow` or `free_slow`.
+//! One word guards both, the largest request that may pass. It is zero while anything special is
+//! on: an open scope, an event awaited, a thread that wants plain memory, somebody who listens,
+//! settings or a policy that count searches or round otherwise. Whatever changes the heap in
+//! another way closes the guard first, by `settle`; the next malloc opens it again if nothing
+//! special is on. What is declined here goes to the one slow way, `Allocator::malloc_slow` or
+//! `free_slow`.
 
 use crate::heap::ids::BlockId;
 use crate::heap::placement::Ready;
@@ -40,8 +42,8 @@ impl Guard {
         self.max_bytes > 0
     }
 
-    /// Whether nothing but the fast path changed the heap since it was asked what is on. Somebody may
-    /// listen all the same.
+    /// Whether nothing but the fast path changed the heap since it was asked what is on. Somebody
+    /// may listen all the same.
     #[inline]
     pub(super) fn is_unbroken(self) -> bool {
         self.special & CLOSED == 0
@@ -66,8 +68,8 @@ impl Guard {
 }
 
 impl Heap {
-    /// Hands out a free block: one that was freed and not merged yet, or the best that the index has.
-    /// None if there is none, or if something special is on: then the slow way sees to it.
+    /// Hands out a free block: one that was freed and not merged yet, or the best that the index
+    /// has. None if there is none, or if something special is on: then the slow way sees to it.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
     pub(crate) fn malloc(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
@@ -108,8 +110,8 @@ impl Heap {
         self.count_pieces(&whole);
     }
 
-    /// The guard is closed. Opens it, if nothing special is on and the request is neither for nothing
-    /// nor for more than can ever be.
+    /// The guard is closed. Opens it, if nothing special is on and the request is neither for
+    /// nothing nor for more than can ever be.
     #[cold]
     #[inline(never)]
     fn open_guard(&mut self, requested_bytes: u64) -> bool {
@@ -142,7 +144,8 @@ impl Heap {
         (block.state == State::Live) & (block.addr == addr) & !block.used_elsewhere
     }
 
-    /// The live block at an address that is used on its own stream alone, where no hint leads to it.
+    /// The live block at an address that is used on its own stream alone, where no hint leads to
+    /// it.
     #[inline(never)]
     fn find_own(&self, addr: Addr) -> Option<BlockId> {
         self.live(addr).filter(|&id| self.is_own(id, addr))

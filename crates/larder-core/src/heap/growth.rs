@@ -98,8 +98,9 @@ impl Heap {
         want.size_bytes > limit_bytes
     }
 
-    /// What a plain allocation for this request asks of the device. Captures' pools are many, and what one of them
-    /// does not use serves nobody else: theirs grow by what is asked for, or by a part of what they hold.
+    /// What a plain allocation for this request asks of the device. Captures' pools are many, and
+    /// what one of them does not use serves nobody else: theirs grow by what is asked for, or by a
+    /// part of what they hold.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
         let pool = self.pools.pool(want.pool);
         match pool.owner.filter(|_| self.is_plain_capture(pool)) {
@@ -254,7 +255,8 @@ impl Heap {
         if span.size_bytes < self.blocks[id].size_bytes {
             let rest = self.blocks.split(id, span.size_bytes);
             self.order_rest(rest);
-            // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
+            // What was asked for last is shown in snapshots: the mapped part keeps it, as in
+            // PyTorch.
             self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
@@ -295,8 +297,8 @@ pub(crate) struct PagesBehind {
 }
 
 impl Heap {
-    /// The pages that a live block lies on; none if its segment has no pages, or shows some of different
-    /// sizes.
+    /// The pages that a live block lies on; none if its segment has no pages, or shows some of
+    /// different sizes.
     pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
         let block = &self.blocks[id];
         let segment = &self.segments[block.segment];

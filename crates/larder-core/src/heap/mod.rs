@@ -38,6 +38,7 @@ mod seen;
 pub(crate) mod segment;
 mod shelving;
 pub mod size;
+mod size_stacks;
 pub mod states;
 pub(crate) mod symmetric;
 mod telling;
@@ -107,15 +108,16 @@ pub struct Heap {
     reserved_bytes: u64,
     /// Bytes that the device is being asked for with the lock dropped.
     asked_bytes: u64,
-    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could reach.
+    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could
+    /// reach.
     split_limit_bytes: u64,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
-    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
-    /// is zero, and no block is oversize.
+    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every
+    /// age is zero, and no block is oversize.
     has_ages: bool,
-    /// The smallest rest for which a block is cut in two on the usual path: for a request of each kind, from
-    /// a block of a fixed segment and of an expandable one.
+    /// The smallest rest for which a block is cut in two on the fast path: for a request of each
+    /// kind, from a block of a fixed segment and of an expandable one.
     rest_min_bytes: [[u64; 2]; 2],
     guard: Guard,
     placement: Placement,
@@ -297,16 +299,16 @@ impl Heap {
         want.plain || self.is_plain_capture(self.pools.pool(want.pool))
     }
 
-    /// The same request, after others had the lock: what it may do follows from the settings and the
-    /// pool as they are now. Its size and its pool stay.
+    /// The same request, after others had the lock: what it may do follows from the settings and
+    /// the pool as they are now. Its size and its pool stay.
     pub(crate) fn want_again(&self, want: &Want) -> Want {
         let pool = self.pools.pool(want.pool);
         let expandable = self.expands(pool) && !want.plain;
         Want { expandable, splits: !pool.no_split, ..*want }
     }
 
-    /// The lane of a request. It was known when the request was routed; but if the heap was let go of since,
-    /// as it is during a device call, the lane may have been removed.
+    /// The lane of a request. It was known when the request was routed; but if the heap was let go
+    /// of since, as it is during a device call, the lane may have been removed.
     fn lane_of(&mut self, want: &Want) -> LaneId {
         if self.pools.is_lane_of(want.lane, want.pool, want.stream) {
             want.lane
@@ -353,7 +355,8 @@ impl Heap {
         found.or_else(|| self.block_of_cycle(addr).filter(is_it))
     }
 
-    /// The block that an address lies in, where it may be one that a round handed out and did not note.
+    /// The block that an address lies in, where it may be one that a cycle handed out and did not
+    /// note.
     #[inline(never)]
     fn block_of_cycle(&self, addr: Addr) -> Option<BlockId> {
         let may_be = self.placement.shares_segments() && !self.deferred.is_empty();

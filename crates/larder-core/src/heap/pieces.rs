@@ -1,5 +1,5 @@
-//! Pieces: what of the cache is free, counted for a request that could not be met: what would go back
-//! to the device as it is, and what would if it lay in pages.
+//! Pieces: what of the cache is free, counted for a request that could not be met: what would go
+//! back to the device as it is, and what would if it lay in pages.
 
 use crate::heap::block::Block;
 use crate::heap::ids::BlockId;

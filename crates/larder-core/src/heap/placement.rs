@@ -1,6 +1,6 @@
-//! Placement: where a request is put, and what becomes of a block that is freed. There are two kinds,
-//! and a heap has one of them from the day it is made. All that differs between them is asked here, and
-//! nobody else asks which one it is.
+//! Placement: where a request is put, and what becomes of a block that is freed. There are two
+//! kinds, and a heap has one of them from the day it is made. All that differs between them is
+//! asked here, and nobody else asks which one it is.
 
 use crate::heap::block::Block;
 use crate::heap::free_index::{FreeIndex, Spot};
@@ -14,7 +14,8 @@ use crate::types::{Addr, PoolKind, StreamId};
 /// How requests are placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// A request gets the smallest free block that will do, as in PyTorch; small and large ones apart.
+    /// A request gets the smallest free block that will do, as in PyTorch; small and large ones
+    /// apart.
     BestFit,
     /// All sizes share their memory, in pages that can be shown at several addresses, and a request
     /// goes where it lay the last time.
@@ -98,7 +99,8 @@ impl Placement {
         }
     }
 
-    /// Blocks of at most so many bytes wait for the next request of their size, where the policy wants it.
+    /// Blocks of at most so many bytes wait for the next request of their size, where the policy
+    /// wants it.
     pub(super) fn kept_by_size_bytes(self, policy: &Policy) -> u64 {
         match self {
             Placement::BestFit if policy.merges_late => SMALL_MAX_BYTES,
@@ -138,8 +140,8 @@ impl Heap {
         }
     }
 
-    /// Defers the merging of a block that the fast path takes back. False, and nothing is done, if it
-    /// is to be merged now.
+    /// Defers the merging of a block that the fast path takes back. False, and nothing is done, if
+    /// it is to be merged now.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn defer(&mut self, id: BlockId) -> bool {
@@ -149,8 +151,8 @@ impl Heap {
         }
     }
 
-    /// Hands out a free block, or none if no free block will do. A request is taken once; who tries again
-    /// later for the same request says so by `take_again`.
+    /// Hands out a free block, or none if no free block will do. A request is taken once; who tries
+    /// again later for the same request says so by `take_again`.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
         let want = self.begin_search(want);
         match self.placement {
@@ -159,7 +161,8 @@ impl Heap {
         }
     }
 
-    /// Of the free blocks that are large enough, from the smallest one on, the one that a request gets.
+    /// Of the free blocks that are large enough, from the smallest one on, the one that a request
+    /// gets.
     pub(super) fn choose(
         &self,
         slots: &[Block],

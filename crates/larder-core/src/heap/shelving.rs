@@ -86,7 +86,7 @@ impl Heap {
         self.merge_freed(id, self.drawn.is_on(), self.has_ages)
     }
 
-    /// The same where it is known whether blocks are numbered, and whether they have ages.
+    /// Merges and puts into the index, where it is known whether blocks are numbered and have ages.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn merge_freed(&mut self, id: BlockId, is_numbered: bool, has_ages: bool) -> Whole {
@@ -100,8 +100,8 @@ impl Heap {
         lane.frees += 1;
         let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
-        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour. What lanes
-        // took from each other lies side by side, and is merged where it is one lane's.
+        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
+        // What lanes took from each other lies side by side, and is merged where it is one lane's.
         #[allow(clippy::needless_bitwise_bool)] // One branch for both.
         let merges =
             |neighbour: &Block| (neighbour.state == State::Free) & (neighbour.lane == lane_id);

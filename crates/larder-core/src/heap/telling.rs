@@ -62,8 +62,8 @@ impl Heap {
         self.unheard(|heap| heap.free(addr))
     }
 
-    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a program
-    /// that is remembered gets the blocks that it gets without.
+    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a
+    /// program that is remembered gets the blocks that it gets without.
     pub(crate) fn malloc_with_history(
         &mut self,
         requested_bytes: u64,
@@ -156,8 +156,9 @@ impl Heap {
         }
     }
 
-    /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever makes memory known
-    /// to a library does so by its addresses. The history does not, since no memory comes or goes.
+    /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever
+    /// makes memory known to a library does so by its addresses. The history does not, since no
+    /// memory comes or goes.
     pub(super) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
         let (stream, pool) = self.side_of(self.segments[view].lane);
         let Span { addr, size_bytes } = span;
@@ -221,8 +222,8 @@ impl Heap {
     }
 
     /// Where the context of a block's segment is kept. PyTorch keeps it with a block, which takes
-    /// it along through splits and merges, until it is lost; we keep it with the segment, unless the contexts
-    /// of what is allocated are all that is wanted.
+    /// it along through splits and merges, until it is lost; we keep it with the segment, unless
+    /// the contexts of what is allocated are all that is wanted.
     pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
         let block = &self.blocks[id];
         if self.policy.segment_context_stays {
@@ -336,8 +337,8 @@ impl Heap {
     }
 }
 
-/// Whether a segment keeps the context of the call that made it grow. Where contexts stay with segments that is only
-/// so if more is wanted than the contexts of what is allocated.
+/// Whether a segment keeps the context of the call that made it grow. Where contexts stay with
+/// segments that is only so if more is wanted than the contexts of what is allocated.
 fn owns_segment(policy: &Policy, level: Level) -> bool {
     !policy.segment_context_stays || level >= Level::Alloc
 }

@@ -46,8 +46,8 @@ impl Heap {
     }
 
     /// The stream is gone, and its work was waited for: whatever waited for it alone is free, and
-    /// what was handed out on it goes back to the device once it is free. Gives back the events that
-    /// were recorded on it.
+    /// what was handed out on it goes back to the device once it is free. Gives back the events
+    /// that were recorded on it.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) -> Vec<EventId> {
         self.settle();
         let mut events = Vec::new();

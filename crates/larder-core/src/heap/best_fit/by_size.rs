@@ -1,61 +1,23 @@
-//! By size: small blocks whose frees were deferred, as stacks of one size each. The next request of the
-//! size gets the block that came last, as it is; it serves no other size.
+//! By size: small blocks whose frees were deferred, as stacks of one size each. The next request of
+//! the size gets the block that came last, as it is; it serves no other size.
 //!
-//! A request for which the index has no block has the largest coalesced, before memory is asked for, until
-//! one will do. What it costs are a few MiB: blocks that were not merged in time make for other places, and
-//! so for a small segment more now and then.
+//! A request for which the index has no block has the largest coalesced, before memory is asked
+//! for, until one will do. What it costs are a few MiB: blocks that were not merged in time make
+//! for other places, and so for a small segment more now and then.
 
 use crate::heap::Heap;
 use crate::heap::block::State;
 use crate::heap::deferred::Deferral;
 use crate::heap::ids::{BlockId, LaneId};
 use crate::heap::shelving::Pieces;
-use crate::heap::size::{self, BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
+use crate::heap::size;
+use crate::heap::size_stacks::{SizeAt, SizeStacks, WORDS};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
-/// There is a size for each number of units that a small block may have.
-const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
-const SIZES_PER_WORD: usize = u64::BITS as usize;
-const WORDS: usize = SIZES / SIZES_PER_WORD;
-/// Where so many are deferred in a lane, the next one has those coalesced: so that never takes long, and
-/// sizes that nobody asks for any more do not keep their neighbours apart.
-const LANE_MAX: u32 = 4096;
-
-/// The small blocks of one lane whose frees were deferred.
-#[derive(Clone, Debug)]
-pub(in crate::heap) struct SizeStacks {
-    /// How many blocks may still come before all are coalesced.
-    room: u32,
-    /// For each size the block that came last; it names the one before it by `shelf_next`.
-    firsts: [Option<BlockId>; SIZES],
-    /// Which sizes may have blocks.
-    words: [u64; WORDS],
-}
-
-impl SizeStacks {
-    #[cold]
-    fn new() -> Box<SizeStacks> {
-        Box::new(SizeStacks { room: LANE_MAX, firsts: [None; SIZES], words: [0; WORDS] })
-    }
-
-    /// Takes all blocks of the largest size that is in a word: the size, and the block that came last.
-    fn take_size(&mut self, word: usize) -> Option<(usize, Option<BlockId>)> {
-        let bit = self.words[word].checked_ilog2()?;
-        self.words[word] ^= 1 << bit;
-        let size = word * SIZES_PER_WORD + bit as usize;
-        Some((size, self.firsts[size].take()))
-    }
-
-    /// Puts back what was not needed.
-    fn put_back(&mut self, size: usize, first: Option<BlockId>) {
-        self.firsts[size] = first;
-        self.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
-    }
-}
-
 impl Heap {
-    /// Hands out a small block whose free was deferred, if there is one of the size that a request gets.
+    /// Hands out a small block whose free was deferred, if there is one of the size that a request
+    /// gets.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn take_by_size(
@@ -71,11 +33,10 @@ impl Heap {
         let kind = PoolKind::Small;
         let lane = self.pools.recent_lane(kind, stream)?;
         let stacks = self.pools.lane_mut(lane).by_size.as_deref_mut()?;
-        let first = &mut stacks.firsts[(last / BLOCK_UNIT_BYTES) as usize % SIZES];
-        let id = (*first)?;
+        let size = SizeAt::of(requested_bytes);
+        let id = stacks.first(size)?;
         let block = &mut self.blocks[id];
-        *first = block.shelf_next;
-        stacks.room += 1;
+        stacks.pop(size, block.shelf_next);
         block.state = State::Live;
         block.requested_bytes = requested_bytes;
         let (addr, size_bytes) = (block.addr, block.size_bytes);
@@ -85,8 +46,8 @@ impl Heap {
         Some(addr)
     }
 
-    /// Turns to the stacks of a stream, if there may be any. Says whether they were another one's until
-    /// now.
+    /// Turns to the stacks of a stream, if there may be any. Says whether they were another one's
+    /// until now.
     #[inline]
     pub(super) fn turn_to(&mut self, stream: StreamId) -> bool {
         let kind = PoolKind::Small;
@@ -106,15 +67,13 @@ impl Heap {
         if block.size_bytes > self.deferred.by_size_bytes(block.expandable) {
             return false;
         }
-        let size = (block.size_bytes / BLOCK_UNIT_BYTES - 1) as usize % SIZES;
+        let size = SizeAt::of(block.size_bytes);
         let lane = self.pools.lane_mut(block.lane);
         let stacks = lane.by_size.as_deref_mut();
-        let Some(stacks) = stacks.filter(|stacks| stacks.room > 0) else {
+        let Some(stacks) = stacks.filter(|stacks| stacks.has_room()) else {
             return self.defer_first(id);
         };
-        stacks.room -= 1;
-        block.shelf_next = stacks.firsts[size].replace(id);
-        stacks.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
+        block.shelf_next = stacks.push(size, id);
         let (deferred, herald) = (&mut self.deferred, &mut self.herald);
         Deferral { id, block, lane, deferred, herald }.begin();
         true
@@ -135,8 +94,8 @@ impl Heap {
         self.defer_by_size(id)
     }
 
-    /// No free block will do for a small request on the fast path: so much is coalesced that one does.
-    /// Says whether one does now.
+    /// No free block will do for a small request on the fast path: so much is coalesced that one
+    /// does. Says whether one does now.
     #[inline(never)]
     pub(super) fn coalesce_for(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
         if requested_bytes.wrapping_sub(1) >= self.deferred.by_size_bytes(false) {
@@ -150,8 +109,8 @@ impl Heap {
         has_one
     }
 
-    /// Coalesces what is deferred in a lane, the largest first, until one has become part of a free block
-    /// of so many bytes. Says whether one has, and adds what that makes of pieces.
+    /// Coalesces what is deferred in a lane, the largest first, until one has become part of a free
+    /// block of so many bytes. Says whether one has, and adds what that makes of pieces.
     fn coalesce_lane(&mut self, lane: LaneId, wanted_bytes: u64, pieces: &mut Pieces) -> bool {
         for word in (0..WORDS).rev() {
             while let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut()
@@ -165,11 +124,10 @@ impl Heap {
                     count += 1;
                 }
                 if let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut() {
-                    stacks.room += count;
-                    if has_one {
-                        stacks.put_back(size, first);
-                        return true;
-                    }
+                    stacks.put_back(size, count, first);
+                }
+                if has_one {
+                    return true;
                 }
             }
         }
@@ -180,11 +138,8 @@ impl Heap {
     #[inline]
     pub(in crate::heap) fn forget_by_size(&mut self, id: BlockId) {
         let block = &self.blocks[id];
-        let size = (block.size_bytes / BLOCK_UNIT_BYTES - 1) as usize % SIZES;
         if let Some(stacks) = self.pools.lane_mut(block.lane).by_size.as_deref_mut() {
-            stacks.room += 1;
-            stacks.firsts[size] = None;
-            stacks.words[size / SIZES_PER_WORD] &= !(1 << (size % SIZES_PER_WORD));
+            stacks.forget(SizeAt::of(block.size_bytes));
         }
     }
 
@@ -195,22 +150,18 @@ impl Heap {
         stacks: &SizeStacks,
     ) -> Result<u32, String> {
         let mut count = 0;
-        for (size, &first) in stacks.firsts.iter().enumerate() {
-            for id in std::iter::successors(first, |&id| self.blocks[id].shelf_next) {
+        for (size, size_bytes) in SizeAt::all() {
+            let next = |&id: &BlockId| self.blocks[id].shelf_next;
+            for id in std::iter::successors(stacks.first(size), next) {
                 let block = &self.blocks[id];
-                let size_bytes = (size as u64 + 1) * BLOCK_UNIT_BYTES;
-                let is_known = stacks.words[size / SIZES_PER_WORD] >> (size % SIZES_PER_WORD) & 1;
-                if (block.state, block.lane) != (State::Deferred, lane)
-                    || (block.size_bytes, is_known) != (size_bytes, 1)
-                {
+                let is_deferred = (block.state, block.lane) == (State::Deferred, lane);
+                if !is_deferred || block.size_bytes != size_bytes {
                     return Err(format!("{id:?} is wrongly found by its size in {lane:?}"));
                 }
                 count += 1;
             }
         }
-        if count + stacks.room != LANE_MAX {
-            return Err(format!("{count} blocks and room for {} in {lane:?}", stacks.room));
-        }
+        stacks.check(count).map_err(|said| format!("{lane:?}: {said}"))?;
         Ok(count)
     }
 }
@@ -219,6 +170,7 @@ impl Heap {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::heap::size_stacks::LANE_MAX;
     use crate::policy::Policy;
     use crate::record::stats::Stats;
     use crate::types::{MIB, Span};
@@ -307,7 +259,8 @@ mod tests {
         assert_eq!(resting(&heap), 1);
     }
 
-    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as will do.
+    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as
+    /// will do.
     #[test]
     fn a_request_that_nothing_free_will_do_for_gets_the_room_of_the_largest() {
         let mut heap = heap(1);
@@ -338,8 +291,9 @@ mod tests {
         assert_eq!((resting(&heap), heap.check()), (1, Ok(())));
     }
 
-    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much, is the same, no
-    /// block is handed out twice, and put down both are the same memory in the same order.
+    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much,
+    /// is the same, no block is handed out twice, and put down both are the same memory in the same
+    /// order.
     #[test]
     fn it_changes_nothing_but_which_block_a_request_gets() {
         let mut heaps = [heap(40), heap(40)];
@@ -392,7 +346,8 @@ mod tests {
         assert!(from_tray > 5000, "{from_tray}");
     }
 
-    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is another matter.
+    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is
+    /// another matter.
     fn spans(heap: &Heap) -> Vec<(Span, State)> {
         let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
         blocks.map(|block| (block.span, block.state)).collect()

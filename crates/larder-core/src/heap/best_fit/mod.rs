@@ -1,5 +1,5 @@
-//! Best fit: a request gets the smallest free block that will do, and of several of one size the one
-//! that the policy's order has first.
+//! Best fit: a request gets the smallest free block that will do, and of several of one size the
+//! one that the policy's order has first.
 
 pub(super) mod by_size;
 
@@ -30,10 +30,10 @@ impl Heap {
         addr
     }
 
-    /// Hands out the first block of the index that is large enough. The fast path is open: there is no
-    /// split limit, nobody listens, and blocks have neither ages nor numbers.
-    // What is asked of the blocks is asked of one slice of them: what is written to a block might, for
-    // all that the compiler knows, change where the blocks are.
+    /// Hands out the first block of the index that is large enough. The fast path is open: there is
+    /// no split limit, nobody listens, and blocks have neither ages nor numbers.
+    // What is asked of the blocks is asked of one slice of them: what is written to a block might,
+    // for all that the compiler knows, change where the blocks are.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
     fn take_first(&mut self, want: &Want) -> Option<Addr> {

@@ -1,5 +1,6 @@
-//! Cycles: the requests of a program that repeats itself. Each is told where to go, and mostly finds there what is deferred: then
-//! it is handed out with nothing searched for. This is the usual path of the policy tight, and so is what such a program gives back.
+//! Cycles: the requests of a program that repeats itself. Each is told where to go, and mostly
+//! finds there what is deferred: then it is handed out with nothing searched for. This is the fast
+//! path of the policy tight, and so is what such a program gives back.
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
@@ -13,8 +14,8 @@ use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
 impl Heap {
-    /// A request of the fast path comes. Where it is told to go, if the program repeats itself and it is
-    /// the next of the cycle.
+    /// A request of the fast path comes. Where it is told to go, if the program repeats itself and
+    /// it is the next of the cycle.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
     pub(in crate::heap) fn next_of_cycle(
@@ -45,8 +46,8 @@ impl Heap {
         self.find_goal(requested_bytes, stream).map_or(Ready::Declined, Ready::Taken)
     }
 
-    /// The block that is deferred where a request is told to go, once it has the request's size. None where it is not known
-    /// which one that is, or there is not enough.
+    /// The block that is deferred where a request is told to go, once it has the request's size.
+    /// None where it is not known which one that is, or there is not enough.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn fit_deferred(&mut self, lane: LaneId, goal: Goal, size_bytes: u64) -> Option<BlockId> {
@@ -54,7 +55,8 @@ impl Heap {
         let (slots, _) = self.blocks.parts();
         let block = &slots[id.place()];
         let lies = (block.addr == goal.addr()) & (block.state == State::Deferred);
-        // What is free there begins where it did; or there are several lanes, and places are kept all the same.
+        // What is free there begins where it did; or there are several lanes, and places are kept
+        // all the same.
         let before = &slots[place_of(block.prev)];
         let is_inside = before.state.is_unused() & (before.lane == lane);
         let is_first = goal.is_first() & !is_inside;
@@ -77,7 +79,8 @@ impl Heap {
         addr
     }
 
-    /// A request of a cycle where it is not known which block lies where it is told to go, or that one will not do.
+    /// A request of a cycle where it is not known which block lies where it is told to go, or that
+    /// one will not do.
     #[inline(never)]
     fn find_goal(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_rounded(requested_bytes, stream);
@@ -92,7 +95,8 @@ impl Heap {
             {
                 let addr = self.hand_out_deferred(id, requested_bytes, stream);
                 self.hints.note(addr, id);
-                // It may have been in the index, and then it is not among those that are noted later.
+                // It may have been in the index, and then it is not among those that are noted
+                // later.
                 self.note_begin(id);
                 // Its segment may lie elsewhere by now.
                 if addr != spot.addr || from != self.segments[spot.segment].at_unit(spot.from) {
@@ -111,8 +115,9 @@ impl Heap {
         self.take_anywhere(&want, Attempt::First)
     }
 
-    /// A request of a cycle that missed on the usual path, because what it was told to have was probably another lane's, and
-    /// that is not free. If it finds nothing else, it is as if it had missed for want of that.
+    /// A request of a cycle that missed on the fast path, because what it was told to have was
+    /// probably another lane's, and that is not free. If it finds nothing else, it is as if it had
+    /// missed for want of that.
     pub(crate) fn take_lost(&mut self, want: &Want) -> Option<Addr> {
         self.note_miss(want);
         self.coalesce();

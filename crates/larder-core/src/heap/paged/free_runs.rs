@@ -8,8 +8,8 @@ use crate::heap::pool::Lane;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
-/// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone or can be
-/// waited for.
+/// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone
+/// or can be waited for.
 #[derive(Clone, Copy)]
 pub(super) struct Reach<'a> {
     pub(super) want: &'a Want,

@@ -1,9 +1,11 @@
-//! Fallow: what a program that repeats itself gives back lies as it is, neither merged nor in the index, because the next
-//! cycle takes it from there. Each request of a cycle is told where to go; it finds the block that lies there, and moves
-//! the border to the one behind it where that is not as large as the request.
+//! In place: what a program that repeats itself gives back stays as it is, neither merged nor in the
+//! index, because the next cycle takes it from there. Each request of a cycle is told where to go;
+//! it finds the block that lies there, and moves the border to the one behind it where that is not
+//! as large as the request.
 //!
-//! It is a matter of time alone, and never of place: a request gets what it would get if all were merged. Before
-//! anybody searches, and before anything but the usual path changes the heap, all of it is merged and put into the index.
+//! It is a matter of time alone, and never of place: a request gets what it would get if all were
+//! merged. Before anybody searches, and before anything but the fast path changes the heap, all of
+//! it is merged and put into the index.
 
 use std::iter::successors;
 
@@ -39,9 +41,9 @@ impl Heap {
         before.last().unwrap_or(id)
     }
 
-    /// The free block of a request's lane that begins where it is told to go, cut off what is before it if need be; and where
-    /// the free block began that it was cut out of. It is deferred. None if there is none, or, with one lane, if what is free
-    /// there begins elsewhere now.
+    /// The free block of a request's lane that begins where it is told to go, cut off what is
+    /// before it if need be; and where the free block began that it was cut out of. It is deferred.
+    /// None if there is none, or, with one lane, if what is free there begins elsewhere now.
     pub(super) fn find_deferred(&mut self, want: &Want, spot: Spot) -> Option<(BlockId, Addr)> {
         let segment = self.segments.get(spot.segment).filter(|segment| !segment.is_view())?;
         let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
@@ -68,8 +70,9 @@ impl Heap {
         Some((rest, from))
     }
 
-    /// The free block of a lane that the address lies in where a request is told to go, if it begins there, or where the
-    /// one began that the request was cut out of the last time, or soon behind that.
+    /// The free block of a lane that the address lies in where a request is told to go, if it
+    /// begins there, or where the one began that the request was cut out of the last time, or soon
+    /// behind that.
     fn deferred_over(&self, lane: LaneId, addr: Addr, spot: Spot) -> Option<BlockId> {
         let is_own = |id: &BlockId| {
             let block = &self.blocks[*id];
@@ -94,7 +97,8 @@ impl Heap {
         free.find(is_over)
     }
 
-    /// A free block that is in no index is deferred from now on. The next cycle may ask for what lies there.
+    /// A free block that is in no index is deferred from now on. The next cycle may ask for what
+    /// lies there.
     pub(in crate::heap) fn defer_free(&mut self, id: BlockId) {
         let block = &mut self.blocks[id];
         block.state = State::Deferred;
@@ -102,10 +106,11 @@ impl Heap {
         self.deferred.list(id);
     }
 
-    /// Gives a free block the size of a request, out of what is free behind it and into it. It is in no index then. Says
-    /// whether there was enough; if not, what there was is deferred.
+    /// Gives a free block the size of a request, out of what is free behind it and into it. It is
+    /// in no index then. Says whether there was enough; if not, what there was is deferred.
     ///
-    /// Mostly it is deferred, and so does the block behind it, and the border between them is moved.
+    /// Mostly it is deferred, and so does the block behind it, and the border between them is
+    /// moved.
     #[inline(never)]
     #[allow(clippy::needless_bitwise_bool)] // Fewer branches, which nobody can foresee.
     pub(super) fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
@@ -124,8 +129,8 @@ impl Heap {
         true
     }
 
-    /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it is cut; or what is there is
-    /// as large as what it lacks, and is taken in.
+    /// The same where it is not as simple as that. Mostly nothing behind the block is free, and it
+    /// is cut; or what is there is as large as what it lacks, and is taken in.
     #[inline(never)]
     fn refit_by_cut(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         self.blocks.reserve();
@@ -153,7 +158,8 @@ impl Heap {
         true
     }
 
-    /// The same where something is in the index, or several blocks are taken in. There is a spare slot.
+    /// The same where something is in the index, or several blocks are taken in. There is a spare
+    /// slot.
     #[inline(never)]
     fn refit_wholly(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
         let (slots, spare) = self.blocks.parts();
@@ -206,8 +212,8 @@ impl Heap {
         true
     }
 
-    /// Puts back a block in a view that nobody else uses while a program repeats itself: what was lent to it is deferred. False, and nothing
-    /// is done, if it is none.
+    /// Puts back a block in a view that nobody else uses while a program repeats itself: what was
+    /// lent to it is deferred. False, and nothing is done, if it is none.
     pub(crate) fn put_in_view(&mut self, id: BlockId) -> bool {
         let is_one = self.deferred.is_in_place() && self.is_in_view(id) && self.uses(id).is_empty();
         if is_one {

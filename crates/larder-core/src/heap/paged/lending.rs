@@ -16,7 +16,8 @@ use crate::types::{Addr, Span, StreamId};
 pub(crate) enum Followed {
     /// The request has its block.
     Taken(Addr),
-    /// What it was told to have is free, but another lane's: it has to wait for that one's stream first.
+    /// What it was told to have is free, but another lane's: it has to wait for that one's stream
+    /// first.
     OthersHave,
     /// It was told nothing, or nothing that is free.
     Lost,
@@ -36,7 +37,7 @@ impl Heap {
     #[allow(clippy::inline_always)] // Then it is known which attempt it is.
     pub(in crate::heap) fn follow_log(&mut self, want: &Want, attempt: Attempt) -> Followed {
         let ask = want.ask();
-        // A request that missed on the usual path comes once more, and is one entry all the same.
+        // A request that missed on the fast path comes once more, and is one entry all the same.
         let way = self.paged.way(want.lane);
         let is_first = attempt == Attempt::First;
         let again = if is_first { None } else { way.missed.take() };
@@ -60,14 +61,15 @@ impl Heap {
         }
     }
 
-    /// A request finds nothing on the usual path, and will come again.
+    /// A request finds nothing on the fast path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
         self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: false });
     }
 
-    /// The request that just missed on the usual path, if the program repeats itself and what the request was told to have is
-    /// another lane's. It needs no more than to wait for that one's stream, and nothing has to be merged for it.
+    /// The request that just missed on the fast path, if the program repeats itself and what the
+    /// request was told to have is another lane's. It needs no more than to wait for that one's
+    /// stream, and nothing has to be merged for it.
     pub(crate) fn missed_for_others(
         &mut self,
         requested_bytes: u64,
@@ -81,12 +83,13 @@ impl Heap {
         (missed.is_others && missed.ask == want.ask()).then_some(want)
     }
 
-    /// A request that missed on the usual path does not come again.
+    /// A request that missed on the fast path does not come again.
     pub(crate) fn forget_miss(&mut self, want: &Want) {
         self.paged.way(want.lane).missed = None;
     }
 
-    /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
+    /// The request goes where it was put the last time, if that is in a view, or not its own lane's
+    /// alone.
     #[inline(never)]
     pub(super) fn take_told_place(
         &mut self,
@@ -113,7 +116,8 @@ impl Heap {
         self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: true });
     }
 
-    /// The free block that the last request is cut out of is noted among the small ones, or among the others.
+    /// The free block that the last request is cut out of is noted among the small ones, or among
+    /// the others.
     #[cold]
     #[inline(never)]
     pub(in crate::heap) fn note_kind(&mut self, lane: LaneId, is_small: bool) {
@@ -126,14 +130,16 @@ impl Heap {
         self.paged.way(lane).log.forget_place(want.ask());
     }
 
-    /// Notes where the last request was put: at an address, cut out of the free block that began there.
+    /// Notes where the last request was put: at an address, cut out of the free block that began
+    /// there.
     #[inline]
     pub(in crate::heap) fn note_entry(&mut self, want: &Want, id: BlockId) {
         let Block { segment, addr, .. } = self.blocks[id];
         self.note_place(want, segment, addr, addr);
     }
 
-    /// Notes where the last request was put: at an address, cut out of the free block that began at another.
+    /// Notes where the last request was put: at an address, cut out of the free block that began at
+    /// another.
     #[inline]
     pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
         let spot = Spot::new(segment, self.segments[segment].span.addr, addr, from);
@@ -157,8 +163,8 @@ impl Heap {
         Some(addr)
     }
 
-    /// Puts a request at a place, in a view or at home, if all bytes under it are free and its stream waits for
-    /// whoever had them.
+    /// Puts a request at a place, in a view or at home, if all bytes under it are free and its
+    /// stream waits for whoever had them.
     pub(crate) fn take_place(
         &mut self,
         want: &Want,
@@ -251,8 +257,8 @@ impl Heap {
         all
     }
 
-    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one block of the
-    /// request's lane, in no index.
+    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one
+    /// block of the request's lane, in no index.
     fn claim(&mut self, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
         let mut claimed: Option<BlockId> = None;
         let mut at = Some(first);
@@ -284,7 +290,8 @@ impl Heap {
         claimed
     }
 
-    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's name.
+    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's
+    /// name.
     fn cut_out(&mut self, whole: BlockId, span: Span) -> BlockId {
         let before_bytes = span.addr.0 - self.blocks[whole].addr.0;
         let id = if before_bytes > 0 { self.blocks.split(whole, before_bytes) } else { whole };
@@ -323,15 +330,15 @@ impl Heap {
         }
     }
 
-    /// Says in one sentence what is wrong with blocks in views and views, if anything is: what is lent to a block in a view is
-    /// what its view shows under it, all that is lent is lent to one block in a view, and views and pages agree on
-    /// what is shown.
+    /// Says in one sentence what is wrong with blocks in views and views, if anything is: what is
+    /// lent to a block in a view is what its view shows under it, all that is lent is lent to one
+    /// block in a view, and views and pages agree on what is shown.
     pub(in crate::heap) fn check_in_views(&self) -> Result<(), String> {
         let mut lent = HashSet::new();
         for (&id, homes) in &self.paged.in_views {
             let block = &self.blocks[id];
             if !self.is_in_view(id) || !matches!(block.state, State::Live | State::Waiting) {
-                return Err(format!("{id:?} is listed as a tenant and is none"));
+                return Err(format!("{id:?} is listed as in a view and is not"));
             }
             let home = |&home: &BlockId| {
                 let Block { segment, addr, size_bytes, .. } = self.blocks[home];

@@ -1,14 +1,15 @@
 //! Paged: the placement of the policy tight, under which a program holds what it uses.
 //!
-//! Physical memory is pages, and each page has one **home**: the address where it is mapped as long as it
-//! exists. All sizes share the lanes of the large pools, so that what is free is free for all. When no free
-//! block holds a request, pages out of several free blocks are mapped a second time, side by side, in a
-//! **view**, and the request gets a block there: it is a **block in a view**, and the home blocks under it are
-//! *lent* until it is freed. Views are remembered: where the bytes under one are free again it serves with
+//! Physical memory is pages, and each page has one **home**: the address where it is mapped as long
+//! as it exists. All sizes share the lanes of the large pools, so that what is free is free for
+//! all. When no free block holds a request, pages out of several free blocks are mapped a second
+//! time, side by side, in a
+//! **view**, and the request gets a block there; the home blocks under it are *lent* until it is
+//! freed. Views are remembered: where the bytes under one are free again it serves with
 //! no call. And the **request log** puts each request where it lay the last time.
 //!
-//! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
-//! that only where all that is free does not suffice.
+//! New pages are made as long as what is held stays within `soft` of the most that was ever in use;
+//! beyond that only where all that is free does not suffice.
 
 mod absorb;
 pub(in crate::heap) mod cycle;
@@ -34,36 +35,39 @@ use request_log::{Ask, Goal, RequestLog};
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
 /// The largest page.
 const PAGE_MAX_BYTES: u64 = 64 * MIB;
-/// A page is at most a part of what is held: what is lost in pages that are partly in use grows with the pages, and
-/// must not grow beside what is held. The less is lost so far, the larger that part may be: while what is lost times
-/// the first is less than what is held, as many pages as the second says are the fewest.
+/// A page is at most a part of what is held: what is lost in pages that are partly in use grows
+/// with the pages, and must not grow beside what is held. The less is lost so far, the larger that
+/// part may be: while what is lost times the first is less than what is held, as many pages as the
+/// second says are the fewest.
 const PAGES_MIN: [(u64, u64); 3] = [(512, 256), (100, 512), (0, 1024)];
-/// Or this part of what a request needs, though not more than that: a program that is about to hold much
-/// does not have to begin with the smallest pages.
+/// Or this part of what a request needs, though not more than that: a program that is about to hold
+/// much does not have to begin with the smallest pages.
 const GROWTH_PAGES_MIN: u64 = 16;
 const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
-/// Pages are shown at most this many times over, on average. Views that nobody has go before that, those
-/// first that were not used for the longest time.
+/// Pages are shown at most this many times over, on average. Views that nobody has go before that,
+/// those first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
 /// A program that shows so many times in new views what it holds does not repeat itself.
 const DOUBT: u64 = 2;
-/// It may hold this much more each time, as a part of what is in use: views cost time for as long as it runs, and memory
-/// costs it once.
+/// It may hold this much more each time, as a part of what is in use: views cost time for as long
+/// as it runs, and memory costs it once.
 const SLACK: f64 = 0.01;
-/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter, down to one part in two
-/// to this power.
+/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter,
+/// down to one part in two to this power.
 const SURE_MAX: u32 = 3;
-/// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
-/// shown until then is not counted.
+/// A program that comes to use so much more than ever before still grows, and could not repeat
+/// itself yet: what was shown until then is not counted.
 const RISE: f64 = 1.1;
 
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Paged {
-    /// For each lane, the way of its requests: threads that work on streams of their own come in any order.
+    /// For each lane, the way of its requests: threads that work on streams of their own come in
+    /// any order.
     ways: Vec<Way>,
-    /// For each block in a view, the home blocks that are lent to it, in the order in which they lie under it.
+    /// For each block in a view, the home blocks that are lent to it, in the order in which they
+    /// lie under it.
     in_views: BTreeMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
@@ -71,8 +75,8 @@ pub(crate) struct Paged {
     shown_pages: u64,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    /// How much new views showed since the slack grew, since the program did, or since pages were given back: then
-    /// views have to be made anew though the program repeats itself.
+    /// How much new views showed since the slack grew, since the program did, or since pages were
+    /// given back: then views have to be made anew though the program repeats itself.
     shown_anew_bytes: u64,
     /// The most that was in use when it last rose, so that counting began anew.
     risen_bytes: u64,
@@ -86,7 +90,7 @@ pub(crate) struct Paged {
 #[derive(Clone, Debug, Default)]
 struct Way {
     log: RequestLog,
-    /// The request that missed on the usual path last, if nothing was asked for since.
+    /// The request that missed on the fast path last, if nothing was asked for since.
     missed: Option<Miss>,
 }
 
@@ -99,7 +103,7 @@ pub(in crate::heap) enum Attempt {
     Again,
 }
 
-/// A request that missed on the usual path.
+/// A request that missed on the fast path.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     ask: Ask,
@@ -118,7 +122,8 @@ impl Paged {
         &mut self.ways[at]
     }
 
-    /// A request comes in a lane. Says where it was put the last time, if the program repeats itself and it is the next.
+    /// A request comes in a lane. Says where it was put the last time, if the program repeats
+    /// itself and it is the next.
     #[inline]
     fn walk_cycle(&mut self, lane: LaneId, size_bytes: u64) -> Option<Goal> {
         self.ways.get_mut(lane.0 as usize)?.log.walk_cycle(size_bytes)

@@ -1,5 +1,5 @@
-//! Place: a request goes where the log of requests says, or, where it says nothing, to the free block
-//! in which it leaves the most whole pages.
+//! Place: a request goes where the log of requests says, or, where it says nothing, to the free
+//! block in which it leaves the most whole pages.
 
 use crate::heap::block::{Block, State, split};
 use crate::heap::cut::cut;
@@ -68,8 +68,8 @@ impl Heap {
         least_stranding(slots, &self.segments, free, want.size_bytes, smallest)
     }
 
-    /// Hands out the bytes where a request was put before, if they are free and lie in the free block that
-    /// they were cut out of then.
+    /// Hands out the bytes where a request was put before, if they are free and lie in the free
+    /// block that they were cut out of then.
     #[inline]
     pub(in crate::heap) fn take_spot(&mut self, want: &Want, spot: Spot) -> Option<Addr> {
         self.blocks.reserve();

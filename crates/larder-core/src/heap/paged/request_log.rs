@@ -1,12 +1,12 @@
-//! The request log: what was asked for in a lane, in order, and where it was put. A program that repeats itself walks its
-//! own request log, and gets each block where it lay the last time: then it finds every view that it needs made
-//! already, and asks nothing of the device.
+//! The request log: what was asked for in a lane, in order, and where it was put. A program that
+//! repeats itself walks its own request log, and gets each block where it lay the last time: then
+//! it finds every view that it needs made already, and asks nothing of the device.
 //!
-//! Every request leaves an entry. A guide walks along the entries of the past, as far behind as the program is
-//! late: it is set down where the last requests were once the same, and goes on from there entry by entry, so
-//! that the tenth of ten equal layers is told from the first. When a whole cycle was walked and every
-//! block got its old place, the cycle is closed: from then on the program repeats itself in it, and leaves no
-//! entries. That costs one comparison a request.
+//! Every request leaves an entry. A guide walks along the entries of the past, as far behind as the
+//! program is late: it is set down where the last requests were once the same, and goes on from
+//! there entry by entry, so that the tenth of ten equal layers is told from the first. When a whole
+//! cycle was walked and every block got its old place, the cycle is closed: from then on the
+//! program repeats itself in it, and leaves no entries. That costs one comparison a request.
 
 use crate::heap::ids::SegmentId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
@@ -14,14 +14,15 @@ use crate::types::Addr;
 
 /// How many requests in a row have to be the same for the guide to be set down.
 const WINDOW: usize = 16;
-/// So many entries are kept; then the request log begins anew. It bounds what the host pays for a program that
-/// never repeats itself.
+/// So many entries are kept; then the request log begins anew. It bounds what the host pays for a
+/// program that never repeats itself.
 const ENTRIES_MAX: usize = 1 << 20;
 /// Where there are more lanes than this, all of them share what so many may keep.
 const LONG_LOGS: usize = 8;
 /// A cycle that was closed once is trusted again after so many entries.
 const TRUST: u32 = 64;
-/// What requests are multiplied with to tell them apart, and the same for one that is a window behind.
+/// What requests are multiplied with to tell them apart, and the same for one that is a window
+/// behind.
 const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 const MIX_WINDOW: u64 = MIX.wrapping_pow(WINDOW as u32);
 /// Names no entry.
@@ -82,8 +83,8 @@ impl Spot {
     }
 }
 
-/// What of a spot a request of a cycle has to know, in one word: the address, and in its lowest bit, which no address has,
-/// whether the request was the first in what was free there.
+/// What of a spot a request of a cycle has to know, in one word: the address, and in its lowest
+/// bit, which no address has, whether the request was the first in what was free there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Goal(u64);
 
@@ -106,15 +107,16 @@ impl Goal {
     }
 }
 
-/// So many bytes in units of a block. What is more than fits is taken for another number, which does no harm:
-/// a place is looked at before a block is put there.
+/// So many bytes in units of a block. What is more than fits is taken for another number, which
+/// does no harm: a place is looked at before a block is put there.
 #[inline]
 fn units(bytes: u64) -> u32 {
     (bytes / BLOCK_UNIT_BYTES) as u32
 }
 
-/// A request and where it went. A program that repeats itself reads one for each request, and there are more of them than the
-/// processor keeps at hand, so that they are short; what else is to be known of entries is kept apart.
+/// A request and where it went. A program that repeats itself reads one for each request, and there
+/// are more of them than the processor keeps at hand, so that they are short; what else is to be
+/// known of entries is kept apart.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     goal: Goal,
@@ -138,13 +140,16 @@ pub(crate) struct RequestLog {
     entries_max: usize,
     /// For each entry, what the last requests amounted to, with that one.
     prints: Vec<u64>,
-    /// For each entry that is part of a cycle that was closed, the last entry of the cycle; nowhere for the others.
+    /// For each entry that is part of a cycle that was closed, the last entry of the cycle; nowhere
+    /// for the others.
     ends: Vec<u32>,
     /// The entry of the last request.
     last: u32,
-    /// While the program repeats itself in a cycle that was closed, the entry that the next request should be; else nowhere.
+    /// While the program repeats itself in a cycle that was closed, the entry that the next request
+    /// should be; else nowhere.
     ahead: u32,
-    /// A copy of that entry. It is fetched when the request before it comes, because the next one would have to wait for it.
+    /// A copy of that entry. It is fetched when the request before it comes, because the next one
+    /// would have to wait for it.
     upcoming: Entry,
     /// While it does not, the entry that the next request should be, where the guide is.
     guide: u32,
@@ -152,13 +157,14 @@ pub(crate) struct RequestLog {
     is_good: bool,
     /// So many requests in a row went where they were told.
     good_entries: u32,
-    /// The last requests, as a ring, but for those of a cycle: its entries tell them. Those before the last `WINDOW` are kept
-    /// for a while, to be taken off what the last ones amount to.
+    /// The last requests, as a ring, but for those of a cycle: its entries tell them. Those before
+    /// the last `WINDOW` are kept for a while, to be taken off what the last ones amount to.
     recent: [Ask; 2 * WINDOW],
     at: usize,
     /// What the last requests amount to; none if some of them were not counted, as in a cycle.
     print: Option<u64>,
-    /// For what the last requests amount to, the last entry at which they did; found by its lowest bits.
+    /// For what the last requests amount to, the last entry at which they did; found by its lowest
+    /// bits.
     seen: Vec<u32>,
 }
 
@@ -205,7 +211,8 @@ impl RequestLog {
             + self.seen.capacity() * size_of::<u32>()
     }
 
-    /// A request comes. Says where it was put the last time, if it is one that the program came by before.
+    /// A request comes. Says where it was put the last time, if it is one that the program came by
+    /// before.
     #[inline]
     pub(crate) fn walk(&mut self, size_bytes: u64) -> Option<Spot> {
         if self.walk_cycle(size_bytes).is_some() {
@@ -219,8 +226,8 @@ impl RequestLog {
         self.walk_on(ask)
     }
 
-    /// A request comes while the program repeats itself. Says where it was put the last time; none, and it is as if it
-    /// had not come, if it is not the one that is next in the cycle.
+    /// A request comes while the program repeats itself. Says where it was put the last time; none,
+    /// and it is as if it had not come, if it is not the one that is next in the cycle.
     #[inline]
     pub(crate) fn walk_cycle(&mut self, size_bytes: u64) -> Option<Goal> {
         let Entry { goal, ask, next } = self.upcoming;
@@ -290,8 +297,9 @@ impl RequestLog {
         spot
     }
 
-    /// Closes a cycle if the guide is as far behind as the requests went where they were told. Says whether the guide is
-    /// in a cycle that can be taken up, that one or one that was closed before.
+    /// Closes a cycle if the guide is as far behind as the requests went where they were told. Says
+    /// whether the guide is in a cycle that can be taken up, that one or one that was closed
+    /// before.
     fn try_close(&mut self) -> bool {
         let Some(&end) = self.ends.get(self.guide as usize) else { return false };
         if end != NOWHERE {
@@ -355,8 +363,8 @@ impl RequestLog {
         print
     }
 
-    /// Where it is kept which entry the last requests led to, if they amount to this. The higher bits depend on
-    /// all of what was asked for.
+    /// Where it is kept which entry the last requests led to, if they amount to this. The higher
+    /// bits depend on all of what was asked for.
     fn slot(&self, print: u64) -> usize {
         (print >> 32) as usize & self.seen.len().wrapping_sub(1)
     }
@@ -368,7 +376,8 @@ impl RequestLog {
         Some(self.spots[at]).filter(|&spot| spot != Spot::NONE)
     }
 
-    /// Where the last request was put, if this is what it asked for and it is not where it was told to go.
+    /// Where the last request was put, if this is what it asked for and it is not where it was told
+    /// to go.
     #[inline]
     pub(crate) fn note(&mut self, ask: Ask, spot: Spot) {
         let at = self.last as usize;
@@ -397,7 +406,8 @@ impl RequestLog {
         }
     }
 
-    /// The free block that the last request is cut out of is noted among the small ones, or among the others.
+    /// The free block that the last request is cut out of is noted among the small ones, or among
+    /// the others.
     pub(crate) fn note_kind(&mut self, is_small: bool) {
         if let Some(spot) = self.spots.get_mut(self.last as usize) {
             spot.is_small = is_small;
@@ -496,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trail_that_grew_too_long_begins_anew() {
+    fn a_log_that_grew_too_long_begins_anew() {
         let (mut log, mut at) = (RequestLog::default(), 0);
         for cycle in 0..ENTRIES_MAX as u64 / 1000 + 2 {
             let sizes: Vec<u64> = (0..1000).map(|size| 512 * (cycle * 1000 + size + 1)).collect();

@@ -1,7 +1,8 @@
-//! Stitching: which free pages to show side by side, so that they hold a request that no free block holds.
+//! Stitching: which free pages to show side by side, so that they hold a request that no free block
+//! holds.
 //!
-//! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in the
-//! middle of one. So a choice is a head, whole pages, and a tail.
+//! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in
+//! the middle of one. So a choice is a head, whole pages, and a tail.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -17,7 +18,8 @@ pub(crate) struct Gap {
     /// Where the segment's pages begin.
     pub(crate) origin: Addr,
     pub(crate) page_bytes: u64,
-    /// It lies at the end of what the segment has: what is not used of it now will hold the next growth.
+    /// It lies at the end of what the segment has: what is not used of it now will hold the next
+    /// growth.
     pub(crate) is_end: bool,
 }
 
@@ -79,8 +81,9 @@ impl Pieces {
         for gap in gaps {
             pieces.cut(gap, &mut whole);
         }
-        // What lies at the end would be left behind if memory grew there later, so that it comes before all. Of the
-        // rest large pages come first, and then the lowest: what is left lies together.
+        // What lies at the end would be left behind if memory grew there later, so that it comes
+        // before all. Of the rest large pages come first, and then the lowest: what is left lies
+        // together.
         let large_bytes =
             |piece: &Piece| Some(piece.page_bytes).filter(|&size| size >= LARGE_PAGE_BYTES);
         whole.sort_by_key(|(is_end, piece)| (!is_end, Reverse(large_bytes(piece)), piece.addr));
@@ -130,8 +133,8 @@ impl Pieces {
         }
     }
 
-    /// Chooses whole pages for so much, says which by runs of them, and returns how much is missing. `near` is how far
-    /// the last choice came.
+    /// Chooses whole pages for so much, says which by runs of them, and returns how much is
+    /// missing. `near` is how far the last choice came.
     fn choose(&self, size_bytes: u64, near: &mut Near, mut take: impl FnMut(Range<usize>)) -> u64 {
         let (last, bytes) = self.first_of(&self.last, size_bytes, &mut near.last);
         take(last);
@@ -154,8 +157,8 @@ impl Pieces {
         left_bytes - bytes
     }
 
-    /// The first of these pages that hold so much, or all of them, and how much of it they hold. They are found from where
-    /// those before were: one choice is much like the last.
+    /// The first of these pages that hold so much, or all of them, and how much of it they hold.
+    /// They are found from where those before were: one choice is much like the last.
     fn first_of(
         &self,
         places: &Range<usize>,
@@ -175,8 +178,8 @@ impl Pieces {
         (places.start..until, held_bytes(until).min(size_bytes))
     }
 
-    /// How much is missing if a head and a tail of these sizes are used, how many whole pages it takes, and
-    /// how much of ends it takes: the less of each, the better, in this order.
+    /// How much is missing if a head and a tail of these sizes are used, how many whole pages it
+    /// takes, and how much of ends it takes: the less of each, the better, in this order.
     fn cost(&self, size_bytes: u64, ends_bytes: u64, near: &mut Near) -> Cost {
         let mut count = 0;
         let rest_bytes = size_bytes.saturating_sub(ends_bytes);
@@ -338,7 +341,8 @@ mod tests {
     fn a_page_is_not_head_and_tail_at_once() {
         let gaps = [gap(0.5, 1.0, false), gap(2.0, 2.5, false), gap(5.0, 6.0, false)];
         assert_eq!(page_list(&gaps, 1.75), (vec![0, 5, 2], 0.5));
-        // The only head and the only tail are the two ends of one page, with something live between.
+        // The only head and the only tail are the two ends of one page, with something live
+        // between.
         let gaps = [gap(0.0, 0.25, false), gap(0.75, 1.0, false), gap(5.0, 6.0, false)];
         assert!(matches!(stitch(&gaps, PAGE + PAGE / 2), Stitch::Short { .. }));
     }

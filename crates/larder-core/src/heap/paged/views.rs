@@ -1,4 +1,5 @@
-//! Views: ranges of addresses in which pages are shown a second time. A view has no memory of its own.
+//! Views: ranges of addresses in which pages are shown a second time. A view has no memory of its
+//! own.
 
 use std::collections::BTreeSet;
 
@@ -80,8 +81,8 @@ impl Heap {
         views.filter(|&view| is_theirs(self.segments[view].lane)).collect()
     }
 
-    /// What of a view can be unmapped: the pages that are free from end to end at home, and those that no
-    /// block in a view has any more where it has none.
+    /// What of a view can be unmapped: the pages that are free from end to end at home, and those
+    /// that no block in a view has any more where it has none.
     pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
         let segment = &self.segments[view];
         let is_empty = self.is_vacant(view);
@@ -113,8 +114,8 @@ impl Heap {
         streams.into_iter().collect()
     }
 
-    /// All work of these streams is done, and that of those that are gone: what is free of theirs goes to
-    /// the lanes that it is at home with, and merges.
+    /// All work of these streams is done, and that of those that are gone: what is free of theirs
+    /// goes to the lanes that it is at home with, and merges.
     pub(crate) fn unite(&mut self, quiet: &[StreamId]) {
         let is_quiet = |heap: &Heap, lane: LaneId| {
             heap.pools.lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
@@ -197,7 +198,8 @@ impl Heap {
         shown.map(|(view, part)| view.place_of(part)).collect()
     }
 
-    /// Views to do without, because too much is shown: those that nobody has, the longest unused first.
+    /// Views to do without, because too much is shown: those that nobody has, the longest unused
+    /// first.
     pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
         let held_pages = self.held_pages();
         let mut surplus = self.paged.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
