@@ -1,13 +1,14 @@
-//! Lays out what a user's machine compiles: the C++ part for PyTorch, and the header of the C interface.
-//! The package takes them from here (`tool.maturin.include`), so that each stands in the repository once.
+//! Lays out what a user's machine compiles: the C++ part for PyTorch, and the header of the C
+//! interface. The package takes them from here (`tool.maturin.include`), so that each stands in the
+//! repository once.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
 fn main() -> io::Result<()> {
-    // The native module is a library with Larder's C interface, and the C++ part finds it by that name.
-    // Apple's linker has another word for it.
+    // The native module is a library with Larder's C interface, and the C++ part finds it by that
+    // name. Apple's linker has another word for it.
     let is_apple = env::var("CARGO_CFG_TARGET_VENDOR").is_ok_and(|vendor| vendor == "apple");
     let name =
         if is_apple { "-install_name,@rpath/liblarder.dylib" } else { "-soname,liblarder.so" };

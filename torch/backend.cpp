@@ -1,8 +1,8 @@
 // Puts Larder in the place of PyTorch's own CUDA allocator.
 //
 // The library that this file becomes is loaded into a process with PyTorch in it, and
-// larder_torch_install() is called before anything of CUDA is used. It needs nothing of Python, so that
-// a C++ program can load it too. It builds against PyTorch 2.11 and later.
+// larder_torch_install() is called before anything of CUDA is used. It needs nothing of Python, so
+// that a C++ program can load it too. It builds against PyTorch 2.11 and later.
 
 #include <cstdlib>
 #include <exception>
@@ -25,8 +25,8 @@ namespace {
 
 namespace config = c10::CachingAllocator;
 
-// PyTorch reads settings in two steps, of which the second is a hook for what is CUDA's own. Ours comes
-// after it and looks at the outcome.
+// PyTorch reads settings in two steps, of which the second is a hook for what is CUDA's own. Ours
+// comes after it and looks at the outcome.
 void follow_settings(Backend& backend) {
   auto& hook = config::AcceleratorAllocatorConfig::getConfigParserHook();
   hook = [&backend, before = hook](const std::string& text) {
@@ -37,14 +37,14 @@ void follow_settings(Backend& backend) {
   };
 }
 
-// PyTorch's kernels run on real devices alone. "process" is the device that the process has beside PyTorch,
-// and only a program without kernels names it.
+// PyTorch's kernels run on real devices alone. "process" is the device that the process has beside
+// PyTorch, and only a program without kernels names it.
 std::string devices_asked_for() {
   const char* asked = std::getenv("LARDER_DEVICE");
   std::string devices = asked != nullptr ? asked : "cuda";
   TORCH_CHECK(
-      devices == "cuda" || devices == "process",
-      "LARDER_DEVICE is '", devices, "', and PyTorch needs real GPUs and chooses them itself: unset it, and "
+      devices == "cuda" || devices == "process", "LARDER_DEVICE is '", devices,
+      "', and PyTorch needs real GPUs and chooses them itself: unset it, and "
       "choose GPUs by CUDA_VISIBLE_DEVICES");
   return devices;
 }
@@ -55,10 +55,11 @@ std::string with_own_torch(const std::string& settings) {
   return std::regex_replace(settings, own_policy, "$1policy:torch-" LARDER_TORCH_TEXT);
 }
 
-// PyTorch reads its settings when they are first asked for; a mistake in them shall be found before anything
-// is changed.
+// PyTorch reads its settings when they are first asked for; a mistake in them shall be found before
+// anything is changed.
 void have_settings_read() {
-  const std::string complaint = "PyTorch cannot read PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF: ";
+  const std::string complaint =
+      "PyTorch cannot read PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF: ";
   try {
     (void)config::AcceleratorAllocatorConfig::instance();
     (void)c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::instance();
@@ -69,14 +70,15 @@ void have_settings_read() {
   }
 }
 
-// The libraries that a process finds under the name liblarder.so need not be those that this one was built
-// with; of another version they might lay out their values differently.
+// The libraries that a process finds under the name liblarder.so need not be those that this one
+// was built with; of another version they might lay out their values differently.
 void check_version() {
-  std::string built_for = std::to_string(LARDER_VERSION_MAJOR) + "." + std::to_string(LARDER_VERSION_MINOR) + ".";
+  std::string built_for =
+      std::to_string(LARDER_VERSION_MAJOR) + "." + std::to_string(LARDER_VERSION_MINOR) + ".";
   std::string found = larder_version();
   TORCH_CHECK(
-      found.rfind(built_for, 0) == 0,
-      "this library was built for Larder " + built_for + "x, and the liblarder.so that it found is " + found);
+      found.rfind(built_for, 0) == 0, "this library was built for Larder " + built_for +
+                                          "x, and the liblarder.so that it found is " + found);
 }
 
 std::string& last_error() {
@@ -103,7 +105,7 @@ int caught(Body&& body) {
   return 1;
 }
 
-// The same with the backend that is installed.
+// Calls with the backend that is installed; its errors are kept for larder_torch_last_error().
 template <typename Body>
 int with_backend(Body&& body) {
   return caught([&] {
@@ -113,14 +115,14 @@ int with_backend(Body&& body) {
   });
 }
 
-} // namespace
-} // namespace larder_torch
+}  // namespace
+}  // namespace larder_torch
 
 extern "C" {
 
-// Puts Larder in the place of PyTorch's own allocator. `settings` are Larder's own, "key:value,…", or NULL
-// for those of the variable LARDER_CONF; PyTorch's come from PyTorch. Returns 0, or 1 with the reason in
-// larder_torch_last_error(), and then nothing was changed.
+// Puts Larder in the place of PyTorch's own allocator. `settings` are Larder's own, "key:value,…",
+// or NULL for those of the variable LARDER_CONF; PyTorch's come from PyTorch. Returns 0, or 1 with
+// the reason in larder_torch_last_error(), and then nothing was changed.
 __attribute__((visibility("default"))) int larder_torch_install(const char* settings) {
   using namespace larder_torch;
   static std::mutex mutex;
@@ -135,8 +137,8 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
         "CUDA is in use already, and what was allocated cannot change hands: install Larder before "
         "the first use of CUDA");
     TORCH_CHECK(
-        current.load()->name() == "native",
-        "PyTorch's allocator is '", current.load()->name(), "', and Larder takes the place of the "
+        current.load()->name() == "native", "PyTorch's allocator is '", current.load()->name(),
+        "', and Larder takes the place of the "
         "native one only");
     check_version();
     have_settings_read();
@@ -168,14 +170,17 @@ __attribute__((visibility("default"))) int larder_torch_forget_stream(int device
   });
 }
 
-// What other libraries of the process share with PyTorch is one cache. Memory of the device for work on the stream, NULL
-// for no bytes. NULL for others too where it cannot be, with the reason in larder_torch_last_error().
-__attribute__((visibility("default"))) void* larder_torch_take(int device, size_t size, void* stream) {
+// What other libraries of the process share with PyTorch is one cache. Memory of the device for
+// work on the stream, NULL for no bytes. NULL for others too where it cannot be, with the reason in
+// larder_torch_last_error().
+__attribute__((visibility("default"))) void* larder_torch_take(
+    int device, size_t size, void* stream) {
   void* ptr = nullptr;
   larder_torch::was_out_of_memory() = false;
   (void)larder_torch::with_backend([&](larder_torch::Backend& backend) {
     try {
-      ptr = backend.take_for(static_cast<c10::DeviceIndex>(device), size, static_cast<cudaStream_t>(stream));
+      ptr = backend.take_for(
+          static_cast<c10::DeviceIndex>(device), size, static_cast<cudaStream_t>(stream));
     } catch (const c10::OutOfMemoryError&) {
       larder_torch::was_out_of_memory() = true;
       throw;
@@ -189,20 +194,23 @@ __attribute__((visibility("default"))) int larder_torch_was_out_of_memory(void) 
   return larder_torch::was_out_of_memory();
 }
 
-// Gives it back to the stream that it was taken for. Returns 0, or 1 with the reason in larder_torch_last_error(); so
-// does the next.
+// Gives it back to the stream that it was taken for. Returns 0, or 1 with the reason in
+// larder_torch_last_error(); so does the next.
 __attribute__((visibility("default"))) int larder_torch_put(void* ptr) {
-  return larder_torch::with_backend([&](larder_torch::Backend& backend) { backend.raw_delete(ptr); });
-}
-
-// Another stream uses it too: once it is given back, it serves nobody before the work that is on the stream then.
-__attribute__((visibility("default"))) int larder_torch_record_use(void* ptr, void* stream) {
   return larder_torch::with_backend(
-      [&](larder_torch::Backend& backend) { backend.record_use(ptr, static_cast<cudaStream_t>(stream)); });
+      [&](larder_torch::Backend& backend) { backend.raw_delete(ptr); });
 }
 
-// Requests of the calling thread get memory that other processes and libraries can be given, until as many ends.
-// Returns 0, or 1 with the reason in larder_torch_last_error(); so does the end.
+// Another stream uses it too: once it is given back, it serves nobody before the work that is on
+// the stream then.
+__attribute__((visibility("default"))) int larder_torch_record_use(void* ptr, void* stream) {
+  return larder_torch::with_backend([&](larder_torch::Backend& backend) {
+    backend.record_use(ptr, static_cast<cudaStream_t>(stream));
+  });
+}
+
+// Requests of the calling thread get memory that other processes and libraries can be given, until
+// as many ends. Returns 0, or 1 with the reason in larder_torch_last_error(); so does the end.
 __attribute__((visibility("default"))) int larder_torch_plain_begin(void) {
   return larder_torch::with_backend([](larder_torch::Backend& backend) { backend.begin_plain(); });
 }
@@ -211,8 +219,8 @@ __attribute__((visibility("default"))) int larder_torch_plain_end(void) {
   return larder_torch::with_backend([](larder_torch::Backend& backend) { backend.end_plain(); });
 }
 
-// The next pool that the calling thread makes over a custom allocator is symmetric: where its blocks lie follows from
-// the calls alone, and segments have at least so many bytes.
+// The next pool that the calling thread makes over a custom allocator is symmetric: where its
+// blocks lie follows from the calls alone, and segments have at least so many bytes.
 __attribute__((visibility("default"))) void larder_torch_ask_for_symmetric(size_t growth_bytes) {
   larder_torch::symmetric_asked_for() = growth_bytes;
 }
@@ -222,9 +230,11 @@ __attribute__((visibility("default"))) int larder_torch_symmetric_was_made(void)
   return !std::exchange(larder_torch::symmetric_asked_for(), std::nullopt).has_value();
 }
 
-// Where a live block lies in its symmetric pool: its segment, its offset there, the number of the call that made it.
-// Returns 0, or 1 with the reason in larder_torch_last_error(); so do those below.
-__attribute__((visibility("default"))) int larder_torch_position_of(const void* ptr, uint64_t* out) {
+// Where a live block lies in its symmetric pool: its segment, its offset there, the number of the
+// call that made it. Returns 0, or 1 with the reason in larder_torch_last_error(); so do those
+// below.
+__attribute__((visibility("default"))) int larder_torch_position_of(
+    const void* ptr, uint64_t* out) {
   return larder_torch::with_backend([&](larder_torch::Backend& backend) {
     const larder_position found = backend.position_of(ptr);
     out[0] = found.segment;
@@ -248,10 +258,7 @@ __attribute__((visibility("default"))) int larder_torch_seal(
 
 // Gives back the empty segments of a symmetric pool; see larder_pool_trim.
 __attribute__((visibility("default"))) int larder_torch_trim(
-    int device,
-    uint64_t pool_a,
-    uint64_t pool_b,
-    uint64_t* segments) {
+    int device, uint64_t pool_a, uint64_t pool_b, uint64_t* segments) {
   return larder_torch::with_backend([&](larder_torch::Backend& backend) {
     *segments = backend.trim(static_cast<c10::DeviceIndex>(device), {pool_a, pool_b});
   });
@@ -262,4 +269,4 @@ __attribute__((visibility("default"))) const char* larder_torch_version(void) {
   return LARDER_TORCH_TEXT;
 }
 
-} // extern "C"
+}  // extern "C"

@@ -1,5 +1,6 @@
-// Larder as PyTorch's CUDA allocator: every virtual that c10::cuda::CUDACachingAllocator::CUDAAllocator of
-// PyTorch 2.11 has, forwarded to larder.h. What later versions added is marked by LARDER_TORCH.
+// Larder as PyTorch's CUDA allocator: every virtual that
+// c10::cuda::CUDACachingAllocator::CUDAAllocator of PyTorch 2.11 has, forwarded to larder.h. What
+// later versions added is marked by LARDER_TORCH.
 
 #pragma once
 
@@ -73,9 +74,10 @@ class Backend final : public CUDAAllocator {
     Owned<larder> owned(opened, larder_close);
     TORCH_CHECK(
         larder_device_count(opened) >= device_count,
-        "Larder sees " + std::to_string(larder_device_count(opened)) + " devices where PyTorch sees " +
-            std::to_string(device_count));
-    std::string given = c10::CachingAllocator::AcceleratorAllocatorConfig::last_allocator_settings();
+        "Larder sees " + std::to_string(larder_device_count(opened)) +
+            " devices where PyTorch sees " + std::to_string(device_count));
+    std::string given =
+        c10::CachingAllocator::AcceleratorAllocatorConfig::last_allocator_settings();
     propose_settings(opened);
     apply_settings(opened, about_captures(given));
     for (int device = 0; device < device_count; ++device) {
@@ -96,8 +98,8 @@ class Backend final : public CUDAAllocator {
     return larder_.load(std::memory_order_acquire) != nullptr;
   }
 
-  // Settings were read anew by PyTorch. The memory fraction among them caps nothing by now: it did when the
-  // devices were opened, and from then on the cap is what setMemoryFraction says.
+  // Settings were read anew by PyTorch. The memory fraction among them caps nothing by now: it did
+  // when the devices were opened, and from then on the cap is what setMemoryFraction says.
   void reconfigure(const std::string& given) {
     larder* opened = larder_.load(std::memory_order_acquire);
     if (opened == nullptr) {
@@ -120,8 +122,7 @@ class Backend final : public CUDAAllocator {
 
   c10::DataPtr allocate(size_t size) override {
     TORCH_CHECK_WITH(
-        OutOfMemoryError,
-        size < kExbibyte,
+        OutOfMemoryError, size < kExbibyte,
         "CUDA out of memory. Tried to allocate more than 1EB memory.");
     c10::DeviceIndex device = current_device();
     if (is_uncached()) [[unlikely]] {
@@ -292,12 +293,13 @@ class Backend final : public CUDAAllocator {
     check(larder_plain_end(opened()));
   }
 
-  // Requests of other libraries of the process, for a device and a stream that need not be PyTorch's current ones.
+  // Requests of other libraries of the process, for a device and a stream that need not be
+  // PyTorch's current ones.
 
   void* take_for(c10::DeviceIndex device, size_t size, cudaStream_t stream) {
     TORCH_CHECK(
-        device >= 0 && device < device_count_, "there is no GPU ", static_cast<int>(device), " here: PyTorch sees ",
-        device_count_.load());
+        device >= 0 && device < device_count_, "there is no GPU ", static_cast<int>(device),
+        " here: PyTorch sees ", device_count_.load());
     if (size == 0) {
       return nullptr;
     }
@@ -380,22 +382,19 @@ class Backend final : public CUDAAllocator {
       const std::unordered_set<void*>& expected) override {
     std::vector<void*> ptrs(expected.begin(), expected.end());
     bool same = false;
-    check(larder_pool_has_live(
-        opened(), device, to_larder(pool), ptrs.data(), ptrs.size(), &same));
+    check(larder_pool_has_live(opened(), device, to_larder(pool), ptrs.data(), ptrs.size(), &same));
     return same;
   }
 
   std::shared_ptr<AllocatorState> getCheckpointState(
-      c10::DeviceIndex device,
-      c10::MempoolId_t pool) override {
+      c10::DeviceIndex device, c10::MempoolId_t pool) override {
     larder_checkpoint* layout = nullptr;
     check(larder_pool_checkpoint(opened(), device, to_larder(pool), &layout));
     return std::make_shared<Checkpoint>(layout);
   }
 
   CheckpointDelta setCheckpointPoolState(
-      c10::DeviceIndex device,
-      std::shared_ptr<AllocatorState> state) override {
+      c10::DeviceIndex device, std::shared_ptr<AllocatorState> state) override {
     auto* checkpoint = dynamic_cast<Checkpoint*>(state.get());
     TORCH_CHECK(checkpoint != nullptr, "the checkpoint is not one of Larder's");
     larder_restored* changes = nullptr;
@@ -430,9 +429,8 @@ class Backend final : public CUDAAllocator {
     const auto* bytes = reinterpret_cast<const uint8_t*>(handle.data());
     void* base = nullptr;
     check(larder_open_shared(opened(), device, bytes, handle.size(), &base));
-    return {base, [this, device](void* ptr) {
-              warn_of(larder_close_shared(opened(), device, ptr));
-            }};
+    return {
+        base, [this, device](void* ptr) { warn_of(larder_close_shared(opened(), device, ptr)); }};
   }
 
   void enablePeerAccess(c10::DeviceIndex device, c10::DeviceIndex owner) override {
@@ -461,7 +459,7 @@ class Backend final : public CUDAAllocator {
       return has;
     };
     bool plain = p2p_enabled || to_device == from_device ||
-        (!has_expandable(to_device) && !has_expandable(from_device));
+                 (!has_expandable(to_device) && !has_expandable(from_device));
     return plain ? cudaMemcpyAsync(to, from, count, cudaMemcpyDeviceToDevice, stream)
                  : cudaMemcpyPeerAsync(to, to_device, from, from_device, count, stream);
   }
@@ -585,8 +583,9 @@ class Backend final : public CUDAAllocator {
 #endif
 
 #if LARDER_TORCH >= 213
-  // A graph's capture has begun on the calling thread's stream, or is over. Other threads' requests for it
-  // find its pool by that. Where PyTorch means something else by it, there is nothing to mark.
+  // A graph's capture has begun on the calling thread's stream, or is over. Other threads' requests
+  // for it find its pool by that. Where PyTorch means something else by it, there is nothing to
+  // mark.
   void markCaptureBegin(c10::DeviceIndex device) override {
     (void)larder_capture_begin(opened(), device, c10::cuda::getCurrentCUDAStream(device));
   }
@@ -596,7 +595,9 @@ class Backend final : public CUDAAllocator {
   }
 
   c10::DataPtr allocateWithAddress(size_t size, void* addr) override {
-    TORCH_CHECK(!is_uncached(), "memory at an address of one's own comes out of a cache, and caching is off");
+    TORCH_CHECK(
+        !is_uncached(),
+        "memory at an address of one's own comes out of a cache, and caching is off");
     // In words that programs look for.
     TORCH_CHECK(
         reinterpret_cast<uintptr_t>(addr) % 512 == 0,
@@ -666,10 +667,12 @@ class Backend final : public CUDAAllocator {
     return names(settings_, "plain_captures") ? std::nullopt : std::optional(given);
   }
 
-  // A new pool, where a library stands in front of cudaMalloc, gets its segments through that library. It has one use then.
+  // A new pool, where a library stands in front of cudaMalloc, gets its segments through that
+  // library. It has one use then.
   bool is_made_interposed(c10::DeviceIndex device, c10::MempoolId_t pool) {
     uint32_t uses = 0;
-    if (!malloc_is_interposed() || larder_pool_uses(opened(), device, to_larder(pool), &uses) != LARDER_OK || uses > 0) {
+    if (!malloc_is_interposed() ||
+        larder_pool_uses(opened(), device, to_larder(pool), &uses) != LARDER_OK || uses > 0) {
       return false;
     }
     const auto source = runtime_source();
@@ -745,4 +748,4 @@ inline void delete_uncached(void* ptr) {
   C10_CUDA_CHECK_WARN(cudaFree(ptr));
 }
 
-} // namespace larder_torch
+}  // namespace larder_torch

@@ -53,8 +53,8 @@ void destroy(void* data) {
 
 // What functions of PyTorch's throw.
 //
-// No exception can go through Larder, so that it is kept until the call of Larder's has returned, and thrown
-// then.
+// No exception can go through Larder, so that it is kept until the call of Larder's has returned,
+// and thrown then.
 
 inline std::exception_ptr& kept_exception() {
   static thread_local std::exception_ptr kept;
@@ -97,15 +97,16 @@ inline larder_filter filter_of(Filter filter) {
   larder_filter asked{};
   asked.kind = LARDER_FILTER_FUNCTION;
   asked.takes = [](void* data, void* stream) {
-    return keeping_exceptions([&] { return (*static_cast<Filter*>(data))(static_cast<cudaStream_t>(stream)); });
+    return keeping_exceptions(
+        [&] { return (*static_cast<Filter*>(data))(static_cast<cudaStream_t>(stream)); });
   };
   asked.release = destroy<Filter>;
   asked.data = new Filter(std::move(filter));
   return asked;
 }
 
-// The pool keeps the allocator alive until its last segment has gone back. A custom allocator says that
-// it has no memory by null or by an exception, as PyTorch's own does.
+// The pool keeps the allocator alive until its last segment has gone back. A custom allocator says
+// that it has no memory by null or by an exception, as PyTorch's own does.
 using Source = std::shared_ptr<CUDAAllocator>;
 
 inline larder_source source_of(Source allocator) {
@@ -130,7 +131,8 @@ inline larder_source source_of(Source allocator) {
   return source;
 }
 
-// Of the calling thread: the next pool over a custom allocator is symmetric, with segments of at least so many bytes.
+// Of the calling thread: the next pool over a custom allocator is symmetric, with segments of at
+// least so many bytes.
 inline std::optional<size_t>& symmetric_asked_for() {
   static thread_local std::optional<size_t> growth;
   return growth;
@@ -156,14 +158,15 @@ inline bool tell_current_stream(void*, int32_t device, void** stream) {
 }
 
 #if LARDER_TORCH >= 215
-// What PyTorch's settings have the next expandable segment of a stream reserve, by the class that PyTorch keeps of the
-// stream. A class that they do not name is warned of once.
+// What PyTorch's settings have the next expandable segment of a stream reserve, by the class that
+// PyTorch keeps of the stream. A class that they do not name is warned of once.
 inline uint64_t reserve_for(void*, int32_t, void* stream, uint64_t device_bytes) {
   using c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
   return keeping_exceptions([&]() -> uint64_t {
     const auto name = c10::cuda::CUDACachingAllocator::getExpandableSegmentReserveClassForStream(
         static_cast<cudaStream_t>(stream));
-    const auto decision = CUDAAllocatorConfig::expandable_segments_reserve_decision(name, device_bytes);
+    const auto decision =
+        CUDAAllocatorConfig::expandable_segments_reserve_decision(name, device_bytes);
     if (decision.reserve_bytes.has_value() && !name.empty() && !decision.class_known) {
       static std::mutex mutex;
       static std::set<std::string> known;
@@ -172,8 +175,7 @@ inline uint64_t reserve_for(void*, int32_t, void* stream, uint64_t device_bytes)
       lock.unlock();
       if (is_new) {
         TORCH_WARN(
-            "expandable_segments_reserve_by_class has no class '",
-            name,
+            "expandable_segments_reserve_by_class has no class '", name,
             "': its streams reserve what expandable_segments_reserve says");
       }
     }
@@ -235,10 +237,8 @@ inline void tell_out_of_memory(void* data, const larder_out_of_memory* report) {
   }
   keeping_exceptions([&] {
     (*static_cast<OutOfMemoryObserver*>(data))(
-        report->device,
-        report->tried_bytes,
-        report->has_cap ? report->cap_bytes : report->total_bytes,
-        report->free_bytes);
+        report->device, report->tried_bytes,
+        report->has_cap ? report->cap_bytes : report->total_bytes, report->free_bytes);
   });
 }
 
@@ -261,7 +261,8 @@ inline void tell_rejection(void* data, const larder_out_of_memory* report) {
 inline TraceEntry entry_of(const larder_event& event, c10::approx_time_t time) {
   std::string metadata = event.user_metadata;
 #if LARDER_TORCH < 215
-  // Before there was a place for it, PyTorch put what the allocator says behind what the program does.
+  // Before there was a place for it, PyTorch put what the allocator says behind what the program
+  // does.
   if (event.internal_metadata[0] != '\0') {
     metadata += (metadata.empty() ? "" : "\n") + std::string(event.internal_metadata);
   }
@@ -289,4 +290,4 @@ inline void tell_event(void* data, const larder_event* event) {
   });
 }
 
-} // namespace larder_torch
+}  // namespace larder_torch

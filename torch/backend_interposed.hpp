@@ -1,6 +1,7 @@
-// A library that stands in front of cudaMalloc, as torch_memory_saver's does by LD_PRELOAD, sees what PyTorch asks the
-// device for, and expects to see all of a MemPool's and a graph's memory. Where there is one, private pools get their
-// segments by the runtime's own calls, which lead through it.
+// A library that stands in front of cudaMalloc, as torch_memory_saver's does by LD_PRELOAD, sees
+// what PyTorch asks the device for, and expects to see all of a MemPool's and a graph's memory.
+// Where there is one, private pools get their segments by the runtime's own calls, which lead
+// through it.
 
 #pragma once
 
@@ -28,7 +29,8 @@ inline std::string library_of(uintptr_t function) {
         auto& search = *static_cast<Search*>(data);
         for (int at = 0; at < library->dlpi_phnum; ++at) {
           const auto& part = library->dlpi_phdr[at];
-          if (part.p_type == PT_LOAD && search.address - library->dlpi_addr - part.p_vaddr < part.p_memsz) {
+          if (part.p_type == PT_LOAD &&
+              search.address - library->dlpi_addr - part.p_vaddr < part.p_memsz) {
             search.path = library->dlpi_name;
             return 1;
           }
@@ -55,7 +57,8 @@ template <class Call>
 inline bool called_on(int32_t device, Call call) {
   c10::cuda::CUDAStreamCaptureModeGuard relaxed(cudaStreamCaptureModeRelaxed);
   int before = 0;
-  bool is_done = cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess && call() == cudaSuccess;
+  bool is_done = cudaGetDevice(&before) == cudaSuccess && cudaSetDevice(device) == cudaSuccess &&
+                 call() == cudaSuccess;
   if (!is_done) {
     // The runtime's last error would come up at the next launch of a kernel.
     (void)cudaGetLastError();
@@ -76,4 +79,4 @@ inline larder_source runtime_source() {
   return source;
 }
 
-} // namespace larder_torch
+}  // namespace larder_torch

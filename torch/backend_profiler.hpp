@@ -1,5 +1,5 @@
-// What PyTorch's profiler is told of memory. It is asked for rarely, so that the figures are looked up only
-// when somebody listens.
+// What PyTorch's profiler is told of memory. It is asked for rarely, so that the figures are looked
+// up only when somebody listens.
 
 #pragma once
 
@@ -22,14 +22,11 @@ inline void report_malloc(larder* larder, void* ptr, c10::DeviceIndex device) {
   check(larder_block_of(larder, ptr, &block));
   check(larder_get_stats(larder, device, &stats));
   c10::reportMemoryUsageToProfiler(
-      ptr,
-      static_cast<int64_t>(block.size),
-      stats.allocated_bytes.all.current,
-      stats.reserved_bytes.all.current,
-      device_named(device));
+      ptr, static_cast<int64_t>(block.size), stats.allocated_bytes.all.current,
+      stats.reserved_bytes.all.current, device_named(device));
 }
 
-// The same before memory is freed, while its size is still known.
+// Reports that memory is about to be freed, while its size is still known.
 inline void report_free(larder* larder, void* ptr) {
   larder_block_info block;
   larder_stats stats;
@@ -37,10 +34,7 @@ inline void report_free(larder* larder, void* ptr) {
       larder_get_stats(larder, block.device, &stats) == LARDER_OK) {
     auto size = static_cast<int64_t>(block.size);
     c10::reportMemoryUsageToProfiler(
-        ptr,
-        -size,
-        stats.allocated_bytes.all.current - size,
-        stats.reserved_bytes.all.current,
+        ptr, -size, stats.allocated_bytes.all.current - size, stats.reserved_bytes.all.current,
         device_named(static_cast<c10::DeviceIndex>(block.device)));
   }
 }
@@ -49,11 +43,9 @@ inline void report_out_of_memory(c10::DeviceIndex device) {
   larder_out_of_memory report;
   if (larder_last_out_of_memory(&report) == LARDER_OK) {
     c10::reportOutOfMemoryToProfiler(
-        static_cast<int64_t>(report.rounded_bytes),
-        report.allocated_bytes,
-        report.reserved_bytes,
+        static_cast<int64_t>(report.rounded_bytes), report.allocated_bytes, report.reserved_bytes,
         device_named(device));
   }
 }
 
-} // namespace larder_torch
+}  // namespace larder_torch

@@ -33,15 +33,16 @@ namespace larder_torch {
   TORCH_CHECK(false, text);
 }
 
-// What a function of PyTorch's threw in the call that has just returned comes before what Larder says.
+// What a function of PyTorch's threw in the call that has just returned comes before what Larder
+// says.
 inline void rethrow_kept() {
   if (auto kept = take_exception()) [[unlikely]] {
     std::rethrow_exception(kept);
   }
 }
 
-// Without a stream of C++'s: where a compiler brings a standard library of its own into this one, its streams cannot
-// write numbers.
+// Without a stream of C++'s: where a compiler brings a standard library of its own into this one,
+// its streams cannot write numbers.
 inline std::string address_text(const void* ptr) {
   char address[32];
   std::snprintf(address, sizeof(address), "%p", ptr);
@@ -52,7 +53,8 @@ inline std::string address_text(const void* ptr) {
 [[noreturn]] inline void fail_at(larder_status status, void* ptr) {
   TORCH_CHECK(status != LARDER_UNKNOWN_ADDRESS, "invalid device pointer: " + address_text(ptr));
   TORCH_CHECK(
-      status != LARDER_NOT_FREE, "no free memory of this stream lies at the exact address " + address_text(ptr));
+      status != LARDER_NOT_FREE,
+      "no free memory of this stream lies at the exact address " + address_text(ptr));
   fail(status);
 }
 
@@ -63,7 +65,7 @@ inline void check(larder_status status) {
   }
 }
 
-// The same, of a call about a pointer.
+// Throws what a call about a pointer refused.
 inline void check_at(larder_status status, void* ptr) {
   rethrow_kept();
   if (status != LARDER_OK) [[unlikely]] {
@@ -88,7 +90,8 @@ inline void check_settings(const std::string& settings) {
   check(larder_check_own_settings("LARDER_CONF", settings.c_str()));
 }
 
-// Whether a settings text names a key. White space counts for nothing in it, and these letters part its words.
+// Whether a settings text names a key. White space counts for nothing in it, and these letters part
+// its words.
 inline bool names(const std::string& text, const std::string& key) {
   std::string word;
   for (char letter : text + ",") {
@@ -104,12 +107,13 @@ inline bool names(const std::string& text, const std::string& key) {
   return false;
 }
 
-// What PyTorch is told where nobody gave it settings. The comma means nothing to it; by the comma this text is told
-// from one that a program asked for, also where a program saves what is in force and restores it.
+// What PyTorch is told where nobody gave it settings. The comma means nothing to it; by the comma
+// this text is told from one that a program asked for, also where a program saves what is in force
+// and restores it.
 constexpr const char* kProposal = "expandable_segments:True,";
 
-// Where nobody gave PyTorch any settings, those of Larder's policy count, and PyTorch is told: what it says of
-// its settings stays true. Whoever gives some means what they are in PyTorch.
+// Where nobody gave PyTorch any settings, those of Larder's policy count, and PyTorch is told: what
+// it says of its settings stays true. Whoever gives some means what they are in PyTorch.
 inline void propose_settings(larder* larder) {
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   larder_settings settings;
@@ -119,13 +123,15 @@ inline void propose_settings(larder* larder) {
   }
 }
 
-// Whether captures have plain memory though other memory is expandable, by a text that was given to PyTorch. Whoever names
-// expandable segments means what they are in PyTorch, captures' memory included; other keys change nothing of it.
+// Whether captures have plain memory though other memory is expandable, by a text that was given to
+// PyTorch. Whoever names expandable segments means what they are in PyTorch, captures' memory
+// included; other keys change nothing of it.
 inline bool has_plain_captures(const std::string& given, bool before) {
   return given == kProposal || (before && !names(given, "expandable_segments"));
 }
 
-// Puts PyTorch's settings in force. `given` is the text that was read last, if it decides about captures.
+// Puts PyTorch's settings in force. `given` is the text that was read last, if it decides about
+// captures.
 inline void apply_settings(larder* larder, const std::optional<std::string>& given) {
   using Common = c10::CachingAllocator::AcceleratorAllocatorConfig;
   using Cuda = c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig;
@@ -285,8 +291,8 @@ inline SnapshotInfo to_torch(const larder_snapshot& snapshot, int32_t device_cou
   const larder_annotation* annotations = larder_snapshot_annotations(&snapshot, &count);
   for (size_t index = 0; index < count; ++index) {
     const larder_annotation& annotation = annotations[index];
-    auto& entry = info.external_annotations.emplace_back(
-        static_cast<c10::DeviceIndex>(annotation.device), 0);
+    auto& entry =
+        info.external_annotations.emplace_back(static_cast<c10::DeviceIndex>(annotation.device), 0);
     entry.time_.t_ = static_cast<time_t>(annotation.time_ns / kNanosecondsPerMicrosecond);
     entry.recordUserMetadata("name", annotation.name);
     entry.recordUserMetadata("stage", annotation.start ? "START" : "END");
@@ -295,4 +301,4 @@ inline SnapshotInfo to_torch(const larder_snapshot& snapshot, int32_t device_cou
   return info;
 }
 
-} // namespace larder_torch
+}  // namespace larder_torch

@@ -20,7 +20,8 @@
 
 namespace bench {
 
-// So many passes are not timed, on any side: some policies come to know a program's way in the first ones.
+// So many passes are not timed, on any side: some policies come to know a program's way in the
+// first ones.
 constexpr uint64_t kFirstPasses = 4;
 
 // One operation with its allocation's place in a table, so that the timed loop looks nothing up.
@@ -113,7 +114,8 @@ inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
   auto steps = steps_of(script::read(path));
   using Clock = std::chrono::steady_clock;
   Barrier ready(threads);
-  // The threads read the clock themselves: on a full machine this one may sleep for longer than they run.
+  // The threads read the clock themselves: on a full machine this one may sleep for longer than
+  // they run.
   std::vector<Clock::time_point> starts(threads), ends(threads);
   std::vector<std::thread> runs;
   std::vector<std::exception_ptr> failures(threads);
@@ -157,4 +159,4 @@ inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
             << "}\n";
 }
 
-} // namespace bench
+}  // namespace bench

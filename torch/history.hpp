@@ -192,16 +192,15 @@ class Listing {
   void lines(const std::vector<SegmentInfo>& segments) {
     for (const SegmentInfo& segment : segments) {
       file_ << "segment " << segment.address << ' ' << segment.total_size << ' '
-            << segment.allocated_size << ' ' << segment.active_size << ' '
-            << segment.requested_size << ' ' << stream(segment.stream) << ' '
-            << (segment.is_large ? "large" : "small") << ' '
+            << segment.allocated_size << ' ' << segment.active_size << ' ' << segment.requested_size
+            << ' ' << stream(segment.stream) << ' ' << (segment.is_large ? "large" : "small") << ' '
             << pool(segment.owner_private_pool_id) << ' '
             << (segment.is_expandable ? "expandable" : "fixed") << ' '
             << context(segment.context_when_allocated) << '\n';
       size_t address = segment.address;
       for (const BlockInfo& block : segment.blocks) {
         const char* state = block.allocated ? "active_allocated"
-            : block.active                  ? "active_pending_free"
+                            : block.active  ? "active_pending_free"
                                             : "inactive";
         file_ << "block " << address << ' ' << block.size << ' ' << block.requested_size << ' '
               << state << ' ' << context(block.context_when_allocated) << '\n';
@@ -239,4 +238,4 @@ class Listing {
   std::shared_ptr<Tracked> tracked_ = std::make_shared<Tracked>();
 };
 
-} // namespace history
+}  // namespace history

@@ -3,8 +3,8 @@
 // It prints what `larder` prints for the same script, byte for byte where the two allocators decide
 // alike. Settings come from PYTORCH_CUDA_ALLOC_CONF, the device's memory from LARDER_SIM_MEMORY.
 //
-// Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up. A replay that does not end is
-// ended by a signal, as an allocator that ends the process.
+// Exit codes: 0 done; 1 the script is bad; 2 wrong usage; 3 the allocator itself gave up. A replay
+// that does not end is ended by a signal, as an allocator that ends the process.
 
 #include <algorithm>
 #include <cstdint>
@@ -41,7 +41,7 @@
 namespace c10::cuda::_internal {
 // Declared in no header that comes with the library.
 C10_CUDA_API void setHasPrimaryContext(bool (*func)(DeviceIndex));
-} // namespace c10::cuda::_internal
+}  // namespace c10::cuda::_internal
 
 extern "C" {
 struct LarderCallCounts {
@@ -173,9 +173,7 @@ class Replay {
     }
     // Recording goes by an owner. This one owns nothing: it lets go before it could free.
     c10::DataPtr owner(
-        found->second,
-        found->second,
-        allocator::get()->raw_deleter(),
+        found->second, found->second, allocator::get()->raw_deleter(),
         c10::Device(c10::DeviceType::CUDA, kDevice));
     struct LetGo {
       c10::DataPtr& owner;
@@ -201,8 +199,8 @@ class Replay {
     }
   }
 
-  // A program works on the stream that it captures, and since 2.13 it says that a capture is on: by these two the
-  // allocator knows one from then on.
+  // A program works on the stream that it captures, and since 2.13 it says that a capture is on: by
+  // these two the allocator knows one from then on.
   void begin_capture(cudaStream_t stream) {
     larder_sim_capture(stream, 1);
 #if TORCH_VERSION_MINOR >= 13
@@ -380,8 +378,8 @@ void print(const Report& report) {
 }
 
 // Whether the allocator's list of its segments has every byte that it says it holds, in pools that
-// there are. PyTorch's has not where it deletes a private pool too soon: it counts a pool's memory up
-// once for each request that maps pages and down once for each range of them that is unmapped.
+// there are. PyTorch's has not where it deletes a private pool too soon: it counts a pool's memory
+// up once for each request that maps pages and down once for each range of them that is unmapped.
 void audit(const std::string& place, const std::set<uint64_t>& pools) {
   constexpr auto all = static_cast<size_t>(StatType::AGGREGATE);
   int64_t held = allocator::getDeviceStats(kDevice).reserved_bytes[all].current;
@@ -460,7 +458,8 @@ std::optional<history::Listing> listing(const std::vector<std::string>& words) {
   return std::optional<history::Listing>(std::in_place, *path, wishes);
 }
 
-// Puts Larder in the place of PyTorch's allocator, behind the same interface and on the same device.
+// Puts Larder in the place of PyTorch's allocator, behind the same interface and on the same
+// device.
 void install(const std::string& path) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
@@ -497,8 +496,8 @@ int run(const std::vector<std::string>& words) {
   allocator::init(1);
   c10::cuda::detail::init_p2p_access_cache(1);
   if (words[0] == "replay") {
-    // A script takes a fraction of a second. PyTorch's sets of blocks can come out of order, and then it searches one of
-    // them for ever.
+    // A script takes a fraction of a second. PyTorch's sets of blocks can come out of order, and
+    // then it searches one of them for ever.
     alarm(60);
     uint64_t shuffle = std::stoull(option(words, "--shuffle").value_or("0"));
     bool is_audited = std::find(words.begin(), words.end(), "--audit") != words.end();
@@ -515,7 +514,7 @@ int run(const std::vector<std::string>& words) {
   return 0;
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
   try {

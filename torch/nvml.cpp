@@ -1,6 +1,6 @@
-// A libnvidia-ml.so.1 for machines without a GPU. PyTorch from 2.13 on asks it, before the first mapping of an
-// expandable segment, whether memory can be shared over a fabric, and calls through a null pointer where there is
-// none. It knows no device and no process.
+// A libnvidia-ml.so.1 for machines without a GPU. PyTorch from 2.13 on asks it, before the first
+// mapping of an expandable segment, whether memory can be shared over a fabric, and calls through a
+// null pointer where there is none. It knows no device and no process.
 
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
@@ -40,4 +40,4 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t, nvmlGpuFabricInfoV_t*) {
   return NVML_ERROR_NOT_SUPPORTED;
 }
 
-} // extern "C"
+}  // extern "C"

@@ -1,6 +1,7 @@
-// What g++ from 11 on takes from the newest libstdc++ and glibc, for libraries that are built here and loaded on older
-// systems: defined once more, out of what the oldest system for which PyTorch's wheels are made has (manylinux_2_28, that
-// is libstdc++ of GCC 8 and glibc 2.28). A library that is compiled where it is used does without.
+// What g++ from 11 on takes from the newest libstdc++ and glibc, for libraries that are built here
+// and loaded on older systems: defined once more, out of what the oldest system for which PyTorch's
+// wheels are made has (manylinux_2_28, that is libstdc++ of GCC 8 and glibc 2.28). A library that
+// is compiled where it is used does without.
 
 #include <exception>
 #include <new>
@@ -8,7 +9,8 @@
 
 #define LARDER_HIDDEN __attribute__((visibility("hidden")))
 
-// Whether the process has one thread, which old glibcs do not tell. It may have more: counters are then atomic.
+// Whether the process has one thread, which old glibcs do not tell. It may have more: counters are
+// then atomic.
 extern "C" {
 extern LARDER_HIDDEN char one_thread __asm__("__libc_single_threaded");
 char one_thread = 0;
@@ -19,10 +21,11 @@ namespace {
 using Pointer = std::exception_ptr;
 
 // The old library has what counts an exception's owners in these two alone.
-extern "C" void copy_construct(Pointer*, const Pointer&) __asm__("_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
+extern "C" void copy_construct(Pointer*, const Pointer&) __asm__(
+    "_ZNSt15__exception_ptr13exception_ptrC1ERKS0_");
 extern "C" void destroy(Pointer*) __asm__("_ZNSt15__exception_ptr13exception_ptrD1Ev");
 
-} // namespace
+}  // namespace
 
 extern "C" {
 
@@ -44,7 +47,7 @@ void release(Pointer* pointer) {
   destroy(pointer);
 }
 
-} // extern "C"
+}  // extern "C"
 
 // C++20's is another symbol than that of before.
 template std::string std::basic_stringbuf<char>::str() const&;

@@ -66,4 +66,4 @@ inline std::vector<Op> read(const std::string& path) {
   return ops;
 }
 
-} // namespace script
+}  // namespace script

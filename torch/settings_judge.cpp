@@ -1,12 +1,13 @@
 // Reads settings texts with PyTorch's own parser, and prints what came of each.
 //
-// Lines of standard input are `start TEXT`, what a new process finds in its environment, and `update TEXT`, what a
-// program sets while it runs. For each it prints a line: `refused`, or `accepted` and the value of every setting, as the
-// example read_settings of larder-core prints them of ours.
+// Lines of standard input are `start TEXT`, what a new process finds in its environment, and
+// `update TEXT`, what a program sets while it runs. For each it prints a line: `refused`, or
+// `accepted` and the value of every setting, as the example read_settings of larder-core prints
+// them of ours.
 //
-// A refused text leaves PyTorch's settings half changed. So each is tried in a process of its own, and one that is
-// refused is forgotten with it: the next text finds the settings that were in force before. A text that ends the process
-// is a refused one.
+// A refused text leaves PyTorch's settings half changed. So each is tried in a process of its own,
+// and one that is refused is forgotten with it: the next text finds the settings that were in force
+// before. A text that ends the process is a refused one.
 
 #include <bit>
 #include <cstdint>
@@ -124,8 +125,8 @@ int code_of(pid_t child) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-// A process that the texts find: the first in its environment, where `is_started`, and the others as changes. Whoever
-// reads one that is accepted goes on in its parent's place.
+// A process that the texts find: the first in its environment, where `is_started`, and the others
+// as changes. Whoever reads one that is accepted goes on in its parent's place.
 int live(bool is_started, char** texts) {
   alarm(kSeconds);
   if (!start()) {
@@ -153,7 +154,8 @@ int live(bool is_started, char** texts) {
   return 0;
 }
 
-// Runs a process on texts, of which the first is the one it finds in its environment, unless there is none.
+// Runs a process on texts, of which the first is the one it finds in its environment, unless there
+// is none.
 bool run_process(const char* variable, const char* first, const std::vector<std::string>& updates) {
   pid_t child = fork();
   if (child != 0) {
@@ -180,14 +182,15 @@ void run_case(size_t number, const std::string& first, const std::vector<std::st
   }
 }
 
-} // namespace
+}  // namespace
 
 int main(int argc, char** argv) {
   if (argc > 1) {
     // The libraries' own ends are nobody's business here.
     std::_Exit(live(std::string(argv[1]) == "started", argv + 2));
   }
-  for (const char* name : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}) {
+  for (const char* name :
+       {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"}) {
     unsetenv(name);
   }
   std::string first;

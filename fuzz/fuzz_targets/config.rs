@@ -1,20 +1,20 @@
-//! Any text as settings, as the name of devices and as a size: never a panic, and what is accepted is
-//! accepted again on top of itself.
+//! Any text as settings, as the name of devices and as a size: never a panic, and what is
+//! accepted is accepted again on top of itself.
 #![no_main]
 
 use std::sync::Arc;
 
+use larder::setup::{devices, settings};
 use larder_core::heap::size;
 use larder_core::types::{GIB, MIB, PoolKind};
 use larder_core::{Allocator, Config, Policy, StreamId};
-use larder_setup::{devices, settings};
 use larder_sim::{SimDevice, SimOptions, parse_capacity};
 use libfuzzer_sys::fuzz_target;
 
 /// What people write in variables and arguments, with the policy among the settings.
 fn read_as_people_write(text: &str) {
     match settings::parse(text) {
-        Err(error) => assert!(!error.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
         Ok(read) => assert_eq!(read.overlay(text).as_ref(), Ok(&read)),
     }
     if settings::check_own("here", text).is_ok() {

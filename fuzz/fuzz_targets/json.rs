@@ -1,5 +1,6 @@
-//! Any bytes as a snapshot in JSON: never a panic, and what is accepted is the same when it was written
-//! and read again, as JSON and as a pickle, and can be shown as a trace and turned into operations.
+//! Any bytes as a snapshot in JSON: never a panic, and what is accepted is the same when it was
+//! written and read again, as JSON and as a pickle, and can be shown as a trace and turned into
+//! operations.
 #![no_main]
 
 use larder_sim::script::Script;

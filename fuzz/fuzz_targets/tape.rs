@@ -1,5 +1,5 @@
-//! Any bytes as a tape: never a panic, never more than what the bytes say, and what is accepted can be
-//! written as JSON, read back, and turned into operations.
+//! Any bytes as a tape: never a panic, never more than what the bytes say, and what is accepted
+//! can be written as JSON, read back, and turned into operations.
 #![no_main]
 
 use larder_sim::script::Script;

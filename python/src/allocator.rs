@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use larder::setup::devices::{self, Devices};
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::allocator::symmetric::SymmetricOptions;
 use larder_core::record::event::Level;
 use larder_core::record::history::Stage;
 use larder_core::types::{GIB, KIB, MIB};
 use larder_core::{Addr, MemPool, OutOfMemory, StreamId};
-use larder_setup::devices::{self, Devices};
 use larder_sim::{SimDevice, SimOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -284,8 +284,8 @@ impl Allocator {
 
     // What happened.
 
-    /// Remembers what happens from now on. `stacks` says for what Python's stacks are gathered: never,
-    /// state, alloc or all.
+    /// Remembers what happens from now on. `stacks` says for what Python's stacks are gathered:
+    /// never, state, alloc or all.
     #[pyo3(signature = (stacks = "all", max_entries = None, clear = false))]
     fn record_history(
         &self,
@@ -348,7 +348,8 @@ impl Allocator {
         Ok(self.streams.keep(stream))
     }
 
-    /// The stream is about to be destroyed: waits for its work, and gives back what is cached for it.
+    /// The stream is about to be destroyed: waits for its work, and gives back what is cached for
+    /// it.
     fn forget_stream(
         &self,
         py: Python<'_>,

@@ -1,4 +1,5 @@
-//! Answers: why a program ran out of memory, what to set, how its memory went; each as text and as JSON.
+//! Answers: why a program ran out of memory, what to set, how its memory went; each as text and as
+//! JSON.
 
 use std::time::Duration;
 
@@ -16,8 +17,8 @@ use pyo3::prelude::*;
 use crate::number;
 use crate::workload::{Workload, set_up, stopped};
 
-/// One stretch of a program: its first operation, the most that was allocated, active and reserved in it,
-/// and whether a request failed.
+/// One stretch of a program: its first operation, the most that was allocated, active and reserved
+/// in it, and whether a request failed.
 type Stretch = (usize, u64, u64, u64, bool);
 
 /// Why the failure of this number happened, as text and as JSON; none if there are not so many.

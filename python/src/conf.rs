@@ -1,9 +1,10 @@
-//! Settings and sizes, as texts. How settings are read, and what the environment says, is the C interface's matter.
+//! Settings and sizes, as texts. How settings are read, and what the environment says, is the C
+//! interface's matter.
 
+use larder::setup::devices::{self, Devices};
+use larder::setup::settings::{self, Settings};
 use larder_core::Policy;
 use larder_core::types::Bytes;
-use larder_setup::devices::{self, Devices};
-use larder_setup::settings::{self, Settings};
 use pyo3::prelude::*;
 
 use crate::errors::{SettingsError, UsageError};
@@ -12,13 +13,13 @@ use crate::errors::{SettingsError, UsageError};
 pub(crate) fn read(text: Option<&str>, policy: Option<&str>) -> PyResult<Settings> {
     let settings = match text {
         Some(text) => settings::parse(text).map_err(|error| format!("settings: {error}")),
-        None => settings::from_environment(),
+        None => settings::from_environment().map_err(|error| error.to_string()),
     };
     under(settings, text, policy)
 }
 
-/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy. What is for programs that run now could
-/// make no difference there, so it is refused.
+/// The settings of a replay: a text as PyTorch reads it, and perhaps a policy. What is for programs
+/// that run now could make no difference there, so it is refused.
 pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Settings> {
     let settings = settings::parse_as_torch(text).map_err(|error| format!("settings: {error}"));
     let settings = under(settings, Some(text), policy)?;
@@ -28,6 +29,10 @@ pub(crate) fn read_for_replay(text: &str, policy: Option<&str>) -> PyResult<Sett
         return Err(SettingsError::new_err(sentence));
     }
     Ok(settings)
+}
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    SettingsError::new_err(error.to_string())
 }
 
 /// The settings under the policy that is named beside them, if one is.
@@ -47,9 +52,9 @@ fn under(
         )));
     }
     let parsed = name.parse::<Policy>();
-    let policy = parsed.map_err(|error| SettingsError::new_err(error.to_string()))?;
+    let policy = parsed.map_err(refused)?;
     let settings = settings.with_policy(policy);
-    settings.check_known().map_err(SettingsError::new_err)?;
+    settings.check_known().map_err(refused)?;
     Ok(settings)
 }
 
@@ -60,16 +65,17 @@ pub(crate) fn policy_in(text: &str) -> Option<Policy> {
     first.filter(|policy| others.iter().all(|other| other.as_ref() == Some(policy)))
 }
 
-/// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the text is from.
+/// Fails with a sentence unless the text holds Larder's own settings alone. `name` says where the
+/// text is from.
 #[pyfunction]
 pub(crate) fn check_own_settings(name: &str, text: &str) -> PyResult<()> {
-    settings::check_own(name, text).map_err(SettingsError::new_err)
+    settings::check_own(name, text).map_err(refused)
 }
 
 /// Fails with a sentence if PyTorch's settings ask for what cannot be.
 #[pyfunction]
 pub(crate) fn check_torch_settings(name: &str, text: &str) -> PyResult<()> {
-    settings::check_torch(name, text).map_err(SettingsError::new_err)
+    settings::check_torch(name, text).map_err(refused)
 }
 
 /// What kind of devices a text names: `cuda`, `simulated` or `offered`.
@@ -86,7 +92,7 @@ pub(crate) fn device_kind(text: &str) -> PyResult<&'static str> {
 /// A device's number of bytes out of its text.
 #[pyfunction]
 pub(crate) fn parse_size(text: &str) -> PyResult<u64> {
-    larder_sim::parse_capacity(text).map_err(UsageError::new_err)
+    larder_sim::parse_capacity(text).map_err(|error| UsageError::new_err(error.to_string()))
 }
 
 /// A number of bytes as people read it.

@@ -65,7 +65,8 @@ pub(crate) fn of_larder(py: Python<'_>, error: &larder::Error) -> PyErr {
     }
 }
 
-/// The exception for a snapshot whose trace cannot be taken: there is no such device, or the trace is no good.
+/// The exception for a snapshot whose trace cannot be taken: there is no such device, or the trace
+/// is no good.
 pub(crate) fn of_recording(path: Option<&Path>, error: &RecordingError) -> PyErr {
     let said = match *error {
         RecordingError::EmptyTrace { device, recorded_device: Some(recorded) } => format!(

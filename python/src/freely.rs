@@ -1,5 +1,6 @@
-//! Python's lock and the allocator's. A source that is written in Python needs Python's lock while the allocator's
-//! is held; so where there is one, nobody waits for the allocator's lock with Python's in hand.
+//! Python's lock and the allocator's. A source that is written in Python needs Python's lock while
+//! the allocator's is held; so where there is one, nobody waits for the allocator's lock with
+//! Python's in hand.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,8 +14,8 @@ pub(crate) fn begin() {
     HAS_SOURCES.store(true, Ordering::Relaxed);
 }
 
-/// Makes a call of the allocator's, without Python's lock where that could be needed in it. Else it is not worth
-/// letting go of: most calls take less time than that.
+/// Makes a call of the allocator's, without Python's lock where that could be needed in it. Else it
+/// is not worth letting go of: most calls take less time than that.
 pub(crate) fn freely<T: Send>(py: Python<'_>, work: impl FnOnce() -> T + Send) -> T {
     if HAS_SOURCES.load(Ordering::Relaxed) { py.detach(work) } else { work() }
 }

@@ -1,8 +1,8 @@
 //! The native module of the Python package `larder`.
 //!
-//! It holds what needs the Rust crates: allocators, snapshots, replays, and the reading of settings. The
-//! package around it, in `lib/larder`, gives it the shape that Python programs expect. The library exports
-//! the C interface too, which the C++ part for PyTorch is linked to.
+//! It holds what needs the Rust crates: allocators, snapshots, replays, and the reading of
+//! settings. The package around it, in `lib/larder`, gives it the shape that Python programs
+//! expect. The library exports the C interface too, which the C++ part for PyTorch is linked to.
 #![forbid(unsafe_code)]
 // What Python passes is made for the call.
 #![allow(clippy::needless_pass_by_value)]
@@ -44,6 +44,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(conf::parse_size, module)?)?;
     module.add_function(wrap_pyfunction!(conf::format_size, module)?)?;
     module.add("POLICIES", conf::policies())?;
-    module.add("OWN_KEYS", larder_setup::settings::OWN_KEYS)?;
-    module.add("TORCH_VARIABLES", larder_setup::settings::TORCH_VARIABLES)
+    module.add("OWN_KEYS", larder::setup::settings::OWN_KEYS)?;
+    module.add("TORCH_VARIABLES", larder::setup::settings::TORCH_VARIABLES)
 }

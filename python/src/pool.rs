@@ -131,7 +131,8 @@ impl Pool {
         freely(py, || self.get().has_live(&expected)).map_err(|error| of_core(py, &error))
     }
 
-    /// Where a live block lies: its segment, its offset there, and the number of the call that made it.
+    /// Where a live block lies: its segment, its offset there, and the number of the call that made
+    /// it.
     fn position_of(
         &self,
         py: Python<'_>,

@@ -6,7 +6,7 @@ use larder_core::device::DeviceError;
 use larder_core::source::{SegmentSource, SourceProperties};
 use larder_core::types::Span;
 use larder_core::{Addr, DeviceIndex, PoolId, StreamId};
-use larder_sim::conformance::sources::check_source as check;
+use larder_sim::source_check::check_source as check;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -42,13 +42,16 @@ impl PythonSource {
         Ok(PythonSource { object: object.clone().unbind(), properties })
     }
 
-    fn ask<'py, T>(
+    fn ask<'py, T, A>(
         &self,
         py: Python<'py>,
         method: &str,
-        arguments: impl IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+        arguments: A,
         read: impl FnOnce(Bound<'py, PyAny>) -> PyResult<T>,
-    ) -> Result<T, DeviceError> {
+    ) -> Result<T, DeviceError>
+    where
+        A: IntoPyObject<'py, Target = PyTuple, Output = Bound<'py, PyTuple>, Error = PyErr>,
+    {
         let asked = arguments
             .into_pyobject(py)
             .and_then(|arguments| self.object.bind(py).call_method1(method, arguments))

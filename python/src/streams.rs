@@ -5,8 +5,8 @@ use std::sync::{Mutex, PoisonError};
 
 use larder::Stream;
 
-/// On a simulated GPU any number is a stream, and a new one is a number that nobody has used. On a real one a
-/// number is a handle, which is good as long as its stream is kept.
+/// On a simulated GPU any number is a stream, and a new one is a number that nobody has used. On a
+/// real one a number is a handle, which is good as long as its stream is kept.
 #[derive(Default)]
 pub(crate) struct Streams {
     /// The largest number that was used.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use larder_sim::Calls;
+use larder_study::OptionError;
 use larder_study::compare;
 use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
@@ -31,8 +32,14 @@ pub(crate) struct Workload {
     pub(crate) snapshot: Option<(Arc<Snapshot>, u32)>,
 }
 
-/// What a workload runs on, and with which settings. Without any, they are those of the recording. Without
-/// a size, the device has what the recorded program had, if that is known, or else what it is by default.
+#[allow(clippy::needless_pass_by_value)] // As `map_err` passes it.
+fn not_an_option(error: OptionError) -> PyErr {
+    UsageError::new_err(error.to_string())
+}
+
+/// What a workload runs on, and with which settings. Without any, they are those of the recording.
+/// Without a size, the device has what the recorded program had, if that is known, or else what it
+/// is by default.
 pub(crate) fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
@@ -45,14 +52,14 @@ pub(crate) fn set_up(
         Some(text) => Chosen::given(text, read.config),
         None => Chosen::recorded(workload),
     };
-    let addresses: Addresses = addresses.parse().map_err(UsageError::new_err)?;
+    let addresses: Addresses = addresses.parse().map_err(not_an_option)?;
     let config = chosen.config.clone();
     let setup = Setup { policy: read.policy, config, addresses, ..Setup::default() };
     Ok((setup.with_memory(memory, workload), chosen))
 }
 
-/// What a search for the smallest memory came to: that memory, the retries there, the smallest memory
-/// without any, what was active at the peak, and a summary.
+/// What a search for the smallest memory came to: that memory, the retries there, the smallest
+/// memory without any, what was active at the peak, and a summary.
 type Found = (Option<u64>, u64, Option<u64>, u64, String);
 
 pub(crate) fn stopped(name: &str, error: &ReplayError) -> PyErr {
@@ -92,10 +99,11 @@ impl Workload {
         self.work.ops.iter().map(ToString::to_string).collect()
     }
 
-    /// The same with every size so many times as large, and up to so many per cent off, both as texts.
+    /// The workload with every size so many times as large, and up to so many per cent off, both
+    /// as texts.
     fn resized(&self, scale: &str, jitter: Option<&str>) -> PyResult<Workload> {
-        let scale = parse_scale(scale).map_err(UsageError::new_err)?;
-        let jitter = jitter.map(str::parse).transpose().map_err(UsageError::new_err)?;
+        let scale = parse_scale(scale).map_err(not_an_option)?;
+        let jitter = jitter.map(str::parse).transpose().map_err(not_an_option)?;
         let mut work = self.work.clone();
         work.resize(Sizes { scale, jitter });
         Ok(Workload { work, snapshot: self.snapshot.clone() })
@@ -129,8 +137,9 @@ impl Workload {
         })
     }
 
-    /// Runs it once for each of the settings, and under those that it was recorded with, if they are
-    /// others; with the table that shows them side by side. Without any, those that people try first.
+    /// Runs it once for each of the settings, and under those that it was recorded with, if they
+    /// are others; with the table that shows them side by side. Without any, those that people
+    /// try first.
     fn compare(
         &self,
         py: Python<'_>,
@@ -179,8 +188,8 @@ impl Workload {
         Ok((outcomes.collect(), table))
     }
 
-    /// Searches the smallest memory on which it runs so many times over, and how often it retries there; the smallest
-    /// without retries; what was active at the peak; and a summary.
+    /// Searches the smallest memory on which it runs so many times over, and how often it retries
+    /// there; the smallest without retries; what was active at the peak; and a summary.
     #[allow(clippy::too_many_arguments)] // They are those of the function in Python.
     fn fit(
         &self,
@@ -252,8 +261,8 @@ impl Outcome {
         [self.run.driver, self.run.driver_last_third].map(|spent| (spent.ns, spent.calls))
     }
 
-    /// Of each pass: what was active and what was reserved at the peak so far, how many allocations of it
-    /// failed, what its calls for memory would have cost, and how many there were.
+    /// Of each pass: what was active and what was reserved at the peak so far, how many allocations
+    /// of it failed, what its calls for memory would have cost, and how many there were.
     #[getter]
     fn passes(&self) -> Vec<(u64, u64, u64, u64, u64)> {
         let pass = |pass: &Pass| {

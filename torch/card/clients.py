@@ -2,8 +2,9 @@
 
     python clients.py NAME
     python -m larder clients.py NAME
+    python clients.py NAME --wait
 
-Each prints one line of JSON last: what it computed, exact to the bit, the library's version, the most memory that PyTorch
+With --wait it says `ready` once it is prepared, and waits for a line before what is timed. Each prints one line of JSON last: what it computed, exact to the bit, the library's version, the most memory that PyTorch
 held, and what the steps took. Nothing in here knows which allocator is in place. A program whose library is not installed says
 so in that line. The serving engine has a file of its own, serving.py.
 """
@@ -25,7 +26,21 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 import torch
 
 MIB = 1 << 20
-STEPS = 12
+STEPS, WARM_STEPS = 12, 3
+
+
+class Turns:
+    """When a program goes on: at once, or at a line from whoever started it."""
+
+    waits = False
+
+    def wait(self):
+        if self.waits:
+            print("ready", flush=True)
+            sys.stdin.readline()
+
+
+turns = Turns()
 
 
 def digest(*tensors):
@@ -37,15 +52,17 @@ def digest(*tensors):
 
 
 def timed(step, times=STEPS):
-    """What each step computed, and what the later ones took."""
+    """What each step computed, and what those took that came after the program's turn had come."""
     results, times_ms = [], []
     for index in range(times):
+        if index == WARM_STEPS:
+            turns.wait()
         torch.cuda.synchronize()
         begin = time.perf_counter()
         results.append(step(index))
         torch.cuda.synchronize()
         times_ms.append((time.perf_counter() - begin) * 1e3)
-    return results, statistics.median(times_ms[3:])
+    return results, statistics.median(times_ms[WARM_STEPS:])
 
 
 def layers(width=512, depth=4):
@@ -98,6 +115,7 @@ def transformers_trainer():
             disable_tqdm=True, seed=7,
         )
         trainer = transformers.Trainer(model=language_model(), args=arguments, train_dataset=Sentences())
+        turns.wait()
         begin = time.perf_counter()
         trainer.train()
         taken_ms = (time.perf_counter() - begin) * 1e3 / STEPS
@@ -129,6 +147,7 @@ def lightning():
         max_epochs=2, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
     )
+    turns.wait()
     begin = time.perf_counter()
     trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, pin_memory=True))
     assert len(module.losses) == 2 * STEPS
@@ -348,6 +367,9 @@ def memory_saver(mode):
 
     saver = saving.torch_memory_saver
     saver.hook_mode = mode
+    torch.cuda.init()
+    # What the card has free is asked of it while nobody else is at work.
+    turns.wait()
     with saver.region(tag="weights", enable_cpu_backup=True):
         weights = torch.arange(64 * MIB, dtype=torch.float32, device="cuda")
     before = digest(weights)
@@ -407,9 +429,13 @@ def is_on_larder():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("client", choices=CLIENTS)
-    client, distribution = CLIENTS[parser.parse_args().client]
+    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before what is timed")
+    options = parser.parse_args()
+    client, distribution = CLIENTS[options.client]
+    turns.waits = options.wait
     version = version_of(distribution)
     if version is None:
+        turns.wait()
         print(json.dumps({"missing": distribution}))
         return
     torch.manual_seed(7)

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import threading
 
 HERE = pathlib.Path(__file__).parent
 PLAIN = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:False"}
@@ -28,7 +29,8 @@ ALLOCATORS = {
 OURS = [allocator for allocator in ALLOCATORS if allocator.startswith("larder")]
 
 
-def start(allocator, script, *words, more=None):
+def start(allocator, script, *words, more=None, limit_s=None):
+    """Starts a program with an allocator; it is ended when it takes longer than its limit."""
     before, changes = ALLOCATORS[allocator]
     environment = {**os.environ, **changes, **(more or {}), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
     command = [sys.executable, *before, str(HERE / script), *words]
@@ -37,6 +39,10 @@ def start(allocator, script, *words, more=None):
     said = tempfile.TemporaryFile("w+")
     process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True)
     process.said = said
+    if limit_s:
+        watch = threading.Timer(limit_s, process.kill)
+        watch.daemon = True
+        watch.start()
     return process
 
 

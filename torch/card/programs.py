@@ -10,18 +10,17 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 
 import clients
-from processes import in_turns, outcome, prepared, start
+from processes import in_turns, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
-# The engine as its users start it first: what it is called, the words for it, and how many rounds it is timed.
+# The engine as its users start it first: what it is called, the words for it, and how many turns it has.
 ENGINES = {
-    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 11),
-    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 3),
-    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager"), 3),
+    "vllm_graphs": ("vLLM, graphs, a process of its own", (), 7),
+    "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 5),
+    "vllm_eager": ("vLLM, eager, inside", ("--inside", "--eager", "--rounds", "1"), 5),
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
@@ -30,14 +29,14 @@ NEEDS = {
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
 # How long a batch of small programs may take together, and all engines.
-BATCH_LIMIT_S, ENGINE_LIMIT_S = 120, 420
+BATCH_LIMIT_S, ENGINE_LIMIT_S = 200, 500
 AT_ONCE = 9
 NAMES = [*clients.CLIENTS, *ENGINES]
 
 
 def run(options):
-    """The engines are prepared side by side and take turns; small programs run side by side. What an earlier run left in the
-    folder counts where a program is not run again."""
+    """The engines are prepared side by side and take turns; so are small programs, each of which has one turn.
+    What an earlier run left in the folder counts where a program is not run again."""
     kept = options.out / "clients.json"
     results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
 
@@ -48,21 +47,20 @@ def run(options):
         (options.out / "programs.md").write_text("\n".join(page(results)) + "\n")
 
     engines, ready = prepared_engines(options)
-    for name, (_, _, rounds) in ENGINES.items():
-        for key, result in in_turns({key: engines[key] for key in engines if key[0] == name}, ready, rounds).items():
+    for name, (_, _, turns) in ENGINES.items():
+        for key, result in in_turns({key: engines[key] for key in engines if key[0] == name}, ready, turns).items():
             keep(key, result)
     waiting = [name for name in clients.CLIENTS if name in (options.only or NAMES)]
     more = {"memory_saver_preload": preloaded()}
     while waiting:
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         started = {
-            (name, allocator): start(allocator, "clients.py", name, more=more.get(name))
+            (name, allocator): start(allocator, "clients.py", name, "--wait", more=more.get(name), limit_s=BATCH_LIMIT_S)
             for name in batch
             for allocator in COLUMNS
         }
-        until = time.monotonic() + BATCH_LIMIT_S
-        for key, process in started.items():
-            keep(key, outcome(process, " on ".join(key), limit_s=max(1, until - time.monotonic())))
+        for key, result in in_turns(started, prepared(started), 0).items():
+            keep(key, result)
     return results
 
 
@@ -79,13 +77,10 @@ def prepared_engines(options):
 
 
 def start_engine(name, allocator):
-    _, words, rounds = ENGINES[name]
+    _, words, turns = ENGINES[name]
     more = {"VLLM_CACHE_ROOT": os.path.join(tempfile.gettempdir(), f"larder-{name}")}
-    process = start(allocator, "serving.py", *words, "--wait", "--rounds", str(rounds), more=more)
-    watch = threading.Timer(ENGINE_LIMIT_S, process.kill)
-    watch.daemon = True
-    watch.start()
-    return process
+    words = (*words, "--turns", str(turns), "--wait")
+    return start(allocator, "serving.py", *words, more=more, limit_s=ENGINE_LIMIT_S)
 
 
 def preloaded():
@@ -105,9 +100,10 @@ cargo xtask gpu --bundle                       # with a network; then take targe
 OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.md
 ```
 
-What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card. Small
-programs run side by side, and their times are the rougher for it; the engines go on in turns, a round of 128 requests each, and their
-rates are medians of them: eleven for the first, three for the others. Results are compared to the bit: losses, digests of arrays, tokens.
+What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card.
+Programs are prepared side by side and timed alone: small ones for a dozen steps, which take some milliseconds, so that their times are
+rough; the engines in turns of three rounds of 128 requests (eager: one), of which the fastest counts, since a virtual machine is slow now
+and then for a second; the rate is the median of the turns. Results are compared to the bit: losses, digests of arrays, tokens.
 """
 
 
@@ -118,7 +114,8 @@ def page(results):
     yield from table(results)
     slept = [line for line in sleeps(results)]
     if slept:
-        yield "\nvLLM's sleep mode:\n\n| allocator | gives back | sleep | wake | tokens after |\n|---|---|---|---|---|"
+        yield "\nvLLM's sleep mode:\n\n| allocator | awake | gives back | holds asleep | sleep | wake | tokens after |"
+        yield "|---|---|---|---|---|---|---|"
         yield from slept
 
 
@@ -136,7 +133,9 @@ def sleeps(results):
             slept = result["sleep"]
             same = "the same" if [slept["digest_after"]] == result["results"] else "NOT the same"
             times = f"{slept['sleep_s']:.2f} s | {slept['wake_s']:.2f} s"
-            yield f"| {allocator} | {slept['given_back_mib']:,} MiB | {times} | {same} |"
+            awake_mib, given_mib = result["held_mib"], slept["given_back_mib"]
+            held = f"{awake_mib:,} MiB | {given_mib:,} MiB | {awake_mib - given_mib:,} MiB"
+            yield f"| {allocator} | {held} | {times} | {same} |"
 
 
 def table(results):
@@ -185,11 +184,13 @@ def speed_words(native, larder, tight):
     if native is None:
         return ""
     ratios = [speed(result) / speed(native) if result and speed(native) else None for result in (larder, tight)]
+    if not any(ratios):
+        return ""
     words = ", ".join("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     if "tokens_a_second" not in native:
         return words
     rates = native["tokens_a_second"]
-    return f"{words}; native {speed(native):,.0f} tokens a second, its rounds {min(rates):,.0f} to {max(rates):,.0f}"
+    return f"{words}; native {speed(native):,.0f} tokens a second, its turns {min(rates):,.0f} to {max(rates):,.0f}"
 
 
 def speed(result):

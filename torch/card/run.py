@@ -50,7 +50,7 @@ PREPARED_AT_ONCE = 4
 LARGE = ["mixture_of_experts", "language_model", "serving"]
 # With whom what memory costs is compared, and how many steps a small program makes at a time for it: those whose shapes
 # differ make all of them.
-COMPARED = ("native", "native, expandable", "larder, tight")
+COMPARED = ("native", "native, expandable", "larder", "larder, tight")
 COST_TURNS, COST_STEPS = 3, {"gpt2_varlen": 24, "resnet_varbatch": 24, "compiled": 8}
 # Programs of one stream, of which nothing depends on when the card is done.
 ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation", "resnet_varbatch", "small_kernels"]

@@ -1,12 +1,12 @@
 """The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
 
-    python serving.py [--eager] [--sleep] [--inside] [--rounds N] [--wait]
+    python serving.py [--eager] [--sleep] [--inside] [--turns N] [--rounds N] [--wait]
     python -m larder serving.py …
 
 It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
 wakes at the end; with --inside the engine is in this process and not in one of its own. With --wait it says `ready` and waits
-for a line before each round but the first, and before the end, so that several engines can take turns. It prints one line of
-JSON last: the tokens, those of each second, and what the engine's process holds of the card (where NVML does not know
+for a line before each turn, and before the end, so that several engines can take turns. It prints one line of
+JSON last: the tokens, those of each second in the turns' fastest rounds, and what the engine's process holds of the card (where NVML does not know
 the process, what PyTorch holds in it).
 """
 
@@ -88,11 +88,12 @@ def look(_worker):
 
     import torch
 
-    larder = sys.modules.get("larder")
+    larder, stats = sys.modules.get("larder"), torch.cuda.memory_stats()
     return {
         "pid": os.getpid(),
         "on_larder": larder is not None and larder.torch.is_installed(),
         "reserved_mib": torch.cuda.memory_reserved() >> 20,
+        "counts": [stats[name] for name in ("allocation.all.allocated", "num_device_alloc", "num_device_free", "num_sync_all_streams")],
     }
 
 
@@ -110,6 +111,20 @@ def prompts():
     return [{"prompt_token_ids": [numbers.randrange(3, 32000) for _ in range(length)]} for length in lengths]
 
 
+def time_steps(engine):
+    """From now on, what the engine's steps take, in ms."""
+    step, times_ms = engine.llm_engine.step, []
+
+    def timed():
+        begin = time.perf_counter()
+        outputs = step()
+        times_ms.append((time.perf_counter() - begin) * 1e3)
+        return outputs
+
+    engine.llm_engine.step = timed
+    return times_ms
+
+
 def generate(engine, asked, sampling):
     begin = time.perf_counter()
     answers = engine.generate(asked, sampling, use_tqdm=False)
@@ -117,6 +132,12 @@ def generate(engine, asked, sampling):
     tokens = [list(answer.outputs[0].token_ids) for answer in answers]
     digest = hashlib.sha256(json.dumps(tokens).encode()).hexdigest()[:16]
     return digest, sum(map(len, tokens)) / taken_s
+
+
+def steps_of(times_ms):
+    """How many steps a round made, the middle one's time and the longest ones'."""
+    ordered = sorted(times_ms)
+    return [len(ordered), round(ordered[len(ordered) // 2], 3), [round(time_ms, 1) for time_ms in ordered[-4:]]]
 
 
 def sleep_and_wake(engine, asked, sampling):
@@ -144,8 +165,10 @@ def main():
     parser.add_argument("--eager", action="store_true", help="no CUDA graphs")
     parser.add_argument("--sleep", action="store_true", help="sleep and wake")
     parser.add_argument("--inside", action="store_true", help="the engine in this process")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before each round")
+    parser.add_argument("--turns", type=int, default=5, help="how often it goes on")
+    # A round is now fast and now slow by what else the machine does: of a turn the fastest counts.
+    parser.add_argument("--rounds", type=int, default=3, help="how many rounds a turn has")
+    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before each turn")
     options = parser.parse_args()
     if options.inside:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -167,18 +190,32 @@ def main():
     started_s = time.perf_counter() - begin
     sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
     asked = prompts()
-    rounds = [generate(engine, asked, sampling)]
-    for _ in range(options.rounds):
+    times_ms = time_steps(engine)
+    digest, _ = generate(engine, asked, sampling)
+    digests, turns, steps, counts = {digest}, [], [], []
+    for _ in range(options.turns):
         wait_for_turn(options)
-        rounds.append(generate(engine, asked, sampling))
+        before = engine.collective_rpc(look)[0]["counts"]
+        rates = []
+        for _ in range(options.rounds):
+            times_ms.clear()
+            digest, rate = generate(engine, asked, sampling)
+            digests.add(digest)
+            rates.append(rate)
+            steps.append(steps_of(times_ms))
+        turns.append(rates)
+        counts.append([now - then for now, then in zip(engine.collective_rpc(look)[0]["counts"], before)])
     wait_for_turn(options)
     seen = engine.collective_rpc(look)[0]
     outcome = {
-        "results": sorted({digest for digest, _ in rounds}),
+        "results": sorted(digests),
         "version": vllm.__version__,
-        "tokens_a_second": [rate for _, rate in rounds[1:]],
+        "tokens_a_second": [max(rates) for rates in turns],
+        "rounds": turns,
         "held_mib": process_holds_mib(seen["pid"]) or seen["reserved_mib"],
         "started_s": started_s,
+        "steps": steps,
+        "counts": counts,
         "look": seen,
     }
     if options.sleep:

@@ -1,5 +1,6 @@
-// Times what memory costs a program: each malloc of PyTorch's allocator, whichever is in place, and each call for memory
-// of the CUDA driver and runtime. It stands in front of a program by LD_PRELOAD, so that nothing that is timed knows of it.
+// Times what memory costs a program: each malloc of PyTorch's allocator, whichever is in place, and
+// each call for memory of the CUDA driver and runtime. It stands in front of a program by
+// LD_PRELOAD, so that nothing that is timed knows of it.
 
 #include <dlfcn.h>
 
@@ -37,7 +38,8 @@ Times mallocs, calls;
 thread_local int calls_begun = 0;
 
 uint64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -75,31 +77,41 @@ void* find(const char* library, const char* name) {
 constexpr char DRIVER[] = "libcuda.so.1";
 constexpr char RUNTIME[] = "libcudart.so.13";
 
-} // namespace
+}  // namespace
 
-#define TIMED(library, name, declared, given)                                            \
-  extern "C" int name declared {                                                         \
-    static const auto real = reinterpret_cast<int(*) declared>(find(library, #name));    \
-    Lap lap;                                                                             \
-    return real given;                                                                   \
+#define TIMED(library, name, declared, given)                                         \
+  extern "C" int name declared {                                                      \
+    static const auto real = reinterpret_cast<int(*) declared>(find(library, #name)); \
+    Lap lap;                                                                          \
+    return real given;                                                                \
   }
 
 TIMED(RUNTIME, cudaMalloc, (void** address, size_t size), (address, size))
 TIMED(RUNTIME, cudaFree, (void* address), (address))
-TIMED(DRIVER, cuMemAlloc_v2, (Address* address, size_t size), (address, size))
+TIMED(DRIVER, cuMemAlloc_v2, (Address * address, size_t size), (address, size))
 TIMED(DRIVER, cuMemFree_v2, (Address address), (address))
 TIMED(
-    DRIVER, cuMemAddressReserve, (Address* address, size_t size, size_t alignment, Address wish, Address flags),
+    DRIVER,
+    cuMemAddressReserve,
+    (Address * address, size_t size, size_t alignment, Address wish, Address flags),
     (address, size, alignment, wish, flags))
 TIMED(DRIVER, cuMemAddressFree, (Address address, size_t size), (address, size))
-TIMED(DRIVER, cuMemCreate, (Address* page, size_t size, const void* kind, Address flags), (page, size, kind, flags))
+TIMED(
+    DRIVER,
+    cuMemCreate,
+    (Address * page, size_t size, const void* kind, Address flags),
+    (page, size, kind, flags))
 TIMED(DRIVER, cuMemRelease, (Address page), (page))
 TIMED(
-    DRIVER, cuMemMap, (Address address, size_t size, size_t offset, Address page, Address flags),
+    DRIVER,
+    cuMemMap,
+    (Address address, size_t size, size_t offset, Address page, Address flags),
     (address, size, offset, page, flags))
 TIMED(DRIVER, cuMemUnmap, (Address address, size_t size), (address, size))
 TIMED(
-    DRIVER, cuMemSetAccess, (Address address, size_t size, const void* access, size_t count),
+    DRIVER,
+    cuMemSetAccess,
+    (Address address, size_t size, const void* access, size_t count),
     (address, size, access, count))
 
 namespace {
@@ -130,12 +142,12 @@ void* ours(const char* name) {
   return nullptr;
 }
 
-} // namespace
+}  // namespace
 
 // The driver's functions by name: how the runtime comes to them.
 extern "C" int cuGetProcAddress(const char* name, void** function, int version, Address flags) {
-  static const auto real =
-      reinterpret_cast<int (*)(const char*, void**, int, Address)>(find(DRIVER, "cuGetProcAddress"));
+  static const auto real = reinterpret_cast<int (*)(const char*, void**, int, Address)>(
+      find(DRIVER, "cuGetProcAddress"));
   const int result = real(name, function, version, flags);
   void* own = ours(name);
   if (result == 0 && own != nullptr) {
@@ -144,12 +156,14 @@ extern "C" int cuGetProcAddress(const char* name, void** function, int version, 
   return result;
 }
 
-extern "C" int cuGetProcAddress_v2(const char* name, void** function, int version, Address flags, void* status) {
-  static const auto real =
-      reinterpret_cast<int (*)(const char*, void**, int, Address, void*)>(find(DRIVER, "cuGetProcAddress_v2"));
+extern "C" int cuGetProcAddress_v2(
+    const char* name, void** function, int version, Address flags, void* status) {
+  static const auto real = reinterpret_cast<int (*)(const char*, void**, int, Address, void*)>(
+      find(DRIVER, "cuGetProcAddress_v2"));
   const int result = real(name, function, version, flags, status);
   const bool asks_for_this = std::strcmp(name, "cuGetProcAddress") == 0;
-  void* own = asks_for_this && version >= 12000 ? reinterpret_cast<void*>(cuGetProcAddress_v2) : ours(name);
+  void* own =
+      asks_for_this && version >= 12000 ? reinterpret_cast<void*>(cuGetProcAddress_v2) : ours(name);
   if (result == 0 && own != nullptr && *function != nullptr) {
     *function = own;
   }
@@ -174,7 +188,8 @@ extern "C" __attribute__((optimize("O2"))) void* dlsym(void* handle, const char*
 
 namespace {
 
-// c10::Allocator declares its destructor first, which takes two places in the table, and then allocate.
+// c10::Allocator declares its destructor first, which takes two places in the table, and then
+// allocate.
 constexpr size_t BEFORE_TABLE = 2, ALLOCATE_PLACE = 2, PLACES = 96;
 
 // The result is an object, so that the caller says where it goes, as the first argument.
@@ -188,15 +203,17 @@ void* timed_allocate(void* result, void* allocator, size_t size) {
   return given;
 }
 
-} // namespace
+}  // namespace
 
-// Times PyTorch's allocator from now on: its object gets a copy of its table of functions, in which allocate is ours.
+// Times PyTorch's allocator from now on: its object gets a copy of its table of functions, in which
+// allocate is ours.
 extern "C" int stopwatch_start() {
   void* library = dlopen("libc10_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
   if (library == nullptr) {
     return 1;
   }
-  auto* current = reinterpret_cast<void****>(finder()(library, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
+  auto* current = reinterpret_cast<void****>(
+      finder()(library, "_ZN3c104cuda20CUDACachingAllocator9allocatorE"));
   if (current == nullptr || *current == nullptr) {
     return 2;
   }
@@ -210,7 +227,8 @@ extern "C" int stopwatch_start() {
   return 0;
 }
 
-// How many there were, what they took and what the slowest took, of mallocs and then of calls; and begins anew.
+// How many there were, what they took and what the slowest took, of mallocs and then of calls; and
+// begins anew.
 extern "C" void stopwatch_take(uint64_t* values) {
   mallocs.take(values);
   calls.take(values + 3);

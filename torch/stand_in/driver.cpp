@@ -1,5 +1,5 @@
-// What PyTorch asks of the driver besides what the stand-in of the proof has. Kernels that are compiled
-// while a program runs cannot be run here.
+// What PyTorch asks of the driver besides what the stand-in of the proof has. Kernels that are
+// compiled while a program runs cannot be run here.
 
 #include "not_supported.h"
 
@@ -24,4 +24,4 @@ NOT_SUPPORTED(cuOccupancyMaxActiveBlocksPerMultiprocessor)
 NOT_SUPPORTED(cuPointerGetAttribute)
 NOT_SUPPORTED(cuTensorMapEncodeTiled)
 
-} // extern "C"
+}  // extern "C"

@@ -49,8 +49,17 @@ Work sleep(void** arguments) {
 // The bytes of an element, by the letters that stand for its type in the name of a functor.
 std::optional<size_t> element_size(std::string_view letters) {
   static const std::vector<std::pair<std::string_view, size_t>> sizes{
-      {"h", 1}, {"a", 1}, {"b", 1}, {"s", 2}, {"i", 4}, {"l", 8}, {"x", 8},
-      {"f", 4}, {"d", 8}, {"N3c104HalfE", 2}, {"N3c108BFloat16E", 2}};
+      {"h", 1},
+      {"a", 1},
+      {"b", 1},
+      {"s", 2},
+      {"i", 4},
+      {"l", 8},
+      {"x", 8},
+      {"f", 4},
+      {"d", 8},
+      {"N3c104HalfE", 2},
+      {"N3c108BFloat16E", 2}};
   for (auto [word, size] : sizes) {
     if (letters.starts_with(word)) {
       return size;
@@ -59,7 +68,8 @@ std::optional<size_t> element_size(std::string_view letters) {
   return std::nullopt;
 }
 
-// A kernel that gives each element of a tensor one value: the number of elements, the value, the address.
+// A kernel that gives each element of a tensor one value: the number of elements, the value, the
+// address.
 Work fill(void** arguments, size_t size) {
   auto count = static_cast<size_t>(argument<int>(arguments, 0));
   auto* place = argument<char*>(arguments, 2);
@@ -78,8 +88,9 @@ Work fill(void** arguments, size_t size) {
   };
 }
 
-// Sums of floats: with a number on one side, or of two tensors. The functor holds the number and what it is
-// multiplied by, or that alone; the addresses are those of the result and of what is added.
+// Sums of floats: with a number on one side, or of two tensors. The functor holds the number and
+// what it is multiplied by, or that alone; the addresses are those of the result and of what is
+// added.
 Work add_number(void** arguments) {
   auto count = argument<int>(arguments, 0);
   auto [number, factor] = argument<std::array<float, 2>>(arguments, 1);
@@ -146,7 +157,7 @@ Work work_of(std::string_view name, void** arguments) {
   return nothing();
 }
 
-} // namespace
+}  // namespace
 
 void name_kernel(const void* host_function, const char* device_name) {
   std::lock_guard lock(mutex);

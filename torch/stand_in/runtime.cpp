@@ -1,7 +1,7 @@
-// A CUDA runtime over the stand-in for the driver, so that PyTorch itself runs where there is no GPU: the
-// functions of libcudart.so.13 that its libraries import. Memory, streams, events and graphs are the
-// driver's, and whoever asks the driver itself, as Larder does, sees the same card. kernels.h tells what
-// becomes of kernels; functions of libraries like cuBLAS do not work.
+// A CUDA runtime over the stand-in for the driver, so that PyTorch itself runs where there is no
+// GPU: the functions of libcudart.so.13 that its libraries import. Memory, streams, events and
+// graphs are the driver's, and whoever asks the driver itself, as Larder does, sees the same card.
+// kernels.h tells what becomes of kernels; functions of libraries like cuBLAS do not work.
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
@@ -83,7 +83,7 @@ struct Launch {
 };
 thread_local std::vector<Launch> configured;
 
-} // namespace
+}  // namespace
 
 extern "C" {
 
@@ -203,7 +203,11 @@ const char* cudaGetErrorString(cudaError_t error) {
 
 // The newest version of a function of the driver's.
 cudaError_t cudaGetDriverEntryPointByVersion(
-    const char* name, void** function, unsigned, unsigned long long, cudaDriverEntryPointQueryResult* answer) {
+    const char* name,
+    void** function,
+    unsigned,
+    unsigned long long,
+    cudaDriverEntryPointQueryResult* answer) {
   *function = nullptr;
   for (const char* version : {"_v3", "_v2", ""}) {
     if (*function == nullptr) {
@@ -281,27 +285,39 @@ cudaError_t cudaHostUnregister(void* address) {
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
   std::lock_guard lock(mutex);
-  attributes->type = is_on_card(at(address))  ? cudaMemoryTypeDevice
-      : pinned.count(address)                 ? cudaMemoryTypeHost
-                                              : cudaMemoryTypeUnregistered;
+  attributes->type = is_on_card(at(address)) ? cudaMemoryTypeDevice
+                     : pinned.count(address) ? cudaMemoryTypeHost
+                                             : cudaMemoryTypeUnregistered;
   attributes->devicePointer = const_cast<void*>(address);
-  attributes->hostPointer = attributes->type == cudaMemoryTypeHost ? const_cast<void*>(address) : nullptr;
+  attributes->hostPointer =
+      attributes->type == cudaMemoryTypeHost ? const_cast<void*>(address) : nullptr;
   return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t count, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpyAsync(
+    void* to, const void* from, size_t count, cudaMemcpyKind, cudaStream_t stream) {
   return copy(to, from, count, stream);
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t count, cudaMemcpyKind) {
   return finish(copy(to, from, count, nullptr), nullptr);
 }
-cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t count, cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(
+    void* to, int, const void* from, int, size_t count, cudaStream_t stream) {
   return copy(to, from, count, stream);
 }
-cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
-    size_t height, cudaMemcpyKind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(
+    void* to,
+    size_t to_pitch,
+    const void* from,
+    size_t from_pitch,
+    size_t width,
+    size_t height,
+    cudaMemcpyKind,
+    cudaStream_t stream) {
   for (size_t row = 0; row < height; ++row) {
-    copy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch, width, stream);
+    copy(
+        static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+        width, stream);
   }
   return cudaSuccess;
 }
@@ -329,7 +345,8 @@ cudaError_t cudaIpcOpenMemHandle(void** address, cudaIpcMemHandle_t handle, unsi
 cudaError_t cudaIpcCloseMemHandle(void* address) {
   return told(cuIpcCloseMemHandle(at(address)));
 }
-// Who is told of an event of another process finds it done: it is waited for before the handle is given.
+// Who is told of an event of another process finds it done: it is waited for before the handle is
+// given.
 cudaError_t cudaIpcGetEventHandle(cudaIpcEventHandle_t* handle, cudaEvent_t event) {
   std::memset(handle, 0, sizeof *handle);
   return told(cuEventSynchronize(event));
@@ -394,7 +411,8 @@ cudaError_t cudaEventElapsedTime(float* elapsed_ms, cudaEvent_t from, cudaEvent_
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void* argument) {
   return told(give_work(stream, [=] { return function(argument), true; }));
 }
-cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t function, void* argument, unsigned) {
+cudaError_t cudaStreamAddCallback(
+    cudaStream_t stream, cudaStreamCallback_t function, void* argument, unsigned) {
   return told(give_work(stream, [=] { return function(stream, cudaSuccess, argument), true; }));
 }
 
@@ -409,8 +427,14 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mo
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   return told(cuStreamEndCapture(stream, graph));
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status, unsigned long long* id,
-    cudaGraph_t* graph, const cudaGraphNode_t** nodes, const cudaGraphEdgeData** edges, size_t* count) {
+cudaError_t cudaStreamGetCaptureInfo(
+    cudaStream_t stream,
+    cudaStreamCaptureStatus* status,
+    unsigned long long* id,
+    cudaGraph_t* graph,
+    const cudaGraphNode_t** nodes,
+    const cudaGraphEdgeData** edges,
+    size_t* count) {
   if (edges != nullptr) {
     *edges = nullptr;
   }
@@ -426,11 +450,20 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
   return cudaStreamGetCaptureInfo(stream, status, nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 cudaError_t cudaStreamUpdateCaptureDependencies(
-    cudaStream_t stream, cudaGraphNode_t* nodes, const cudaGraphEdgeData*, size_t count, unsigned flags) {
+    cudaStream_t stream,
+    cudaGraphNode_t* nodes,
+    const cudaGraphEdgeData*,
+    size_t count,
+    unsigned flags) {
   return told(cuStreamUpdateCaptureDependencies(stream, nodes, nullptr, count, flags));
 }
-cudaError_t cudaGraphAddNode(cudaGraphNode_t* node, cudaGraph_t graph, const cudaGraphNode_t* before,
-    const cudaGraphEdgeData*, size_t count, cudaGraphNodeParams* wanted) {
+cudaError_t cudaGraphAddNode(
+    cudaGraphNode_t* node,
+    cudaGraph_t graph,
+    const cudaGraphNode_t* before,
+    const cudaGraphEdgeData*,
+    size_t count,
+    cudaGraphNodeParams* wanted) {
   if (wanted->type != cudaGraphNodeTypeEmpty) {
     return refused(cudaErrorNotSupported);
   }
@@ -443,10 +476,12 @@ cudaError_t cudaGraphNodeGetDependencies(
     cudaGraphNode_t node, cudaGraphNode_t* before, cudaGraphEdgeData*, size_t* count) {
   return told(cuGraphNodeGetDependencies(node, before, nullptr, count));
 }
-cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+cudaError_t cudaGraphInstantiate(
+    cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return told(cuGraphInstantiateWithFlags(exec, graph, flags));
 }
-cudaError_t cudaGraphInstantiateWithFlags(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
+cudaError_t cudaGraphInstantiateWithFlags(
+    cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long flags) {
   return cudaGraphInstantiate(exec, graph, flags);
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
@@ -459,7 +494,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
   return told(cuGraphExecDestroy(exec));
 }
 // Objects that a graph is to keep are kept for ever.
-cudaError_t cudaUserObjectCreate(cudaUserObject_t* object, void*, cudaHostFn_t, unsigned, unsigned) {
+cudaError_t cudaUserObjectCreate(
+    cudaUserObject_t* object, void*, cudaHostFn_t, unsigned, unsigned) {
   return *object = nullptr, cudaSuccess;
 }
 cudaError_t cudaUserObjectRelease(cudaUserObject_t, unsigned) {
@@ -481,8 +517,17 @@ char __cudaInitModule(void**) {
   return 0;
 }
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
-void __cudaRegisterFunction(void**, const char* host_function, char*, const char* device_name, int, uint3*, uint3*,
-    dim3*, dim3*, int*) {
+void __cudaRegisterFunction(
+    void**,
+    const char* host_function,
+    char*,
+    const char* device_name,
+    int,
+    uint3*,
+    uint3*,
+    dim3*,
+    dim3*,
+    int*) {
   name_kernel(host_function, device_name);
 }
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* host_function) {
@@ -514,7 +559,8 @@ cudaError_t cudaLaunchCooperativeKernel(
     const void* function, dim3, dim3, void** arguments, size_t, cudaStream_t stream) {
   return launch(function, arguments, stream);
 }
-cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* function, void** arguments) {
+cudaError_t cudaLaunchKernelExC(
+    const cudaLaunchConfig_t* config, const void* function, void** arguments) {
   return launch(function, arguments, config->stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
@@ -530,7 +576,8 @@ cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int, size_t) {
   return *blocks = 2, cudaSuccess;
 }
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void*, int, size_t, unsigned) {
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(
+    int* blocks, const void*, int, size_t, unsigned) {
   return *blocks = 2, cudaSuccess;
 }
 cudaError_t cudaProfilerStart() {
@@ -540,4 +587,4 @@ cudaError_t cudaProfilerStop() {
   return cudaSuccess;
 }
 
-} // extern "C"
+}  // extern "C"

@@ -23,4 +23,4 @@ NOT_SUPPORTED(cudaMemPoolSetAccess)
 NOT_SUPPORTED(cudaMemcpyToSymbol)
 NOT_SUPPORTED(cudaStreamBeginCaptureToGraph)
 
-} // extern "C"
+}  // extern "C"

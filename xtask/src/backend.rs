@@ -28,8 +28,8 @@ pub(crate) fn for_judge(root: &Path, peer: &Peer) -> Result<PathBuf, String> {
     build(root, peer, &peer.bin())
 }
 
-/// Builds it against a peer's PyTorch, into a folder with the simulated GPU. Every symbol must be found in
-/// PyTorch's libraries or in the simulated GPU, which carries Larder's C interface too.
+/// Builds it against a peer's PyTorch, into a folder with the simulated GPU. Every symbol must be
+/// found in PyTorch's libraries or in the simulated GPU, which carries Larder's C interface too.
 fn build(root: &Path, peer: &Peer, bin: &Path) -> Result<PathBuf, String> {
     let (torch, version) = (peer.torch(), peer.version());
     let library = bin.join(format!("larder-torch-{version}.so"));

@@ -5,12 +5,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Args;
+
 use crate::bench;
 use crate::command;
+use crate::file;
 use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 use crate::python;
-use crate::request::Gpu;
 use crate::stand_in::{self, Library};
 use crate::wheels::Wheels;
 
@@ -19,44 +21,7 @@ const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
 const KERNELS: &str = "crates/larder-proof/kernels";
 
 /// Finds CUDA's libraries and tools in their usual places, and runs the program.
-const SCRIPT: &str = r#"#!/usr/bin/env bash
-# Proves and measures Larder on this machine's first GPU. `run.sh --help` lists the parts;
-# `run.sh torch [PART ...]` runs PyTorch programs on Larder and on PyTorch's own allocator;
-# `run.sh threads` measures malloc and free with many threads, `run.sh bench` with one and two;
-# `run.sh parity --seeds N` compares ours with PyTorch's allocator on random scripts.
-set -u
-here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
-# cuBLAS comes with CUDA or with a Python package; compute-sanitizer comes with CUDA.
-folders=(/usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib)
-packages="$(python3 -c 'import site; print("\n".join(site.getsitepackages()))' 2>/dev/null)"
-while IFS= read -r folder; do
-    [ -n "$folder" ] && folders+=("$folder"/nvidia/{cu13,cublas,nccl,nvshmem}/lib)
-done <<<"$packages"
-for folder in "${folders[@]}"; do
-    [ -d "$folder" ] && LD_LIBRARY_PATH="${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder"
-done
-# NCCL comes under the name of its version alone; the bindings that make communicators look for the plain one.
-for folder in "${folders[@]}"; do
-    [ -e "$folder/libnccl.so.2" ] && ln -sfn "$folder/libnccl.so.2" "$here/libnccl.so" && break
-done
-export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:$here"
-export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
-if [[ "${1:-}" =~ ^(threads|bench|parity)$ ]]; then
-    # These need no GPU, and are here for the many cores.
-    exec "$here/threads/threads" "$@" --laid-out
-fi
-if [ "${1:-}" = torch ]; then
-    # Larder under PyTorch: the wheel goes into the Python that has torch, and other people's libraries if they were brought.
-    shift
-    if [ -d "${BUNDLE:=$here/../bundle}" ]; then
-        python3 "$here/../../torch/card/bundle.py" unpack "$BUNDLE" || exit 1
-    fi
-    python3 -m pip install --quiet --no-index --no-deps --force-reinstall "$here"/*.whl || exit 1
-    python3 -m larder --compile || exit 1
-    exec python3 "$here/../../torch/card/run.py" "$@"
-fi
-exec "$here/larder-proof" "$@"
-"#;
+const SCRIPT: &str = "crates/larder-proof/run.sh";
 
 /// Where other people's libraries are laid out, in parts that can be brought one by one.
 const BUNDLE: &str = "target/bundle";
@@ -75,31 +40,46 @@ const STAND_IN_PARTS: [&str; 10] = [
     "driver-pool",
 ];
 
-pub(crate) fn run(root: &Path, cargo: &Path, what: Gpu) -> Result<(), String> {
+/// What is done besides laying out the folder.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Compile the kernels anew before, with NVRTC out of its wheel, which needs no GPU.
+    #[arg(long = "kernels")]
+    compiles_kernels: bool,
+    /// Instead, run the proof here, in short, on a stand-in for the driver; that shows that the
+    /// calls are made as CUDA's header declares them and that the proof can pass.
+    #[arg(long = "stand-in")]
+    on_stand_in: bool,
+    /// Other people's libraries too (vLLM and what it imports; torch/card/bundle.txt), in
+    /// target/bundle, some 250 MB in parts of 44 MiB, for `target/gpu/run.sh torch clients`.
+    #[arg(long = "bundle")]
+    has_bundle: bool,
+}
+
+pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
     let target = target_folder(root);
-    if what == Gpu::Kernels {
+    if options.compiles_kernels {
         compile_kernels(root, &target)?;
     }
     programs::build(root, cargo, &target, &["-p", "larder-proof"])?;
-    if what == Gpu::StandIn {
+    if options.on_stand_in {
         // With no other crate's features: the streams are our own, not cudarc's.
         programs::build(root, cargo, &target, &["-p", "larder", "--example", PLAIN])?;
         return run_on_stand_in(root, &target);
     }
     // Below the repository, wherever Cargo builds, so that the folder can be named there.
     let folder = root.join("target/gpu");
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    file::create(&folder)?;
     let program = folder.join("larder-proof");
-    fs::copy(target.join("release/larder-proof"), &program)
-        .map_err(|error| format!("{}: {error}", program.display()))?;
+    fs::copy(target.join("release/larder-proof"), &program).map_err(file::named(&program))?;
     command::run(Command::new("strip").arg(&program))?;
     let script = folder.join("run.sh");
-    fs::write(&script, SCRIPT).map_err(|error| format!("{}: {error}", script.display()))?;
+    file::copy(&root.join(SCRIPT), &script)?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
-        .map_err(|error| format!("{}: {error}", script.display()))?;
+        .map_err(file::named(&script))?;
     python::build_wheel(root, &folder)?;
     bench::threads::lay_out(root, cargo, &folder.join("threads"))?;
-    if what == Gpu::Bundle {
+    if options.has_bundle {
         let mut pack = Command::new("python3");
         pack.arg(root.join("torch/card/bundle.py")).arg("pack").arg(root.join(BUNDLE));
         command::run(&mut pack)?;
@@ -128,14 +108,15 @@ fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Sees that the library ends a program that asks about a stream which is not its own, and no other one.
+/// Sees that the library ends a program that asks about a stream which is not its own, and no other
+/// one.
 fn check_strictness(root: &Path, target: &Path, folder: &Path) -> Result<(), String> {
     let headers = Peer::new(target).cuda_headers()?;
     let program = folder.join("trespass");
     stand_in::compile_trespass(root, &headers, folder, &program)?;
     let trespass = |which: &str| {
         let run = Command::new(&program).arg(which).env("LD_LIBRARY_PATH", folder).output();
-        let run = run.map_err(|error| format!("{}: {error}", program.display()))?;
+        let run = run.map_err(file::named(&program))?;
         Ok::<_, String>((run.status.success(), String::from_utf8_lossy(&run.stderr).into_owned()))
     };
     let (ends_well, said) = trespass("none")?;
@@ -162,7 +143,7 @@ fn check_strictness(root: &Path, target: &Path, folder: &Path) -> Result<(), Str
 fn build_driver(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let headers = Peer::new(target).cuda_headers()?;
     let folder = target.join(name);
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    file::create(&folder)?;
     let words: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
     let sources = &[stand_in::driver(root)];
     Library { name: "libcuda.so.1", sources, words: &words }.compile(&headers, &folder)?;

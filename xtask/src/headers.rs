@@ -1,13 +1,14 @@
 //! What we hand to the CUDA driver, compared with CUDA's own headers.
 //!
-//! The crate `larder-cuda` prints each size, place and number and each function's type as an expression
-//! of C++ and what it is in Rust. A compiler then checks them all against the headers, without running anything.
+//! The crate `larder-cuda` prints each size, place and number and each function's type as an
+//! expression of C++ and what it is in Rust. A compiler then checks them all against the headers,
+//! without running anything.
 
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use crate::command;
+use crate::file;
 use crate::peer::Peer;
 use crate::programs::{self, target_folder};
 
@@ -21,8 +22,8 @@ pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
     let source = source(&String::from_utf8_lossy(&printed.stdout))?;
     let folder = target.join("headers");
     let file = folder.join("layouts.cpp");
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    fs::write(&file, &source).map_err(|error| format!("{}: {error}", file.display()))?;
+    file::create(&folder)?;
+    file::write(&file, &source)?;
     let mut compile = Command::new("g++");
     compile.args(["-std=c++20", "-fsyntax-only", "-isystem"]).arg(headers).arg(&file);
     command::run(&mut compile)?;

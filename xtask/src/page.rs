@@ -1,12 +1,14 @@
-//! The page of `larder report`: built from its sources, compared with what is shipped, and used in a real
-//! browser.
+//! The page of `larder report`: built from its sources, compared with what is shipped, and used in
+//! a real browser.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::command;
+use clap::Args;
+
 use crate::programs::{build, target_folder};
+use crate::{command, file};
 
 /// Where its sources are, and what is shipped of it.
 const FOLDER: &str = "crates/larder-report/page";
@@ -14,28 +16,25 @@ const SHIPPED: &str = "dist/page.html";
 /// The browser, as Debian packs it.
 const CHROMIUM: &str = "/usr/bin/chromium";
 
-/// What is done about the page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Page {
-    /// It is compared with its sources, and used.
-    Test,
-    /// It is built anew.
-    Build,
-    /// It is measured, which goes to the docs.
-    Measure,
+/// What is done about the page. Without an option it is compared with its sources, and used.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Page {
+    /// Instead, build the page that is shipped anew; for whoever changed its sources.
+    #[arg(long = "build")]
+    is_built: bool,
+    /// Instead, measure how long pages of recordings of up to ten million events take to show, and
+    /// how they move, and write a section of docs/benchmarks.md; it takes minutes.
+    #[arg(long = "measure", conflicts_with = "is_built")]
+    pub(crate) is_measured: bool,
 }
 
-/// Compares what is shipped with its sources, and uses it.
-pub(crate) fn test(root: &Path, cargo: &Path) -> Result<(), String> {
+pub(crate) fn run(root: &Path, cargo: &Path, page: Page) -> Result<(), String> {
     let workshop = Workshop::open(root)?;
+    if page.is_built {
+        return workshop.build(&workshop.folder.join(SHIPPED));
+    }
     workshop.check()?;
     workshop.test(root, cargo)
-}
-
-/// Builds what is shipped anew.
-pub(crate) fn build_anew(root: &Path) -> Result<(), String> {
-    let workshop = Workshop::open(root)?;
-    workshop.build(&workshop.folder.join(SHIPPED))
 }
 
 /// The folder of the page's sources, with the tools in it that its lockfile names.
@@ -49,8 +48,7 @@ impl Workshop {
     pub(crate) fn open(root: &Path) -> Result<Self, String> {
         let folder = root.join(FOLDER);
         let lock = folder.join("package-lock.json");
-        let wanted =
-            fs::read_to_string(&lock).map_err(|error| format!("{}: {error}", lock.display()))?;
+        let wanted = file::read(&lock)?;
         let complete = folder.join("node_modules/complete");
         if !fs::read_to_string(&complete).is_ok_and(|have| have == wanted) {
             let mut npm = Command::new("npm");
@@ -58,11 +56,10 @@ impl Workshop {
             command::run(npm.stdout(Stdio::null())).map_err(|sentence| {
                 format!("{sentence}; the page's tools need Node 20 or newer, npm and its registry")
             })?;
-            fs::write(&complete, wanted)
-                .map_err(|error| format!("{}: {error}", complete.display()))?;
+            file::write(&complete, wanted)?;
         }
         let target = target_folder(root);
-        fs::create_dir_all(target.join("page")).map_err(|error| error.to_string())?;
+        file::create(&target.join("page"))?;
         Ok(Self { folder, target })
     }
 
@@ -81,13 +78,12 @@ impl Workshop {
     fn check(&self) -> Result<(), String> {
         let fresh = self.target.join("page/fresh.html");
         self.build(&fresh)?;
-        let read =
-            |path: &Path| fs::read(path).map_err(|error| format!("{}: {error}", path.display()));
-        if read(&fresh)? == read(&self.folder.join(SHIPPED))? {
+        if file::read(&fresh)? == file::read(&self.folder.join(SHIPPED))? {
             return Ok(());
         }
         Err(format!(
-            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds it anew"
+            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds \
+             it anew"
         ))
     }
 

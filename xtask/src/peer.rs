@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::run;
+use crate::file;
 use crate::stand_in;
 use crate::torch::{self, Torch};
 use crate::wheels::Wheels;
 
-/// The wheels, of which the oldest peer's allocator and the headers are taken. Everything is pinned: a peer is
-/// one version, and its results must not change under us.
+/// The wheels, of which the oldest peer's allocator and the headers are taken. Everything is
+/// pinned: a peer is one version, and its results must not change under us.
 const WHEELS: [&str; 4] = [
     "torch==2.11.0",
     "nvidia-cuda-runtime==13.0.96",
@@ -127,7 +128,7 @@ impl Peer {
         self.compile(&root.join("torch/judge.cpp"), &runtime, &self.judge())
     }
 
-    /// The same with the judge of settings alone.
+    /// Fetches the peer, and builds the judge of settings alone.
     pub(crate) fn build_settings_judge(
         &self,
         root: &Path,
@@ -137,15 +138,15 @@ impl Peer {
         self.compile(&root.join("torch/settings_judge.cpp"), &runtime, &self.settings_judge())
     }
 
-    /// Puts the libraries that a judge runs with into its folder; the path of the runtime among them.
+    /// Puts the libraries that a judge runs with into its folder; the path of the runtime among
+    /// them.
     fn prepare(&self, root: &Path, static_library: &Path) -> Result<PathBuf, String> {
         self.fetch()?;
         let bin = self.bin();
-        fs::create_dir_all(&bin).map_err(|error| format!("{}: {error}", bin.display()))?;
+        file::create(&bin)?;
         for library in ["libc10.so", "libc10_cuda.so"] {
             let from = self.wheel_files().join("torch/lib").join(library);
-            fs::copy(&from, bin.join(library))
-                .map_err(|error| format!("{}: {error}", from.display()))?;
+            fs::copy(&from, bin.join(library)).map_err(file::named(&from))?;
         }
         self.compile_nvml(root)?;
         let runtime = bin.join("libcudart.so.13");

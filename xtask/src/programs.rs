@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command;
+use crate::file;
 use crate::peer::Peer;
 use crate::torch::{self, Torch};
 
@@ -53,14 +54,15 @@ impl Programs {
         })
     }
 
-    /// The same with the newest PyTorch's judge besides.
+    /// These programs, and the newest PyTorch's judge.
     pub(crate) fn with_newest(self, root: &Path, target: &Path) -> Result<Self, String> {
         let peer = Peer::of(target, torch::NEWEST);
         peer.build(root, &target.join("release/liblarder_cudart.a"))?;
         Ok(Self { newest: Some(peer.judge()), ..self })
     }
 
-    /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge of this version.
+    /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge
+    /// of this version.
     pub(crate) fn beside(torch: Torch) -> Result<Self, String> {
         let folder = beside()?;
         let program = |name| folder.join(name);
@@ -76,8 +78,8 @@ impl Programs {
 
     /// Copies ours into a folder that is taken elsewhere.
     pub(crate) fn lay_out(&self, folder: &Path) -> Result<(), String> {
-        copy(&self.larder, &folder.join("larder"))?;
-        copy(&self.write_ops, &folder.join(WRITE_OPS))
+        file::copy(&self.larder, &folder.join("larder"))?;
+        file::copy(&self.write_ops, &folder.join(WRITE_OPS))
     }
 
     /// Writes the script that belongs to a seed; the most bytes that are live in it.
@@ -114,12 +116,6 @@ fn peak_bytes(write: &mut Command) -> Result<u64, String> {
 pub(crate) fn beside() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.parent().unwrap_or(Path::new(".")).to_owned())
-}
-
-pub(crate) fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    // A program that is running cannot be written to, but it can be replaced.
-    let _ = fs::remove_file(to);
-    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
 }
 
 /// Builds something of the workspace, optimised.

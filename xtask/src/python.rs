@@ -2,11 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::command;
+use crate::file;
 use crate::programs::target_folder;
-use crate::wheels;
 
 /// A folder under Cargo's target folder, with a virtual environment in it.
 pub(crate) struct Environment {
@@ -44,7 +44,7 @@ impl Environment {
     /// Makes the virtual environment with these tools, unless it is there.
     pub(crate) fn prepare(&self, tools: &[String]) -> Result<(), String> {
         let complete = self.folder.join("complete");
-        let wanted = format!("{}\n{}", version()?, tools.join("\n"));
+        let wanted = format!("{}\n{}", version()?.trim(), tools.join("\n"));
         let venv = self.folder.join("venv");
         if venv.is_dir() && fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
             return Ok(());
@@ -52,22 +52,16 @@ impl Environment {
         command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]);
-        let fetched = pip.args(["--retries=1", "--timeout=20"]).args(tools).output();
-        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
-            let reason = match &fetched {
-                Ok(output) => wheels::last_line(&output.stderr),
-                Err(error) => error.to_string(),
-            };
-            return Err(format!(
-                "{} are not in the cache under {}, and pip cannot fetch them: {reason}",
-                tools.join(", "),
-                self.folder.display()
-            ));
-        }
-        fs::write(&complete, wanted).map_err(|error| format!("{}: {error}", complete.display()))
+        pip.args(["--retries=1", "--timeout=20"]).args(tools);
+        command::output(&mut pip).map_err(|why| {
+            let (tools, folder) = (tools.join(", "), self.folder.display());
+            format!("{tools} are not in the cache under {folder}, and pip cannot fetch them: {why}")
+        })?;
+        file::write(&complete, wanted)
     }
 
-    /// Installs the package from its folder. The tools are here already, so pip need not fetch them.
+    /// Installs the package from its folder. The tools are here already, so pip need not fetch
+    /// them.
     fn install(&self, package: &Path) -> Result<(), String> {
         let mut pip = self.python();
         pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
@@ -91,16 +85,13 @@ impl Environment {
 /// The tools that a package pins.
 fn tools(package: &Path) -> Result<Vec<String>, String> {
     let manifest = package.join("pyproject.toml");
-    let text = fs::read_to_string(&manifest)
-        .map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let text = file::read(&manifest)?;
     Ok(pinned(&text))
 }
 
 /// What the installed Python says of itself.
 fn version() -> Result<String, String> {
-    let said = Command::new("python3").arg("--version").stdin(Stdio::null()).output();
-    let said = said.map_err(|error| format!("`python3` cannot be started: {error}"))?;
-    Ok(String::from_utf8_lossy(&said.stdout).trim().to_owned())
+    command::output(Command::new("python3").arg("--version"))
 }
 
 /// The tools that a `pyproject.toml` names with their versions, for the build and for the tests.

@@ -11,20 +11,6 @@ use std::thread;
 
 use crate::programs::{build, recordings, target_folder};
 
-/// What the command says of itself.
-pub(crate) const HELP: &str = "\
-Replays every recorded program under every policy, with several settings, by this tree's `larder`
-and by another build of it, and compares every statistic, every placement and every entry of the
-history: for a change that must not change what the allocator does.
-
-Usage: cargo xtask same --with PATH
-
-Options:
-  --with PATH   the other build, as cp target/release/larder made it before the change
-
-The first difference of each replay is printed by name. It takes a few minutes.
-";
-
 /// All policies that have a name of their own.
 const POLICIES: [&str; 7] =
     ["larder", "tight", "torch-2.11", "torch-2.12", "torch-2.13", "torch-2.14", "torch-2.15"];
@@ -83,10 +69,10 @@ impl Case {
     }
 }
 
-/// Builds this tree's program and compares it with another build; true if nothing differs.
-pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<bool, String> {
-    if other.as_os_str().is_empty() {
-        return Err("`same` needs the other build: `--with PATH`".to_owned());
+/// Builds this tree's program and compares it with another build. A difference is a failure.
+pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String> {
+    if !other.is_file() {
+        return Err(format!("{} is no build of larder", other.display()));
     }
     let target = target_folder(root);
     build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
@@ -102,7 +88,11 @@ pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<bool, Strin
         println!("{difference}");
     }
     println!("{} replays compared, {} differences", cases.len(), differences.len());
-    Ok(differences.is_empty() && !cases.is_empty())
+    match (cases.len(), differences.len()) {
+        (0, _) => Err("there are no recordings to replay".to_owned()),
+        (_, 0) => Ok(()),
+        (_, count) => Err(format!("{count} replays are not what {} makes", other.display())),
+    }
 }
 
 fn compare_all(

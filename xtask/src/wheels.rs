@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::run;
+use crate::command::{self, run};
+use crate::file;
 
 /// The wheels are for this Python and this system, whichever Python fetches them.
 const WHEEL_KIND: [&str; 15] = [
@@ -57,27 +58,21 @@ impl Wheels<'_> {
             return Ok(());
         }
         let wheels = self.files.with_extension("wheels");
-        fs::create_dir_all(&wheels).map_err(|error| format!("{}: {error}", wheels.display()))?;
+        file::create(&wheels)?;
         eprintln!(
             "==> fetching {} (once; a wheel of PyTorch has about 530 MB)",
             self.pins.join(", ")
         );
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).args(self.pins);
-        let fetched = pip.output();
-        if !fetched.as_ref().is_ok_and(|output| output.status.success()) {
-            let reason = match &fetched {
-                Ok(output) => last_line(&output.stderr),
-                Err(error) => error.to_string(),
-            };
-            return Err(format!(
-                "{} is not in the cache under target/, and `python3 -m pip download` cannot \
-                 fetch it: {reason}",
+        command::output(&mut pip).map_err(|why| {
+            format!(
+                "{} is not in the cache under target/, and pip cannot fetch it: {why}",
                 self.what
-            ));
-        }
+            )
+        })?;
         unpack(&wheels, &self.files, self.wanted)?;
-        fs::write(&complete, pinned).map_err(|error| format!("{}: {error}", complete.display()))?;
+        file::write(&complete, pinned)?;
         // What is left of the wheels costs room and nothing else.
         let _ = fs::remove_dir_all(&wheels);
         Ok(())
@@ -86,11 +81,4 @@ impl Wheels<'_> {
 
 fn unpack(wheels: &Path, files: &Path, wanted: &[&str]) -> Result<(), String> {
     run(Command::new("python3").args(["-c", UNPACK]).arg(wheels).arg(files).args(wanted))
-}
-
-/// What a program said last, which is mostly why it failed.
-pub(crate) fn last_line(said: &[u8]) -> String {
-    let said = String::from_utf8_lossy(said);
-    let line = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("no reason given");
-    line.trim_start_matches("ERROR: ").to_owned()
 }

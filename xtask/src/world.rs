@@ -1,12 +1,15 @@
-//! Whether Larder is ready for machines and programs that are not ours: other systems, an older Rust,
-//! programs with a CUDA of their own, the package registry.
+//! Whether Larder is ready for machines and programs that are not ours: other systems, an older
+//! Rust, programs with a CUDA of their own, the package registry.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
+
+use serde_json::Value;
 
 use crate::command;
 use crate::programs::target_folder;
+use crate::tidy::crates::packages;
 use crate::wheel;
 
 /// The program of somebody who uses cudarc already.
@@ -20,15 +23,6 @@ const PYTHON: &str = "larder-python";
 /// The crate that has the command.
 const COMMAND: &str = "crates/larder-cli";
 
-/// How much is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum World {
-    /// Everything; what is missing is fetched.
-    Whole,
-    /// What needs nothing besides what a build needs, in short.
-    Quick,
-}
-
 /// Where things are.
 struct Place<'a> {
     root: &'a Path,
@@ -36,14 +30,16 @@ struct Place<'a> {
     target: PathBuf,
 }
 
-pub(crate) fn run(root: &Path, cargo: &Path, world: World) -> Result<(), String> {
+pub(crate) fn run(root: &Path, cargo: &Path, is_quick: bool) -> Result<(), String> {
     let place = Place { root, cargo, target: target_folder(root) };
-    let manifests = Manifests::read(root)?;
-    let published = manifests.published();
-    place.beside_cudarc(world)?;
+    let packages = published(root)?;
+    let published: Vec<String> = packages.iter().map(|package| text(package, "name")).collect();
+    let rust_version = packages.iter().map(|package| text(package, "rust_version")).max();
+    let rust_version = rust_version.ok_or("no package is published")?;
+    place.beside_cudarc(is_quick)?;
     place.without_cuda()?;
-    place.package(&published, world)?;
-    if world == World::Quick {
+    place.package(&published, is_quick)?;
+    if is_quick {
         return Ok(());
     }
     let mut wanted = published.clone();
@@ -51,13 +47,13 @@ pub(crate) fn run(root: &Path, cargo: &Path, world: World) -> Result<(), String>
     for target in APPLE {
         place.check_for_apple(&wanted, target)?;
     }
-    place.check_with_lowest_rust(&wanted, &manifests.rust_version)?;
+    place.check_with_lowest_rust(&wanted, &rust_version)?;
     place.install()?;
     wheel::run(root, &wheel::Options::default())?;
     println!(
-        "beside cudarc, without CUDA, packaged, on macOS, with Rust {}, installed and as a wheel: all \
-         went well",
-        manifests.rust_version
+        "beside cudarc, without CUDA, packaged, on macOS, with Rust {rust_version}, installed and \
+         as a \
+         wheel: all went well"
     );
     Ok(())
 }
@@ -69,21 +65,21 @@ impl Place<'_> {
         command
     }
 
-    /// A program that names a version of CUDA to cudarc builds beside `larder` and with it, whichever
-    /// version it names.
-    fn beside_cudarc(&self, world: World) -> Result<(), String> {
+    /// A program that names a version of CUDA to cudarc builds beside `larder` and with it,
+    /// whichever version it names.
+    fn beside_cudarc(&self, is_quick: bool) -> Result<(), String> {
         let folder = self.root.join(BESIDE);
         // The versions that are here already; a program of its own would fetch them.
         fs::copy(self.root.join("Cargo.lock"), folder.join("Cargo.lock"))
             .map_err(|error| format!("{BESIDE}: {error}"))?;
         let mut metadata = self.cargo();
         metadata.args(["metadata", "--format-version=1"]).current_dir(&folder);
-        let mut versions = cuda_versions(&output(&mut metadata)?);
+        let mut versions = cuda_versions(&command::output(&mut metadata)?);
         let (Some(oldest), Some(newest)) = (versions.first().cloned(), versions.last().cloned())
         else {
             return Err("cudarc has no features that name versions of CUDA any more".to_owned());
         };
-        if world == World::Quick {
+        if is_quick {
             versions = vec![oldest.clone(), newest.clone()];
         }
         let check = |features: &str| {
@@ -104,21 +100,21 @@ impl Place<'_> {
 
     /// A program that wants simulated GPUs only builds nothing of CUDA.
     fn without_cuda(&self) -> Result<(), String> {
-        let arguments = ["-p", "larder", "--no-default-features"];
+        let arguments = ["-p", "larder", "--no-default-features", "--features=sim"];
         command::run(self.cargo().args(["check", "--quiet"]).args(arguments))?;
         let mut tree = self.cargo();
         tree.arg("tree").args(arguments).args(["--edges=normal,build", "--prefix=none"]);
-        match needless(&output(&mut tree)?) {
+        match needless(&command::output(&mut tree)?) {
             None => Ok(()),
             Some(name) => Err(format!("larder needs `{name}` though its feature cuda is off")),
         }
     }
 
     /// Each crate that users need can be packaged, and the packages build with each other.
-    fn package(&self, published: &[String], world: World) -> Result<(), String> {
+    fn package(&self, published: &[String], is_quick: bool) -> Result<(), String> {
         let mut package = self.cargo();
         package.args(["package", "--quiet", "--allow-dirty"]).args(named(published));
-        if world == World::Quick {
+        if is_quick {
             package.args(["--no-verify", "--offline"]);
         }
         command::run(&mut package)?;
@@ -141,7 +137,7 @@ impl Place<'_> {
         let toolchain = format!("{version}.0");
         let mut has = Command::new("rustup");
         has.args(["run", &toolchain, "rustc", "--version"]);
-        if output(&mut has).is_err() {
+        if command::output(&mut has).is_err() {
             let fetch = ["toolchain", "install", &toolchain, "--profile=minimal"];
             command::run(Command::new("rustup").args(fetch).arg("--no-self-update"))?;
         }
@@ -176,17 +172,6 @@ fn named(packages: &[String]) -> impl Iterator<Item = &str> {
     packages.iter().flat_map(|package| ["-p", package])
 }
 
-/// What a command printed, if it ended well.
-fn output(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let output = command.stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("`{program}` cannot be started: {error}"))?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-    }
-    Err(format!("`{program}` failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
 /// The features of cudarc that name a version of CUDA, in order.
 fn cuda_versions(metadata: &str) -> Vec<String> {
     let texts = metadata.split('"').filter(|text| {
@@ -205,48 +190,16 @@ fn needless(tree: &str) -> Option<&'static str> {
     CUDA_ONLY.into_iter().find(|name| names.contains(name))
 }
 
-/// What the manifests of the workspace say.
-struct Manifests {
-    /// The lowest Rust that builds it.
-    rust_version: String,
-    /// The text of each crate's.
-    texts: Vec<String>,
+/// The packages that go to the registry: all that do not say otherwise.
+fn published(root: &Path) -> Result<Vec<Value>, String> {
+    let mut packages = packages(&root.join("Cargo.toml"))?;
+    // `publish` is null where nothing is said, and an empty list where it is false.
+    packages.retain(|package| package["publish"].is_null());
+    Ok(packages)
 }
 
-impl Manifests {
-    fn read(root: &Path) -> Result<Manifests, String> {
-        let read = |path: PathBuf| {
-            fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))
-        };
-        let workspace = read(root.join("Cargo.toml"))?;
-        let rust_version = value(&workspace, "rust-version").ok_or("no rust-version is stated")?;
-        let mut folders: Vec<PathBuf> = fs::read_dir(root.join("crates"))
-            .map_err(|error| format!("crates: {error}"))?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .collect();
-        folders.sort();
-        let texts: Result<_, _> =
-            folders.into_iter().map(|folder| read(folder.join("Cargo.toml"))).collect();
-        Ok(Manifests { rust_version: rust_version.to_owned(), texts: texts? })
-    }
-
-    /// The crates that go to the registry: all that do not say otherwise.
-    fn published(&self) -> Vec<String> {
-        let published = self.texts.iter().filter(|text| !is_private(text));
-        published.filter_map(|text| value(text, "name")).map(str::to_owned).collect()
-    }
-}
-
-fn is_private(manifest: &str) -> bool {
-    manifest.lines().any(|line| line.trim() == "publish = false")
-}
-
-/// The text that a key has first in a manifest.
-fn value<'a>(manifest: &'a str, key: &str) -> Option<&'a str> {
-    manifest.lines().find_map(|line| {
-        let (left, right) = line.split_once('=')?;
-        (left.trim() == key).then(|| right.trim().trim_matches('"'))
-    })
+fn text(package: &Value, key: &str) -> String {
+    package[key].as_str().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
@@ -254,27 +207,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_to_the_registry_is_all_that_does_not_say_otherwise() {
-        let manifests = Manifests::read(&crate::repository_root()).unwrap();
-        let published = manifests.published();
-        for name in ["larder", "larder-core", "larder-cli", "larder-cuda"] {
-            assert!(published.iter().any(|other| other == name), "{name} is not published");
-        }
-        for name in ["larder-proof", "larder-cudart"] {
-            assert!(!published.iter().any(|other| other == name), "{name} is published");
-        }
-    }
-
-    #[test]
     fn a_published_crate_says_what_the_registry_asks_for() {
-        let manifests = Manifests::read(&crate::repository_root()).unwrap();
-        for text in manifests.texts.iter().filter(|text| !is_private(text)) {
-            let name = value(text, "name").unwrap();
-            let has = |key: &str| value(text, key).is_some();
-            assert!(value(text, "description").is_some_and(|text| text.len() > 20), "{name}");
-            for key in ["readme", "keywords", "categories", "license", "rust-version"] {
-                let inherited = format!("{key}.workspace");
-                assert!(has(key) || has(&inherited), "{name} has no {key}");
+        let packages = published(&crate::repository_root()).unwrap();
+        let names: Vec<String> = packages.iter().map(|package| text(package, "name")).collect();
+        let has = |name: &str| names.iter().any(|other| other == name);
+        assert!(has("larder") && has("larder-core") && !has("larder-proof") && !has("xtask"));
+        for package in &packages {
+            let name = text(package, "name");
+            assert!(text(package, "description").len() > 20, "{name}");
+            for key in ["readme", "keywords", "categories", "license", "rust_version"] {
+                let value = &package[key];
+                assert!(!value.is_null() && *value != Value::Array(Vec::new()), "{name}: {key}");
             }
         }
     }

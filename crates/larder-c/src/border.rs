@@ -1,5 +1,5 @@
-//! The border to C: the guard that keeps panics in, status codes, the last error of each thread, and
-//! the pointers that callers pass.
+//! The border to C: the guard that keeps panics in, status codes, the last error of each thread,
+//! and the pointers that callers pass.
 //!
 //! All unsafe code of the crate stands here. The types for pointers can only be made by a caller in
 //! C, which promises what the top of `larder.h` asks for: a pointer is null, or it is what the
@@ -35,6 +35,7 @@ pub(crate) enum Status {
     Diverged = 10,
     ExchangeFailed = 11,
     NotFree = 12,
+    Other = 13,
 }
 
 /// Why a call failed.
@@ -90,8 +91,16 @@ fn status_of(error: &Error) -> Status {
         Error::Device { .. } | Error::Source { .. } => Status::DeviceError,
         Error::Diverged(_) => Status::Diverged,
         Error::Exchange(_) => Status::ExchangeFailed,
-        // What is left says that a call was made as it may not be.
-        _ => Status::BadArgument,
+        Error::NotAt { problem: AddressProblem::Unaligned(_), .. }
+        | Error::NoBaseAllocation(_)
+        | Error::UnequalPages(_)
+        | Error::BadFraction(_)
+        | Error::NoContextHook
+        | Error::BadShare(_)
+        | Error::Capture { .. }
+        | Error::NotDeclared(_) => Status::BadArgument,
+        // An error that C has no name for yet.
+        _ => Status::Other,
     }
 }
 
@@ -231,8 +240,8 @@ impl From<PoolId> for PoolName {
     }
 }
 
-/// An address of the device, or a stream's handle: a number that is written as a pointer in C. It is
-/// never followed.
+/// An address of the device, or a stream's handle: a number that is written as a pointer in C. It
+/// is never followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(transparent)]
 pub(crate) struct Token(*mut c_void);
@@ -257,8 +266,8 @@ impl Token {
 
 /// A device that takes every stream that callers of the library name for one that is there.
 pub(crate) fn trusting(device: CudaDevice) -> CudaDevice {
-    // SAFETY: whoever names a stream in a call of this library promises by larder.h that it is one of the
-    // device's primary context, and that it lives until the library is told to forget it.
+    // SAFETY: whoever names a stream in a call of this library promises by larder.h that it is one
+    // of the device's primary context, and that it lives until the library is told to forget it.
     unsafe { device.trust_streams() };
     device
 }
@@ -285,8 +294,8 @@ impl Foreign {
     }
 }
 
-// SAFETY: we never follow it, and the header asks of its owner that the functions it is passed to may
-// be called from any thread, also several at once.
+// SAFETY: we never follow it, and the header asks of its owner that the functions it is passed to
+// may be called from any thread, also several at once.
 unsafe impl Send for Foreign {}
 // SAFETY: as above.
 unsafe impl Sync for Foreign {}
@@ -302,8 +311,8 @@ impl HookData {
         HookData { data, release }
     }
 
-    /// What the hook is called with. A closure that calls this keeps the whole of it, where one that
-    /// read a field would copy the field and let the rest go.
+    /// What the hook is called with. A closure that calls this keeps the whole of it, where one
+    /// that read a field would copy the field and let the rest go.
     pub(crate) fn data(&self) -> Foreign {
         self.data
     }
@@ -344,8 +353,8 @@ impl<T> Out<T> {
 impl<T> Wanted<T> {
     #[inline]
     pub(crate) fn put(self, value: T) {
-        // SAFETY: `larder.h` asks of its caller that a pointer to a result is null or may be written
-        // to, and lends it for the length of the call.
+        // SAFETY: `larder.h` asks of its caller that a pointer to a result is null or may be
+        // written to, and lends it for the length of the call.
         unsafe { self.0.write(value) };
     }
 }
@@ -358,8 +367,8 @@ pub(crate) struct Shown<T>(Option<NonNull<T>>);
 impl<T: Copy> Shown<T> {
     /// What it points to; null is none.
     pub(crate) fn read(self) -> Option<T> {
-        // SAFETY: `larder.h` asks of its caller that a pointer to an argument is null or points to a
-        // whole one that stays as it is for the length of the call.
+        // SAFETY: `larder.h` asks of its caller that a pointer to an argument is null or points to
+        // a whole one that stays as it is for the length of the call.
         self.0.map(|place| unsafe { place.read() })
     }
 
@@ -374,13 +383,15 @@ impl<T: Copy> Shown<T> {
             return Ok(&[]);
         }
         let start = self.0.ok_or_else(|| Problem::null(name))?;
-        // SAFETY: `larder.h` asks of its caller that a pointer with a count beside it points to that
-        // many, which stay as they are for the length of the call; the borrow of `self` is shorter.
+        // SAFETY: `larder.h` asks of its caller that a pointer with a count beside it points to
+        // that many, which stay as they are for the length of the call; the borrow of `self` is
+        // shorter.
         Ok(unsafe { std::slice::from_raw_parts(start.as_ptr(), count) })
     }
 }
 
-/// Text that a caller shows us, or null. It is the caller's, so that nobody keeps it for longer than the call.
+/// Text that a caller shows us, or null. It is the caller's, so that nobody keeps it for longer
+/// than the call.
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct Text(Option<NonNull<c_char>>);
@@ -389,8 +400,8 @@ impl Text {
     /// The text up to the zero; null is none, and bytes that are no text are an error.
     pub(crate) fn read(&self, name: &'static str) -> Result<Option<&str>, Problem> {
         let Some(start) = self.0 else { return Ok(None) };
-        // SAFETY: `larder.h` asks of its caller that a text ends in a zero and stays as it is for the
-        // length of the call; the borrow of `self` is shorter.
+        // SAFETY: `larder.h` asks of its caller that a text ends in a zero and stays as it is for
+        // the length of the call; the borrow of `self` is shorter.
         let text = unsafe { CStr::from_ptr(start.as_ptr()) };
         let wrong = |_| Problem::Argument(format!("`{name}` is no text in UTF-8"));
         text.to_str().map(Some).map_err(wrong)
@@ -424,8 +435,8 @@ impl<T: Copy> Room<T> {
     pub(crate) fn fill(self, results: &[T], room: usize) {
         let Some(place) = self.0 else { return };
         let count = results.len().min(room);
-        // SAFETY: `larder.h` asks of its caller that there is room for as many as the count beside it
-        // says, which is no less than what is written; the results are ours and lie elsewhere.
+        // SAFETY: `larder.h` asks of its caller that there is room for as many as the count beside
+        // it says, which is no less than what is written; the results are ours and lie elsewhere.
         unsafe { place.copy_from_nonoverlapping(NonNull::from(results).cast(), count) };
     }
 }

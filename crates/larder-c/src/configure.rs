@@ -1,8 +1,8 @@
 //! The settings that can change while running, as values and as a text.
 
+use larder::setup::settings::{check_own, split_policy};
 use larder_core::Config;
 use larder_core::config::DIVISION_CLASSES;
-use larder_setup::settings::{check_own, split_policy};
 
 use crate::border::{Held, Out, Problem, Shown, Status, Text, guard};
 use crate::larder::Larder;
@@ -87,7 +87,7 @@ extern "C" fn larder_set_settings(larder: Held<Larder>, settings: Shown<SettingV
 extern "C" fn larder_configure(larder: Held<Larder>, settings: Text) -> Status {
     guard(|| {
         let (larder, text) = (larder.get("larder")?, settings.needed("settings")?);
-        if split_policy(text).map_err(Problem::Setting)?.0.is_some() {
+        if split_policy(text)?.0.is_some() {
             let words = "the policy is chosen when a larder is opened, and stays";
             return Err(Problem::Setting(words.to_owned()));
         }
@@ -103,6 +103,6 @@ extern "C" fn larder_configure(larder: Held<Larder>, settings: Text) -> Status {
 extern "C" fn larder_check_own_settings(name: Text, settings: Text) -> Status {
     guard(|| {
         let (name, text) = (name.needed("name")?, settings.needed("settings")?);
-        check_own(name, text).map_err(Problem::Setting)
+        Ok(check_own(name, text)?)
     })
 }

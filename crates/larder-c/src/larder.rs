@@ -3,11 +3,12 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use larder::metrics::{Exporter, page};
+use larder::setup::devices::{self, Devices};
+use larder::setup::settings::{self, Settings};
+use larder::setup::{DevicesError, SettingsError};
 use larder_core::device::Device;
 use larder_core::{Addr, Allocator, Error};
-use larder_metrics::{Exporter, page};
-use larder_setup::devices::{self, Devices, DevicesError};
-use larder_setup::settings::{self, Settings};
 use larder_snapshot::{Epoch, write_on_failure};
 
 use crate::addresses::Addresses;
@@ -41,7 +42,7 @@ impl Larder {
     }
 
     fn from_environment() -> Result<Larder, Problem> {
-        let settings = settings::from_environment().map_err(Problem::Setting)?;
+        let settings = settings::from_environment()?;
         Larder::open(&devices::from_environment()?, &settings)
     }
 
@@ -89,7 +90,7 @@ impl Larder {
         self.handed_out(device, allocator.malloc(size_bytes, stream))
     }
 
-    /// The same at an address.
+    /// Memory of a device at an address, for use on a stream.
     pub(crate) fn malloc_at(
         &self,
         device: i32,
@@ -125,8 +126,8 @@ impl Larder {
         }
     }
 
-    /// Does something with a live address at the device that it belongs to. The one that the address
-    /// points to is asked first; those that do not know it have done nothing.
+    /// Does something with a live address at the device that it belongs to. The one that the
+    /// address points to is asked first; those that do not know it have done nothing.
     #[inline]
     pub(crate) fn at<T>(
         &self,
@@ -164,8 +165,8 @@ impl Larder {
     }
 }
 
-/// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of several
-/// processes with the same settings the first has the port.
+/// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of
+/// several processes with the same settings the first has the port.
 fn export(address: SocketAddr, allocators: &Arc<[Allocator]>) -> Option<Exporter> {
     let shown = Arc::clone(allocators);
     let exporter = Exporter::serve(address, move || page(&*shown));
@@ -176,11 +177,14 @@ static PROCESS: OnceLock<Larder> = OnceLock::new();
 
 impl From<DevicesError> for Problem {
     fn from(error: DevicesError) -> Problem {
-        match error {
-            DevicesError::Text(words) => Problem::Argument(words),
-            DevicesError::Missing(words) => Problem::NoDevice(words),
-            other => Problem::NoDevice(other.to_string()),
-        }
+        let words = error.to_string();
+        if error.is_in_text() { Problem::Argument(words) } else { Problem::NoDevice(words) }
+    }
+}
+
+impl From<SettingsError> for Problem {
+    fn from(error: SettingsError) -> Problem {
+        Problem::Setting(error.to_string())
     }
 }
 
@@ -192,7 +196,7 @@ extern "C" fn larder_open(devices: Text, settings: Text, out: Out<Owned<Larder>>
             Some(text) => settings::parse(text),
             None => settings::from_environment(),
         };
-        let settings = settings.map_err(Problem::Setting)?;
+        let settings = settings?;
         let devices = match devices.read("devices")? {
             Some(text) => devices::parse(text)?,
             None => devices::from_environment()?,

@@ -31,7 +31,8 @@ macro_rules! same {
         $checks.push((format!("_Alignof({})", $name), align_of::<$type>() as u64));
         $({
             let field = stringify!($field);
-            $checks.push((format!("offsetof({}, {field})", $name), offset_of!($type, $field) as u64));
+            let offset = offset_of!($type, $field) as u64;
+            $checks.push((format!("offsetof({}, {field})", $name), offset));
             let size = size_of_field(|value: &$type| &raw const value.$field);
             $checks.push((format!("sizeof((({} *)0)->{field})", $name), size as u64));
         })*
@@ -220,6 +221,7 @@ fn numbers() -> Checks {
         ("LARDER_DIVERGED", Status::Diverged as u64),
         ("LARDER_EXCHANGE_FAILED", Status::ExchangeFailed as u64),
         ("LARDER_NOT_FREE", Status::NotFree as u64),
+        ("LARDER_OTHER_ERROR", Status::Other as u64),
         ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
         ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
         ("LARDER_SEAL_BYTES", SEAL_BYTES as u64),

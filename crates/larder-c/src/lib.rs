@@ -24,8 +24,8 @@ mod stats;
 mod symmetric;
 mod torch;
 
-/// How large the structures of the header are that its callers fill in: whoever declares them on his own can see that he
-/// still has all of them.
+/// How large the structures of the header are that its callers fill in: whoever declares them on
+/// his own can see that he still has all of them.
 pub mod sizes {
     use crate::{configure, context, history, out_of_memory, pools, sources, stats};
 
@@ -49,8 +49,8 @@ use std::sync::Arc;
 
 use larder_cuda::{CudaDevice, CudaError, CudaOptions};
 
-/// A GPU for a host whose callers vouch for the streams that they name, as callers in C do: by a promise that
-/// nothing checks.
+/// A GPU for a host whose callers vouch for the streams that they name, as callers in C do: by a
+/// promise that nothing checks.
 pub fn open_trusting(index: u32) -> Result<Arc<CudaDevice>, CudaError> {
     Ok(Arc::new(border::trusting(CudaDevice::new(index, CudaOptions::default())?)))
 }

@@ -3,7 +3,7 @@
 use std::thread;
 
 use larder_core::heap::Filter as CoreFilter;
-use larder_core::{Addr, Allocator, PoolId, StreamId};
+use larder_core::{Addr, Allocator, CaptureToken, PoolId, StreamId};
 
 use crate::border::{Foreign, Held, HookData, Out, PoolName, Problem, Shown, Status, Token, guard};
 use crate::larder::Larder;
@@ -128,6 +128,26 @@ extern "C" fn larder_plain_end(larder: Held<Larder>) -> Status {
         }
         Ok(())
     })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_capture_start(
+    larder: Held<Larder>,
+    device: i32,
+    stream: Token,
+    out: Out<u64>,
+) -> Status {
+    guard(|| {
+        let out = out.wanted("out")?;
+        let token = larder.get("larder")?.device(device)?.begin_capture(stream.stream())?;
+        out.put(token.0);
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn larder_capture_stop(larder: Held<Larder>, device: i32, capture: u64) -> Status {
+    guard(|| Ok(larder.get("larder")?.device(device)?.end_capture(CaptureToken(capture))?))
 }
 
 #[unsafe(no_mangle)]

@@ -1,4 +1,5 @@
-//! Sources: a caller's functions as a source of segments, with what they say of themselves and their hooks.
+//! Sources: a caller's functions as a source of segments, with what they say of themselves and
+//! their hooks.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use larder_core::device::DeviceError;
 use larder_core::source::{SegmentSource, SourceCounts as CoreCounts, SourceProperties};
 use larder_core::types::Span;
 use larder_core::{Addr, DeviceIndex, PoolId, StreamId};
-use larder_sim::conformance::sources::check_source;
+use larder_sim::source_check::check_source;
 
 use crate::border::{
     Foreign, Held, HookData, Out, PoolName, Problem, Shown, Status, Text, Token, guard,
@@ -48,7 +49,8 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// The caller's source, who is told when it is not needed any more, whatever goes wrong from here on.
+    /// The caller's source, who is told when it is not needed any more, whatever goes wrong from
+    /// here on.
     pub(crate) fn taken(self, device: i32) -> Result<Arc<ForeignSource>, Problem> {
         let hook = HookData::new(self.data, self.release);
         let (Some(alloc), Some(free)) = (self.alloc, self.free) else {

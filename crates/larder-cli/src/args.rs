@@ -56,8 +56,8 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
-        /// When: peak, end, failure, or the number of an operation. Without it, the first failure, or else
-        /// the peak.
+        /// When: peak, end, failure, or the number of an operation. Without it, the first failure,
+        /// or else the peak.
         #[arg(long, value_name = "WHEN", value_parser = |word: &str| word.parse::<Moment>())]
         at: Option<Moment>,
     },
@@ -98,8 +98,8 @@ pub(crate) enum Command {
     },
     /// Watch the memory of a program that runs now, until Ctrl-C is pressed.
     Top {
-        /// The tape that the program writes (.tape), or the address at which it serves its statistics: a
-        /// port, HOST:PORT or http://HOST:PORT/metrics.
+        /// The tape that the program writes (.tape), or the address at which it serves its
+        /// statistics: a port, HOST:PORT or http://HOST:PORT/metrics.
         source: String,
         /// Look again every so many seconds.
         #[arg(long, default_value_t = 1.0, value_name = "S", value_parser = seconds)]
@@ -126,61 +126,25 @@ pub(crate) enum Command {
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
     Snapshot {
-        /// An op script, a torch memory snapshot, the same as JSON, or a tape; - is standard input.
+        /// An op script, a torch memory snapshot, the same as JSON, or a tape; - is standard
+        /// input.
         file: PathBuf,
         #[command(flatten)]
         run: Run,
         /// Which device's trace becomes an op script; default 0. Other formats take all devices.
         #[arg(long, value_name = "N")]
         device: Option<u32>,
-        /// The file to write. Its name says the format: .pickle, .json, .ops, .perfetto.json, .tape,
-        /// each but the last also with .gz. - is standard output, with --to.
+        /// The file to write. Its name says the format: .pickle, .json, .ops, .perfetto.json,
+        /// .tape, each but the last also with .gz. - is standard output, with --to.
         #[arg(short, long, value_name = "OUT")]
         output: PathBuf,
         /// The format, where the name does not say it: pickle, json, ops, perfetto, tape.
         #[arg(long, value_name = "FORMAT", value_parser = |name: &str| name.parse::<Format>())]
         to: Option<Format>,
     },
-    /// Write a page to look at: memory over time, the segments at any moment, who held the peak, what is
-    /// fragmented, and which settings would help.
+    /// Write a page to look at: memory over time, the segments at any moment, who held the peak,
+    /// what is fragmented, and which settings would help.
     Report(Report),
-    /// Run a random script under injected faults, and check every invariant after each step; or many
-    /// threads on one allocator, and check it whenever they pause.
-    Soak {
-        /// The seed that everything follows from. How threads meet does not.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// How many threads share an allocator. With one, a naive model follows each step.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
-        threads: u64,
-        /// How many steps a script has, or each thread takes.
-        #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-        steps: u64,
-        /// How many scripts to run, or allocators to share, with seeds counted up from the first. A script
-        /// without faults is run once more with them, and counts twice.
-        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
-        scripts: u64,
-        /// Go on with new seeds for so many seconds instead.
-        #[arg(long, conflicts_with = "scripts", value_parser = clap::value_parser!(u64).range(1..))]
-        seconds: Option<u64>,
-        /// Who decides: larder, tight, or torch-2.11 to torch-2.15. Without it, seeds take larder and torch-2.11 in turns.
-        #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
-        policy: Option<Policy>,
-    },
-    /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check that every
-    /// block lies at the same place on each; that a rank which differs is named at exactly the call where it
-    /// does; and that one which dies while growing is named and leaves nothing behind.
-    Cluster {
-        /// The seed that everything follows from, but for how ranks meet.
-        #[arg(long, default_value_t = 1)]
-        seed: u64,
-        /// How many sequences of each of the three sorts to run, for each number of ranks.
-        #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
-        sequences: u64,
-        /// How many ranks there are; give it several times. Without it: 2, 4 and 8.
-        #[arg(long = "ranks", value_name = "N", value_parser = clap::value_parser!(u64).range(2..=64))]
-        ranks: Vec<u64>,
-    },
 }
 
 /// A time between two looks.
@@ -226,25 +190,27 @@ impl std::str::FromStr for Moment {
 /// What most commands take.
 #[derive(Args, Debug)]
 pub(crate) struct Common {
-    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
-    /// or a tape (.tape); - is standard input.
+    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON
+    /// (.json), or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Who decides: larder; tight, which holds hardly more than what is in use; torch-2.11 to torch-2.15 exactly
-    /// as that PyTorch does; or torch, as the PyTorch that made the recording, and as 2.11 where nothing tells
-    /// which one it was. Without it: larder; for show and explain who decided when it was recorded; for compare
-    /// and tune Larder's and stock PyTorch's.
+    /// Who decides: larder; tight, which holds hardly more than what is in use; torch-2.11 to
+    /// torch-2.15 exactly as that PyTorch does; or torch, as the PyTorch that made the
+    /// recording, and as 2.11 where nothing tells which one it was. Without it: larder; for
+    /// show and explain who decided when it was recorded; for compare and tune Larder's and
+    /// stock PyTorch's.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
-    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
-    /// it ran out of memory or nearly did; else 80GiB; with --scale so many times as much. For fit: how far it searches, by default up to four
-    /// times what the program had or holds, and at least up to 80GiB.
+    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program
+    /// had, if it ran out of memory or nearly did; else 80GiB; with --scale so many times as
+    /// much. For fit: how far it searches, by default up to four times what the program had or
+    /// holds, and at least up to 80GiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
     /// Which device's trace to take from a snapshot; default 0.
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
-    /// Which addresses a snapshot's segments get: those of the recorded GPU, which is the default, or
-    /// the lowest.
+    /// Which addresses a snapshot's segments get: those of the recorded GPU, which is the default,
+    /// or the lowest.
     #[arg(long, value_name = "recorded|lowest",
           value_parser = |word: &str| word.parse::<Addresses>())]
     pub(crate) addresses: Option<Addresses>,
@@ -256,8 +222,8 @@ pub(crate) struct Common {
 /// What a page is made of.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON (.json),
-    /// or a tape (.tape); - is standard input.
+    /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON
+    /// (.json), or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
     /// Another, to be compared with it.
     pub(crate) other: Option<PathBuf>,
@@ -267,16 +233,17 @@ pub(crate) struct Report {
     /// Show it in the browser.
     #[arg(long)]
     pub(crate) open: bool,
-    /// Who decides: larder, which is the default; tight; torch-2.11 to torch-2.15 exactly as that PyTorch does; or
-    /// torch, as the one that made the recording. Without it three are compared.
+    /// Who decides: larder, which is the default; tight; torch-2.11 to torch-2.15 exactly as that
+    /// PyTorch does; or torch, as the one that made the recording. Without it three are
+    /// compared.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
-    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the program was
-    /// recorded with; --conf "" is none.
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the
+    /// program was recorded with; --conf "" is none.
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
-    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program had, if
-    /// it ran out of memory or nearly did; else 80GiB.
+    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program
+    /// had, if it ran out of memory or nearly did; else 80GiB.
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) memory: Option<u64>,
     /// Which device's trace to take from a snapshot; default 0.
@@ -290,7 +257,8 @@ pub(crate) struct Report {
 /// How a script is run for its snapshot.
 #[derive(Args, Debug)]
 pub(crate) struct Run {
-    /// Who decides when a script is run for it: larder, which is the default, tight, or torch-2.11 to torch-2.15.
+    /// Who decides when a script is run for it: larder, which is the default, tight, or torch-2.11
+    /// to torch-2.15.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// Settings of that run, as in PYTORCH_CUDA_ALLOC_CONF, and our own keys.
@@ -329,8 +297,8 @@ pub(crate) struct Change {
     #[arg(long, default_value_t = 1, value_name = "K", value_parser = parse_scale,
           allow_hyphen_values = true)]
     scale: u64,
-    /// Change every size by up to so many per cent, the same size always to the same. SEED is a whole
-    /// number, without it 1.
+    /// Change every size by up to so many per cent, the same size always to the same. SEED is a
+    /// whole number, without it 1.
     #[arg(long, value_name = "PERCENT[:SEED]", value_parser = |text: &str| text.parse::<Jitter>(),
           allow_hyphen_values = true)]
     jitter: Option<Jitter>,
@@ -345,8 +313,8 @@ impl Change {
 /// How often a program runs.
 #[derive(Args, Debug)]
 pub(crate) struct Course {
-    /// Run it so many times over in one process; at the end of each time everything is freed, but for
-    /// what the allocator has cached.
+    /// Run it so many times over in one process; at the end of each time everything is freed, but
+    /// for what the allocator has cached.
     #[arg(long, default_value_t = 1, value_name = "N",
           value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) passes: u64,
@@ -355,8 +323,9 @@ pub(crate) struct Course {
 /// The settings of one run.
 #[derive(Args, Debug)]
 pub(crate) struct Conf {
-    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the program was
-    /// recorded with, but for bench, and for fit without a memory fraction; --conf "" is none.
+    /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the
+    /// program was recorded with, but for bench, and for fit without a memory fraction; --conf
+    /// "" is none.
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
 }

@@ -11,8 +11,8 @@ use crate::args::Common;
 use crate::progress::Bars;
 use crate::{Refusal, Task, commands, name, print, print_text, set_up, stopped, unlike};
 
-/// Says why a request failed and what would have helped. Who named no policy wants to know about the
-/// program as it was recorded, which mostly was by stock PyTorch.
+/// Says why a request failed and what would have helped. Who named no policy wants to know about
+/// the program as it was recorded, which mostly was by stock PyTorch.
 pub(crate) fn explain(
     common: &Common,
     conf: Option<&str>,

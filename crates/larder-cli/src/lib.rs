@@ -1,8 +1,8 @@
-//! The program `larder`, as a function, so that whoever brings it along in another shape runs the same.
+//! The program `larder`, as a function, so that whoever brings it along in another shape runs the
+//! same.
 #![forbid(unsafe_code)]
 
 mod args;
-mod cluster;
 mod explaining;
 mod listing;
 mod progress;
@@ -16,7 +16,6 @@ use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, IsTerminal, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use args::{Cli, Command, Common, History, Run};
 use clap::Parser;
@@ -24,20 +23,18 @@ use larder_core::config::{Backend, Config, ConfigError};
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
-use larder_sim::soak;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
-use larder_study::report::summary::count;
 use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity, fit};
 use listing::{Notes, Wishes};
-use progress::{Bars, Progress};
+use progress::Bars;
 
 /// Why a command ended without its answer: one sentence for standard error, and the exit code.
 enum Refusal {
@@ -53,8 +50,8 @@ impl<E: std::error::Error> From<E> for Refusal {
     }
 }
 
-/// Does what a command line asks for, the program's own name first, and gives the exit code. What it says
-/// goes to standard output and standard error.
+/// Does what a command line asks for, the program's own name first, and gives the exit code. What
+/// it says goes to standard output and standard error.
 pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
@@ -100,13 +97,6 @@ fn run(command: Command) -> Result<(), Refusal> {
             snapshot_command(&file, &run, device, &output, to)
         }
         Command::Report(asked) => report::report(&asked),
-        Command::Cluster { seed, sequences, ranks } => {
-            print_text(&cluster::run(seed, sequences, &ranks).map_err(Refusal::Input)?)
-        }
-        Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
-            let (threads, steps) = (threads as usize, steps as usize);
-            soak_command(seed, threads, steps, (scripts, seconds), policy.as_ref())
-        }
     }
 }
 
@@ -119,14 +109,15 @@ struct Task {
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend. Where none are given, they are those of
-/// the recording.
+/// Settings are read before the file: they are quicker to mend. Where none are given, they are
+/// those of the recording.
 fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
     let given = given.transpose()?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
-            "--addresses recorded: segments have those addresses where they have the recorded sizes, and \
+            "--addresses recorded: segments have those addresses where they have the recorded \
+             sizes, and \
              --scale and --jitter change the sizes"
                 .to_owned(),
         ));
@@ -147,7 +138,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
 
 /// Fails if settings are unknown to the PyTorch whose policy decides.
 fn check_known(settings: &Chosen, policy: &Policy) -> Result<(), Refusal> {
-    settings.check_known(policy).map_err(Refusal::Usage)
+    settings.check_known(policy).map_err(|error| Refusal::Usage(error.to_string()))
 }
 
 fn read_conf(conf: &str) -> Result<Config, Refusal> {
@@ -283,8 +274,8 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
     })
 }
 
-/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that is
-/// the default everywhere.
+/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that
+/// is the default everywhere.
 fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
@@ -453,68 +444,6 @@ fn refuse_idle_options(
         )));
     }
     Ok(())
-}
-
-fn soak_command(
-    seed: u64,
-    threads: usize,
-    steps: usize,
-    (scripts, seconds): (u64, Option<u64>),
-    policy: Option<&Policy>,
-) -> Result<(), Refusal> {
-    let start = Instant::now();
-    let given = seconds.map(Duration::from_secs);
-    let bar = match given {
-        Some(given) => Progress::seconds("soaking", given),
-        None => Progress::steps("soaking", scripts),
-    };
-    let (mut done, mut runs) = (0, 0);
-    while given.map_or(done < scripts, |given| start.elapsed() < given) {
-        let seed = seed.wrapping_add(done);
-        runs += if threads > 1 {
-            let run = match policy {
-                Some(policy) => soak::concurrent::run_under(policy.clone(), seed, threads, steps),
-                None => soak::concurrent::run(seed, threads, steps),
-            };
-            run.map_err(|failure| Refusal::Input(failure.to_string()))?;
-            1
-        } else {
-            soak_alone(seed, steps, policy)?
-        };
-        done += 1;
-        match given {
-            Some(_) => bar.set(start.elapsed().as_secs()),
-            None => bar.step(),
-        }
-    }
-    bar.finish();
-    let what = match threads {
-        1 => format!("{} of {}", count(runs, "script"), count(steps as u64, "step")),
-        _ => format!(
-            "{} of {threads} threads, {} each,",
-            count(runs, "run"),
-            count(steps as u64, "step")
-        ),
-    };
-    print_text(&format!("{what} from seed {seed}: every check held\n"))
-}
-
-/// Runs the script of a seed; how many that came to.
-fn soak_alone(seed: u64, steps: usize, policy: Option<&Policy>) -> Result<u64, Refusal> {
-    let soak = |seed| {
-        let run = match policy {
-            Some(policy) => soak::run_under(policy.clone(), seed, steps),
-            None => soak::run(seed, steps),
-        };
-        run.map_err(|failure| Refusal::Input(failure.to_string()))
-    };
-    soak(seed)?;
-    // A seed without faults is run against the naive model alone; its sibling meets them.
-    if seed & soak::FAULTS_BIT != 0 {
-        return Ok(1);
-    }
-    soak(seed | soak::FAULTS_BIT)?;
-    Ok(2)
 }
 
 fn print(value: &impl Display) -> Result<(), Refusal> {

@@ -21,11 +21,6 @@ impl Progress {
         Progress::new(what, total, "{msg} {wide_bar} {human_pos}/{human_len} {eta}")
     }
 
-    /// A bar over a time that the work is given.
-    pub(crate) fn seconds(what: &'static str, total: Duration) -> Progress {
-        Progress::new(what, total.as_secs(), "{msg} {wide_bar} {pos}/{len} s")
-    }
-
     fn new(what: &'static str, total: u64, template: &str) -> Progress {
         let bar =
             ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr_with_hz(10));
@@ -40,11 +35,6 @@ impl Progress {
     /// So much is done.
     pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
-    }
-
-    /// One more step is done.
-    pub(crate) fn step(&self) {
-        self.0.inc(1);
     }
 
     /// The work is done.
@@ -87,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bar_over_a_time_goes_as_far_as_the_time() {
-        let bar = Progress::seconds("soaking", Duration::from_secs(90));
+    fn a_bar_goes_as_far_as_its_steps() {
+        let bar = Progress::steps("replaying", 90);
         bar.set(30);
         assert_eq!((bar.0.position(), bar.0.length()), (30, Some(90)));
     }

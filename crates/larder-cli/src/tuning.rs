@@ -13,8 +13,8 @@ use crate::args::Common;
 use crate::progress::Bars;
 use crate::{Refusal, Task, name, print, print_text, set_up, stopped};
 
-/// Searches the settings. Who names no policy sees what can be had of stock PyTorch, and what of Larder's
-/// own policies.
+/// Searches the settings. Who names no policy sees what can be had of stock PyTorch, and what of
+/// Larder's own policies.
 pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Result<(), Refusal> {
     let start = Instant::now();
     let Task { workload, settings, setup, .. } = set_up(common, None, sizes)?;

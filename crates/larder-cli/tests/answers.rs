@@ -32,7 +32,8 @@ fn run_commands(text: &str) {
 fn where_a_fraction_is_the_cause_it_is_named() {
     for words in [&[][..], &["--policy", "torch-2.11"]] {
         let text = compare(words, &card("dies"));
-        let cause = "the memory fraction is the cause: held to it nothing here runs, and without it \
+        let cause = "the memory fraction is the cause: held to it nothing here runs, and without \
+        it \
                      per_process_memory_fraction:1 under policy ";
         assert!(text.contains(cause), "{text}");
         assert!(text.trim_end().ends_with(" says how much memory it needs"), "{text}");
@@ -51,7 +52,8 @@ fn where_nothing_ran_it_is_said_what_came_nearest() {
     let text = compare(&[&words[..], &confs].concat(), &script);
     let nearest = "; nearest came expandable_segments:True, with 1 failure\n";
     assert!(text.contains(nearest), "{text}");
-    let why = "--memory 80MiB --policy torch-2.11 --conf expandable_segments:True` says what failed first";
+    let why = "--memory 80MiB --policy torch-2.11 --conf expandable_segments:True` says what \
+    failed first";
     assert!(text.contains(why), "{text}");
     run_commands(&text);
     let all = compare(&["--memory", "10MiB"], &script);
@@ -84,7 +86,8 @@ fn each_variable_is_named_apart() {
     run_commands(&larders);
 }
 
-/// A block that fits into the smallest segment needs the same whatever is set: to set anything would not help.
+/// A block that fits into the smallest segment needs the same whatever is set: to set anything
+/// would not help.
 #[test]
 fn where_all_need_the_same_nothing_is_to_be_set() {
     let script = scratch("level.ops", "alloc 1 1000 0\nfree 1\n");
@@ -140,7 +143,8 @@ fn where_all_need_the_same_what_was_recorded_stays() {
         ] {
             let text = compare(words, &recording);
             let enough = format!(
-                "all that ran need the same, so change nothing: the settings that it was recorded with are \
+                "all that ran need the same, so change nothing: the settings that it was recorded \
+                 with are \
                  enough{under}`larder fit "
             );
             assert!(text.contains(&enough) && !text.contains("_CONF="), "{conf} {words:?}: {text}");
@@ -148,8 +152,8 @@ fn where_all_need_the_same_what_was_recorded_stays() {
     }
 }
 
-/// Larder makes segments expandable by itself. Where that comes to the same as the default of stock PyTorch,
-/// nobody has to take it back; where it comes to more, somebody has.
+/// Larder makes segments expandable by itself. Where that comes to the same as the default of stock
+/// PyTorch, nobody has to take it back; where it comes to more, somebody has.
 #[test]
 fn what_a_policy_does_by_itself_is_taken_back_only_where_that_helps() {
     let confs = ["", "expandable_segments:True,plain_captures:True", "roundup_power2_divisions:2"];
@@ -161,16 +165,18 @@ fn what_a_policy_does_by_itself_is_taken_back_only_where_that_helps() {
     run_commands(&text);
     let larger = scratch("back.ops", "alloc 1 22020096 0\n");
     let text = compare(&words, &larger);
-    let back = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False and LARDER_CONF=policy:larder, which";
+    let back = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False and \
+    LARDER_CONF=policy:larder, which";
     assert!(text.contains(back), "{text}");
 }
 
-/// The same memory with fewer retries is worth a setting.
+/// Fewer retries with as much memory are worth a setting.
 #[test]
 fn who_tries_again_less_often_is_better_among_equals() {
     let script = scratch("again_less.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
     let text = compare(&["--policy", "torch-2.11", "--memory", "50MiB"], &script);
-    let fewer = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; none of the others needs less, and \
+    let fewer = "so set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True; none of the others \
+    needs less, and \
                  some try again more often; `larder fit ";
     assert!(text.contains(fewer), "{text}");
 }

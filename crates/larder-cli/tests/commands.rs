@@ -71,7 +71,8 @@ fn replay_prints_every_key_and_every_placement() {
     let script = scratch(
         "story.ops",
         "# two blocks, one that does not fit, one that comes back\n\
-         alloc 1 1000 0\nalloc 2 3000000 0\n\nalloc 3 99000000000000 0\nrecord 3 1\nfree 3\nfree 1\n\
+         alloc 1 1000 0\nalloc 2 3000000 0\n\nalloc 3 99000000000000 0\nrecord 3 1\nfree 3\nfree \
+         1\n\
          alloc 4 700 0\n",
     );
     let out = Path::new(env!("CARGO_TARGET_TMPDIR")).join("story.placements");
@@ -110,7 +111,8 @@ fn replay_prints_a_summary_for_people() {
     }
 }
 
-/// Two segments are asked for, of 2 and 20 MiB, and in the last third both go back and one comes again.
+/// Two segments are asked for, of 2 and 20 MiB, and in the last third both go back and one comes
+/// again.
 #[test]
 fn replay_adds_up_what_the_calls_cost() {
     let script = scratch(
@@ -126,7 +128,8 @@ fn replay_adds_up_what_the_calls_cost() {
     assert_eq!(stats["driver.calls"], 5, "{stats}");
     assert_eq!(stats["driver.measured_on"], "NVIDIA H200, driver 580, CUDA 13.0, 2026-11-15");
     let text = stdout(&larder(&["replay"], Some(&script)));
-    let line = "\ndriver time    0.3 ms in 5 calls; in the last third of the operations 0.2 ms in 3 calls  \
+    let line = "\ndriver time    0.3 ms in 5 calls; in the last third of the operations 0.2 ms in \
+    3 calls  \
                 (as measured on NVIDIA H200, driver 580, CUDA 13.0, 2026-11-15)\n";
     assert!(text.contains(line), "{text}");
 }
@@ -176,7 +179,8 @@ fn compare_under_tight_tries_its_own_settings() {
     );
 }
 
-/// A program that never repeats itself would hold less without leeway, and pay for it as long as it runs.
+/// A program that never repeats itself would hold less without leeway, and pay for it as long as it
+/// runs.
 #[test]
 fn what_goes_on_costing_driver_time_is_not_advised() {
     let made = Command::new("python3").arg(workload("serving.py")).arg("100").output();
@@ -185,7 +189,8 @@ fn what_goes_on_costing_driver_time_is_not_advised() {
     let text =
         stdout(&larder(&["compare", "--policy", "tight", "--memory", "139GiB"], Some(&script)));
     assert!(text.contains("\nleast memory: tight_most:1\n"), "{text}");
-    let set = "so set LARDER_CONF=policy:tight, which needs least of all that ran and does not go on paying for it";
+    let set = "so set LARDER_CONF=policy:tight, which needs least of all that ran and does not go \
+    on paying for it";
     assert!(text.contains(&format!("\n{set};")), "{text}");
     assert!(text.contains("\ntight_most:1 holds 59.73 GiB, for "), "{text}");
     let words = ["tune", "--policy", "tight", "--memory", "139GiB", "--seconds", "3", "--json"];
@@ -387,32 +392,6 @@ fn bench_prints_one_line() {
     assert_eq!(line["ops"], 4 * 7 * 2);
     assert_eq!(line["threads"], 2);
     assert!(line["ns_per_op"].as_f64().is_some_and(|time| time > 0.0));
-}
-
-#[test]
-fn soak_runs_from_a_seed() {
-    let text = stdout(&larder(&["soak", "--seed", "4", "--steps", "300", "--scripts", "3"], None));
-    assert!(text.contains("every check held"), "{text}");
-}
-
-#[test]
-fn soak_runs_under_a_policy() {
-    for more in [&["--scripts", "2"][..], &["--threads", "2"]] {
-        let soak = ["soak", "--seed", "4", "--steps", "200", "--policy", "tight"];
-        let text = stdout(&larder(&[&soak[..], more].concat(), None));
-        assert!(text.contains("every check held"), "{text}");
-    }
-    let wrong = larder(&["soak", "--policy", "loose"], None);
-    assert_eq!(wrong.status.code(), Some(2));
-}
-
-#[test]
-fn soak_runs_many_threads_on_one_allocator() {
-    let text = stdout(&larder(&["soak", "--seed", "8", "--threads", "3", "--steps", "100"], None));
-    assert!(text.contains("1 run of 3 threads, 100 steps each, from seed 8"), "{text}");
-    for wrong in [&["soak", "--threads", "0"][..], &["soak", "--scripts", "2", "--seconds", "1"]] {
-        assert_eq!(larder(wrong, None).status.code(), Some(2), "{wrong:?}");
-    }
 }
 
 #[test]

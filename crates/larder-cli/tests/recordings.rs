@@ -126,8 +126,9 @@ fn recorded_settings_that_cannot_be_read_are_said_to_be_left_out() {
     }
 }
 
-/// The fraction was set by a call, which no recording tells. All that is known lies between what there
-/// was room for and what was refused, and what goes with it is not held against other settings.
+/// The fraction was set by a call, which no recording tells. All that is known lies between what
+/// there was room for and what was refused, and what goes with it is not held against other
+/// settings.
 #[test]
 fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
     let script = scratch(
@@ -155,7 +156,8 @@ fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
     }
 }
 
-/// Nothing failed, but the allocator had to try again. What it had at most is not held against others.
+/// Nothing failed, but the allocator had to try again. What it had at most is not held against
+/// others.
 #[test]
 fn memory_that_only_a_retry_tells_is_as_much_as_it_can_have_been() {
     let script = scratch(

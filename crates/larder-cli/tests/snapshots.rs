@@ -225,7 +225,8 @@ fn packed_scripts_are_read_and_tapes_are_not_packed() {
     assert!(!output.status.success() && !desk.file("x.tape.gz").exists());
 }
 
-/// What is in the way is somebody's: a link stays a link, and a failure leaves everything as it was.
+/// What is in the way is somebody's: a link stays a link, and a failure leaves everything as it
+/// was.
 #[cfg(unix)]
 #[test]
 fn writing_destroys_nothing_that_is_in_the_way() {

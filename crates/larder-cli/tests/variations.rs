@@ -60,7 +60,8 @@ fn one_pass_is_what_a_replay_is() {
 fn what_private_pools_hold_goes_at_the_end_of_each_pass() {
     let script = scratch(
         "pools_again.ops",
-        "pool-new 1\npool-begin 1 capture 3\ncapture-begin 3\nalloc 1 1000 3\nlaunch 3\nalloc 2 1000 0\n\
+        "pool-new 1\npool-begin 1 capture 3\ncapture-begin 3\nalloc 1 1000 3\nlaunch 3\nalloc 2 \
+         1000 0\n\
          checkpoint 1 1\n",
     );
     for policy in ["torch-2.11", "larder", "tight"] {
@@ -90,8 +91,9 @@ fn a_failure_is_said_with_its_pass() {
     assert!(text.contains("The first allocation that failed, operation 1 of pass 2: "), "{text}");
 }
 
-/// The large block that the first round leaves cached is broken by the small request that begins the second,
-/// and then serves none of the large ones. Tight shows its pages again, and needs no more for two rounds.
+/// The large block that the first round leaves cached is broken by the small request that begins
+/// the second, and then serves none of the large ones. Tight shows its pages again, and needs no
+/// more for two rounds.
 #[test]
 fn a_second_round_may_need_a_larger_device() {
     let script = scratch(
@@ -133,7 +135,8 @@ fn a_fit_says_how_many_times_over_the_program_runs() {
     assert!(sentence.contains("over.ops: does not run 3 times over in 30.00 MiB;"), "{sentence}");
 }
 
-/// Each round gives a block back to have room for a larger one, and what that costs is told of all together.
+/// Each round gives a block back to have room for a larger one, and what that costs is told of all
+/// together.
 #[test]
 fn the_retries_of_a_fit_are_those_of_all_rounds() {
     let script =
@@ -163,7 +166,8 @@ fn a_larger_program_gets_a_larger_device() {
     assert_eq!((&rows[0]["ooms"], &rows[0]["scale"]), (&Value::from(0), &Value::from(4)), "{rows}");
 }
 
-/// Twice the program on twice the device fails as it did, and nothing is said of how it was recorded.
+/// Twice the program on twice the device fails as it did, and nothing is said of how it was
+/// recorded.
 #[test]
 fn a_larger_program_that_ran_out_of_memory_does_so_again() {
     let script = scratch("full.ops", "alloc 1 5000000000 0\nalloc 2 5000000000 0\n");

@@ -7,7 +7,7 @@ use crate::device::DeviceError;
 use crate::out_of_memory::OutOfMemory;
 use crate::sequence::Divergence;
 use crate::source::SegmentFault;
-use crate::types::{Addr, DeviceIndex, PoolId, StreamId};
+use crate::types::{Addr, CaptureToken, DeviceIndex, PoolId, StreamId};
 
 /// Why an allocator's call failed. Whatever the case, the call changed nothing that the caller
 /// could observe, but for memory that was given back to the device on the way.
@@ -79,6 +79,8 @@ pub enum Error {
         /// What is wrong.
         problem: CaptureProblem,
     },
+    /// No capture of this token is declared: it was ended before.
+    NotDeclared(CaptureToken),
 }
 
 /// Why a block cannot be at an address.
@@ -245,26 +247,30 @@ impl fmt::Display for Error {
             Error::OutOfMemory(report) => report.fmt(f),
             Error::UnknownAddress(addr) => write!(
                 f,
-                "no live allocation starts at {addr}: it was freed already, or never handed out here"
+                "no live allocation starts at {addr}: it was freed already, or never handed out \
+                 here"
             ),
             Error::NotAt { addr, problem: AddressProblem::Unaligned(unit_bytes), .. } => {
                 write!(f, "no block can be at {addr}: it is no multiple of {unit_bytes} bytes")
             }
             Error::NotAt { addr, size_bytes, stream, problem: AddressProblem::NotFree } => write!(
                 f,
-                "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool that serves them holds all of that"
+                "{size_bytes} bytes on {stream} cannot be at {addr}: no free block of the pool \
+                 that serves them holds all of that"
             ),
             Error::NoBaseAllocation(addr) => {
                 write!(
                     f,
-                    "{addr} lies in an expandable segment, which has no base allocation; allocate it as plain memory, \
-                     larder.torch.plain_memory() in PyTorch, or set expandable_segments:False, unless the policy is tight"
+                    "{addr} lies in an expandable segment, which has no base allocation; allocate \
+                     it as plain memory, larder.torch.plain_memory() in PyTorch, or set \
+                     expandable_segments:False, unless the policy is tight"
                 )
             }
             Error::UnequalPages(addr) => write!(
                 f,
-                "{addr} lies on pages of different sizes and cannot be shared; allocate what is shared as plain memory, \
-                 larder.torch.plain_memory() in PyTorch, or set page_size_mb, so that all pages have one size"
+                "{addr} lies on pages of different sizes and cannot be shared; allocate what is \
+                 shared as plain memory, larder.torch.plain_memory() in PyTorch, or set \
+                 page_size_mb, so that all pages have one size"
             ),
             Error::Device { call, error } => write!(f, "the device refused to {call}: {error}"),
             Error::Source { pool, call, error } => {
@@ -287,6 +293,11 @@ impl fmt::Display for Error {
             Error::Capture { stream, problem } => {
                 write!(f, "{stream} cannot be used so: {problem}")
             }
+            Error::NotDeclared(token) => write!(
+                f,
+                "no capture has the token {}: it was ended before, or never begun here",
+                token.0
+            ),
             Error::NotOpened(addr) => {
                 write!(f, "nothing that another process shares is open at {addr}")
             }

@@ -35,4 +35,4 @@ pub use out_of_memory::OutOfMemory;
 pub use policy::Policy;
 pub use record::stats::Stats;
 pub use torch_version::TorchVersion;
-pub use types::{Addr, Bytes, DeviceIndex, PoolId, StreamId};
+pub use types::{Addr, Bytes, CaptureToken, DeviceIndex, PoolId, StreamId};

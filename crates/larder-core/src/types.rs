@@ -92,6 +92,11 @@ pub struct EventId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaptureId(pub u64);
 
+/// The token of a graph capture that a program declared: it ends the capture. An allocator never
+/// gives the same number twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CaptureToken(pub u64);
+
 /// One node of the graph that a capture makes: a piece of captured work. Opaque to us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);

@@ -180,8 +180,9 @@ impl AsyncPool {
         for &stream in block.uses.iter().chain([&block.stream]) {
             let stream = self.device.vouched(stream)?;
             let event = driver::create_event()?;
-            // SAFETY: the event was made just now, somebody vouched for the stream, and the unifier is
-            // ours. The driver keeps what it needs of an event that is destroyed while somebody waits.
+            // SAFETY: the event was made just now, somebody vouched for the stream, and the unifier
+            // is ours. The driver keeps what it needs of an event that is destroyed
+            // while somebody waits.
             let joined = unsafe {
                 driver::record_event(event, stream.handle)
                     .and_then(|()| driver::stream_wait_event(unifier, event))

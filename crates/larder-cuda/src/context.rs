@@ -9,7 +9,8 @@ use larder_core::device::DeviceError;
 use crate::driver;
 use crate::sys::{self, CUstreamCaptureMode};
 
-/// A device's primary context, which other libraries of the process share. It stays while this lives.
+/// A device's primary context, which other libraries of the process share. It stays while this
+/// lives.
 pub(crate) struct Primary {
     device: sys::CUdevice,
     handle: usize,
@@ -52,8 +53,8 @@ impl Drop for Primary {
     }
 }
 
-/// The primary context of a device, kept alive once it is made. Making it takes memory of the device,
-/// some hundred MiB, which a process that only might use the device should not take.
+/// The primary context of a device, kept alive once it is made. Making it takes memory of the
+/// device, some hundred MiB, which a process that only might use the device should not take.
 pub(crate) struct Context {
     ordinal: i32,
     primary: OnceLock<Arc<Primary>>,

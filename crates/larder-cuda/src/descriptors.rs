@@ -45,8 +45,10 @@ fn remedy(error: rustix::io::Errno) -> &'static str {
     if ![Errno::PERM, Errno::ACCESS, Errno::NOSYS].contains(&error) {
         return "";
     }
-    "; this system forbids it, and plain memory does not need it: let the process that shares allocate inside \
-     larder.torch.plain_memory(), or set expandable_segments:False there, unless the policy is tight"
+    "; this system forbids it, and plain memory does not need it: let the process that shares \
+     allocate inside \
+     larder.torch.plain_memory(), or set expandable_segments:False there, unless the policy is \
+     tight"
 }
 
 /// Closes a descriptor that the driver made for us.

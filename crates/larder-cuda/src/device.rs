@@ -134,7 +134,8 @@ impl CudaDevice {
         Ok(CudaStream::default_of(Arc::clone(self.context.primary()?)))
     }
 
-    /// A new stream, which does not wait for the default one. Calls can name it once it is admitted.
+    /// A new stream, which does not wait for the default one. Calls can name it once it is
+    /// admitted.
     pub fn new_stream(&self) -> Result<CudaStream, DeviceError> {
         let _entered = self.context.enter()?;
         CudaStream::new(Arc::clone(self.context.primary()?))
@@ -148,9 +149,9 @@ impl CudaDevice {
         Ok(stream.id())
     }
 
-    /// Lets calls name a stream of somebody else's making, of the context with this handle, by its raw
-    /// handle. What keeps it alive is kept until the stream is dismissed. A stream of another context
-    /// is refused.
+    /// Lets calls name a stream of somebody else's making, of the context with this handle, by its
+    /// raw handle. What keeps it alive is kept until the stream is dismissed. A stream of
+    /// another context is refused.
     ///
     /// # Safety
     /// It is the handle of a stream of that context, and it is not destroyed while `keeper` lives.
@@ -187,8 +188,8 @@ impl CudaDevice {
     /// Takes every number that calls name for the handle of a stream.
     ///
     /// # Safety
-    /// Whoever names a stream to this device, or to an allocator over it, names one of this device's
-    /// primary context that is not destroyed, and says to that allocator before it is.
+    /// Whoever names a stream to this device, or to an allocator over it, names one of this
+    /// device's primary context that is not destroyed, and says to that allocator before it is.
     pub unsafe fn trust_streams(&self) {
         self.streams.trust();
     }
@@ -200,8 +201,8 @@ impl CudaDevice {
     /// Sets bytes to zero, in the order of a stream that was admitted.
     ///
     /// # Safety
-    /// The bytes are memory of this device, and stay so until the work that the stream has by then is
-    /// done.
+    /// The bytes are memory of this device, and stay so until the work that the stream has by then
+    /// is done.
     pub unsafe fn zero(&self, span: Span, stream: StreamId) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         let stream = self.vouched(stream)?;
@@ -285,7 +286,7 @@ fn import(shared: SharedPage, pid: u32) -> Result<driver::CudaPage, DeviceError>
     }
 }
 
-/// The same without repetitions, in the order of their first.
+/// Nodes without repetitions, in the order of their first.
 fn distinct(nodes: Vec<u64>) -> Vec<NodeId> {
     let mut distinct: Vec<NodeId> = Vec::with_capacity(nodes.len());
     for node in nodes.into_iter().map(NodeId) {
@@ -484,8 +485,8 @@ impl Device for CudaDevice {
         }
         let _entered = self.context.enter()?;
         let stream = self.vouched(stream)?;
-        // SAFETY: somebody vouched for the stream; it is its user who asks, so that nobody else works
-        // on it.
+        // SAFETY: somebody vouched for the stream; it is its user who asks, so that nobody else
+        // works on it.
         unsafe { driver::capture_ends(stream.handle) }.map(distinct)
     }
 

@@ -36,7 +36,8 @@ impl fmt::Display for CudaError {
         match self {
             CudaError::NoDriver => write!(
                 f,
-                "there is no CUDA driver on this machine: the library libcuda.so.1 cannot be loaded; \
+                "there is no CUDA driver on this machine: the library libcuda.so.1 cannot be \
+                 loaded; \
                  install the NVIDIA driver, or use a simulated GPU"
             ),
             CudaError::NoDevice { index, count } => {

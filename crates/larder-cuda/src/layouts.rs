@@ -1,5 +1,5 @@
-//! What crosses the border to the driver, for comparison with CUDA's headers: sizes, places, numbers,
-//! and the types of functions.
+//! What crosses the border to the driver, for comparison with CUDA's headers: sizes, places,
+//! numbers, and the types of functions.
 
 use std::mem::{align_of, offset_of, size_of};
 

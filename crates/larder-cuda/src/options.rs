@@ -32,8 +32,8 @@ impl ShareBy {
 pub struct CudaOptions {
     /// How pages are made known to other processes.
     pub share_by: ShareBy,
-    /// Whether the device's context is made at the first call that needs it and not at once. It takes
-    /// some hundred MiB, so a process with many GPUs of which it uses few wants this.
+    /// Whether the device's context is made at the first call that needs it and not at once. It
+    /// takes some hundred MiB, so a process with many GPUs of which it uses few wants this.
     pub late_context: bool,
 }
 

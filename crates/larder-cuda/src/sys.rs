@@ -1,8 +1,8 @@
 //! The driver's types and numbers, by the names that CUDA's header has for them.
 //!
-//! The driver's interface is one of C and only ever grows: what changes gets a new name. So these are
-//! right for every driver, whichever version of CUDA it speaks; `cargo xtask headers` compares them
-//! with a header.
+//! The driver's interface is one of C and only ever grows: what changes gets a new name. So these
+//! are right for every driver, whichever version of CUDA it speaks; `cargo xtask headers` compares
+//! them with a header.
 #![allow(missing_docs, non_camel_case_types, non_snake_case)]
 
 use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_ushort, c_void};

@@ -1,7 +1,7 @@
 //! The driver's functions, loaded by name when the first of them is called.
 //!
-//! Nothing is linked, so a program builds and starts where there is no driver. A function that a driver
-//! is too old for is not supported; the rest of the driver works.
+//! Nothing is linked, so a program builds and starts where there is no driver. A function that a
+//! driver is too old for is not supported; the rest of the driver works.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
@@ -29,7 +29,8 @@ macro_rules! functions {
             $($name($($argument: $type),*);)* $($old_name($($old_argument: $old_type),*);)*
         }
 
-        /// Each function that headers still declare, with the types of its arguments as Rust writes them.
+        /// Each function that headers still declare, with the types of its arguments as Rust
+        /// writes them.
         pub(crate) fn declared() -> Vec<(&'static str, Vec<&'static str>)> {
             vec![$((stringify!($name), vec![$(stringify!($type)),*]),)*]
         }
@@ -93,11 +94,13 @@ functions! {
         cuMemFree_v2(addr: CUdeviceptr);
         cuMemsetD8Async(addr: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
         cuMemAddressReserve(
-            addr: *mut CUdeviceptr, size: usize, alignment: usize, wish: CUdeviceptr, flags: c_ulonglong
+            addr: *mut CUdeviceptr, size: usize, alignment: usize, wish: CUdeviceptr,
+            flags: c_ulonglong
         );
         cuMemAddressFree(addr: CUdeviceptr, size: usize);
         cuMemGetAllocationGranularity(
-            size: *mut usize, kind: *const CUmemAllocationProp, flags: CUmemAllocationGranularity_flags
+            size: *mut usize, kind: *const CUmemAllocationProp,
+            flags: CUmemAllocationGranularity_flags
         );
         cuMemCreate(
             page: *mut CUmemGenericAllocationHandle, size: usize, kind: *const CUmemAllocationProp,
@@ -109,17 +112,24 @@ functions! {
             flags: c_ulonglong
         );
         cuMemUnmap(addr: CUdeviceptr, size: usize);
-        cuMemSetAccess(addr: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize);
+        cuMemSetAccess(
+            addr: CUdeviceptr, size: usize, access: *const CUmemAccessDesc, count: usize
+        );
         cuMemExportToShareableHandle(
-            shared: *mut c_void, page: CUmemGenericAllocationHandle, kind: CUmemAllocationHandleType,
+            shared: *mut c_void, page: CUmemGenericAllocationHandle,
+            kind: CUmemAllocationHandleType,
             flags: c_ulonglong
         );
         cuMemImportFromShareableHandle(
             page: *mut CUmemGenericAllocationHandle, shared: *mut c_void,
             kind: CUmemAllocationHandleType
         );
-        cuMemPoolSetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
-        cuMemPoolGetAttribute(pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void);
+        cuMemPoolSetAttribute(
+            pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void
+        );
+        cuMemPoolGetAttribute(
+            pool: CUmemoryPool, attribute: CUmemPool_attribute, value: *mut c_void
+        );
         cuMemPoolTrimTo(pool: CUmemoryPool, kept: usize);
         cuMemAllocAsync(addr: *mut CUdeviceptr, size: usize, stream: CUstream);
         cuMemFreeAsync(addr: CUdeviceptr, stream: CUstream);
@@ -141,7 +151,8 @@ functions! {
             count: *mut usize
         );
         cuGraphNodeGetDependencies_v2(
-            node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut CUgraphEdgeData, count: *mut usize
+            node: CUgraphNode, nodes: *mut CUgraphNode, edges: *mut CUgraphEdgeData,
+            count: *mut usize
         );
     }
     // What drivers before CUDA 12.3 have in place of the last two: edges carry no data there.

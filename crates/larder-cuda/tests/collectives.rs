@@ -12,7 +12,7 @@ use larder_core::{Addr, Allocator, Config, Error, MemPool, Policy, StreamId};
 use larder_cuda::source::LibraryError;
 use larder_cuda::source::nccl::{Nccl, NcclMemory, RegisterAs, nccl_source};
 use larder_cuda::source::nvshmem::{Nvshmem, NvshmemSource, UniqueId};
-use larder_sim::conformance::sources::check_source;
+use larder_sim::source_check::check_source;
 use larder_sim::{SimDevice, SimOptions};
 
 /// Compiles a stand-in. Each test has one of its own, because it counts.

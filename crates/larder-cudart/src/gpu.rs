@@ -4,6 +4,7 @@ use std::env;
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
+use larder::setup::{DevicesError, devices};
 use larder_core::device::Device;
 use larder_core::types::{Addr, Span};
 use larder_sim::{SimDevice, SimOptions};
@@ -32,8 +33,8 @@ const OFFERED_AS: &str = "process";
 
 /// Lets Larder's own allocator run on the device, in the same process as PyTorch's.
 pub(crate) fn offer() {
-    larder_setup::devices::offer(OFFERED_AS, || {
-        let gpu: Arc<dyn Device> = shared().clone()?;
+    devices::offer(OFFERED_AS, || {
+        let gpu: Arc<dyn Device> = shared().clone().map_err(DevicesError::NotMade)?;
         Ok(vec![gpu])
     });
 }

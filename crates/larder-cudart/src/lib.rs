@@ -11,15 +11,15 @@
 //! - `LARDER_SIM_ADDRESSES`: a file with a line `SIZE ADDRESS` (bytes; hexadecimal, no 0x) for each
 //!   plain allocation of a recorded device, in order.
 //!
-//! A stream exists as soon as a handle names it, and any handle will do: a program that runs scripts
-//! chooses the handles of its streams itself. Null is the default stream.
+//! A stream exists as soon as a handle names it, and any handle will do: a program that runs
+//! scripts chooses the handles of its streams itself. Null is the default stream.
 //!
 //! Beside CUDA's functions there are those of `control.rs`, by which the program that runs a script
 //! plays the part of the device. What the simulated GPU has no model of (bytes and their copies,
 //! sharing between processes, peers, the driver's own pools) answers "not supported".
 //!
-//! The library carries Larder's C interface (`larder.h`) too, and `larder_sim_offer` makes the GPU known
-//! to it as "process": so one program can run either allocator on the same device.
+//! The library carries Larder's C interface (`larder.h`) too, and `larder_sim_offer` makes the GPU
+//! known to it as "process": so one program can run either allocator on the same device.
 //!
 //! A panic ends in the error "unknown" and never reaches the caller's frames.
 

@@ -1,5 +1,5 @@
-//! How long it takes until each of several threads that come at once has been inside so many times, with nobody there
-//! afterwards: this lock beside the standard library's mutex, in turn.
+//! How long it takes until each of several threads that come at once has been inside so many times,
+//! with nobody there afterwards: this lock beside the standard library's mutex, in turn.
 //!
 //! `cargo run --release -p larder-lock --example burst`
 
@@ -53,7 +53,8 @@ fn measure((threads, visits): (usize, u64), enter: impl Fn(u64) + Sync) -> [u128
 
 fn main() {
     println!(
-        "| threads, visits each | turns, median us | nine in ten | longest | mutex, median us | nine in ten | longest |"
+        "| threads, visits each | turns, median us | nine in ten | longest | mutex, median us | \
+         nine in ten | longest |"
     );
     println!("|---|---:|---:|---:|---:|---:|---:|");
     for (threads, visits) in CASES {

@@ -1,5 +1,5 @@
-//! How long a thread that comes once a millisecond waits while others hammer the lock, and how much those get done:
-//! this lock beside the standard library's mutex, in turn.
+//! How long a thread that comes once a millisecond waits while others hammer the lock, and how much
+//! those get done: this lock beside the standard library's mutex, in turn.
 //!
 //! `taskset -c 0 cargo run --release -p larder-lock --example seldom`
 
@@ -49,7 +49,8 @@ fn measure(name: &str, (threads, inside, outside): (usize, u64, u64), enter: imp
 
 fn main() {
     println!(
-        "| lock, threads that hammer, steps inside to outside | median wait, us | nine in ten | longest | visits a ms |"
+        "| lock, threads that hammer, steps inside to outside | median wait, us | nine in ten | \
+         longest | visits a ms |"
     );
     println!("|---|---:|---:|---:|---:|");
     for case in CASES {

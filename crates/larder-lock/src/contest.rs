@@ -12,8 +12,9 @@ const STREAK: u32 = 16;
 /// A longer gap than this is slept through.
 const AWAKE: Duration = Duration::from_micros(8);
 
-/// What is known of those who found the lock taken, and those who wait for a turn. Several write the numbers at once;
-/// they say only how to wait, so that one that is wrong now and then does no harm.
+/// What is known of those who found the lock taken, and those who wait for a turn. Several write
+/// the numbers at once; they say only how to wait, so that one that is wrong now and then does no
+/// harm.
 pub(crate) struct Contest {
     /// When the lock was found taken last, in nanoseconds.
     last_ns: AtomicU64,
@@ -37,8 +38,9 @@ impl Contest {
         }
     }
 
-    /// The lock was found taken: says whether it is hot, so that it is no use to look again at once.
-    /// That is so if it was found taken many times in a row, or if somebody has just claimed a turn.
+    /// The lock was found taken: says whether it is hot, so that it is no use to look again at
+    /// once. That is so if it was found taken many times in a row, or if somebody has just
+    /// claimed a turn.
     pub(crate) fn is_hot(&self) -> bool {
         let now_ns = sys::now_ns();
         let since_ns = now_ns.saturating_sub(self.last_ns.load(Ordering::Relaxed));

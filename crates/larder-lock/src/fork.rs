@@ -12,7 +12,8 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-/// Sees to it that a child gets a number of its own. Once a process is enough, and again does no harm.
+/// Sees to it that a child gets a number of its own. Once a process is enough, and again does no
+/// harm.
 pub(crate) fn watch() {
     #[cfg(all(unix, not(loom)))]
     {

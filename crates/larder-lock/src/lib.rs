@@ -1,21 +1,23 @@
-//! A lock for state that is used for some ten nanoseconds at a time, by one thread mostly, by many now
-//! and then, and on machines that have more to do than they have processors.
+//! A lock for state that is used for some ten nanoseconds at a time, by one thread mostly, by many
+//! now and then, and on machines that have more to do than they have processors.
 //!
 //! To take [`TurnLock`] is one atomic instruction, and to leave it is a plain store: nobody is ever
-//! woken by whoever leaves. Who finds it taken looks again for a moment, as it will mostly be free at
-//! once. If it is not, whoever is inside may not be running, and the processor is better given to
-//! somebody else: the waiting thread sleeps for a while and looks again.
+//! woken by whoever leaves. Who finds it taken looks again for a moment, as it will mostly be free
+//! at once. If it is not, whoever is inside may not be running, and the processor is better given
+//! to somebody else: the waiting thread sleeps for a while and looks again.
 //!
-//! Threads that hammer the lock would carry what it guards from one processor's cache to the other's
-//! with each operation. So where the lock is found taken again and again, whoever has it gets a *turn*, long enough
-//! for some thousand operations, and the others wait in a line. The first of them is the *lookout*: it looks seldom, goes
-//! in when the turn is over or nobody comes any more, and wakes the next to be the lookout. The others sleep. Nobody has
-//! to stop before another is there to go on, and a turn that nobody needs is over soon. Who finds the lock free goes in
-//! past the line; who had a turn and finds it taken is behind those who wait. Should the lookout itself not get to run, as one
-//! of low priority on a machine that is full, those behind it wait with it.
+//! Threads that hammer the lock would carry what it guards from one processor's cache to the
+//! other's with each operation. So where the lock is found taken again and again, whoever has it
+//! gets a *turn*, long enough for some thousand operations, and the others wait in a line. The
+//! first of them is the *lookout*: it looks seldom, goes in when the turn is over or nobody comes
+//! any more, and wakes the next to be the lookout. The others sleep. Nobody has to stop before
+//! another is there to go on, and a turn that nobody needs is over soon. Who finds the lock free
+//! goes in past the line; who had a turn and finds it taken is behind those who wait. Should the
+//! lookout itself not get to run, as one of low priority on a machine that is full, those behind it
+//! wait with it.
 //!
-//! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to measure
-//! against; with `--cfg loom` the lock is checked by loom.
+//! With `--cfg larder_mutex` the same interface stands over the standard library's mutex, to
+//! measure against; with `--cfg loom` the lock is checked by loom.
 
 #[cfg(not(larder_mutex))]
 mod contest;

@@ -1,5 +1,5 @@
-//! The line of those who wait for a turn. Its first is the lookout; all others sleep until they are the first, or, where
-//! turns are short, until they are about to be.
+//! The line of those who wait for a turn. Its first is the lookout; all others sleep until they are
+//! the first, or, where turns are short, until they are about to be.
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub(crate) struct Queue {
     bells: [AtomicU32; BELLS],
 }
 
-/// Who came and who went. The numbers begin anew after 65,535, and no more threads than that may wait.
+/// Who came and who went. The numbers begin anew after 65,535, and no more threads than that may
+/// wait.
 #[derive(Clone, Copy)]
 struct Line {
     /// The process whose threads wait. Those of another are not there any more.
@@ -62,8 +63,8 @@ impl Queue {
         let number = line.next;
         let bell = self.bell(number);
         loop {
-            // Read before the line: if the thread becomes the first after it was seen not to be, the bell has rung
-            // since, and nobody falls asleep over it.
+            // Read before the line: if the thread becomes the first after it was seen not to be,
+            // the bell has rung since, and nobody falls asleep over it.
             let rung = bell.load(Ordering::SeqCst);
             if self.place(number) == 0 {
                 return;
@@ -74,8 +75,8 @@ impl Queue {
         }
     }
 
-    /// How many are before the one with this number. If the line is empty it is that of a child, which was forked while
-    /// this thread waited in the parent's.
+    /// How many are before the one with this number. If the line is empty it is that of a child,
+    /// which was forked while this thread waited in the parent's.
     fn place(&self, number: u16) -> u16 {
         let line = Line::from_bits(self.line.load(Ordering::SeqCst));
         if line.is_empty() { 0 } else { number.wrapping_sub(line.first) }
@@ -150,7 +151,8 @@ mod model {
         });
     }
 
-    /// Whoever sleeps is woken, whatever happens between its last look and its sleep, and one at a time is the first.
+    /// Whoever sleeps is woken, whatever happens between its last look and its sleep, and one at a
+    /// time is the first.
     #[test]
     fn everybody_becomes_the_first() {
         check(2, 2, false, 5);
@@ -186,7 +188,8 @@ mod tests {
         assert_eq!(went.into_inner(), 160_000);
     }
 
-    /// Who goes and comes back at once is behind those who sleep, though they wake later than it comes.
+    /// Who goes and comes back at once is behind those who sleep, though they wake later than it
+    /// comes.
     #[test]
     fn who_comes_back_is_the_last() {
         let queue = Queue::new();
@@ -218,7 +221,8 @@ mod tests {
         fork::watch();
         let queue = Queue::new();
         queue.join();
-        // SAFETY: the child waits in a queue that was made for it, and ends at once, by a signal if it waits for ever.
+        // SAFETY: the child waits in a queue that was made for it, and ends at once, by a signal if
+        // it waits for ever.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above.

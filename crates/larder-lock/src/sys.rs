@@ -1,5 +1,5 @@
-//! What the lock asks of the machine: atomic numbers, a cell, the time, and a way to wait. loom brings
-//! its own, and knows no time: there it is how often a thread looked at the clock.
+//! What the lock asks of the machine: atomic numbers, a cell, the time, and a way to wait. loom
+//! brings its own, and knows no time: there it is how often a thread looked at the clock.
 
 #[cfg(loom)]
 pub(crate) use of_loom::*;
@@ -17,8 +17,9 @@ mod of_std {
 
     /// Found taken again so soon, the lock is on its way to be hot.
     pub(crate) const LULL_NS: u64 = 1_000;
-    /// How long whoever has the lock is left alone where many want it: some thousand operations. The
-    /// next one finds what it needs in another processor's cache, which costs it as much as hundreds.
+    /// How long whoever has the lock is left alone where many want it: some thousand operations.
+    /// The next one finds what it needs in another processor's cache, which costs it as much as
+    /// hundreds.
     pub(crate) const TURN_NS: u64 = 200_000;
     /// So often one gives way to others who want the same processor, before one goes to sleep.
     pub(crate) const GIVES_WAY: u32 = 4;
@@ -26,8 +27,8 @@ mod of_std {
     pub(crate) const DEAR_NS: u64 = 500_000;
     /// So long it is believed that they still want to.
     pub(crate) const CROWDED_NS: u64 = 100_000_000;
-    /// The lookout has waited long enough after so much: it bars the way until it is in, even if that lets the lock lie
-    /// idle for a moment.
+    /// The lookout has waited long enough after so much: it bars the way until it is in, even if
+    /// that lets the lock lie idle for a moment.
     pub(crate) const LONG_WAIT_NS: u64 = 10_000_000;
 
     /// A cell as loom has it.
@@ -80,8 +81,9 @@ mod of_std {
             Patience(Instant::now() + time)
         }
 
-        /// Waits for a moment; false if there was time enough. To read the clock takes about as long
-        /// as one should wait between two looks: each takes the lock out of the other's cache.
+        /// Waits for a moment; false if there was time enough. To read the clock takes about as
+        /// long as one should wait between two looks: each takes the lock out of the
+        /// other's cache.
         pub(crate) fn lasts(&mut self) -> bool {
             hint::spin_loop();
             Instant::now() < self.0
@@ -101,10 +103,12 @@ mod of_loom {
     pub(crate) const LULL_NS: u64 = 0;
     pub(crate) const TURN_NS: u64 = 0;
     pub(crate) const GIVES_WAY: u32 = 1;
-    /// To give way is dear, and stays so, so that everybody who did looks for movement before it bars the way again.
+    /// To give way is dear, and stays so, so that everybody who did looks for movement before it
+    /// bars the way again.
     pub(crate) const DEAR_NS: u64 = 1;
     pub(crate) const CROWDED_NS: u64 = u64::MAX;
-    /// The lookout looks at the clock three or four times with each look at the lock: it insists after the second.
+    /// The lookout looks at the clock three or four times with each look at the lock: it insists
+    /// after the second.
     pub(crate) const LONG_WAIT_NS: u64 = 5;
 
     /// Others run meanwhile.
@@ -112,7 +116,8 @@ mod of_loom {
         loom::thread::yield_now();
     }
 
-    /// Waits until the number is another one. Nobody would be woken without that: loom finds whoever waits for ever.
+    /// Waits until the number is another one. Nobody would be woken without that: loom finds
+    /// whoever waits for ever.
     pub(crate) fn wait(number: &AtomicU32, seen: u32) {
         while number.load(Ordering::SeqCst) == seen {
             loom::thread::yield_now();
@@ -131,7 +136,8 @@ mod of_loom {
         static CLOCK: Cell<u64> = Cell::new(0);
     }
 
-    /// Time passes for whoever looks, and for nobody else: that is the same whenever loom takes the same way.
+    /// Time passes for whoever looks, and for nobody else: that is the same whenever loom takes the
+    /// same way.
     pub(crate) fn now_ns() -> u64 {
         CLOCK.with(|clock| {
             clock.set(clock.get() + 1);

@@ -18,15 +18,17 @@ const POISONED: u32 = u32::MAX;
 
 /// How long somebody who finds the lock taken looks again at once.
 const LOOK: Duration = Duration::from_micros(2);
-/// How long somebody who claims the next turn waits for whoever is inside. One who is running is out
-/// long before.
+/// How long somebody who claims the next turn waits for whoever is inside. One who is running is
+/// out long before.
 const CLAIM: Duration = Duration::from_micros(5);
-/// The lookout waits so long before it looks for the first time, twice as long before the second, and so on: whoever
-/// had its turn for a moment loses no more than such a moment, and whoever uses it whole is seldom disturbed.
+/// The lookout waits so long before it looks for the first time, twice as long before the second,
+/// and so on: whoever had its turn for a moment loses no more than such a moment, and whoever uses
+/// it whole is seldom disturbed.
 const GAP: Duration = Duration::from_micros(1);
 /// The longest gap: somebody is inside who does not leave.
 const LONG_GAP: Duration = Duration::from_millis(1);
-/// Whoever is inside and running leaves within this, and is seen to, even if it comes back at once each time.
+/// Whoever is inside and running leaves within this, and is seen to, even if it comes back at once
+/// each time.
 const MOVE: Duration = Duration::from_micros(10);
 /// How long whoever insists sleeps between two looks.
 const NAP: Duration = Duration::from_micros(200);
@@ -42,8 +44,8 @@ const TWICE: &str = "the thread has the lock already";
 pub struct TurnLock<T> {
     /// `FREE`, `POISONED`, or the number of the process whose thread is inside.
     held: AtomicU32,
-    /// `FREE`, or the number of the process of which a thread is awake, wants to be the next, and bars the way to
-    /// all others until it is in.
+    /// `FREE`, or the number of the process of which a thread is awake, wants to be the next, and
+    /// bars the way to all others until it is in.
     barred: AtomicU32,
     /// The thread that is inside, if it came to stay: with a guard.
     owner: AtomicUsize,
@@ -78,7 +80,8 @@ impl<T> TurnLock<T> {
     /// A lock that nobody holds.
     pub fn new(value: T) -> TurnLock<T> {
         fork::watch();
-        // A clock that is set going by the first contest might be half so when the process is forked.
+        // A clock that is set going by the first contest might be half so when the process is
+        // forked.
         sys::now_ns();
         TurnLock {
             held: AtomicU32::new(FREE),
@@ -100,8 +103,8 @@ impl<T> TurnLock<T> {
         Ok(TurnGuard { lock: self, was_panicking, like: PhantomData })
     }
 
-    /// Waits until nobody else is inside, and does `work` there, which must be short and must not come
-    /// back for this lock: it would wait for itself.
+    /// Waits until nobody else is inside, and does `work` there, which must be short and must not
+    /// come back for this lock: it would wait for itself.
     // Always inlined: a handful of instructions, and `work` stays in registers.
     #[inline(always)]
     #[allow(clippy::inline_always)]
@@ -157,7 +160,8 @@ impl<T> TurnLock<T> {
         watched.map(|_| ())
     }
 
-    /// Waits until whoever has the turn is done with it, or had all of it, and begins the next. Says which it was.
+    /// Waits until whoever has the turn is done with it, or had all of it, and begins the next.
+    /// Says which it was.
     fn watch(&self) -> Result<Turn, Poisoned> {
         let began_ns = sys::now_ns();
         let mut gap = GAP;
@@ -203,15 +207,16 @@ impl<T> TurnLock<T> {
         }
     }
 
-    /// Claims the next turn, if the present one is over and nobody else does. False if it is not this
-    /// thread's turn yet, or if whoever is inside does not leave.
+    /// Claims the next turn, if the present one is over and nobody else does. False if it is not
+    /// this thread's turn yet, or if whoever is inside does not leave.
     fn claim(&self) -> Result<bool, Poisoned> {
         self.is_free()?;
         if !self.contest.is_over() {
             return Ok(false);
         }
-        // Whoever is inside and does not leave is not running. To bar its way lets the lock lie idle until this thread runs
-        // again: at once, if nobody else wants the processor. On one processor it never runs while this thread does.
+        // Whoever is inside and does not leave is not running. To bar its way lets the lock lie
+        // idle until this thread runs again: at once, if nobody else wants the processor.
+        // On one processor it never runs while this thread does.
         if self.contest.is_dear() && !sys::is_on_one_processor() && !self.is_moving()? {
             return Ok(false);
         }
@@ -228,8 +233,8 @@ impl<T> TurnLock<T> {
         self.try_for(MOVE, |_| true)
     }
 
-    /// Bars the way and keeps it barred until this thread is inside, for one who waited long: whoever is inside stays for
-    /// long each time, and comes back at once.
+    /// Bars the way and keeps it barred until this thread is inside, for one who waited long:
+    /// whoever is inside stays for long each time, and comes back at once.
     fn insist(&self) -> Result<(), Poisoned> {
         // Whoever bars it now is in soon, or gives up.
         while !self.bar() {
@@ -256,13 +261,14 @@ impl<T> TurnLock<T> {
         self.barred.compare_exchange(expected, own, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Goes in past the barrier that this thread has put up, unless whoever is inside does not leave.
+    /// Goes in past the barrier that this thread has put up, unless whoever is inside does not
+    /// leave.
     fn enter_barred(&self) -> Result<bool, Poisoned> {
         if self.try_for(CLAIM, Self::enter)? {
             return Ok(true);
         }
-        // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile, so that it leaves and
-        // does not come back at once.
+        // Whoever is inside may be waiting for this very processor. The way stays barred meanwhile,
+        // so that it leaves and does not come back at once.
         let before_ns = sys::now_ns();
         let entered = self.give_way(Self::enter);
         self.contest.note_wait(before_ns);
@@ -361,7 +367,8 @@ mod tests {
     fn a_child_does_not_wait_for_who_barred_the_way() {
         let lock = TurnLock::new(7);
         lock.barred.store(fork::generation(), Ordering::Relaxed);
-        // SAFETY: the child takes a lock that was made for it, and ends at once, by a signal if it waits for ever.
+        // SAFETY: the child takes a lock that was made for it, and ends at once, by a signal if it
+        // waits for ever.
         let child = unsafe { libc::fork() };
         if child == 0 {
             // SAFETY: as above.

@@ -1,5 +1,6 @@
-//! The lock by model: loom runs through the ways in which threads can interleave, and through what each
-//! may see of the others' stores. `RUSTFLAGS="--cfg loom" cargo test -p larder-lock --test model`
+//! The lock by model: loom runs through the ways in which threads can interleave, and through what
+//! each may see of the others' stores. `RUSTFLAGS="--cfg loom" cargo test -p larder-lock --test
+//! model`
 #![cfg(loom)]
 
 use loom::sync::Arc;
@@ -62,9 +63,9 @@ fn stay(lock: &TurnLock<usize>, looks: usize) {
     *value += 1;
 }
 
-/// Whoever waits gives way, which is dear, looks whether anybody moves before it bars the way again, and insists at
-/// last, while the others stay, or leave and come back. In the other models nobody waits so long: who is inside leaves
-/// as soon as somebody who waits lets it run.
+/// Whoever waits gives way, which is dear, looks whether anybody moves before it bars the way
+/// again, and insists at last, while the others stay, or leave and come back. In the other models
+/// nobody waits so long: who is inside leaves as soon as somebody who waits lets it run.
 #[test]
 fn whoever_insists_gets_in_alone() {
     check(2, 1, |lock| stay(lock, 24));

@@ -1,5 +1,5 @@
-//! Stories about the lock: nobody is ever inside with somebody else, nothing that was written inside
-//! is lost, and whatever goes wrong is told and waited for by nobody.
+//! Stories about the lock: nobody is ever inside with somebody else, nothing that was written
+//! inside is lost, and whatever goes wrong is told and waited for by nobody.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -107,7 +107,8 @@ fn a_guard_and_a_run_exclude_each_other() {
     assert_eq!(total(&lock), 11 * MANY);
 }
 
-/// Whoever waits for a thread that stays long sleeps meanwhile: it uses next to none of the processor.
+/// Whoever waits for a thread that stays long sleeps meanwhile: it uses next to none of the
+/// processor.
 #[test]
 fn a_thread_that_stays_long_is_waited_for_asleep() {
     let lock = TurnLock::new(Pair::default());
@@ -225,8 +226,8 @@ fn a_thread_that_is_ending_can_come() {
     assert_eq!(total(&lock), 8 * MANY / 10 + 16);
 }
 
-/// Else it would wait for itself. Whoever else waits is not harmed by the panic: a panic of somebody
-/// who is inside poisons, as ever.
+/// Else it would wait for itself. Whoever else waits is not harmed by the panic: a panic of
+/// somebody who is inside poisons, as ever.
 #[test]
 fn to_take_it_twice_panics_whatever_others_do() {
     for (others, is_guard) in [(0, false), (0, true), (3, false), (3, true)] {
@@ -253,8 +254,8 @@ fn to_take_it_twice_panics_whatever_others_do() {
     }
 }
 
-/// On one processor whoever wakes takes it away from the one inside: that one has to leave, and to stay out until
-/// the other was there.
+/// On one processor whoever wakes takes it away from the one inside: that one has to leave, and to
+/// stay out until the other was there.
 #[cfg(target_os = "linux")]
 #[test]
 fn who_comes_seldom_does_not_wait_while_others_come_and_go() {
@@ -293,15 +294,16 @@ fn who_stays_long_each_time_lets_others_in() {
     });
 }
 
-/// Those who hammer do not hand it to each other past one who waits: it is the next after those before it.
+/// Those who hammer do not hand it to each other past one who waits: it is the next after those
+/// before it.
 #[test]
 fn nobody_is_passed_over() {
     let most = visits_meanwhile(4, || {});
     assert!(most < 1_000_000, "others came {most} times meanwhile, or more, one time in ten");
 }
 
-/// How often others come while one waits who comes seldom, nine times in ten at most. That says how long it waits,
-/// however fast or busy the machine is.
+/// How often others come while one waits who comes seldom, nine times in ten at most. That says how
+/// long it waits, however fast or busy the machine is.
 fn visits_meanwhile(others: usize, prepare: impl Fn() + Sync) -> usize {
     let lock = TurnLock::new(Pair::default());
     let stop = AtomicBool::new(false);
@@ -334,8 +336,8 @@ fn visits_meanwhile(others: usize, prepare: impl Fn() + Sync) -> usize {
 #[cfg(target_os = "linux")]
 fn stay_on_one_processor() {
     static FIRST: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-    // SAFETY: a set of processors is plain bits; both calls read and write sets of this frame alone, for the calling
-    // thread.
+    // SAFETY: a set of processors is plain bits; both calls read and write sets of this frame
+    // alone, for the calling thread.
     unsafe {
         let mut all: libc::cpu_set_t = std::mem::zeroed();
         assert_eq!(libc::sched_getaffinity(0, size_of_val(&all), &raw mut all), 0);
@@ -405,7 +407,8 @@ fn a_child_is_told_that_somebody_was_inside() {
     assert_eq!(total(&lock), 0, "the parent goes on");
 }
 
-/// A thread of the child may have the number, that is, the place in memory, of one that was inside in the parent.
+/// A thread of the child may have the number, that is, the place in memory, of one that was inside
+/// in the parent.
 #[test]
 fn a_thread_of_a_child_is_told_that_somebody_was_inside() {
     let lock = TurnLock::new(Pair::default());

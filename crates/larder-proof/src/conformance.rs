@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result, sys};
 use larder_core::types::{Addr, MIB, StreamId};
-use larder_sim::conformance::{self, Drive};
+use larder_testkit::conformance::{self, Drive};
 
 use crate::rig::{Explain, Gate, Rig, id_of};
 

@@ -1,6 +1,6 @@
 //! Graphs: captured with memory of a private pool, replayed thousands of times while eager work
-//! goes on beside them; and captured by several threads again and again, while others allocate, free,
-//! empty the cache, and make and end streams.
+//! goes on beside them; and captured by several threads again and again, while others allocate,
+//! free, empty the cache, and make and end streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

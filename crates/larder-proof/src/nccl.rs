@@ -1,5 +1,6 @@
-//! Memory of NCCL's in a symmetric pool that is bound to a communicator: collectives on it give the right numbers,
-//! and segments are registered exactly as long as they are there. NCCL refuses two ranks on one GPU, so there is one.
+//! Memory of NCCL's in a symmetric pool that is bound to a communicator: collectives on it give the
+//! right numbers, and segments are registered exactly as long as they are there. NCCL refuses two
+//! ranks on one GPU, so there is one.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -29,7 +30,8 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
     Ok(format!("all-reduce right; segments registered and deregistered: {}", said.join(", ")))
 }
 
-/// Blocks of many sizes are made, reduced and freed, and segments come and go with them. Says how many there were.
+/// Blocks of many sizes are made, reduced and freed, and segments come and go with them. Says how
+/// many there were.
 fn reduce(rig: &Rig, comm: &Comm, source: &Arc<NcclSource>, rounds: u32) -> Result<u64, String> {
     let stream = rig.stream()?;
     let allocator = Arc::new(rig.allocator("")?);
@@ -123,7 +125,8 @@ impl Comm {
 
 impl Drop for Comm {
     fn drop(&mut self) {
-        // SAFETY: it was made here, and what was registered with it is gone. It says nothing that could be mended.
+        // SAFETY: it was made here, and what was registered with it is gone. It says nothing that
+        // could be mended.
         let _ = unsafe { result::comm_destroy(self.0) };
     }
 }

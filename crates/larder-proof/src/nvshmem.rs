@@ -1,4 +1,5 @@
-//! NVSHMEM's symmetric heap behind a symmetric pool: processes that put into each other's blocks and get from them.
+//! NVSHMEM's symmetric heap behind a symmetric pool: processes that put into each other's blocks
+//! and get from them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -95,7 +96,8 @@ impl Drop for Element {
     }
 }
 
-/// One processing element: `rank`, how many there are, how many rounds, and the id unless it is the first.
+/// One processing element: `rank`, how many there are, how many rounds, and the id unless it is the
+/// first.
 pub(crate) fn element(words: &[&str]) -> Result<(), String> {
     let [rank, ranks, rounds, id] = words else { return Err("four words are wanted".to_owned()) };
     let number = |text: &str| text.parse::<u32>().or_say(text);
@@ -181,7 +183,8 @@ impl<'a> Exchange<'a> {
         self.rig.fill(&self.stream, own, size_bytes, seed(rank))?;
         self.stream.synchronize().or_say("waiting for a stream")?;
         self.nvshmem.barrier();
-        // SAFETY: all three blocks are symmetric and have so many bytes, and each element writes into one other's.
+        // SAFETY: all three blocks are symmetric and have so many bytes, and each element writes
+        // into one other's.
         unsafe {
             self.nvshmem.put(put, own, size_bytes, next);
             self.nvshmem.get(got, own, size_bytes, next);

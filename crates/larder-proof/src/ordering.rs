@@ -94,8 +94,8 @@ pub(crate) fn reuse(rig: &Rig, short: bool) -> Result<String, String> {
     Ok(format!("{} rounds", 2 * rounds))
 }
 
-/// Buffers in launches on streams of others: everybody waits for everybody he must, also whoever gets
-/// the memory next.
+/// Buffers in launches on streams of others: everybody waits for everybody he must, also whoever
+/// gets the memory next.
 pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
     let rounds = if short { 2 } else { 50 };
     let allocator = larder::Allocator::builder().cuda_device(Arc::clone(&rig.device));
@@ -116,7 +116,7 @@ pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
         rig.verify_buffer(&on_reader, &buffer, seed)?;
         let place = buffer.addr();
         drop(buffer);
-        // The same memory again, at once; but what is done there comes after all that.
+        // Its memory again, at once; but what is done there comes after all that.
         let mut next = allocator.alloc::<u32>(len, &owner).or_say("a buffer")?;
         must(next.addr() == place, "its own stream gets a buffer back at once")?;
         rig.fill_buffer(&on_owner, &mut next, rig.seed())?;
@@ -126,7 +126,8 @@ pub(crate) fn buffers(rig: &Rig, short: bool) -> Result<String, String> {
     Ok(format!("{rounds} rounds"))
 }
 
-/// The default streams of all GPUs have the same number, and those of others are refused all the same.
+/// The default streams of all GPUs have the same number, and those of others are refused all the
+/// same.
 fn strangers(allocator: &larder::Allocator) -> Result<(), String> {
     let simulated = larder::Allocator::simulated(0).or_say("a simulated GPU")?;
     let (own, foreign) = (allocator.default_stream(), simulated.default_stream());

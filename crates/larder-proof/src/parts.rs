@@ -25,7 +25,7 @@ pub(crate) struct Part {
 enum Work {
     /// On the card; whether it shall be short.
     Card(fn(&Rig, bool) -> Result<String, String>),
-    /// The same with a library that takes memory for itself whenever it likes, so that what is free
+    /// A run with a library that takes memory for itself whenever it likes, so that what is free
     /// afterwards says nothing.
     Library(fn(&Rig, bool) -> Result<String, String>),
     /// A program of its own.

@@ -10,8 +10,8 @@ use larder_core::Allocator;
 use larder_core::error::Error;
 use larder_core::heap::Filter;
 use larder_core::types::{Addr, GIB, MIB, PoolId};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::{Op, Route};
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 use crate::rig::{Explain, Rig, id_of};
 

@@ -19,7 +19,7 @@ pub(crate) const KERNELS: &str = include_str!("../kernels/kernels.ptx");
 const THREADS: u32 = 256;
 /// More blocks than this do not make a kernel faster, and small blocks need few.
 const BLOCKS_MAX: u64 = 2048;
-/// The same for each of many.
+/// More blocks than this for one span do not make a kernel over many spans faster.
 const COLUMNS_MAX: u32 = 256;
 
 /// Puts words before a reason.
@@ -127,7 +127,7 @@ impl Rig {
 
     /// An allocator over this GPU; the settings may name a policy.
     pub(crate) fn allocator(&self, settings: &str) -> Result<Allocator, String> {
-        let settings = larder_setup::settings::parse(settings).or_say(settings)?;
+        let settings = larder::setup::settings::parse(settings).or_say(settings)?;
         let device = Arc::clone(&self.device);
         Ok(Allocator::new(device, settings.config, settings.policy))
     }

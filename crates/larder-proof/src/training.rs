@@ -26,8 +26,8 @@ struct Model {
     widths: [usize; 7],
     /// Batches have from an eighth of this to this many samples.
     batch_max: u64,
-    /// Whether the host is what limits it. Then our allocation has to make it faster; where the GPU
-    /// is, no allocation can.
+    /// Whether the host is what limits it. Then our allocation has to make it faster; where the
+    /// GPU is, no allocation can.
     host_bound: bool,
 }
 

@@ -224,8 +224,8 @@ impl Player<'_> {
         Ok(Batch { stream, blocks })
     }
 
-    /// Compares the blocks and frees them, with nothing waited for. If another stream reads them too, it
-    /// does so late enough to be caught if they were handed out too early.
+    /// Compares the blocks and frees them, with nothing waited for. If another stream reads them
+    /// too, it does so late enough to be caught if they were handed out too early.
     fn release(&mut self, batch: Batch, elsewhere: bool) -> Result<(), String> {
         let spans = Spans::new(batch.blocks.iter().copied());
         let own = &self.streams[batch.stream];

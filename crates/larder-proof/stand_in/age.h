@@ -1,5 +1,5 @@
-// How old the driver is that is stood in for: those before CUDA 12.3 know nothing of data on edges, and
-// have the calls that tell of edges under older names.
+// How old the driver is that is stood in for: those before CUDA 12.3 know nothing of data on edges,
+// and have the calls that tell of edges under older names.
 
 #pragma once
 

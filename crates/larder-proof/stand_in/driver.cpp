@@ -75,8 +75,8 @@ CUstream_st legacy;
 std::set<CUstream_st *> streams{&legacy};
 std::set<CUevent_st *> events;
 
-// The stream of a handle that a call is about. The handle may be one that is gone: it is looked up, not
-// followed.
+// The stream of a handle that a call is about. The handle may be one that is gone: it is looked up,
+// not followed.
 CUstream_st *resolve(CUstream stream, const char *call) {
     CUstream_st *at = reinterpret_cast<uintptr_t>(stream) <= 2 ? &legacy : stream;
     if (!streams.count(at)) refuse(call, "that is destroyed");
@@ -141,7 +141,9 @@ CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
 CUresult cuDriverGetVersion(int *version) { return *version = 13000, CUDA_SUCCESS; }
 CUresult cuDeviceGetCount(int *count) { return *count = 1, CUDA_SUCCESS; }
 CUresult cuDeviceGet(CUdevice *device, int ordinal) { return *device = ordinal, CUDA_SUCCESS; }
-CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice) { return *value = 1, CUDA_SUCCESS; }
+CUresult cuDeviceGetAttribute(int *value, CUdevice_attribute, CUdevice) {
+    return *value = 1, CUDA_SUCCESS;
+}
 CUresult cuDeviceGetPCIBusId(char *name, int length, CUdevice) {
     std::strncpy(name, "0000:00:00.0", static_cast<size_t>(length));
     return CUDA_SUCCESS;
@@ -312,17 +314,23 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph) {
     }
     *graph = nullptr;
     if (capture->broken) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
-    graphs[*graph = reinterpret_cast<CUgraph>(capture.get())] = capture;
+    graphs[ *graph = reinterpret_cast<CUgraph>(capture.get())] = capture;
     return CUDA_SUCCESS;
 }
 
-CUresult CAPTURE_INFO(CUstream stream, CUstreamCaptureStatus *status, cuuint64_t *id, CUgraph *graph,
-                      const CUgraphNode **nodes, EDGES(const CUgraphEdgeData **) size_t *count) {
+CUresult CAPTURE_INFO(
+    CUstream stream,
+    CUstreamCaptureStatus *status,
+    cuuint64_t *id,
+    CUgraph *graph,
+    const CUgraphNode **nodes,
+    EDGES(const CUgraphEdgeData **) size_t *count) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamGetCaptureInfo");
     *status = CU_STREAM_CAPTURE_STATUS_NONE;
     if (!at->capture) return CUDA_SUCCESS;
-    *status = at->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED : CU_STREAM_CAPTURE_STATUS_ACTIVE;
+    *status = at->capture->broken ? CU_STREAM_CAPTURE_STATUS_INVALIDATED
+                                  : CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (id) *id = at->capture->id;
     if (graph) *graph = reinterpret_cast<CUgraph>(at->capture.get());
     if (!nodes) return CUDA_SUCCESS;
@@ -357,7 +365,11 @@ CUresult add_empty_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *befo
 }
 
 // The ends of a captured stream become these, or these besides.
-CUresult UPDATE_DEPENDENCIES(CUstream stream, CUgraphNode *nodes, EDGES(const CUgraphEdgeData *) size_t count, unsigned flags) {
+CUresult UPDATE_DEPENDENCIES(
+    CUstream stream,
+    CUgraphNode *nodes,
+    EDGES(const CUgraphEdgeData *) size_t count,
+    unsigned flags) {
     Lock lock(mutex);
     CUstream_st *at = resolve(stream, "cuStreamUpdateCaptureDependencies");
     if (!at->capture) return CUDA_ERROR_ILLEGAL_STATE;
@@ -371,7 +383,8 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *out, size_t *count) {
     auto found = graphs.find(graph);
     if (found == graphs.end()) return CUDA_ERROR_INVALID_VALUE;
     auto &nodes = found->second->nodes;
-    for (size_t i = 0; out && i < std::min(*count, nodes.size()); ++i) out[i] = reinterpret_cast<CUgraphNode>(nodes[i].get());
+    for (size_t i = 0; out && i < std::min(*count, nodes.size()); ++i)
+        out[i] = reinterpret_cast<CUgraphNode>(nodes[i].get());
     *count = nodes.size();
     return CUDA_SUCCESS;
 }
@@ -379,7 +392,7 @@ CUresult cuGraphGetNodes(CUgraph graph, CUgraphNode *out, size_t *count) {
 CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long) {
     Lock lock(mutex);
     InHand hand(lock, graphs[graph]->streams, "whose graph another thread is instantiating");
-    execs[*exec = reinterpret_cast<CUgraphExec>(graph)] = graphs[graph];
+    execs[ *exec = reinterpret_cast<CUgraphExec>(graph)] = graphs[graph];
     return CUDA_SUCCESS;
 }
 
@@ -410,7 +423,9 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool, CUmemPool_attribute, void *value) {
     return CUDA_SUCCESS;
 }
 CUresult cuMemPoolTrimTo(CUmemoryPool, size_t) { return CUDA_SUCCESS; }
-CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t size, CUstream) { return cuMemAlloc(addr, size); }
+CUresult cuMemAllocAsync(CUdeviceptr *addr, size_t size, CUstream) {
+    return cuMemAlloc(addr, size);
+}
 CUresult cuMemFreeAsync(CUdeviceptr addr, CUstream stream) {
     Lock lock(mutex);
     if (!plain.count(addr)) return CUDA_ERROR_INVALID_VALUE;
@@ -436,8 +451,18 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule, const char *name) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuLaunchKernel(CUfunction function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                        CUstream stream, void **arguments, void **) {
+CUresult cuLaunchKernel(
+    CUfunction function,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    unsigned,
+    CUstream stream,
+    void **arguments,
+    void **) {
     Lock lock(mutex);
     add(stream, reinterpret_cast<Maker>(function)(arguments));
     return CUDA_SUCCESS;
@@ -450,7 +475,9 @@ CUresult cuMemsetD8Async(CUdeviceptr addr, unsigned char value, size_t count, CU
 }
 
 CUresult cuMemsetD32Async(CUdeviceptr addr, unsigned value, size_t count, CUstream stream) {
-    return give_work(stream, [=] { return std::fill_n(reinterpret_cast<unsigned *>(addr), count, value), true; });
+    return give_work(stream, [=] {
+        return std::fill_n(reinterpret_cast<unsigned *>(addr), count, value), true;
+    });
 }
 
 CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr addr, cuuint32_t value, unsigned) {

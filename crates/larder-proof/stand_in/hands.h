@@ -1,6 +1,6 @@
-// Whose a stream is: a call about a stream that another thread is just beginning to capture, ceasing to
-// capture or destroying, or that is destroyed, ends the process with a sentence. The driver may do no
-// better, and only now and then; here such calls take a while, so that it shows.
+// Whose a stream is: a call about a stream that another thread is just beginning to capture,
+// ceasing to capture or destroying, or that is destroyed, ends the process with a sentence. The
+// driver may do no better, and only now and then; here such calls take a while, so that it shows.
 
 #pragma once
 
@@ -35,12 +35,13 @@ std::map<CUstream_st *, Hold> held;
 // Ends the process if another thread is doing something to the stream.
 void check_hands(CUstream_st *at, const char *call) {
     auto found = held.find(at);
-    if (found != held.end() && found->second.thread != std::this_thread::get_id()) refuse(call, found->second.what);
+    if (found != held.end() && found->second.thread != std::this_thread::get_id())
+        refuse(call, found->second.what);
 }
 
 // Takes streams in hand for a while, during which others may do what they like with theirs.
 class InHand {
-  public:
+public:
     InHand(Lock &lock, std::set<CUstream_st *> taken, const char *what) : taken(std::move(taken)) {
         for (CUstream_st *stream : this->taken) held[stream] = {std::this_thread::get_id(), what};
         lock.unlock();
@@ -51,7 +52,7 @@ class InHand {
         for (CUstream_st *stream : taken) held.erase(stream);
     }
 
-  private:
+private:
     std::set<CUstream_st *> taken;
 };
 

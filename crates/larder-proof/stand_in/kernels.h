@@ -85,7 +85,9 @@ Work make_verify_many(void **a) {
     auto *wrong = argument<u64 *>(a, 1);
     return [=] {
         for (const Span &span : all->spans) {
-            count(span.words, span.count, wrong, [&](u32 found, u64 i) { return found == word(span.seed, i); });
+            count(span.words, span.count, wrong, [&](u32 found, u64 i) {
+                return found == word(span.seed, i);
+            });
         }
         return true;
     };
@@ -126,13 +128,10 @@ Work make_expect(void **a) {
     };
 }
 
-const std::map<std::string, Maker> kernels{{"fill", make_fill},
-                                           {"verify", make_verify},
-                                           {"fill_many", make_fill_many},
-                                           {"verify_many", make_verify_many},
-                                           {"delay", make_delay},
-                                           {"spin", make_spin},
-                                           {"increment", make_increment},
-                                           {"expect", make_expect}};
+const std::map<std::string, Maker> kernels{
+    {"fill", make_fill},           {"verify", make_verify},
+    {"fill_many", make_fill_many}, {"verify_many", make_verify_many},
+    {"delay", make_delay},         {"spin", make_spin},
+    {"increment", make_increment}, {"expect", make_expect}};
 
 }  // namespace

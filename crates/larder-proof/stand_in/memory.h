@@ -1,5 +1,6 @@
-// The memory of the card: memory files, so that pages can be mapped, shared and outlive those who made them.
-// LARDER_STAND_IN_MEMORY says how many bytes there are; only what is written to costs memory of the host.
+// The memory of the card: memory files, so that pages can be mapped, shared and outlive those who
+// made them. LARDER_STAND_IN_MEMORY says how many bytes there are; only what is written to costs
+// memory of the host.
 
 #pragma once
 
@@ -49,10 +50,11 @@ CUresult create(size_t size, Shared &out) {
     out = std::make_shared<Physical>();
     out->file = memfd_create("card", MFD_CLOEXEC);
     out->size = size;
-    if (out->file < 0 || ftruncate(out->file, static_cast<off_t>(size)) != 0) return CUDA_ERROR_UNKNOWN;
+    if (out->file < 0 || ftruncate(out->file, static_cast<off_t>(size)) != 0)
+        return CUDA_ERROR_UNKNOWN;
     out->counted = true;
     used += whole(size);
-    struct stat info {};
+    struct stat info{};
     fstat(out->file, &info);
     known[info.st_ino] = out;
     return CUDA_SUCCESS;
@@ -67,12 +69,14 @@ std::map<CUdeviceptr, size_t> ranges;
 std::map<CUmemGenericAllocationHandle, Shared> pages;
 CUmemGenericAllocationHandle page_next = 1;
 
-// Where plain memory is put: the lowest room that is large enough, as a card that nobody else uses does it.
+// Where plain memory is put: the lowest room that is large enough, as a card that nobody else uses
+// does it.
 constexpr size_t ROOM = size_t{1} << 40;
 
 CUdeviceptr lowest_room(size_t size) {
     static const CUdeviceptr start = [] {
-        void *base = mmap(nullptr, ROOM + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        void *base = mmap(
+            nullptr, ROOM + UNIT, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         return base == MAP_FAILED ? 0 : whole(reinterpret_cast<CUdeviceptr>(base));
     }();
     CUdeviceptr at = start;
@@ -86,7 +90,9 @@ CUdeviceptr lowest_room(size_t size) {
 
 CUdeviceptr place(const Shared &memory, CUdeviceptr room) {
     int flags = MAP_SHARED | (room ? MAP_FIXED : 0);
-    void *addr = mmap(reinterpret_cast<void *>(room), memory->size, PROT_READ | PROT_WRITE, flags, memory->file, 0);
+    void *addr = mmap(
+        reinterpret_cast<void *>(room), memory->size, PROT_READ | PROT_WRITE, flags, memory->file,
+        0);
     return addr == MAP_FAILED ? 0 : reinterpret_cast<CUdeviceptr>(addr);
 }
 

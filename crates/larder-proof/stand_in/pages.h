@@ -24,7 +24,8 @@ struct IpcHandle {
 
 extern "C" {
 
-CUresult cuMemAddressReserve(CUdeviceptr *addr, size_t size, size_t alignment, CUdeviceptr, unsigned long long) {
+CUresult cuMemAddressReserve(
+    CUdeviceptr *addr, size_t size, size_t alignment, CUdeviceptr, unsigned long long) {
     Lock lock(mutex);
     size_t room = size + alignment;
     void *base = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -32,7 +33,8 @@ CUresult cuMemAddressReserve(CUdeviceptr *addr, size_t size, size_t alignment, C
     auto start = reinterpret_cast<CUdeviceptr>(base);
     *addr = alignment ? (start + alignment - 1) / alignment * alignment : start;
     if (*addr > start) munmap(base, *addr - start);
-    if (*addr + size < start + room) munmap(reinterpret_cast<void *>(*addr + size), start + room - *addr - size);
+    if (*addr + size < start + room)
+        munmap(reinterpret_cast<void *>(*addr + size), start + room - *addr - size);
     ranges[*addr] = size;
     return CUDA_SUCCESS;
 }
@@ -46,18 +48,24 @@ CUresult cuMemAddressFree(CUdeviceptr addr, size_t size) {
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t *size, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(
+    size_t *size, const CUmemAllocationProp *, CUmemAllocationGranularity_flags) {
     return *size = UNIT, CUDA_SUCCESS;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle *page, size_t size, const CUmemAllocationProp *kind, unsigned long long) {
+CUresult cuMemCreate(
+    CUmemGenericAllocationHandle *page,
+    size_t size,
+    const CUmemAllocationProp *kind,
+    unsigned long long) {
     Lock lock(mutex);
-    if (kind->type != CU_MEM_ALLOCATION_TYPE_PINNED || kind->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (kind->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+        kind->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
         return CUDA_ERROR_INVALID_VALUE;
     if (kind->requestedHandleTypes == CU_MEM_HANDLE_TYPE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;
     Shared memory;
     if (CUresult result = create(size, memory); result != CUDA_SUCCESS) return result;
-    pages[*page = page_next++] = memory;
+    pages[ *page = page_next++] = memory;
     return CUDA_SUCCESS;
 }
 
@@ -66,12 +74,20 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle page) {
     return pages.erase(page) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuMemMap(CUdeviceptr addr, size_t size, size_t offset, CUmemGenericAllocationHandle page, unsigned long long) {
+CUresult cuMemMap(
+    CUdeviceptr addr,
+    size_t size,
+    size_t offset,
+    CUmemGenericAllocationHandle page,
+    unsigned long long) {
     Lock lock(mutex);
     auto found = pages.find(page);
-    if (found == pages.end() || found->second->size != size || offset) return CUDA_ERROR_INVALID_VALUE;
+    if (found == pages.end() || found->second->size != size || offset)
+        return CUDA_ERROR_INVALID_VALUE;
     // No access yet: that is what cuMemSetAccess gives.
-    void *at = mmap(reinterpret_cast<void *>(addr), size, PROT_NONE, MAP_SHARED | MAP_FIXED, found->second->file, 0);
+    void *at = mmap(
+        reinterpret_cast<void *>(addr), size, PROT_NONE, MAP_SHARED | MAP_FIXED,
+        found->second->file, 0);
     return at == MAP_FAILED ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
@@ -80,9 +96,11 @@ CUresult cuMemUnmap(CUdeviceptr addr, size_t size) {
     return displace(addr, size) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count) {
+CUresult cuMemSetAccess(
+    CUdeviceptr addr, size_t size, const CUmemAccessDesc *access, size_t count) {
     Lock lock(mutex);
-    if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE) return CUDA_ERROR_INVALID_VALUE;
+    if (count != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        return CUDA_ERROR_INVALID_VALUE;
     int result = mprotect(reinterpret_cast<void *>(addr), size, PROT_READ | PROT_WRITE);
     return result == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -97,24 +115,34 @@ CUresult cuMemGetAddressRange(CUdeviceptr *base, size_t *size, CUdeviceptr addr)
 }
 
 // Which page is mapped where is not remembered.
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *) { return CUDA_ERROR_NOT_SUPPORTED; }
-CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *, CUmemGenericAllocationHandle) {
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *, void *) {
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+CUresult cuMemGetAllocationPropertiesFromHandle(
+    CUmemAllocationProp *, CUmemGenericAllocationHandle) {
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
-CUresult cuMemExportToShareableHandle(void *out, CUmemGenericAllocationHandle page, CUmemAllocationHandleType kind, unsigned long long) {
+CUresult cuMemExportToShareableHandle(
+    void *out,
+    CUmemGenericAllocationHandle page,
+    CUmemAllocationHandleType kind,
+    unsigned long long) {
     Lock lock(mutex);
     auto found = pages.find(page);
-    if (found == pages.end() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
+    if (found == pages.end() || kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
+        return CUDA_ERROR_INVALID_VALUE;
     *static_cast<int *>(out) = fcntl(found->second->file, F_DUPFD_CLOEXEC, 0);
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *page, void *handle, CUmemAllocationHandleType kind) {
+CUresult cuMemImportFromShareableHandle(
+    CUmemGenericAllocationHandle *page, void *handle, CUmemAllocationHandleType kind) {
     Lock lock(mutex);
     int file = static_cast<int>(reinterpret_cast<intptr_t>(handle));
-    struct stat info {};
-    if (kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(file, &info) != 0) return CUDA_ERROR_INVALID_VALUE;
+    struct stat info{};
+    if (kind != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || fstat(file, &info) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
     if (!S_ISREG(info.st_mode)) return CUDA_ERROR_INVALID_VALUE;
     Shared memory = known[info.st_ino].lock();
     if (!memory) {
@@ -122,7 +150,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *page, void
         memory->file = fcntl(file, F_DUPFD_CLOEXEC, 0);
         memory->size = static_cast<size_t>(info.st_size);
     }
-    pages[*page = page_next++] = memory;
+    pages[ *page = page_next++] = memory;
     return CUDA_SUCCESS;
 }
 

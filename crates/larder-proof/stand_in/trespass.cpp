@@ -1,5 +1,5 @@
-// Trespasses: a program that does what a driver need not bear, to see that the stand-in ends it. Its argument says which
-// one. With "none" the same calls are made by turns, and it ends well.
+// Trespasses: a program that does what a driver need not bear, to see that the stand-in ends it.
+// Its argument says which one. With "none" the same calls are made by turns, and it ends well.
 
 #include <cuda.h>
 
@@ -28,7 +28,8 @@ void capture(CUstream stream) {
     phase = nothing;
 }
 
-// Another thread begins and ends captures of the stream, while this one asks about it in the middle of that.
+// Another thread begins and ends captures of the stream, while this one asks about it in the middle
+// of that.
 void ask_while(Phase wanted, CUstream stream) {
     std::thread other([stream] {
         for (int round = 0; round < 200; ++round) capture(stream);
@@ -40,7 +41,7 @@ void ask_while(Phase wanted, CUstream stream) {
     other.join();
 }
 
-// The same, but one after the other.
+// Two threads work on the stream in turns, never at once.
 void take_turns(CUstream stream) {
     std::mutex turns;
     std::thread other([stream, &turns] {

@@ -15,4 +15,5 @@ CUresult give_work(CUstream stream, Work work);
 bool is_on_card(CUdeviceptr addr);
 
 // Puts a node that does nothing into the graph of a capture.
-extern "C" CUresult add_empty_node(CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count);
+extern "C" CUresult add_empty_node(
+    CUgraphNode *out, CUgraph graph, const CUgraphNode *before, size_t count);

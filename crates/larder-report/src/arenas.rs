@@ -1,4 +1,5 @@
-//! Arenas: the ranges of addresses that expandable segments reach over, told by what was ever mapped.
+//! Arenas: the ranges of addresses that expandable segments reach over, told by what was ever
+//! mapped.
 
 use larder_study::timeline::Stretch;
 

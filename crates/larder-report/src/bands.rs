@@ -1,8 +1,9 @@
 //! Bands: the allocations, sorted so that a page needs to unpack those alone that it can show.
 //!
-//! An allocation belongs to a level by how many events it lasts, each level taking four times as long ones
-//! as the one before. A window of a million events on a thousand pixels leaves out the levels whose bands
-//! would be narrower than a pixel; a narrow window takes the few pieces of each level that reach into it.
+//! An allocation belongs to a level by how many events it lasts, each level taking four times as
+//! long ones as the one before. A window of a million events on a thousand pixels leaves out the
+//! levels whose bands would be narrower than a pixel; a narrow window takes the few pieces of each
+//! level that reach into it.
 
 use larder_study::timeline::{Allocation, NEVER, Origin, Origins, Timeline};
 use serde_json::{Value, json};

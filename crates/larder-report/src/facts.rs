@@ -18,6 +18,10 @@ pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: 
     let stats = &timeline.outcome.stats;
     let peaks = &timeline.series.peaks;
     let kinds = KINDS.iter().map(|&kind| kind.to_owned());
+    let frames = origins.frames.iter().map(|frame| json!([frame.name, frame.file, frame.line]));
+    let frames: Vec<Value> = frames.collect();
+    let arenas = arenas.iter().map(|arena| json!([arena.addr, arena.end, arena.lane]));
+    let arenas: Vec<Value> = arenas.collect();
     json!({
         "name": subject.name,
         "policy": setup.policy.name,
@@ -43,12 +47,12 @@ pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: 
         "bucket": timeline.series.events_each,
         "buckets": timeline.series.buckets.len(),
         "lanes": timeline.lanes.iter().map(lane).collect::<Vec<_>>(),
-        "frames": origins.frames.iter().map(|frame| json!([frame.name, frame.file, frame.line])).collect::<Vec<_>>(),
+        "frames": frames,
         "stacks": origins.stacks,
         "kinds": kinds.chain(origins.remarks.iter().cloned()).collect::<Vec<_>>(),
         "levels": levels,
         "stretches": timeline.stretches.len(),
-        "arenas": arenas.iter().map(|arena| json!([arena.addr, arena.end, arena.lane])).collect::<Vec<_>>(),
+        "arenas": arenas,
         "growths": growths(&timeline.growths),
         "failures": growths(&timeline.failures),
         "compared": compared(subject),

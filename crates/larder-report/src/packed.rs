@@ -1,7 +1,7 @@
 //! Packed: columns of numbers as the page reads them.
 //!
-//! A table is its columns one after the other, each number as base 128 with its lowest part first; what can
-//! be negative goes zigzag. The whole is deflated, and stands in the page as base64.
+//! A table is its columns one after the other, each number as base 128 with its lowest part first;
+//! what can be negative goes zigzag. The whole is deflated, and stands in the page as base64.
 
 use std::io::Write;
 

@@ -22,8 +22,8 @@ const FIRST: &str = "<!--{{first}}-->";
 /// Where the rest goes, which is read when it is wanted.
 const REST: &str = "<!--{{rest}}-->";
 
-/// Writes the page of a subject, or of two side by side, to a file, whole or not at all; `-` is standard
-/// output.
+/// Writes the page of a subject, or of two side by side, to a file, whole or not at all; `-` is
+/// standard output.
 pub fn save(subjects: &[Subject], path: &Path) -> Result<(), WriteError> {
     whole::write(path, |file| write(subjects, file))
 }

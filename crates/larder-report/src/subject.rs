@@ -20,7 +20,8 @@ pub struct Question {
     pub policy: Option<Policy>,
     /// The settings; without them those that the program was recorded with.
     pub settings: Option<Chosen>,
-    /// How much memory the simulated GPU has; without it what the recorded program had, or the usual.
+    /// How much memory the simulated GPU has; without it what the recorded program had, or the
+    /// usual.
     pub memory_bytes: Option<u64>,
     /// Which device's trace is taken from a snapshot; without it the first. A script has none.
     pub device: Option<u32>,
@@ -101,7 +102,7 @@ impl Subject {
             ..Setup::default()
         };
         let setup = setup.with_memory(question.memory_bytes, &workload);
-        settings.check_known(&setup.policy).map_err(refused)?;
+        settings.check_known(&setup.policy).map_err(|error| refused(error.to_string()))?;
         let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
         let compared = if question.compares {
             let policy = question.policy.is_some().then_some(&setup.policy);

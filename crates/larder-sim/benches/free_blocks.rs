@@ -1,7 +1,7 @@
 //! What a malloc and a free cost while many other free blocks lie in the index.
 //!
-//! For each number of holes, twice as many small blocks are allocated and every other one freed,
-//! so that hardly any two holes merge. Then pairs of malloc and free are timed: with holes of one size
+//! For each number of holes, twice as many small blocks are allocated and every other one freed, so
+//! that hardly any two holes merge. Then pairs of malloc and free are timed: with holes of one size
 //! (the hit is always the lowest of them), and with holes and requests of random sizes.
 //!
 //! All numbers of holes are measured in turn, several rounds, and the median is shown: the

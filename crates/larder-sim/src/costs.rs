@@ -16,17 +16,17 @@ pub struct Costs {
     prices: &'static [(CallKind, Price)],
 }
 
-/// What a call costs, by the size of the memory that it is about: nanoseconds at the sizes that were
-/// measured, in their order. Between two of them it is on the line through them, below the first it
-/// costs what the first does, and beyond the last the last line goes on.
+/// What a call costs, by the size of the memory that it is about: nanoseconds at the sizes that
+/// were measured, in their order. Between two of them it is on the line through them, below the
+/// first it costs what the first does, and beyond the last the last line goes on.
 type Price = &'static [(u64, u64)];
 
 /// An H200 in a virtual machine.
 ///
-/// `set_access` is paid for each page, because one call for many pages costs as much as one for each.
-/// Where a range was measured, the middle of it stands here. What has no line was not measured, and
-/// costs what its nearest neighbour does. Reading the clock is free, so that looking at the time does
-/// not change it.
+/// `set_access` is paid for each page, because one call for many pages costs as much as one for
+/// each. Where a range was measured, the middle of it stands here. What has no line was not
+/// measured, and costs what its nearest neighbour does. Reading the clock is free, so that looking
+/// at the time does not change it.
 pub const H200: Costs = Costs {
     card: "NVIDIA H200",
     driver: "580, CUDA 13.0",

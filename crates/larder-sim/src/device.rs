@@ -104,8 +104,8 @@ impl SimDevice {
         self.in_hand(&streams, "the end of a capture", |state| state.streams.end_capture(stream))
     }
 
-    /// Destroys a stream: no call may name it any more, until [`SimDevice::create_stream`] gives out
-    /// its handle again.
+    /// Destroys a stream: no call may name it any more, until [`SimDevice::create_stream`] gives
+    /// out its handle again.
     pub fn destroy_stream(&self, stream: StreamId) {
         self.in_hand(&[stream], "the end of a stream", |state| state.hands.destroy(stream));
     }

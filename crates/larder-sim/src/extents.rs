@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// A run of bytes of a device's memory. The same bytes may be seen at several addresses, and are one
-/// extent all the same.
+/// A run of bytes of a device's memory. The same bytes may be seen at several addresses, and are
+/// one extent all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Extent {
     /// Which plain allocation, or which memory behind pages; no two have the same number.

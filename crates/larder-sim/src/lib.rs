@@ -19,15 +19,15 @@
 //! - **Streams and events.** Work on a stream finishes when [`SimDevice::sync`] says so or somebody
 //!   waits for it. Recording an event is itself work on its stream.
 //! - **Graph capture.** Work issued on a captured stream becomes a node of the capture's graph. A
-//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes depend
-//!   on each other as the waits say. Nothing captured ever runs.
+//!   stream that waits for a captured one ([`SimDevice::follow`]) joins the capture, and nodes
+//!   depend on each other as the waits say. Nothing captured ever runs.
 //! - **Whose a stream is.** A call about a stream that another thread is just beginning to capture,
 //!   ceasing to capture or destroying, or that is destroyed, is noted ([`SimDevice::trespasses`]).
 //! - **Sharing.** Devices with clones of one [`Wire`] are processes of one machine: what one shares
 //!   the others open. Shared memory counts as used where it was created. Peers reach a device's
 //!   memory once it was opened to them.
-//! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and that
-//!   [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
+//! - **Time** is a number that every call moves on by what it costs on a real GPU ([`H200`]) and
+//!   that [`SimDevice::advance`] moves on at will. What calls about memory cost is added up
 //!   ([`SimDevice::spent`]).
 //! - **Faults**, by a plan that replays from its seed ([`FaultPlan`]): calls that fail, pages that
 //!   run out midway, events that are late, a tenant that comes and goes.
@@ -36,9 +36,9 @@
 //! graphs; the fragmentation of physical memory. Freeing waits for nothing,
 //! where a real GPU's plain free waits for the whole device.
 //!
-//! Beside the device there are [`script`] (op scripts: reader and printer), [`generate`] (random
-//! scripts), [`random`] (the generator behind every seed), [`conformance`] (the checks that any
-//! `Device` and any source must pass) and [`cluster`] (ranks that grow a symmetric heap together).
+//! Beside the device there are [`script`] (op scripts: reader and printer), [`random`] (the
+//! generator behind every seed) and [`source_check`] (the checks that any source of segments must
+//! pass).
 
 #![forbid(unsafe_code)]
 
@@ -47,13 +47,10 @@ mod calls;
 mod capacity;
 mod captures;
 mod clock;
-pub mod cluster;
-pub mod conformance;
 mod costs;
 mod device;
 mod extents;
 mod faults;
-pub mod generate;
 mod hands;
 mod memory;
 mod op;
@@ -62,11 +59,11 @@ mod peek;
 pub mod random;
 pub mod script;
 mod sharing;
-pub mod soak;
+pub mod source_check;
 mod streams;
 
 pub use calls::{CallKind, Calls};
-pub use capacity::parse_capacity;
+pub use capacity::{CapacityError, parse_capacity};
 pub use costs::{Costs, H200, Spent};
 pub use device::{SimDevice, TENANT_PID};
 pub use extents::Extent;

@@ -42,12 +42,13 @@ pub(crate) struct Memory {
     page_next: u64,
     /// What is mapped, by its first address.
     mappings: BTreeMap<u64, Mapping>,
-    /// How many handles there are beyond one for each memory, and places beyond one for each handle.
+    /// How many handles there are beyond one for each memory, and places beyond one for each
+    /// handle.
     further: u64,
     /// Plain allocations of other processes that are open here, by their address here.
     opened: BTreeMap<u64, Span>,
-    /// The number of each plain allocation's memory, by its address. A device waits before it takes memory back, so that
-    /// what it gives at the same address later is other memory.
+    /// The number of each plain allocation's memory, by its address. A device waits before it takes
+    /// memory back, so that what it gives at the same address later is other memory.
     plain_numbers: HashMap<u64, u64>,
     plain_next: u64,
     /// What was written, as far as somebody wrote.
@@ -351,12 +352,13 @@ impl Memory {
         self.further > 0
     }
 
-    /// Where in the device's memory the span lies, in the order of its addresses; none if the device
-    /// could not use all of it.
+    /// Where in the device's memory the span lies, in the order of its addresses; none if the
+    /// device could not use all of it.
     pub(crate) fn extents(&self, span: Span) -> Option<Vec<Extent>> {
         let end = span.addr.0.checked_add(span.size_bytes)?;
         if span.addr.0 >= self.reserve_end {
-            // What another process gave is numbered by its address, which no page has for its number.
+            // What another process gave is numbered by its address, which no page has for its
+            // number.
             let mut held = [&self.plain, &self.opened].into_iter();
             let start = held.find_map(|spans| {
                 let (&start, held) = spans.range(..=span.addr.0).next_back()?;

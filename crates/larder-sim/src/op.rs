@@ -25,7 +25,8 @@ impl fmt::Display for Route {
 
 /// One operation of a script. IDs name allocations; streams and pools are small numbers.
 ///
-/// It prints as its line in a script, and [`Script::parse`](crate::script::Script::parse) reads back what was printed.
+/// It prints as its line in a script, and [`Script::parse`](crate::script::Script::parse) reads
+/// back what was printed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// Allocate `size_bytes` on `stream` and call it `id`, an integer not used before.

@@ -1,5 +1,5 @@
-//! Peek: what tests look at of a simulated GPU, besides what any device tells. None of it is a call of the
-//! device.
+//! Peek: what tests look at of a simulated GPU, besides what any device tells. None of it is a call
+//! of the device.
 
 use larder_core::types::{Addr, DeviceIndex, Span, StreamId};
 
@@ -52,9 +52,9 @@ impl SimDevice {
         self.state().memory.is_aliased()
     }
 
-    /// Where in the device's memory the bytes of the span lie, in the order of their addresses; none
-    /// if the device could not use all of them. Two spans show the same bytes where their extents
-    /// overlap.
+    /// Where in the device's memory the bytes of the span lie, in the order of their addresses;
+    /// none if the device could not use all of them. Two spans show the same bytes where their
+    /// extents overlap.
     pub fn extents(&self, span: Span) -> Option<Vec<Extent>> {
         self.state().memory.extents(span)
     }
@@ -97,8 +97,9 @@ impl SimDevice {
         self.state().streams.captures().of(stream).is_some()
     }
 
-    /// Calls that were made about a stream while another thread was beginning to capture it, ceasing
-    /// to or destroying it, or after it was destroyed. A real device may end the process over one.
+    /// Calls that were made about a stream while another thread was beginning to capture it,
+    /// ceasing to or destroying it, or after it was destroyed. A real device may end the process
+    /// over one.
     pub fn trespasses(&self) -> Vec<String> {
         self.state().hands.trespasses().to_vec()
     }

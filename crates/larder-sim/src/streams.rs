@@ -126,8 +126,9 @@ impl Streams {
         moment.sequence <= finished
     }
 
-    /// Whether work issued on the stream from now on begins when the work up to the moment has finished:
-    /// it is the stream's own, has finished, or is waited for, perhaps by way of other streams.
+    /// Whether work issued on the stream from now on begins when the work up to the moment has
+    /// finished: it is the stream's own, has finished, or is waited for, perhaps by way of other
+    /// streams.
     pub(crate) fn comes_after(&self, stream: StreamId, moment: Moment) -> bool {
         if self.is_over(moment) {
             return true;

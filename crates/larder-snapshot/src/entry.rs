@@ -27,7 +27,8 @@ pub enum Action {
     Snapshot,
     /// An allocation failed.
     OutOfMemory,
-    /// The program said something about a live block, which is the entry's remark; since PyTorch 2.14.
+    /// The program said something about a live block, which is the entry's remark; since PyTorch
+    /// 2.14.
     Annotate,
     /// A name that was not known when this was written.
     Other,

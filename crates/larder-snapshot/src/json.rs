@@ -1,5 +1,5 @@
-//! JSON: a snapshot as JSON, with the keys of torch's dictionary. `docs/snapshot.schema.json` is its
-//! schema.
+//! JSON: a snapshot as JSON, with the keys of torch's dictionary. `docs/snapshot.schema.json` is
+//! its schema.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -114,7 +114,8 @@ impl<W: Write> Emitter for Json<'_, W> {
     }
 }
 
-/// An address, a number of bytes or a time. Torch's numbers have a sign, so that such a one has 63 bits.
+/// An address, a number of bytes or a time. Torch's numbers have a sign, so that such a one has 63
+/// bits.
 #[derive(Clone, Copy)]
 struct Number(u64);
 

@@ -46,7 +46,8 @@ use serde_json::{Map, Value};
 
 use pickle::{Interner, Limits, TextId, Texts};
 
-/// What PyTorch on Larder says of its settings where nobody gave it any; the comma tells it from a program's own.
+/// What PyTorch on Larder says of its settings where nobody gave it any; the comma tells it from a
+/// program's own.
 const PROPOSED_CONF: &str = "expandable_segments:True,";
 
 const EXPANDABLE_KEY: &str = "expandable_segments";
@@ -96,14 +97,15 @@ impl Snapshot {
         }
     }
 
-    /// The settings of the recorded allocator; the default where the snapshot has none, or some that
-    /// are not known here.
+    /// The settings of the recorded allocator; the default where the snapshot has none, or some
+    /// that are not known here.
     pub fn recorded_config(&self) -> Config {
         Config::parse(&self.conf_in_force().unwrap_or_default()).unwrap_or_default()
     }
 
-    /// The settings that were in force, as a text, if the snapshot has any. The text that PyTorch shows is what
-    /// it read last, and names neither what was set before nor what Larder does by itself.
+    /// The settings that were in force, as a text, if the snapshot has any. The text that PyTorch
+    /// shows is what it read last, and names neither what was set before nor what Larder does
+    /// by itself.
     pub fn conf_in_force(&self) -> Option<String> {
         let conf = self.allocator_conf.as_deref()?;
         if conf == PROPOSED_CONF {

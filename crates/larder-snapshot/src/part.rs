@@ -1,4 +1,5 @@
-//! Parts: what the small dictionaries and lists of a pickle have become, as the token that takes their place.
+//! Parts: what the small dictionaries and lists of a pickle have become, as the token that takes
+//! their place.
 
 /// What a dictionary or a list of the pickle has become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

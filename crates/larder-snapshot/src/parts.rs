@@ -115,7 +115,10 @@ impl Parts {
         if fields.1 & !known == 0 {
             return None;
         }
-        let is_known = |key: Value| matches!(key, Value::Text(TextId(number)) if number < 32 && known >> number & 1 != 0);
+        let is_known = |key: Value| match key {
+            Value::Text(TextId(number)) => number < 32 && known >> number & 1 != 0,
+            _ => false,
+        };
         let pairs = pairs.chunks_exact(2).map(|pair| (pair[0], pair[1]));
         let rest: Vec<_> = pairs.filter(|&(key, _)| !is_known(key)).collect();
         let object = self.object(objects, &rest);

@@ -34,15 +34,27 @@ impl Format {
     }
 }
 
-impl FromStr for Format {
-    type Err = String;
+/// There is no format of this name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownFormat(pub String);
 
-    fn from_str(name: &str) -> Result<Format, String> {
+impl fmt::Display for UnknownFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "there is no format '{}'; there are pickle, json and perfetto", self.0)
+    }
+}
+
+impl std::error::Error for UnknownFormat {}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Format, UnknownFormat> {
         match name {
             "pickle" => Ok(Format::Pickle),
             "json" => Ok(Format::Json),
             "perfetto" => Ok(Format::Perfetto),
-            _ => Err(format!("there is no format '{name}'; there are pickle, json and perfetto")),
+            _ => Err(UnknownFormat(name.to_owned())),
         }
     }
 }

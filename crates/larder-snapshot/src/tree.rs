@@ -24,7 +24,8 @@ pub(super) struct Trees {
     pub(super) unkept: u64,
 }
 
-/// The records that were taken over before it was known where they stand. Those of the host's memory are among them.
+/// The records that were taken over before it was known where they stand. Those of the host's
+/// memory are among them.
 pub(super) struct Taken<'a> {
     pub(super) entries: &'a [TraceEntry],
     pub(super) blocks: &'a [BlockInfo],

@@ -9,11 +9,11 @@ use super::Snapshot;
 pub(super) const POLICY_KEY: &str = "larder_policy";
 
 impl Snapshot {
-    /// The PyTorch that made it, or that Larder decided like when it was made; none if it is no dictionary with
-    /// settings, or if Larder decided on its own.
+    /// The PyTorch that made it, or that Larder decided like when it was made; none if it is no
+    /// dictionary with settings, or if Larder decided on its own.
     ///
-    /// PyTorch 2.14 and 2.15 write the same keys, unless something was told of inside of an entry, or the settings
-    /// are of the newer one: such a snapshot is taken for one of 2.15.
+    /// PyTorch 2.14 and 2.15 write the same keys, unless something was told of inside of an entry,
+    /// or the settings are of the newer one: such a snapshot is taken for one of 2.15.
     pub fn torch_version(&self) -> Option<TorchVersion> {
         let more = self.more.as_ref()?;
         let settings = self.settings()?;

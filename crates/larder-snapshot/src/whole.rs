@@ -32,7 +32,8 @@ impl std::error::Error for WriteError {
 /// The name that stands for standard input, and for standard output.
 pub const STANDARD: &str = "-";
 
-/// Writes a file that is there whole or not at all; packed if its name says so. `-` is standard output.
+/// Writes a file that is there whole or not at all; packed if its name says so. `-` is standard
+/// output.
 pub fn write(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,

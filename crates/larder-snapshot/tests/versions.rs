@@ -1,4 +1,5 @@
-//! Versions: snapshots of each PyTorch, with the keys that came with it, are told apart and go through our hands whole.
+//! Versions: snapshots of each PyTorch, with the keys that came with it, are told apart and go
+//! through our hands whole.
 
 use larder_core::TorchVersion;
 use larder_snapshot::pickle::Limits;
@@ -29,14 +30,18 @@ fn written_by(version: TorchVersion) -> Value {
         let frames = json!([{"name": "pin", "filename": "data.py", "line": 3}]);
         whole["host_segments"] = json!([
             {"device": -1, "address": 64, "total_size": 512},
-            {"device": -1, "address": 4096, "total_size": 512, "segment_pool_id": [0, 0], "blocks": [
-                {"address": 4096, "size": 512, "requested_size": 9, "state": "active_allocated", "frames": frames},
-                {"address": 4608, "size": 512, "requested_size": 0, "state": "inactive", "frames": [], "more": 1},
+            {"device": -1, "address": 4096, "total_size": 512, "segment_pool_id": [0, 0],
+             "blocks": [
+                {"address": 4096, "size": 512, "requested_size": 9, "state": "active_allocated",
+                 "frames": frames},
+                {"address": 4608, "size": 512, "requested_size": 0, "state": "inactive",
+                 "frames": [], "more": 1},
             ]},
         ]);
         whole["host_traces"] = json!([
             {"action": "alloc", "addr": 64, "size": 512},
-            {"action": "segment_alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 7, "compile_context": "c",
+            {"action": "segment_alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 7,
+             "compile_context": "c",
              "user_metadata": "m", "pool_id": [0, 1], "frames": frames},
             {"action": "oom", "device_free": 4096, "size": 512, "stream": -2, "more": [1]},
         ]);

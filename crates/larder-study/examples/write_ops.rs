@@ -6,10 +6,10 @@
 //! ```
 //!
 //! The first makes up the script that belongs to a seed: without pools, with many caps on the
-//! memory, with private pools, with pools that lend, or with graph captures and checkpoints. The second writes down what
-//! a recorded program did, and with a line `SIZE ADDRESS` each the addresses that the recorded GPU
-//! gave. Both print the most bytes that are live at a time, which says what a large and what a small
-//! device is for the script.
+//! memory, with private pools, with pools that lend, or with graph captures and checkpoints. The
+//! second writes down what a recorded program did, and with a line `SIZE ADDRESS` each the
+//! addresses that the recorded GPU gave. Both print the most bytes that are live at a time, which
+//! says what a large and what a small device is for the script.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -19,14 +19,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use larder_core::types::{GIB, KIB, MIB};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 use larder_study::watch::Unwatched;
 use larder_study::workload::Workload;
+use larder_testkit::generate::{GenerateOptions, Generator};
 
-const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs [marked] OUT.ops\n       \
-                     write_ops trace FILE OUT.ops OUT.addresses";
+const USAGE: &str = "usage: write_ops seed SEED plain|capped|pooled|lending|graphs [marked] \
+                     OUT.ops\n       write_ops trace FILE OUT.ops OUT.addresses";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -13,7 +13,8 @@ use larder_sim::script::Op;
 use crate::replay::Setup;
 use crate::workload::Workload;
 
-/// So many passes are not timed, on any side: the policy tight comes to know a program's way in the first ones.
+/// So many passes are not timed, on any side: the policy tight comes to know a program's way in the
+/// first ones.
 const FIRST_PASSES: u64 = 4;
 
 /// What was measured.
@@ -129,8 +130,8 @@ pub fn bench(
                 })
             })
             .collect();
-        // The threads read the clock themselves: on a full machine this one may sleep for longer than
-        // they run.
+        // The threads read the clock themselves: on a full machine this one may sleep for longer
+        // than they run.
         let mut whole: Option<(Instant, Instant)> = None;
         for run in runs {
             let (start, end) = run.join().expect("a bench thread does not panic")?;

@@ -21,12 +21,13 @@ const USUAL_SETTINGS: [&str; 5] = [
     "garbage_collection_threshold:0.8",
 ];
 
-/// The same for who asks about the policy tight alone: the usual ones are meant to save what it does not waste.
+/// What people try with the policy tight: the usual settings are meant to save what it does not
+/// waste.
 const TIGHT_SETTINGS: [&str; 5] =
     ["", "tight_soft:1.02", "tight_most:1", "page_size_mb:2", "roundup_power2_divisions:8"];
 
-/// A floor that is so many times what a program has in use at the peak leaves hardly any need of views, even to one that
-/// never repeats itself.
+/// A floor that is so many times what a program has in use at the peak leaves hardly any need of
+/// views, even to one that never repeats itself.
 const FLOOR_FACTOR: f64 = 1.12;
 
 /// One run and what came of it.
@@ -57,8 +58,8 @@ pub fn recorded_settings(
     (!is_among).then(|| (config.text.clone(), config))
 }
 
-/// The recorded settings without the memory fraction that all runs are held to otherwise, if there is
-/// one: whether it is the cause is what people want to know first.
+/// The recorded settings without the memory fraction that all runs are held to otherwise, if there
+/// is one: whether it is the cause is what people want to know first.
 fn unheld_settings(
     workload: &Workload,
     setup: &Setup,
@@ -77,8 +78,8 @@ fn unheld_settings(
     Some((conf, config))
 }
 
-/// Whether two settings say the same, in whatever words. A fraction that is named is in force, and is
-/// not the same as none.
+/// Whether two settings say the same, in whatever words. A fraction that is named is in force, and
+/// is not the same as none.
 pub(crate) fn is_same(one: &Config, other: &Config) -> bool {
     let bare = |config: &Config| {
         let mut config = config.clone();
@@ -88,9 +89,9 @@ pub(crate) fn is_same(one: &Config, other: &Config) -> bool {
     bare(one) == bare(other) && names_fraction(one) == names_fraction(other)
 }
 
-/// Runs the workload once for each of the settings; without the memory fraction that all of them are held
-/// to, if there is one; and under those that it was recorded with, if it was and they are others, at the
-/// end.
+/// Runs the workload once for each of the settings; without the memory fraction that all of them
+/// are held to, if there is one; and under those that it was recorded with, if it was and they are
+/// others, at the end.
 pub fn compare(
     workload: &Workload,
     setup: &Setup,
@@ -125,8 +126,8 @@ fn rows_of(
     rows.collect()
 }
 
-/// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that they
-/// are Larder's.
+/// Says of settings that lie idle why they do, and of those that stock PyTorch does not have that
+/// they are Larder's.
 fn remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     let remarks = [misplaced_remark(setup), idle_remark(setup, outcome)];
     let remarks: Vec<String> = remarks.into_iter().flatten().collect();
@@ -146,8 +147,8 @@ fn foreign_remark(setup: &Setup) -> Option<String> {
     }
     let (keys, is) = (keys.join(" and "), if keys.len() == 1 { "is" } else { "are" });
     Some(format!(
-        "{keys} {is} Larder's own, for LARDER_CONF: stock PyTorch does not have it, so that this is not \
-         what stock PyTorch does"
+        "{keys} {is} Larder's own, for LARDER_CONF: stock PyTorch does not have it, so that this \
+         is not what stock PyTorch does"
     ))
 }
 
@@ -211,8 +212,8 @@ fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     let fraction = setup.effective_fraction();
     if fraction >= 1.0 && !policy.collect_without_cap {
         return Some(format!(
-            "garbage_collection_threshold does nothing in PyTorch without a memory fraction below 1: \
-             set one by per_process_memory_fraction (policy {})",
+            "garbage_collection_threshold does nothing in PyTorch without a memory fraction below \
+             1: set one by per_process_memory_fraction (policy {})",
             policy.name
         ));
     }
@@ -220,8 +221,8 @@ fn idle_remark(setup: &Setup, outcome: &Outcome) -> Option<String> {
     let peak_bytes = outcome.stats.reserved_bytes.all.peak.max(0) as u64;
     (peak_bytes <= limit_bytes).then(|| {
         format!(
-            "garbage_collection_threshold:{threshold} had nothing to do: it sets in above {} reserved, \
-             and there were {} at most; give less --memory to see what it does",
+            "garbage_collection_threshold:{threshold} had nothing to do: it sets in above {} \
+             reserved, and there were {} at most; give less --memory to see what it does",
             Bytes(limit_bytes),
             Bytes(peak_bytes)
         )
@@ -247,8 +248,8 @@ pub fn usual_settings(policy: Option<&Policy>) -> Vec<(String, Config)> {
     settings.to_vec()
 }
 
-/// A floor for the program, where the device has room for one: what it is depends on what the program uses, so that it
-/// stands in no list.
+/// A floor for the program, where the device has room for one: what it is depends on what the
+/// program uses, so that it stands in no list.
 fn floor_settings(setup: &Setup, rows: &[Row]) -> Option<(String, Config)> {
     let usual = rows.iter().find(|row| row.conf.is_empty() && row.outcome.ooms == 0)?;
     let active_bytes = usual.outcome.stats.active_bytes.all.peak.max(0) as f64;
@@ -258,8 +259,9 @@ fn floor_settings(setup: &Setup, rows: &[Row]) -> Option<(String, Config)> {
     (floor_mb * MIB <= setup.memory_bytes).then_some((conf, config))
 }
 
-/// These settings, under one policy or, where none is named, under all of them; of usual settings the
-/// tight policy takes the first alone then, since they are meant to save what it does not waste.
+/// These settings, under one policy or, where none is named, under all of them; of usual settings
+/// the tight policy takes the first alone then, since they are meant to save what it does not
+/// waste.
 pub fn under(
     workload: &Workload,
     setup: &Setup,
@@ -290,7 +292,8 @@ pub fn all_policies(stock: Policy) -> [Policy; 3] {
     [stock, Policy::default(), Policy::tight()]
 }
 
-/// Stock PyTorch for a workload: the one that made it, or the first later one that knows all of these settings.
+/// Stock PyTorch for a workload: the one that made it, or the first later one that knows all of
+/// these settings.
 fn stock_for(workload: &Workload, settings: &[(String, Config)]) -> Policy {
     let stock = workload.stock();
     let needed = settings.iter().map(|(_, config)| config.known_from()).max();

@@ -11,6 +11,7 @@ use larder_snapshot::{Epoch, Snapshot, whole};
 use larder_tape::Recorder;
 
 use crate::file::{Contents, LoadError};
+use crate::option_error::OptionError;
 use crate::recording::Recording;
 use crate::replay::{Replay, Setup};
 use crate::workload::Workload;
@@ -43,17 +44,16 @@ impl Format {
 }
 
 impl FromStr for Format {
-    type Err = String;
+    type Err = OptionError;
 
-    fn from_str(name: &str) -> Result<Format, String> {
+    fn from_str(name: &str) -> Result<Format, OptionError> {
         match name {
             "ops" => Ok(Format::Ops),
             "tape" => Ok(Format::Tape),
-            _ => name.parse().map(Format::Snapshot).map_err(|_| {
-                format!(
-                    "there is no format '{name}'; there are pickle, json, ops, perfetto and tape"
-                )
-            }),
+            _ => {
+                let format = name.parse().map(Format::Snapshot);
+                format.map_err(|_| OptionError::Format(name.to_owned()))
+            }
         }
     }
 }
@@ -66,8 +66,8 @@ pub struct Converted {
 }
 
 /// Writes what `input` held to `out`; `-` is standard output. A script is run for it with the given
-/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all of
-/// them. The file is there whole or not at all, but for a tape, which grows as the script runs.
+/// setup; of a snapshot an op script takes the trace of one device, and everything else takes all
+/// of them. The file is there whole or not at all, but for a tape, which grows as the script runs.
 pub fn convert(
     input: &Path,
     contents: Contents,
@@ -187,6 +187,6 @@ mod tests {
     fn formats_have_names() {
         let perfetto = Format::Snapshot(larder_snapshot::Format::Perfetto);
         assert_eq!("perfetto".parse(), Ok(perfetto));
-        assert!("xml".parse::<Format>().unwrap_err().contains("'xml'"));
+        assert!("xml".parse::<Format>().unwrap_err().to_string().contains("'xml'"));
     }
 }

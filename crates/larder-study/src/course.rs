@@ -1,4 +1,5 @@
-//! The course of a run: how much memory was asked for, in use and held, from the first operation to the last.
+//! The course of a run: how much memory was asked for, in use and held, from the first operation to
+//! the last.
 
 use larder_sim::script::Op;
 
@@ -12,7 +13,7 @@ pub struct Point {
     pub index: usize,
     /// Bytes in live allocations.
     pub allocated_bytes: u64,
-    /// The same with what is still awaited by a stream.
+    /// Bytes that are live or still awaited by a stream.
     pub active_bytes: u64,
     /// Bytes held of the device.
     pub reserved_bytes: u64,
@@ -20,7 +21,8 @@ pub struct Point {
     pub has_failure: bool,
 }
 
-/// Replays a workload and tells how its memory went, in no more than so many stretches of equal length.
+/// Replays a workload and tells how its memory went, in no more than so many stretches of equal
+/// length.
 pub fn course(
     workload: &Workload,
     setup: &Setup,

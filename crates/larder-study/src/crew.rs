@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
-/// Does the work on each of the items, as many at a time as there are cores; what came of each, in the
-/// order of the items. `done` is told, on the calling thread, whenever one more is finished.
+/// Does the work on each of the items, as many at a time as there are cores; what came of each, in
+/// the order of the items. `done` is told, on the calling thread, whenever one more is finished.
 pub(crate) fn each<T: Sync, R: Send>(
     items: &[T],
     work: impl Fn(&T) -> R + Sync,

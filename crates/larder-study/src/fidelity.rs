@@ -1,5 +1,5 @@
-//! Fidelity: whether a replay of a recording under its own settings goes as the recorded program went.
-//! Where it does not, what it says of other settings is worth little.
+//! Fidelity: whether a replay of a recording under its own settings goes as the recorded program
+//! went. Where it does not, what it says of other settings is worth little.
 
 use larder_core::Policy;
 use larder_core::config::Config;
@@ -11,7 +11,8 @@ use crate::workload::{Addresses, RecordingFacts, Workload};
 /// How a replay differs from what was recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unlike {
-    /// The policy of Larder's under which it was recorded, and so replayed; none for stock PyTorch's.
+    /// The policy of Larder's under which it was recorded, and so replayed; none for stock
+    /// PyTorch's.
     pub policy: Option<&'static str>,
     /// How often the recorded program ran out of memory.
     pub recorded_ooms: u64,
@@ -39,9 +40,10 @@ impl Unlike {
     }
 }
 
-/// Replays a recording that ran short of memory, with its own settings, its own memory and the policy that it names or
-/// else stock PyTorch's, and says where that goes another way. A recording that Larder's policy replays
-/// as it was is one of Larder, and no other way either. With other sizes there is nothing to compare.
+/// Replays a recording that ran short of memory, with its own settings, its own memory and the
+/// policy that it names or else stock PyTorch's, and says where that goes another way. A recording
+/// that Larder's policy replays as it was is one of Larder, and no other way either. With other
+/// sizes there is nothing to compare.
 pub fn check(workload: &Workload, addresses: Addresses) -> Result<Option<Unlike>, ReplayError> {
     let is_told = |facts: &&RecordingFacts| facts.memory.is_some() && workload.sizes.is_same();
     let Some(facts) = workload.recording.as_ref().filter(is_told) else { return Ok(None) };

@@ -37,8 +37,8 @@ fn resolution_mb(memory_mb: u64) -> u64 {
     (memory_mb / 500).max(8)
 }
 
-/// How much memory is searched through where nobody says it: more than usual if the program ran out of
-/// memory on a device that was larger than usual, or holds more than that has room for.
+/// How much memory is searched through where nobody says it: more than usual if the program ran out
+/// of memory on a device that was larger than usual, or holds more than that has room for.
 pub fn search_limit_bytes(workload: &Workload) -> u64 {
     let recorded_bytes = workload.recorded_memory().map_or(0, |memory| memory.device_bytes);
     let recorded_bytes = workload.sizes.scaled(recorded_bytes);
@@ -68,8 +68,9 @@ fn peak_requested_bytes(ops: &[Op]) -> u64 {
 }
 
 /// Searches the smallest memory on which nothing fails, and the smallest on which nothing is tried
-/// twice either, where the program runs so many times over in one process: a later pass begins with what
-/// the one before it left cached, and may need more. What it found is worth nothing if the setup's time was up by then.
+/// twice either, where the program runs so many times over in one process: a later pass begins with
+/// what the one before it left cached, and may need more. What it found is worth nothing if the
+/// setup's time was up by then.
 pub fn fit(
     workload: &Workload,
     setup: &Setup,
@@ -111,9 +112,9 @@ pub fn fit(
     })
 }
 
-/// Searches by halving, in whole MiB, between what is too little, as what was active at the peak is,
-/// and what was reserved at the peak, with which every device call can go as it went. What is given is
-/// known to do.
+/// Searches by halving, in whole MiB, between what is too little, as what was active at the peak
+/// is, and what was reserved at the peak, with which every device call can go as it went. What is
+/// given is known to do.
 fn smallest(
     (mut low_mb, mut high_mb, given_mb): (u64, u64, u64),
     does: impl Fn(u64) -> Result<bool, ReplayError>,

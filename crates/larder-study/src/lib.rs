@@ -12,6 +12,7 @@ pub mod fidelity;
 pub mod file;
 pub mod fit;
 pub mod live;
+mod option_error;
 pub mod passes;
 pub mod recording;
 pub mod replay;
@@ -24,3 +25,5 @@ pub mod tune;
 pub mod watch;
 pub mod workload;
 mod worth;
+
+pub use option_error::OptionError;

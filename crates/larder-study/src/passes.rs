@@ -82,9 +82,10 @@ impl Remains {
         }
     }
 
-    /// What closes the program, as if it stood at the end of its script: captures and scopes end, what
-    /// is live is freed, all streams get done, and each pool loses all its uses and gives its memory
-    /// back. `live` are the names of allocations, in order; `uses` says how many uses a pool has.
+    /// What closes the program, as if it stood at the end of its script: captures and scopes end,
+    /// what is live is freed, all streams get done, and each pool loses all its uses and gives its
+    /// memory back. `live` are the names of allocations, in order; `uses` says how many uses a pool
+    /// has.
     pub(crate) fn closing(&self, live: &[u64], uses: impl Fn(u32) -> u32) -> Vec<Op> {
         let mut ops = Vec::with_capacity(live.len());
         ops.extend(self.captures.iter().map(|&stream| Op::CaptureEnd { stream }));

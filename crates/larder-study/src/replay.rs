@@ -36,7 +36,8 @@ pub struct Setup {
     pub config: Config,
     /// How much memory the simulated GPU has.
     pub memory_bytes: u64,
-    /// The part of it that the recorded program was allowed, which holds where the settings name none.
+    /// The part of it that the recorded program was allowed, which holds where the settings name
+    /// none.
     pub fraction: Option<f64>,
     /// Which addresses it gives.
     pub addresses: Addresses,
@@ -58,9 +59,9 @@ impl Default for Setup {
 }
 
 impl Setup {
-    /// The same with the memory that was given, or else what the recorded program had, or else what
-    /// it is by default; more of it for a program that was made larger. The policy `torch` becomes that of the
-    /// recording.
+    /// This setup with the memory that was given, or else what the recorded program had, or else
+    /// what it is by default; more of it for a program that was made larger. The policy `torch`
+    /// becomes that of the recording.
     #[must_use]
     pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
         let usual = |memory_bytes| {
@@ -116,8 +117,8 @@ pub struct Outcome {
     pub calls: Calls,
     /// The calls that got memory and gave it back, and what they would have cost on a real GPU.
     pub driver: Spent,
-    /// Those of them that came in the last third of the operations: a program that repeats itself has
-    /// settled by then.
+    /// Those of them that came in the last third of the operations: a program that repeats itself
+    /// has settled by then.
     pub driver_last_third: Spent,
     /// Bytes of the device in use at the end.
     pub used_bytes: u64,
@@ -212,8 +213,8 @@ pub struct Replay {
 /// The clock is looked at before every so many operations.
 const OPERATIONS_A_LOOK: usize = 1024;
 
-/// The stream on which the program works, where that decides what is captured: that of the capture begun last, as
-/// a program that captures works on the stream, and else the default stream.
+/// The stream on which the program works, where that decides what is captured: that of the capture
+/// begun last, as a program that captures works on the stream, and else the default stream.
 #[derive(Debug, Default)]
 struct CapturingHand {
     captured: Vec<StreamId>,
@@ -281,8 +282,8 @@ impl Replay {
         self.run_passes(ops, 1, audience)
     }
 
-    /// Runs all operations so many times over. After each time, unless there is but one, what is live is
-    /// freed, all streams get done, and the private pools go.
+    /// Runs all operations so many times over. After each time, unless there is but one, what is
+    /// live is freed, all streams get done, and the private pools go.
     pub fn run_passes<A: Audience>(
         mut self,
         ops: &[Op],
@@ -384,8 +385,8 @@ impl Replay {
         looks && self.deadline.is_some_and(|deadline| Instant::now() > deadline)
     }
 
-    /// Runs so many times over, as `run_passes` does, until the first allocation that fails or the time is up; how often
-    /// the cache was given back to try again, if all went well.
+    /// Runs so many times over, as `run_passes` does, until the first allocation that fails or the
+    /// time is up; how often the cache was given back to try again, if all went well.
     pub fn fits(mut self, ops: &[Op], count: u64) -> Result<Option<u64>, ReplayError> {
         let remains = Remains::of(ops);
         for _ in 0..count {
@@ -400,8 +401,8 @@ impl Replay {
         Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
-    /// Runs one operation, which is number `index` of the program; what it said if it failed for want of
-    /// memory.
+    /// Runs one operation, which is number `index` of the program; what it said if it failed for
+    /// want of memory.
     pub(crate) fn advance(
         &mut self,
         index: usize,

@@ -1,7 +1,9 @@
 //! Settings: those of a run, as a person gave them or as the program was recorded with them.
 
+use std::fmt;
+
 use larder_core::Policy;
-use larder_core::config::{Backend, Config, OWN_KEYS};
+use larder_core::config::{Backend, Config, ConfigError, OWN_KEYS};
 
 use crate::workload::Workload;
 
@@ -31,14 +33,57 @@ pub enum Origin {
     /// The program was recorded with them and a memory fraction, which is left out.
     RecordedButFraction,
     /// The program was recorded with others that no run here can have; why, in a clause.
-    Unreadable(String),
+    Unreadable(SettingsError),
+}
+
+/// Why no run here can have some settings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SettingsError {
+    /// The text cannot be read.
+    Unreadable(ConfigError),
+    /// They ask for the driver's own allocator.
+    DriversPool,
+    /// The PyTorch whose policy decides does not know one of them.
+    Unknown {
+        /// A person gave them; otherwise the program was recorded with them.
+        is_given: bool,
+        /// Which one.
+        error: ConfigError,
+    },
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingsError::Unreadable(error) => error.fmt(f),
+            SettingsError::DriversPool => write!(
+                f,
+                "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
+                 not have"
+            ),
+            SettingsError::Unknown { is_given: true, error } => write!(f, "--conf: {error}"),
+            SettingsError::Unknown { is_given: false, error } => {
+                write!(f, "the recorded settings: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+impl From<ConfigError> for SettingsError {
+    fn from(error: ConfigError) -> SettingsError {
+        SettingsError::Unreadable(error)
+    }
 }
 
 impl Chosen {
     /// Fails with a sentence if they are unknown to the PyTorch whose policy decides.
-    pub fn check_known(&self, policy: &Policy) -> Result<(), String> {
-        let whose = if self.origin == Origin::Given { "--conf" } else { "the recorded settings" };
-        self.config.check_known(policy.torch).map_err(|error| format!("{whose}: {error}"))
+    pub fn check_known(&self, policy: &Policy) -> Result<(), SettingsError> {
+        let is_given = self.origin == Origin::Given;
+        let known = self.config.check_known(policy.torch);
+        known.map_err(|error| SettingsError::Unknown { is_given, error })
     }
 
     /// Settings that a person gave.
@@ -60,7 +105,7 @@ impl Chosen {
         }
     }
 
-    /// The same without a memory fraction that was recorded: for who asks how large a card must be, it
+    /// These without a memory fraction that was recorded: for who asks how large a card must be, it
     /// is in the way. What a person gave stays.
     #[must_use]
     pub fn without_recorded_fraction(self) -> Chosen {
@@ -93,8 +138,8 @@ impl Chosen {
     pub fn remark(&self) -> String {
         match &self.origin {
             Origin::Unreadable(why) => format!(
-                "the recorded settings are not used, because {why}; these are the defaults, and --conf \
-                 gives others\n"
+                "the recorded settings are not used, because {why}; these are the defaults, and \
+                 --conf gives others\n"
             ),
             _ => String::new(),
         }
@@ -103,24 +148,19 @@ impl Chosen {
 
 /// The settings that the program was recorded with, if it was with any; or why no run here can have
 /// them.
-pub(crate) fn recorded_config(workload: &Workload) -> Option<Result<Config, String>> {
+pub(crate) fn recorded_config(workload: &Workload) -> Option<Result<Config, SettingsError>> {
     let conf = workload.recorded_conf()?;
     Some(read_recorded(conf))
 }
 
-fn read_recorded(conf: &str) -> Result<Config, String> {
-    let parse = |conf: &str| Config::parse(conf).map_err(|error| error.to_string());
-    let config = parse(conf)?;
+fn read_recorded(conf: &str) -> Result<Config, SettingsError> {
+    let config = Config::parse(conf)?;
     if config.backend != Backend::Native {
-        return Err(
-            "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
-                    not have"
-                .to_owned(),
-        );
+        return Err(SettingsError::DriversPool);
     }
     // A cap that held all the same was set by a call, and is not lifted by settings that name none.
     if config.memory_fraction >= 1.0 && names_fraction(&config) {
-        return parse(&without_fraction(conf));
+        return Ok(Config::parse(&without_fraction(conf))?);
     }
     Ok(config)
 }
@@ -165,7 +205,8 @@ pub fn variables(policy: &Policy, conf: &str) -> Vec<(&'static str, String)> {
     if torchs.is_empty() && policy.expandable_by_default && !policy.tight {
         torchs.push("expandable_segments:False");
     }
-    // They are always on under the policy tight; and together they are what a policy of ours does by itself.
+    // They are always on under the policy tight; and together they are what a policy of ours does
+    // by itself.
     let has_defaults = ours.contains(&"plain_captures:True")
         && (policy.tight || torchs == ["expandable_segments:True"])
         && policy.expandable_by_default;

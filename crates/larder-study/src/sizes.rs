@@ -6,8 +6,7 @@ use std::str::FromStr;
 use larder_sim::random::Random;
 use larder_sim::script::Op;
 
-/// No program is made larger than so many times.
-const SCALE_MAX: u64 = 1024;
+use crate::option_error::{OptionError, SCALE_MAX};
 
 /// How sizes are changed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,7 +23,8 @@ impl Default for Sizes {
     }
 }
 
-/// Sizes that are a little off: each by a factor of its own, the same wherever the size comes again.
+/// Sizes that are a little off: each by a factor of its own, the same wherever the size comes
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Jitter {
     /// By how much at most, in either direction.
@@ -37,8 +37,8 @@ impl Jitter {
     /// The seed of who names none.
     pub const DEFAULT_SEED: u64 = 1;
 
-    /// The factor of a size. It follows from the seed and the size alone, so that a part of a program
-    /// has the sizes that it has in the whole.
+    /// The factor of a size. It follows from the seed and the size alone, so that a part of a
+    /// program has the sizes that it has in the whole.
     fn factor(self, size_bytes: u64) -> f64 {
         let seed = Random::new(self.seed).next_u64() ^ size_bytes;
         1.0 + self.percent / 100.0 * (2.0 * Random::new(seed).unit() - 1.0)
@@ -52,28 +52,23 @@ impl fmt::Display for Jitter {
 }
 
 impl FromStr for Jitter {
-    type Err = String;
+    type Err = OptionError;
 
-    fn from_str(text: &str) -> Result<Jitter, String> {
+    fn from_str(text: &str) -> Result<Jitter, OptionError> {
         let (percent, seed) = match text.split_once(':') {
             Some((percent, seed)) => (percent, seed.parse().ok()),
             None => (text, Some(Jitter::DEFAULT_SEED)),
         };
         let percent = percent.parse().ok().filter(|percent| (0.0..100.0).contains(percent));
         let jitter = percent.zip(seed).map(|(percent, seed)| Jitter { percent, seed });
-        jitter.ok_or_else(|| {
-            format!(
-                "a jitter is a percentage from 0 to below 100, and may have a whole number as its seed \
-                 behind it, such as 3 or 3:7, not '{text}'"
-            )
-        })
+        jitter.ok_or_else(|| OptionError::Jitter(text.to_owned()))
     }
 }
 
 /// Reads how many times as large every size is to be.
-pub fn parse_scale(text: &str) -> Result<u64, String> {
+pub fn parse_scale(text: &str) -> Result<u64, OptionError> {
     let scale = text.parse().ok().filter(|scale| (1..=SCALE_MAX).contains(scale));
-    scale.ok_or_else(|| format!("a scale is a whole number from 1 to {SCALE_MAX}, not '{text}'"))
+    scale.ok_or_else(|| OptionError::Scale(text.to_owned()))
 }
 
 impl Sizes {
@@ -182,12 +177,12 @@ mod tests {
         assert_eq!("3".parse(), Ok(Jitter { percent: 3.0, seed: 1 }));
         assert_eq!("0.5:17".parse(), Ok(Jitter { percent: 0.5, seed: 17 }));
         for bad in ["", "x", "-1", "100", "NaN", "3:", "3:x", "3:-1", "3:1:2", ":4"] {
-            let sentence = bad.parse::<Jitter>().unwrap_err();
+            let sentence = bad.parse::<Jitter>().unwrap_err().to_string();
             assert!(sentence.ends_with(&format!("not '{bad}'")), "{sentence}");
         }
         assert_eq!((parse_scale("1"), parse_scale("1024")), (Ok(1), Ok(1024)));
         for bad in ["0", "1025", "-8", "1.5", "", "x8"] {
-            let sentence = parse_scale(bad).unwrap_err();
+            let sentence = parse_scale(bad).unwrap_err().to_string();
             assert_eq!(sentence, format!("a scale is a whole number from 1 to 1024, not '{bad}'"));
         }
     }

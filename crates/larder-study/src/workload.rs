@@ -8,6 +8,7 @@ use larder_core::{Policy, TorchVersion};
 use larder_sim::script::Op;
 
 use crate::file::{Contents, LoadError, Snapshot};
+use crate::option_error::OptionError;
 use crate::recording::{Origin, RecordedMemory, Recording};
 use crate::sizes::Sizes;
 use crate::watch::Watch;
@@ -23,13 +24,13 @@ pub enum Addresses {
 }
 
 impl FromStr for Addresses {
-    type Err = String;
+    type Err = OptionError;
 
-    fn from_str(word: &str) -> Result<Addresses, String> {
+    fn from_str(word: &str) -> Result<Addresses, OptionError> {
         match word {
             "recorded" => Ok(Addresses::Recorded),
             "lowest" => Ok(Addresses::Lowest),
-            _ => Err(format!("addresses are 'recorded' or 'lowest', not '{word}'")),
+            _ => Err(OptionError::Addresses(word.to_owned())),
         }
     }
 }
@@ -45,8 +46,8 @@ pub struct Workload {
     pub segment_addresses: Vec<Span>,
     /// What there is to say about a recording besides its operations.
     pub recording: Option<RecordingFacts>,
-    /// How many streams the recorded program used: their numbers are those below this, and higher ones
-    /// are made up. None of a script, where all are the program's own.
+    /// How many streams the recorded program used: their numbers are those below this, and higher
+    /// ones are made up. None of a script, where all are the program's own.
     pub own_streams: Option<u32>,
     /// How the sizes were changed since it was read.
     pub sizes: Sizes,
@@ -104,8 +105,8 @@ impl Workload {
         Policy::torch().for_recording(self.recorded_torch())
     }
 
-    /// Changes every size. The segments of the recorded GPU had other sizes, so that their addresses serve
-    /// no more.
+    /// Changes every size. The segments of the recorded GPU had other sizes, so that their
+    /// addresses serve no more.
     pub fn resize(&mut self, sizes: Sizes) {
         if sizes.is_same() {
             return;
@@ -121,7 +122,8 @@ impl Workload {
         Workload::load_whole(path, device, watch).map(|(workload, _)| workload)
     }
 
-    /// The same, with the snapshot that it was made from, if it was from one: that has the stacks.
+    /// Loads a workload and the snapshot that it was made from, if it was from one: that has the
+    /// stacks.
     pub fn load_whole(
         path: &Path,
         device: u32,

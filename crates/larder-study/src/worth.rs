@@ -7,8 +7,8 @@ pub(crate) const TRIFLE: f64 = 0.003;
 /// So much driver time is not worth a word.
 const TRIFLE_NS: u64 = 10_000_000;
 
-/// Whether settings go on costing what those that are usual do not: more than twice the driver time in the last third of
-/// a program, by which whatever repeats itself has settled.
+/// Whether settings go on costing what those that are usual do not: more than twice the driver time
+/// in the last third of a program, by which whatever repeats itself has settled.
 pub(crate) fn is_dear(late: Spent, usual: Spent) -> bool {
     late.ns > 2 * usual.ns + TRIFLE_NS
 }

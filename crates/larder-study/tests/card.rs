@@ -1,5 +1,6 @@
-//! Recordings that PyTorch 2.11 made on an H200 under memory pressure, with `torch/card/pressure.py`: a
-//! replay with the recorded settings tries again, fails and reserves as the card did, to the byte.
+//! Recordings that PyTorch 2.11 made on an H200 under memory pressure, with
+//! `torch/card/pressure.py`: a replay with the recorded settings tries again, fails and reserves as
+//! the card did, to the byte.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -54,7 +55,7 @@ fn facts(outcome: &Outcome) -> [u64; 4] {
     [stats.num_alloc_retries, stats.num_ooms, reserved, active]
 }
 
-/// The same of the card.
+/// How often the card made each of these calls.
 fn what_the_card_did(told: &Value) -> [u64; 4] {
     let keys =
         ["num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak"];
@@ -94,7 +95,8 @@ fn with_stacks_the_programs_own_empties_are_told_from_the_allocators() {
     assert!(facts.own_flushes > 0, "the allocator gave memory back by itself too");
 }
 
-/// The question that a person asks first: `larder replay FILE --policy torch-2.11`, and nothing more.
+/// The question that a person asks first: `larder replay FILE --policy torch-2.11`, and nothing
+/// more.
 #[test]
 fn a_replay_without_settings_has_those_of_the_recording() {
     for (name, told) in programs() {

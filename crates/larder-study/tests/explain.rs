@@ -1,4 +1,5 @@
-//! Failures with a planted cause: each is explained by that cause, and a remedy that is said to help does.
+//! Failures with a planted cause: each is explained by that cause, and a remedy that is said to
+//! help does.
 
 use std::path::Path;
 
@@ -102,8 +103,8 @@ fn a_private_pool_that_keeps_idle_memory_can_be_let_go_of() {
 #[test]
 fn a_private_pool_that_is_in_use_can_lend() {
     let workload = script(
-        "pool-new 1\npool-begin 1 0\nalloc 1 200MiB 0\nfree 1\nalloc 2 40MiB 0\npool-end 1\npool-release 1\n\
-         alloc 3 150MiB 0\n",
+        "pool-new 1\npool-begin 1 0\nalloc 1 200MiB 0\nfree 1\nalloc 2 40MiB 0\npool-end \
+         1\npool-release 1\nalloc 3 150MiB 0\n",
     );
     let found = explained(&workload, &stock("", 300));
     assert_eq!((found.cause, found.is_proven), (Cause::OtherPools, true));
@@ -172,8 +173,8 @@ fn a_request_larger_than_the_gpu_is_no_matter_of_settings() {
 #[test]
 fn under_a_capture_nothing_cached_goes_back() {
     let workload = script(
-        "alloc 1 300MiB 0\nfree 1\npool-new 1\npool-begin 1 capture 2\ncapture-begin 2\nalloc 2 200MiB 2\n\
-         capture-end 2\npool-end 1\n",
+        "alloc 1 300MiB 0\nfree 1\npool-new 1\npool-begin 1 capture 2\ncapture-begin 2\nalloc 2 \
+         200MiB 2\ncapture-end 2\npool-end 1\n",
     );
     let found = explained(&workload, &stock("", 400));
     assert_eq!((found.cause, found.is_proven), (Cause::Capture, true));
@@ -239,12 +240,18 @@ fn a_program_that_prefetches_fails_for_what_another_stream_keeps() {
 
 /// A recording by hand: a block that is never given back lies in the middle of what was large.
 const LEAK: &str = r#"{"segments": [], "device_traces": [[
-  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1000, "frames": []},
-  {"action": "alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1000, "frames": [FORWARD]},
-  {"action": "free_requested", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 2000, "frames": []},
-  {"action": "free_completed", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 2000, "frames": []},
-  {"action": "alloc", "addr": 4194304, "size": 41943040, "stream": 0, "time_us": 3000, "frames": [LEAK]},
-  {"action": "oom", "device_free": 209715200, "size": 230686720, "stream": 0, "time_us": 9000, "frames": [FORWARD]}
+  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0,
+   "time_us": 1000, "frames": []},
+  {"action": "alloc", "addr": 4194304, "size": 209715200, "stream": 0,
+   "time_us": 1000, "frames": [FORWARD]},
+  {"action": "free_requested", "addr": 4194304, "size": 209715200, "stream": 0,
+   "time_us": 2000, "frames": []},
+  {"action": "free_completed", "addr": 4194304, "size": 209715200, "stream": 0,
+   "time_us": 2000, "frames": []},
+  {"action": "alloc", "addr": 4194304, "size": 41943040, "stream": 0,
+   "time_us": 3000, "frames": [LEAK]},
+  {"action": "oom", "device_free": 209715200, "size": 230686720, "stream": 0,
+   "time_us": 9000, "frames": [FORWARD]}
 ]]}"#;
 
 #[test]
@@ -272,9 +279,9 @@ fn what_pins_memory_is_named_with_its_stack_and_since_when() {
     assert_eq!((found.cause, found.is_proven), (Cause::Pieces, true));
     let provenance = Provenance::new(&workload, Some((&snapshot, 0)));
     let text = explained::explained("", &found, &provenance, &Commands::of("leak.json"));
-    let said = "160.00 MiB free in 1 piece, the largest 160.00 MiB\n    kept by 1 live block, 40.00 MiB; the \
-                oldest since operation 3 (2000 µs into the recording)\n    at nn.py:5 call\n    at train.py:41 \
-                remember\n";
+    let said = "160.00 MiB free in 1 piece, the largest 160.00 MiB\n    kept by 1 live block, \
+                40.00 MiB; the oldest since operation 3 (2000 µs into the recording)\n    at \
+                nn.py:5 call\n    at train.py:41 remember\n";
     assert!(text.contains(said), "{text}");
     assert!(text.contains("asked for 220.00 MiB on stream 0"), "{text}");
     let object = explained_json::explanation(&found, &provenance);

@@ -4,11 +4,11 @@ use std::path::Path;
 
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_study::live::Followed;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::Workload;
 use larder_tape::Recorder;
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 /// Looks at the tape now and then while the program runs.
 struct Looking {

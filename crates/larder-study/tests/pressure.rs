@@ -11,13 +11,13 @@ use larder_core::record::context::{Context, Frame};
 use larder_core::record::event::{Action, Level};
 use larder_core::types::MIB;
 use larder_core::{Allocator, Config, Policy, Stats};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::{Op, Script};
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::Workload;
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 const MEMORY_BYTES: u64 = 1024 * MIB;
 
@@ -100,7 +100,8 @@ fn remembered(ops: &[Op], setup: &Setup, level: Level) -> Allocator {
     replay.run_on(ops, &mut Counting(number)).expect("the script runs")
 }
 
-/// A run that was recorded: its statistics, its snapshot, and how often an `empty` gave memory back.
+/// A run that was recorded: its statistics, its snapshot, and how often an `empty` gave memory
+/// back.
 fn record(ops: &[Op], setup: &Setup, level: Level) -> (Stats, Snapshot, usize) {
     let allocator = remembered(ops, setup, Level::All);
     let told = allocator.take_snapshot(SnapshotOptions::default());
@@ -126,7 +127,7 @@ struct Pair {
     what: String,
     recorded: Stats,
     replayed: Stats,
-    /// The same with as much memory as the recording tells by itself.
+    /// With as much memory as the recording tells by itself.
     guessed: Option<Stats>,
     /// How often an `empty` gave memory back, and how many of those the recording has.
     empties: (usize, usize),
@@ -184,8 +185,8 @@ fn with_call_stacks_a_replay_does_what_the_recorded_allocator_did() {
     assert!(pairs.iter().map(|pair| pair.empties.0).sum::<usize>() > 1000);
 }
 
-/// What the recording tells of the memory is enough to meet the same fate. Garbage collection goes by
-/// a part of the cap, which a recording does not tell to the byte.
+/// What the recording tells of the memory is enough to meet the same fate. Garbage collection goes
+/// by a part of the cap, which a recording does not tell to the byte.
 #[test]
 fn the_memory_that_a_recording_tells_is_enough_to_retry_and_to_fail_alike() {
     let mut told = 0;
@@ -200,8 +201,8 @@ fn the_memory_that_a_recording_tells_is_enough_to_retry_and_to_fail_alike() {
     assert!(told > 200, "{told}");
 }
 
-/// A fraction that was set by a call is not among the settings. What the recording tells of it is the
-/// most that goes with every retry and every failure.
+/// A fraction that was set by a call is not among the settings. What the recording tells of it is
+/// the most that goes with every retry and every failure.
 #[test]
 fn a_fraction_that_nothing_names_is_told_well_enough_to_retry_and_to_fail_alike() {
     let mut guesses = 0;
@@ -242,9 +243,9 @@ fn without_call_stacks_a_replay_does_so_wherever_the_trace_can_tell() {
     assert!(wrong * 20 <= pairs.len(), "{wrong} of {} replays went another way", pairs.len());
 }
 
-/// A block is freed while another stream uses it, and the next request would fit into it. The allocator
-/// waits for the block, takes no second look at it, and goes to the device again. In the trace its free
-/// completes at once, and only what follows tells that it did not.
+/// A block is freed while another stream uses it, and the next request would fit into it. The
+/// allocator waits for the block, takes no second look at it, and goes to the device again. In the
+/// trace its free completes at once, and only what follows tells that it did not.
 #[test]
 fn a_free_that_the_retry_had_to_wait_for_is_no_plain_free() {
     let used_elsewhere = "record 3 1\nlaunch 1\nfree 3\n";

@@ -1,4 +1,5 @@
-//! Remarks: what a program says about its memory, and what the allocator says, is in a snapshot and on a tape alike.
+//! Remarks: what a program says about its memory, and what the allocator says, is in a snapshot and
+//! on a tape alike.
 
 use std::sync::Arc;
 use std::{env, fs, process};
@@ -10,7 +11,8 @@ use larder_sim::{SimDevice, SimOptions};
 use larder_snapshot::{Action, Epoch, Snapshot};
 use larder_tape::{Recorder, Tape};
 
-/// Each entry: what happened, the program's remark, and whether the allocator says that an address was named.
+/// Each entry: what happened, the program's remark, and whether the allocator says that an address
+/// was named.
 fn said(snapshot: &Snapshot) -> Vec<(Action, &str, bool)> {
     let entries = snapshot.trace(0).expect("one device").iter().enumerate();
     entries

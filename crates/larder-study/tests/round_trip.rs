@@ -219,7 +219,8 @@ fn what_a_damaged_tape_says_of_sizes_and_pools_goes_from_format_to_format() {
 fn numbers_that_torch_cannot_write_are_refused() {
     let text = |addr: u64, size: u64| {
         format!(
-            r#"{{"segments":[],"device_traces":[[{{"action":"alloc","addr":{addr},"size":{size},"stream":0}}]]}}"#
+            r#"{{"segments":[],"device_traces":[[
+                {{"action":"alloc","addr":{addr},"size":{size},"stream":0}}]]}}"#
         )
     };
     let refusal = |text: &str| Snapshot::read_json(text.as_bytes()).err().unwrap().to_string();

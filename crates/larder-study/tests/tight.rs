@@ -1,18 +1,18 @@
-//! Recordings of programs that ran under the policy tight: a replay needs to the byte what the program needed, though some
-//! of its blocks lived in views.
+//! Recordings of programs that ran under the policy tight: a replay needs to the byte what the
+//! program needed, though some of its blocks lived in views.
 
 use larder_core::allocator::history::{HistoryOptions, SnapshotOptions};
 use larder_core::config::Config;
 use larder_core::heap::State;
 use larder_core::types::{GIB, MIB};
 use larder_core::{Allocator, Policy, Stats};
-use larder_sim::generate::{GenerateOptions, Generator};
 use larder_sim::script::Op;
 use larder_snapshot::{Epoch, Snapshot};
 use larder_study::fidelity;
 use larder_study::recording::Recording;
 use larder_study::replay::{Audience, Replay, Setup};
 use larder_study::workload::{Addresses, Workload};
+use larder_testkit::generate::{GenerateOptions, Generator};
 
 fn setup() -> Setup {
     Setup {
@@ -50,8 +50,8 @@ impl Audience for Listener {
     }
 }
 
-/// A program on this setup that is recorded from one of its operations on: what it came to, its snapshot, and how many of its blocks live
-/// in views at the end.
+/// A program on this setup that is recorded from one of its operations on: what it came to, its
+/// snapshot, and how many of its blocks live in views at the end.
 fn record(ops: &[Op], setup: &Setup, from: usize) -> (Stats, Snapshot, usize) {
     let replay = Replay::new(&Workload::default(), setup);
     let allocator = replay.run_on(ops, &mut Listener(from)).expect("the script runs");
@@ -98,7 +98,8 @@ fn what_was_there_before_the_recording_comes_in_whole_blocks() {
     assert!(tenants > 30, "only {tenants} blocks lived in views at the end");
 }
 
-/// Whoever ran out of memory asks why: a replay fails as the program did, and says so of no other policy.
+/// Whoever ran out of memory asks why: a replay fails as the program did, and says so of no other
+/// policy.
 #[test]
 fn a_program_that_ran_out_of_memory_does_so_in_a_replay() {
     let mut failed = 0;
@@ -115,7 +116,8 @@ fn a_program_that_ran_out_of_memory_does_so_in_a_replay() {
     assert!(failed > 30, "only {failed} ran out of memory");
 }
 
-/// What is said to change nothing under tight changes nothing, where there is room and where there is not.
+/// What is said to change nothing under tight changes nothing, where there is room and where there
+/// is not.
 #[test]
 fn settings_that_are_about_idle_memory_change_nothing() {
     for seed in 0..30 {

@@ -10,8 +10,9 @@ use larder_study::tune::tune;
 use larder_study::watch::Unwatched;
 use larder_study::workload::{Addresses, Workload};
 
-/// Of each trace: what the better of the two settings that people try holds over what is in use, and the
-/// smallest device that still runs it, over the same; as measured with PyTorch's own allocator.
+/// Of each trace: what the better of the two settings that people try holds over what is in use,
+/// and the smallest device that still runs it, over the same; as measured with PyTorch's own
+/// allocator.
 const BEST_BY_HAND: [(&str, f64, f64); 6] = [
     ("gpt2_train", 1.048, 1.023),
     ("gpt2_varlen", 1.072, 1.008),
@@ -51,8 +52,8 @@ fn check(name: &str, seconds: u64) {
     let cards = tuned.choices.iter().filter_map(|choice| choice.card_bytes);
     let smallest = cards.min().expect("it was searched for") as f64 / active;
     println!(
-        "{name}: {} holds {ratio:.4} (by hand {held}), runs in {smallest:.4} (by hand {card}), {} tried in \
-         {took:.1?}",
+        "{name}: {} holds {ratio:.4} (by hand {held}), runs in {smallest:.4} (by hand {card}), {} \
+         tried in {took:.1?}",
         best.conf, tuned.tried
     );
     assert!(ratio <= held + 0.0006, "{name}: {best:?} holds {ratio:.4}, by hand {held}");

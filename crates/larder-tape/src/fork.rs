@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// How many forks there were on the way from the process that asked first to this one. To compare two
-/// answers costs a load, where to ask the kernel for the process's number costs a call.
+/// How many forks there were on the way from the process that asked first to this one. To compare
+/// two answers costs a load, where to ask the kernel for the process's number costs a call.
 #[inline]
 pub(crate) fn count() -> u64 {
     FORKS.load(Ordering::Relaxed)

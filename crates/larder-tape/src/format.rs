@@ -19,7 +19,8 @@ pub(crate) const TEXT: u8 = 2;
 pub(crate) const FRAME: u8 = 3;
 /// A piece of a stack: the stack's number, how many frames it has, and up to 12 of them.
 pub(crate) const STACK: u8 = 4;
-/// A note: its number, the texts of what was compiled, of the remark and of what the allocator says.
+/// A note: its number, the texts of what was compiled, of the remark and of what the allocator
+/// says.
 pub(crate) const NOTE: u8 = 5;
 
 /// How many bytes of a text one cell takes.

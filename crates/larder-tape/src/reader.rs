@@ -159,7 +159,7 @@ fn place(number: u32, len: usize) -> Result<Option<usize>, &'static str> {
     }
 }
 
-/// The same for what must be there.
+/// A place that must be named.
 fn must(number: u32, len: usize) -> Result<usize, &'static str> {
     place(number, len)?.ok_or("names nothing where something must be named")
 }
@@ -247,7 +247,8 @@ fn next(cell: &Cell, len: usize) -> Result<(), &'static str> {
     if cell.word(0) as usize == len { Ok(()) } else { Err("has a name out of order") }
 }
 
-/// Reads a tape while it is written: what has come since the last look is added to what was read before.
+/// Reads a tape while it is written: what has come since the last look is added to what was read
+/// before.
 pub struct Follower {
     file: File,
     /// How many cells were taken.
@@ -266,7 +267,8 @@ impl Follower {
         Ok(Follower { file, number: 0, reading: Reading::default() })
     }
 
-    /// Takes all cells that have come. A cell's kind is written last, so that what is there is whole.
+    /// Takes all cells that have come. A cell's kind is written last, so that what is there is
+    /// whole.
     pub fn look(&mut self) -> Result<(), TapeError> {
         self.file.seek(SeekFrom::Start((self.number + 1) * CELL_BYTES as u64))?;
         let mut reader = BufReader::with_capacity(1 << 16, &self.file);

@@ -17,8 +17,8 @@ use crate::strip::Strip;
 
 /// Writes the events of allocators to a file. It can be cloned; all clones write to one tape.
 ///
-/// The tape is that of the process that created it. In the child of a `fork` nothing more is written,
-/// and [`Recorder::finish`] says so; a child that wants a tape creates one of its own.
+/// The tape is that of the process that created it. In the child of a `fork` nothing more is
+/// written, and [`Recorder::finish`] says so; a child that wants a tape creates one of its own.
 #[derive(Clone)]
 pub struct Recorder {
     writer: Arc<Mutex<Writer>>,
@@ -27,9 +27,9 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A new tape. A file that is there already is replaced by a new one, unless somebody records to
-    /// it, which is an error. Nobody else may write to the file or cut it shorter while it is recorded
-    /// to.
+    /// A new tape. A file that is there already is replaced by a new one, unless somebody records
+    /// to it, which is an error. Nobody else may write to the file or cut it shorter while it
+    /// is recorded to.
     pub fn create(path: &Path) -> io::Result<Recorder> {
         fork::watch();
         let mut header = [0; CELL_BYTES];
@@ -48,8 +48,8 @@ impl Recorder {
         Ok(Recorder { writer: Arc::new(Mutex::new(writer)), forks: fork::count() })
     }
 
-    /// Writes what happens in an allocator from now on, for as long as the allocator lives. Contexts
-    /// are written where the allocator's history gathers them.
+    /// Writes what happens in an allocator from now on, for as long as the allocator lives.
+    /// Contexts are written where the allocator's history gathers them.
     pub fn listen(&self, allocator: &Allocator) {
         let Recorder { writer, forks } = self.clone();
         allocator.on_event(move |event| {
@@ -65,7 +65,8 @@ impl Recorder {
     /// the tape ends where the first thing did.
     pub fn finish(&self) -> io::Result<u64> {
         if self.forks != fork::count() {
-            let sentence = "the tape is that of the process that created it, of which this one is a \
+            let sentence = "the tape is that of the process that created it, of which this one is \
+            a \
                             fork: nothing that happened here is on it";
             return Err(io::Error::other(sentence));
         }
@@ -77,7 +78,8 @@ impl Recorder {
         Ok(u64::from(writer.number))
     }
 
-    /// As [`Recorder::finish`], and what happens after that is not written any more, whoever listens.
+    /// As [`Recorder::finish`], and what happens after that is not written any more, whoever
+    /// listens.
     pub fn end(self) -> io::Result<u64> {
         let cells = self.finish()?;
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).ended = true;

@@ -26,13 +26,14 @@ pub(crate) struct Strip {
 }
 
 impl Strip {
-    /// A new file with this header. A file that is there already is replaced, unless somebody records
-    /// to it. It is never emptied: who has mapped it, and finds it shorter, is ended by a signal.
+    /// A new file with this header. A file that is there already is replaced, unless somebody
+    /// records to it. It is never emptied: who has mapped it, and finds it shorter, is ended by
+    /// a signal.
     pub(crate) fn create(path: &Path, header: &[u8; CELL_BYTES]) -> io::Result<Strip> {
         clear(path)?;
         let file = File::options().read(true).write(true).create_new(true).open(path)?;
-        // So that `clear` knows. Where files have no locks it cannot; what is replaced then is lost,
-        // but harms nobody.
+        // So that `clear` knows. Where files have no locks it cannot; what is replaced then is
+        // lost, but harms nobody.
         let _ = file.try_lock();
         let mut map = extend(&file, 0)?;
         map[..CELL_BYTES].copy_from_slice(header);
@@ -59,7 +60,8 @@ impl Strip {
     #[cold]
     fn go_on(&mut self) -> io::Result<()> {
         if self.end < STRIP_BYTES {
-            // What of the map lay behind the cut can be written to only when the file is there again.
+            // What of the map lay behind the cut can be written to only when the file is there
+            // again.
             let at = self.begin + self.end as u64;
             self.file.write_all_at(&vec![0; STRIP_BYTES - self.end], at)?;
             self.end = STRIP_BYTES;

@@ -6,24 +6,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bytemuck::AnyBitPattern;
 use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::allocator::share::Shared;
 use larder_core::device::MemoryInfo;
 use larder_core::heap::states::SegmentState;
-use larder_core::{Addr, Config, DeviceIndex, MemPool, OutOfMemory, Stats, StreamId};
+use larder_core::{Addr, Config, DeviceIndex, OutOfMemory, Stats, StreamId};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
+#[cfg(feature = "sim")]
 use larder_sim::SimDevice;
 
-use crate::block::Block;
-use crate::buffer::Buffer;
-use crate::builder::Builder;
 use crate::error::Error;
 #[cfg(feature = "cuda")]
-use crate::interop::real::RealGpu;
-use crate::opened::Opened;
-use crate::pool::Pool;
+use crate::real::gpu::RealGpu;
 use crate::stream::Stream;
 
 /// A caching allocator for one GPU. Clones are the same allocator, and any thread may use it.
@@ -52,7 +47,8 @@ struct Inner {
     gpu: Gpu,
     /// Why a block could not be freed when it was dropped, if nobody has asked yet.
     drop_error: Mutex<Option<Error>>,
-    /// How many streams were forgotten; what was admitted before the last of them is looked at again.
+    /// How many streams were forgotten; what was admitted before the last of them is looked at
+    /// again.
     forgotten: AtomicU64,
     /// Tells this allocator from all others of the process.
     number: u64,
@@ -82,33 +78,11 @@ pub(crate) enum Backend {
 pub(crate) enum Gpu {
     #[cfg(feature = "cuda")]
     Cuda(RealGpu),
+    #[cfg(feature = "sim")]
     Simulated(Arc<SimDevice>),
 }
 
 impl Allocator {
-    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
-    /// one clear error.
-    ///
-    /// ```no_run
-    /// let allocator = larder::Allocator::cuda(0)?;
-    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
-    /// # Ok::<(), larder::Error>(())
-    /// ```
-    #[cfg(feature = "cuda")]
-    pub fn cuda(index: u32) -> Result<Allocator, Error> {
-        Allocator::builder().cuda(index)
-    }
-
-    /// An allocator for a simulated GPU with 80 GiB, with default settings.
-    pub fn simulated(index: u32) -> Result<Allocator, Error> {
-        Allocator::builder().simulated(index)
-    }
-
-    /// Begins an allocator with settings and hooks.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
     pub(crate) fn assemble(backend: Backend, gpu: Gpu) -> Allocator {
         Allocator(Arc::new(Inner {
             backend,
@@ -132,6 +106,7 @@ impl Allocator {
             Gpu::Cuda(gpu) => Stream::of_real(
                 gpu.default_stream().expect("a context, made when the GPU was opened"),
             ),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Stream::simulated(StreamId(0), device),
         }
     }
@@ -141,12 +116,14 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => Ok(Stream::of_real(gpu.new_stream()?)),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Ok(Stream::simulated(device.name_stream(), device)),
         }
     }
 
     /// Fails unless the stream is one of this GPU. From here on the stream lives as long as the
-    /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find it gone.
+    /// allocator, unless it is forgotten: memory is cached for it, and a wait for it must not find
+    /// it gone.
     pub(crate) fn admit(&self, stream: &Stream) -> Result<(), Error> {
         // Before anything that goes by the number: streams of different GPUs have the same ones.
         self.check_stream(stream)?;
@@ -166,10 +143,10 @@ impl Allocator {
     }
 
     /// Lets go of a stream that the program has done with, which otherwise lives as long as the
-    /// allocator: waits for its work, and gives back what is cached for it. Memory that was handed out
-    /// on it stays good. Clones of the stream must not be used any more, and nobody may issue work on
-    /// it. The default stream and one under a capture are refused, and the driver's own pool lets go of
-    /// none.
+    /// allocator: waits for its work, and gives back what is cached for it. Memory that was handed
+    /// out on it stays good. Clones of the stream must not be used any more, and nobody may issue
+    /// work on it. The default stream and one under a capture are refused, and the driver's own
+    /// pool lets go of none.
     ///
     /// ```
     /// let allocator = larder::Allocator::simulated(0)?;
@@ -199,13 +176,15 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => gpu.check_stream(stream.real().ok_or(Error::ForeignStream)?),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) if stream.is_of(device) => Ok(()),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => Err(Error::ForeignStream),
         }
     }
 
-    /// The stream is of this class from now on; an empty name is none. The settings may say of classes how many
-    /// addresses expandable segments reserve for their streams.
+    /// The stream is of this class from now on; an empty name is none. The settings may say of
+    /// classes how many addresses expandable segments reserve for their streams.
     pub fn set_stream_class(&self, stream: impl Into<Stream>, class: &str) -> Result<(), Error> {
         let stream = stream.into();
         self.admit(&stream)?;
@@ -215,57 +194,13 @@ impl Allocator {
 
     // Memory.
 
-    /// `len` elements for use on the stream. What they hold is whatever was there before, and any
-    /// bytes are values of such a type.
-    pub fn alloc<T: AnyBitPattern>(
-        &self,
-        len: usize,
-        stream: impl Into<Stream>,
-    ) -> Result<Buffer<T>, Error> {
-        let too_large = Error::TooLarge { len, element_bytes: size_of::<T>() };
-        let size_bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
-        let block = self.alloc_block(size_bytes as u64, stream)?;
-        Ok(Buffer::new(block, len))
-    }
-
-    /// `len` elements for use on the stream, all zero once the work that the stream has so far is
-    /// done. A simulated GPU has no bytes to set.
-    pub fn alloc_zeros<T: AnyBitPattern>(
-        &self,
-        len: usize,
-        stream: impl Into<Stream>,
-    ) -> Result<Buffer<T>, Error> {
-        let buffer = self.alloc(len, stream)?;
-        buffer.block().set_zero()?;
-        Ok(buffer)
-    }
-
-    /// Bytes for use on the stream.
-    pub fn alloc_block(&self, size_bytes: u64, stream: impl Into<Stream>) -> Result<Block, Error> {
-        let stream = stream.into();
-        self.admit(&stream)?;
-        let addr = match &self.0.backend {
-            Backend::Native(native) => native.malloc(size_bytes, stream.id())?,
+    /// The address of bytes for use on a stream that was admitted.
+    pub(crate) fn malloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, Error> {
+        Ok(match &self.0.backend {
+            Backend::Native(native) => native.malloc(size_bytes, stream)?,
             #[cfg(feature = "cuda")]
-            Backend::Async(pool) => pool.malloc(size_bytes, stream.id())?,
-        };
-        Ok(Block::new(self.clone(), addr, size_bytes, stream))
-    }
-
-    /// Bytes for use on the stream, at this very address: where a program that is run again had them before, say. What
-    /// is free there must hold all of it, of the pool and the stream that [`Allocator::alloc_block`] would
-    /// serve the request from.
-    pub fn alloc_block_at(
-        &self,
-        size_bytes: u64,
-        stream: impl Into<Stream>,
-        addr: u64,
-    ) -> Result<Block, Error> {
-        let stream = stream.into();
-        self.admit(&stream)?;
-        let native = self.native("hand out memory at an address")?;
-        let addr = native.malloc_at(size_bytes, stream.id(), Addr(addr))?;
-        Ok(Block::new(self.clone(), addr, size_bytes, stream))
+            Backend::Async(pool) => pool.malloc(size_bytes, stream)?,
+        })
     }
 
     pub(crate) fn annotate(&self, addr: Addr, remark: &str) -> Result<(), Error> {
@@ -295,12 +230,6 @@ impl Allocator {
         Ok(self.native("share memory")?.share(addr)?)
     }
 
-    /// Opens `len` elements that another process shares: what [`Buffer::share`] gave there.
-    pub fn open<T: AnyBitPattern>(&self, shared: &Shared, len: usize) -> Result<Opened<T>, Error> {
-        let base = self.native("open shared memory")?.open_shared(&shared.bytes)?;
-        Opened::new(self.clone(), base, shared.offset_bytes, len)
-    }
-
     pub(crate) fn close(&self, base: Addr) -> Result<(), Error> {
         Ok(self.native("close shared memory")?.close_shared(base)?)
     }
@@ -310,21 +239,9 @@ impl Allocator {
         Ok(self.native("open memory to a peer")?.open_to_peer(DeviceIndex(peer))?)
     }
 
-    /// A new private pool. See [`Pool`].
-    pub fn new_pool(&self) -> Result<Pool, Error> {
-        let pool = MemPool::new(self.native("have private pools")?)?;
-        Ok(Pool::new(pool, self.clone()))
-    }
-
-    /// A new private pool for the memory of a graph. See [`Pool::capture`].
-    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
-        let pool = MemPool::for_capture(self.native("have private pools")?)?;
-        Ok(Pool::new(pool, self.clone()))
-    }
-
-    /// Runs `body` with plain memory for all requests of this thread: memory that the driver can export and other
-    /// libraries can register (IPC handles, RDMA), whatever the settings say of expandable segments. It is cut
-    /// from segments, cached and given back like all other.
+    /// Runs `body` with plain memory for all requests of this thread: memory that the driver can
+    /// export and other libraries can register (IPC handles, RDMA), whatever the settings say of
+    /// expandable segments. It is cut from segments, cached and given back like all other.
     ///
     /// ```
     /// use larder::Allocator;
@@ -418,8 +335,9 @@ impl Allocator {
         Ok(self.native("tell its blocks")?.take_snapshot(options))
     }
 
-    /// The same as PyTorch's dictionary, to be saved for PyTorch's viewer (`.pickle`), for Perfetto
-    /// (`.perfetto.json`), or as JSON; the command `larder` replays it.
+    /// What [`Allocator::take_snapshot`] gives as PyTorch's dictionary, to be saved for PyTorch's
+    /// viewer (`.pickle`), for Perfetto (`.perfetto.json`), or as JSON; the command `larder`
+    /// replays it.
     ///
     /// ```
     /// use larder::{Allocator, HistoryOptions, SnapshotOptions};
@@ -442,8 +360,9 @@ impl Allocator {
         Ok(larder_snapshot::Snapshot::of_allocators(&[taken], larder_snapshot::Epoch::default()))
     }
 
-    /// Remembers what happens from now on, and writes it to this file, with all memory as it stands, whenever
-    /// a request cannot be met: `larder explain` says of it why, and what would help. The error names it.
+    /// Remembers what happens from now on, and writes it to this file, with all memory as it
+    /// stands, whenever a request cannot be met: `larder explain` says of it why, and what would
+    /// help. The error names it.
     #[cfg(feature = "snapshot")]
     pub fn snapshot_on_failure(&self, path: &str) -> Result<(), Error> {
         let allocator = self.native("a snapshot of its own")?;
@@ -455,10 +374,10 @@ impl Allocator {
     pub fn serve_metrics(
         &self,
         address: impl std::net::ToSocketAddrs,
-    ) -> Result<larder_metrics::Exporter, Error> {
+    ) -> Result<crate::metrics::Exporter, Error> {
         let allocator = Arc::clone(self.native("statistics by stream")?);
-        let page = move || larder_metrics::page([&*allocator]);
-        larder_metrics::Exporter::serve(address, page)
+        let page = move || crate::metrics::page([&*allocator]);
+        crate::metrics::Exporter::serve(address, page)
             .map_err(|error| Error::Metrics(error.to_string()))
     }
 
@@ -468,6 +387,7 @@ impl Allocator {
         let info = match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => gpu.device().memory_info(),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => device.memory_info(),
         };
         Ok(info.map_err(Error::refused("tell its free memory"))?)
@@ -512,7 +432,8 @@ impl Allocator {
     }
 
     /// Why a block could not be freed when it was dropped; none if all went well since the last
-    /// time this was asked. [`Block::free`] and [`Buffer::free`] say it at once.
+    /// time this was asked. [`Block::free`](crate::Block::free) and
+    /// [`Buffer::free`](crate::Buffer::free) say it at once.
     pub fn take_drop_error(&self) -> Option<Error> {
         self.0.drop_error.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -550,15 +471,18 @@ impl Allocator {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(gpu) => Some(gpu),
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => None,
         }
     }
 
     /// The simulated GPU; none if it is real.
+    #[cfg(feature = "sim")]
     pub fn simulated_device(&self) -> Option<&Arc<SimDevice>> {
         match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => None,
+            #[cfg(feature = "sim")]
             Gpu::Simulated(device) => Some(device),
         }
     }
@@ -588,6 +512,7 @@ impl fmt::Debug for Allocator {
         let gpu = match &self.0.gpu {
             #[cfg(feature = "cuda")]
             Gpu::Cuda(_) => "cuda",
+            #[cfg(feature = "sim")]
             Gpu::Simulated(_) => "simulated",
         };
         f.debug_struct("Allocator").field("gpu", &gpu).finish_non_exhaustive()

@@ -1,13 +1,15 @@
 //! Blocks: bytes of a GPU that free themselves.
 
+#[cfg(feature = "cudarc")]
+use cudarc::driver::{CudaStream, SyncOnDrop};
 use larder_core::Addr;
 use larder_core::allocator::share::Shared;
 
 use crate::allocator::Allocator;
 use crate::error::{Error, FreeError};
-#[cfg(feature = "cuda")]
-use crate::interop;
 use crate::stream::Stream;
+#[cfg(feature = "cudarc")]
+use crate::uses::{Access, Uses};
 
 /// Bytes on a GPU. Dropping the block gives them back to the cache in the order of its stream: the
 /// next block there may be the same bytes, and comes after the work that uses this one.
@@ -18,7 +20,7 @@ pub struct Block {
     size_bytes: u64,
     stream: Stream,
     #[cfg(feature = "cudarc")]
-    uses: interop::Uses,
+    uses: Uses,
 }
 
 impl Block {
@@ -29,7 +31,7 @@ impl Block {
             size_bytes,
             stream,
             #[cfg(feature = "cudarc")]
-            uses: interop::Uses::default(),
+            uses: Uses::default(),
         }
     }
 
@@ -60,9 +62,23 @@ impl Block {
         &self.allocator
     }
 
+    /// Makes the block's own stream wait for its uses on others.
     #[cfg(feature = "cudarc")]
-    pub(crate) fn uses(&self) -> &interop::Uses {
-        &self.uses
+    fn wait_for_uses(&self) -> Result<(), Error> {
+        Ok(self.stream.cuda().map_or(Ok(()), |own| self.uses.wait(own))?)
+    }
+
+    /// The block is about to be used on the stream: makes the stream wait for what it must, and
+    /// returns what notes the end of the use.
+    #[cfg(feature = "cudarc")]
+    pub(crate) fn use_on<'a>(&'a self, stream: &'a CudaStream, access: Access) -> SyncOnDrop<'a> {
+        let Some(own) = self.stream.cuda() else {
+            panic!(
+                "this memory is on a simulated GPU, which cudarc cannot reach; \
+                 make the allocator with Allocator::cuda"
+            )
+        };
+        self.uses.begin(own, stream, access)
     }
 
     /// The bytes are used on this stream too: once freed they are handed out again only when the
@@ -76,8 +92,8 @@ impl Block {
         self.allocator.record_stream(self.addr, stream.id())
     }
 
-    /// Remembers what the program says about the block, as an event of its own of the history. A block of no bytes
-    /// has none.
+    /// Remembers what the program says about the block, as an event of its own of the history. A
+    /// block of no bytes has none.
     pub fn annotate(&self, remark: &str) -> Result<(), Error> {
         if self.addr == Addr(0) { Ok(()) } else { self.allocator.annotate(self.addr, remark) }
     }
@@ -88,18 +104,8 @@ impl Block {
         self.allocator.share(self.addr)
     }
 
-    /// Sets all bytes to zero, in the order of the stream. A simulated GPU has none.
-    pub(crate) fn set_zero(&self) -> Result<(), Error> {
-        #[cfg(feature = "cuda")]
-        if let Some(gpu) = self.allocator.real_gpu()
-            && self.size_bytes > 0
-        {
-            interop::set_zero(self, gpu)?;
-        }
-        Ok(())
-    }
-
-    /// Frees the block as dropping it does. If that goes wrong, the block comes back with the error.
+    /// Frees the block as dropping it does. If that goes wrong, the block comes back with the
+    /// error.
     #[allow(clippy::result_large_err)] // The block itself is in it.
     pub fn free(mut self) -> Result<(), FreeError<Block>> {
         match self.give_back() {
@@ -128,6 +134,32 @@ impl Block {
     /// Gives the bytes to somebody who will free them by their address.
     pub fn leak(mut self) -> u64 {
         std::mem::take(&mut self.addr).0
+    }
+}
+
+impl Allocator {
+    /// Bytes for use on the stream.
+    pub fn alloc_block(&self, size_bytes: u64, stream: impl Into<Stream>) -> Result<Block, Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        let addr = self.malloc(size_bytes, stream.id())?;
+        Ok(Block::new(self.clone(), addr, size_bytes, stream))
+    }
+
+    /// Bytes for use on the stream, at this very address: where a program that is run again had
+    /// them before, say. What is free there must hold all of it, of the pool and the stream that
+    /// [`Allocator::alloc_block`] would serve the request from.
+    pub fn alloc_block_at(
+        &self,
+        size_bytes: u64,
+        stream: impl Into<Stream>,
+        addr: u64,
+    ) -> Result<Block, Error> {
+        let stream = stream.into();
+        self.admit(&stream)?;
+        let native = self.native("hand out memory at an address")?;
+        let addr = native.malloc_at(size_bytes, stream.id(), Addr(addr))?;
+        Ok(Block::new(self.clone(), addr, size_bytes, stream))
     }
 }
 

@@ -3,23 +3,25 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use bytemuck::AnyBitPattern;
 use larder_core::allocator::share::Shared;
 
+use crate::allocator::Allocator;
 use crate::block::Block;
 use crate::error::{Error, FreeError};
 use crate::stream::Stream;
 
 /// Elements of one type on a GPU, which free themselves in the order of their stream.
 ///
-/// On a real GPU, with the feature `cudarc`, a buffer goes straight into that crate: it implements `DeviceSlice`, `DevicePtr` and
-/// `DevicePtrMut`, so copies and cuBLAS calls take it. Used on another stream than its own in this
-/// way, it makes the streams wait for each other, and it is handed out again only when that stream is
-/// done with it.
+/// On a real GPU, with the feature `cudarc`, a buffer goes straight into that crate: it implements
+/// `DeviceSlice`, `DevicePtr` and `DevicePtrMut`, so copies and cuBLAS calls take it. Used on
+/// another stream than its own in this way, it makes the streams wait for each other, and it is
+/// handed out again only when that stream is done with it.
 ///
-/// A launch takes it as an argument, too, but does not tell it on which stream: given `&buffer` itself,
-/// a launch on another stream than the buffer's own waits for nothing, and nothing waits for it. For
-/// such launches there are [`Buffer::read_on`] and [`Buffer::write_on`]; and for code that gets the
-/// plain [address](Buffer::addr), [`Buffer::record_stream`].
+/// A launch takes it as an argument, too, but does not tell it on which stream: given `&buffer`
+/// itself, a launch on another stream than the buffer's own waits for nothing, and nothing waits
+/// for it. For such launches there are [`Buffer::read_on`] and [`Buffer::write_on`]; and for code
+/// that gets the plain [address](Buffer::addr), [`Buffer::record_stream`].
 pub struct Buffer<T> {
     block: Block,
     len: usize,
@@ -89,7 +91,8 @@ impl<T> Buffer<T> {
         self.block.share()
     }
 
-    /// Frees the buffer as dropping it does. If that goes wrong, the buffer comes back with the error.
+    /// Frees the buffer as dropping it does. If that goes wrong, the buffer comes back with the
+    /// error.
     #[allow(clippy::result_large_err)] // The buffer itself is in it.
     pub fn free(self) -> Result<(), FreeError<Buffer<T>>> {
         let len = self.len;
@@ -97,6 +100,21 @@ impl<T> Buffer<T> {
             error,
             unfreed: unfreed.map(|block| Buffer::new(block, len)),
         })
+    }
+}
+
+impl Allocator {
+    /// `len` elements for use on the stream. What they hold is whatever was there before, and any
+    /// bytes are values of such a type.
+    pub fn alloc<T: AnyBitPattern>(
+        &self,
+        len: usize,
+        stream: impl Into<Stream>,
+    ) -> Result<Buffer<T>, Error> {
+        let too_large = Error::TooLarge { len, element_bytes: size_of::<T>() };
+        let size_bytes = len.checked_mul(size_of::<T>()).ok_or(too_large)?;
+        let block = self.alloc_block(size_bytes as u64, stream)?;
+        Ok(Buffer::new(block, len))
     }
 }
 

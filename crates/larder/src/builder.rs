@@ -7,12 +7,13 @@ use larder_core::config::Backend as Choice;
 use larder_core::{Config, OutOfMemory, Policy};
 #[cfg(feature = "cuda")]
 use larder_cuda::{AsyncPool, CudaDevice, CudaOptions};
+#[cfg(feature = "sim")]
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::allocator::{Allocator, Backend, Gpu};
 use crate::error::Error;
 #[cfg(feature = "cuda")]
-use crate::interop::real::RealGpu;
+use crate::real::gpu::RealGpu;
 
 type MissCallback = Box<dyn Fn() -> bool + Send + Sync>;
 type OutOfMemoryObserver = Box<dyn Fn(&OutOfMemory) + Send + Sync>;
@@ -44,9 +45,35 @@ pub struct Builder {
     observers: Vec<OutOfMemoryObserver>,
 }
 
+impl Allocator {
+    /// An allocator for the GPU of this index, with default settings. A machine with no CUDA gives
+    /// one clear error.
+    ///
+    /// ```no_run
+    /// let allocator = larder::Allocator::cuda(0)?;
+    /// println!("{} bytes are free", allocator.memory_info()?.free_bytes);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    #[cfg(feature = "cuda")]
+    pub fn cuda(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().cuda(index)
+    }
+
+    /// An allocator for a simulated GPU with 80 GiB, with default settings.
+    #[cfg(feature = "sim")]
+    pub fn simulated(index: u32) -> Result<Allocator, Error> {
+        Allocator::builder().simulated(index)
+    }
+
+    /// Begins an allocator with settings and hooks.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+}
+
 impl Builder {
-    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far. If there are any, what
-    /// none of them names is as in PyTorch.
+    /// Reads settings in the form of `PYTORCH_CUDA_ALLOC_CONF`, on top of those so far. If there
+    /// are any, what none of them names is as in PyTorch.
     pub fn settings(mut self, text: &str) -> Result<Builder, Error> {
         if !text.trim().is_empty() {
             self.config = Some(self.config.unwrap_or_default().begin(text)?);
@@ -54,8 +81,8 @@ impl Builder {
         Ok(self)
     }
 
-    /// Takes settings as they are. Where none are given at all, they are those of the policy: with `larder`,
-    /// expandable segments on every GPU that has virtual memory.
+    /// Takes settings as they are. Where none are given at all, they are those of the policy: with
+    /// `larder`, expandable segments on every GPU that has virtual memory.
     pub fn config(mut self, config: Config) -> Builder {
         self.config = Some(config);
         self
@@ -121,16 +148,19 @@ impl Builder {
     }
 
     /// An allocator for a simulated GPU of this index, with 80 GiB.
+    #[cfg(feature = "sim")]
     pub fn simulated(self, index: u32) -> Result<Allocator, Error> {
         self.simulated_with(SimOptions::default().index(index))
     }
 
     /// An allocator for a simulated GPU of any kind.
+    #[cfg(feature = "sim")]
     pub fn simulated_with(self, options: SimOptions) -> Result<Allocator, Error> {
         self.simulated_device(Arc::new(SimDevice::new(options)))
     }
 
     /// An allocator for a simulated GPU that there is already.
+    #[cfg(feature = "sim")]
     pub fn simulated_device(mut self, device: Arc<SimDevice>) -> Result<Allocator, Error> {
         let config = self.settled_config();
         if config.backend == Choice::CudaMallocAsync {

@@ -82,8 +82,8 @@ impl fmt::Display for Error {
             }
             Error::AsyncSimulated => write!(
                 f,
-                "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does not \
-                 have"
+                "backend:cudaMallocAsync is the driver's own allocator, which a simulated GPU does \
+                 not have"
             ),
             Error::Shape { shape_len, len } => {
                 write!(f, "a shape of {shape_len} elements does not fit a buffer of {len}")
@@ -136,8 +136,8 @@ impl From<CudaError> for Error {
 pub struct FreeError<B: fmt::Debug> {
     /// Why.
     pub error: Error,
-    /// What is live still; none if its bytes are no longer there to be freed, because somebody freed
-    /// them by their address.
+    /// What is live still; none if its bytes are no longer there to be freed, because somebody
+    /// freed them by their address.
     pub unfreed: Option<B>,
 }
 

@@ -16,19 +16,24 @@
 //! # Ok::<(), larder::Error>(())
 //! ```
 //!
-//! | to … | use |
-//! |---|---|
-//! | get an allocator for a GPU, or for a simulated one | [`Allocator::cuda`], [`Allocator::simulated`] |
-//! | choose settings, a policy, a cap, hooks | [`Allocator::builder`] |
-//! | have elements, or bytes | [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a [`Block`] |
-//! | use them with `cudarc` and its libraries | the feature `cudarc`, with which [`Buffer`] implements its traits |
-//! | use them elsewhere | [`Buffer::addr`], [`Buffer::into_dlpack`] |
-//! | use them on several streams | [`Buffer::read_on`] and [`Buffer::write_on`] for launches, [`Buffer::record_stream`] |
-//! | set memory apart, for a graph or otherwise | [`Allocator::new_pool`], [`Pool::within`], [`Pool::capture`] |
-//! | have the same offsets on every rank of a cluster | [`Pool::symmetric`] |
-//! | share them with other processes | [`Buffer::share`] there, [`Allocator::open`] here |
-//! | see what happens | [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`], [`Allocator::on_out_of_memory`] |
-//! | reach everything else by address | [`Allocator::core`] |
+//! What there is for what one wants:
+//!
+//! - an allocator for a GPU, or for a simulated one: [`Allocator::cuda`], [`Allocator::simulated`];
+//! - settings, a policy, a cap, hooks: [`Allocator::builder`];
+//! - elements, or bytes: [`Allocator::alloc`] gives a [`Buffer`], [`Allocator::alloc_block`] a
+//!   [`Block`];
+//! - their use with `cudarc` and its libraries: the feature `cudarc`, with which [`Buffer`]
+//!   implements its traits;
+//! - their use elsewhere: [`Buffer::addr`], [`Buffer::into_dlpack`];
+//! - their use on several streams: [`Buffer::read_on`] and [`Buffer::write_on`] for launches,
+//!   [`Buffer::record_stream`];
+//! - memory set apart, for a graph or otherwise: [`Allocator::new_pool`], [`Pool::within`],
+//!   [`Pool::capture`], [`Pool::begin_capture`];
+//! - equal offsets on every rank of a cluster: [`Pool::symmetric`];
+//! - memory shared with other processes: [`Buffer::share`] there, [`Allocator::open`] here;
+//! - what happens: [`Allocator::stats`], [`Allocator::snapshot`], [`Allocator::torch_snapshot`],
+//!   [`Allocator::on_out_of_memory`];
+//! - everything else, by address: [`Allocator::core`].
 //!
 //! It builds with no CUDA installed. The driver is loaded when a GPU is asked for; where there is
 //! none, that is one clear error. A simulated GPU does everything but hold bytes, so programs and
@@ -36,38 +41,57 @@
 //!
 //! | feature | |
 //! |---|---|
-//! | `cuda`, on by default | real GPUs, for every CUDA from 11.4 on; without it nothing of CUDA is built |
-//! | `snapshot`, on by default | snapshots as files for PyTorch's viewer, Perfetto and the command `larder` |
+//! | `cuda`, on by default | real GPUs, for CUDA from 11.4 on; else nothing of CUDA is built |
+//! | `sim`, on by default | simulated GPUs |
+//! | `snapshot`, on by default | snapshots as files, for PyTorch's viewer and Perfetto |
 //! | `cudarc` | buffers and streams go into `cudarc` and come from it |
+//! | `metrics` | statistics for Prometheus |
+//! | `setup` | devices and settings by text, or from the environment |
 //!
 //! The version of CUDA is the program's own choice: it names one to `cudarc`, as in
-//! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes that of
-//! the `nvcc` on the machine, or else the newest that it has.
+//! `cudarc = { version = "0.19", features = ["cuda-12040"] }`. If nobody names one, `cudarc` takes
+//! that of the `nvcc` on the machine, or else the newest that it has.
 #![deny(unsafe_code)]
 // Some pages are there with their feature only.
 #![cfg_attr(not(feature = "cudarc"), allow(rustdoc::broken_intra_doc_links))]
-// Some calls go wrong, or look at anything, on a real GPU alone.
+// Some calls go wrong, or look at anything, on one sort of GPU alone.
 #![cfg_attr(
-    not(feature = "cuda"),
-    allow(clippy::drop_non_drop, clippy::unnecessary_wraps, clippy::unused_self)
+    not(all(feature = "cuda", feature = "sim")),
+    allow(
+        irrefutable_let_patterns,
+        clippy::drop_non_drop,
+        clippy::unnecessary_wraps,
+        clippy::unused_self
+    )
 )]
+
+#[cfg(not(any(feature = "cuda", feature = "sim")))]
+compile_error!("larder has no GPU to allocate on: turn on its feature `cuda` or `sim`");
 
 mod allocator;
 mod block;
 mod buffer;
 mod builder;
+mod capture;
 mod error;
 mod interop;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 mod opened;
 mod pool;
 #[cfg(feature = "cuda")]
-mod real_stream;
+mod real;
+#[cfg(feature = "setup")]
+pub mod setup;
 mod stream;
+#[cfg(feature = "cudarc")]
+mod uses;
 
 pub use allocator::Allocator;
 pub use block::Block;
 pub use buffer::Buffer;
 pub use builder::Builder;
+pub use capture::Capture;
 pub use error::{Error, FreeError};
 #[cfg(feature = "cudarc")]
 pub use interop::InUse;
@@ -76,9 +100,6 @@ pub use opened::Opened;
 pub use pool::Pool;
 pub use stream::Stream;
 
-/// Statistics for Prometheus.
-#[cfg(feature = "metrics")]
-pub use larder_metrics as metrics;
 /// PyTorch's memory snapshots: what [`Allocator::torch_snapshot`] gives, and readers of others.
 #[cfg(feature = "snapshot")]
 pub use larder_snapshot as snapshot;
@@ -110,6 +131,7 @@ pub use larder_core::{
 pub use larder_cuda::source::{nccl, nvshmem};
 #[cfg(feature = "cuda")]
 pub use larder_cuda::{CudaDevice, CudaError, CudaOptions, ShareBy};
+#[cfg(feature = "sim")]
 pub use larder_sim::{SimDevice, SimOptions, Wire};
 
 /// The README's example, so that it keeps working.

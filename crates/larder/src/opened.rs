@@ -3,7 +3,9 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+use bytemuck::AnyBitPattern;
 use larder_core::Addr;
+use larder_core::allocator::share::Shared;
 
 use crate::allocator::Allocator;
 use crate::error::Error;
@@ -67,6 +69,15 @@ impl<T> Opened<T> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+impl Allocator {
+    /// Opens `len` elements that another process shares: what
+    /// [`Buffer::share`](crate::Buffer::share) gave there.
+    pub fn open<T: AnyBitPattern>(&self, shared: &Shared, len: usize) -> Result<Opened<T>, Error> {
+        let base = self.native("open shared memory")?.open_shared(&shared.bytes)?;
+        Opened::new(self.clone(), base, shared.offset_bytes, len)
     }
 }
 

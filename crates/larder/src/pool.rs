@@ -10,6 +10,7 @@ use larder_core::heap::Filter;
 use larder_core::source::SegmentSource;
 
 use crate::allocator::Allocator;
+use crate::capture::Capture;
 use crate::error::Error;
 use crate::stream::Stream;
 
@@ -18,8 +19,8 @@ use crate::stream::Stream;
 ///
 /// It has all methods of [`MemPool`], checkpoints and statistics among them. `restore` speaks of
 /// addresses and knows nothing of buffers: a block that it frees must be let go of by
-/// [`Block::leak`](crate::Block::leak) before, or its drop frees what lies there then; and one that it
-/// makes live again is freed by address, through [`Allocator::core`].
+/// [`Block::leak`](crate::Block::leak) before, or its drop frees what lies there then; and one that
+/// it makes live again is freed by address, through [`Allocator::core`].
 ///
 /// ```
 /// use larder::Allocator;
@@ -46,8 +47,8 @@ impl Pool {
         Pool { pool, allocator }
     }
 
-    /// A new pool whose segments come from a source of its own: memory of another library, or memory that is
-    /// registered with one.
+    /// A new pool whose segments come from a source of its own: memory of another library, or
+    /// memory that is registered with one.
     pub fn with_source(
         allocator: &Allocator,
         source: Arc<dyn SegmentSource>,
@@ -56,9 +57,10 @@ impl Pool {
         Ok(Pool::new(pool, allocator.clone()))
     }
 
-    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and frees alone.
-    /// Ranks that make the same calls have every block in the same segment at the same offset; `seal` proves
-    /// it, or tells all of them the first call that differs. See [`MemPool::symmetric`].
+    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and
+    /// frees alone. Ranks that make the same calls have every block in the same segment at the same
+    /// offset; `seal` proves it, or tells all of them the first call that differs. See
+    /// [`MemPool::symmetric`].
     ///
     /// ```
     /// use std::sync::Arc;
@@ -67,8 +69,9 @@ impl Pool {
     ///
     /// let allocator = Allocator::simulated(0)?;
     /// let stream = allocator.new_stream()?;
-    /// // The functions of a library that knows ranks, such as NCCL's or NVSHMEM's; here a single address.
-    /// let source = SourceFunctions::new(|_bytes, _stream| Some(Addr(1 << 40)), |_segment, _stream| ());
+    /// // The functions of a library that knows ranks, such as NCCL's; here a single address.
+    /// let give = |_bytes, _stream| Some(Addr(1 << 40));
+    /// let source = SourceFunctions::new(give, |_segment, _stream| ());
     /// let pool = Pool::symmetric(&allocator, Arc::new(source), SymmetricOptions::default())?;
     /// let block = pool.within(|| allocator.alloc::<f32>(1000, &stream))?;
     /// let position = pool.position_of(Addr(block.addr()))?;
@@ -98,7 +101,8 @@ impl Pool {
     /// capture served from the pool. The memory is the graph's for as long as the pool lives.
     ///
     /// The thread that calls this is the one that begins and ends the capture. Where other threads
-    /// allocate for it on streams that join it, [`Pool::mark_capture`] is called once it has begun.
+    /// allocate for it on streams that join it, [`Pool::begin_capture`] is called once it has
+    /// begun.
     pub fn capture<T>(
         &self,
         stream: impl Into<Stream>,
@@ -111,13 +115,55 @@ impl Pool {
 }
 
 impl Pool {
-    /// Says, inside [`Pool::capture`], that the capture has begun on the stream just now, so that other
-    /// threads' requests for it find the pool before this thread has allocated anything. It is over
-    /// with the scope.
+    /// Declares, inside [`Pool::capture`], that the capture has begun on the stream just now, so
+    /// that other threads' requests for it find the pool before this thread has allocated anything.
+    /// It is over when what this gives is ended or dropped.
+    ///
+    /// ```
+    /// use larder::Allocator;
+    ///
+    /// let allocator = Allocator::simulated(0)?;
+    /// let stream = allocator.new_stream()?;
+    /// let gpu = allocator.simulated_device().unwrap();
+    /// let pool = allocator.new_capture_pool()?;
+    /// let kept = pool.capture(&stream, || {
+    ///     gpu.begin_capture(stream.id()).unwrap(); // on a real GPU: cuStreamBeginCapture
+    ///     let capture = pool.begin_capture(&stream)?;
+    ///     let kept = allocator.alloc::<f32>(1000, &stream)?;
+    ///     gpu.end_capture(stream.id()).unwrap();
+    ///     capture.end()?;
+    ///     Ok(kept)
+    /// })?;
+    /// assert_eq!(pool.snapshot().len(), 1, "the graph's memory is the pool's");
+    /// # drop(kept);
+    /// # Ok::<(), larder::Error>(())
+    /// ```
+    pub fn begin_capture(&self, stream: impl Into<Stream>) -> Result<Capture, Error> {
+        let stream = stream.into();
+        self.allocator.admit(&stream)?;
+        let native = self.allocator.native("have private pools")?;
+        Ok(Capture::new(Arc::clone(native), native.begin_capture(stream.id())?))
+    }
+
+    /// As [`Pool::begin_capture`], for a capture that is over with the scope.
     pub fn mark_capture(&self, stream: impl Into<Stream>) -> Result<(), Error> {
         let stream = stream.into();
         self.allocator.admit(&stream)?;
         Ok(self.allocator.native("have private pools")?.mark_capture_begin(stream.id())?)
+    }
+}
+
+impl Allocator {
+    /// A new private pool. See [`Pool`].
+    pub fn new_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::new(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
+    }
+
+    /// A new private pool for the memory of a graph. See [`Pool::capture`].
+    pub fn new_capture_pool(&self) -> Result<Pool, Error> {
+        let pool = MemPool::for_capture(self.native("have private pools")?)?;
+        Ok(Pool::new(pool, self.clone()))
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 #[cfg(feature = "cudarc")]
 use cudarc::driver::CudaStream;
 use larder_core::StreamId;
+#[cfg(feature = "sim")]
 use larder_sim::SimDevice;
 
 #[cfg(feature = "cuda")]
-use crate::real_stream::{RealStream, id_of, is_same};
+use crate::real::stream::{RealStream, id_of, is_same};
 
 /// A stream of a GPU, real or simulated. Clones are the same stream.
 ///
@@ -23,6 +24,7 @@ pub struct Stream {
 /// The GPU that a stream is of. Numbers of streams mean something there alone.
 #[derive(Clone)]
 enum Side {
+    #[cfg(feature = "sim")]
     Simulated(Arc<SimDevice>),
     #[cfg(feature = "cuda")]
     Real(Arc<RealStream>),
@@ -30,6 +32,7 @@ enum Side {
 
 impl Stream {
     /// A stream of a simulated GPU.
+    #[cfg(feature = "sim")]
     pub(crate) fn simulated(id: StreamId, device: &Arc<SimDevice>) -> Stream {
         Stream { id, gpu: Side::Simulated(Arc::clone(device)) }
     }
@@ -41,8 +44,10 @@ impl Stream {
     }
 
     /// Whether it is a stream of this simulated GPU.
+    #[cfg(feature = "sim")]
     pub(crate) fn is_of(&self, device: &Arc<SimDevice>) -> bool {
         match &self.gpu {
+            #[cfg(feature = "sim")]
             Side::Simulated(own) => Arc::ptr_eq(own, device),
             #[cfg(feature = "cuda")]
             Side::Real(_) => false,
@@ -58,6 +63,7 @@ impl Stream {
     #[cfg(feature = "cuda")]
     pub(crate) fn real(&self) -> Option<&Arc<RealStream>> {
         match &self.gpu {
+            #[cfg(feature = "sim")]
             Side::Simulated(_) => None,
             Side::Real(real) => Some(real),
         }
@@ -111,12 +117,13 @@ impl fmt::Debug for Stream {
 impl PartialEq for Stream {
     fn eq(&self, other: &Stream) -> bool {
         match (&self.gpu, &other.gpu) {
+            #[cfg(feature = "sim")]
             (Side::Simulated(ours), Side::Simulated(theirs)) => {
                 self.id == other.id && Arc::ptr_eq(ours, theirs)
             }
             #[cfg(feature = "cuda")]
             (Side::Real(ours), Side::Real(theirs)) => is_same(ours, theirs),
-            #[cfg(feature = "cuda")]
+            #[cfg(all(feature = "cuda", feature = "sim"))]
             _ => false,
         }
     }

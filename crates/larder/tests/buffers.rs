@@ -195,6 +195,7 @@ fn a_stream_of_another_gpu_is_refused() {
         let captured = pool.capture(&foreign, || -> Result<(), Error> { panic!("not captured") });
         assert_eq!(captured.unwrap_err(), Error::ForeignStream);
         assert_eq!(pool.mark_capture(&foreign).unwrap_err(), Error::ForeignStream);
+        assert_eq!(pool.begin_capture(&foreign).unwrap_err(), Error::ForeignStream);
     }
     assert_eq!(live(&ours), 0);
 }

@@ -1,4 +1,5 @@
-//! What `larder.h` declares, as far as it is called. Structures that are only read back are rows of words.
+//! What `larder.h` declares, as far as it is called. Structures that are only read back are rows
+//! of words.
 
 use std::ffi::{c_char, c_void};
 

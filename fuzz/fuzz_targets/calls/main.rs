@@ -1,6 +1,7 @@
-//! Any sequence of C calls, decoded from bytes: in any order, with null where a pointer is expected, with
-//! numbers that nobody gave out, freed twice, with pools of others. Never a crash, never a mistake of the
-//! library's own; at the end everything holds, and all that was lent to it came back.
+//! Any sequence of C calls, decoded from bytes: in any order, with null where a pointer is
+//! expected, with numbers that nobody gave out, freed twice, with pools of others. Never a
+//! crash, never a mistake of the library's own; at the end everything holds, and all that was
+//! lent to it came back.
 #![no_main]
 
 mod header;

@@ -1,94 +1,111 @@
 //! Who is measured, and how one measurement is made.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::printed::field;
+use crate::command::number;
 use crate::programs::Programs;
 
 /// How often a measurement is tried before its cell stays empty. The peer can crash on its way out,
 /// which says nothing about what it costs.
 const TRIES: u32 = 3;
 
+/// What is held against each other where both are measured.
+pub(super) const GAINS: [(&str, &str); 4] = [
+    ("PyTorch 2.11", "torch-2.11"),
+    ("PyTorch 2.11", "larder"),
+    ("PyTorch 2.15", "larder"),
+    ("tight", "larder"),
+];
+
 /// An allocator, with the policy that it follows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Contestant {
-    /// The oldest PyTorch.
-    PyTorch,
-    /// The newest PyTorch.
-    Newest,
-    Torch,
-    Larder,
-    Tight,
+#[derive(Clone, Debug)]
+pub(super) struct Contestant {
+    pub(super) title: &'static str,
+    program: PathBuf,
+    /// Whether the program is PyTorch's allocator, which is told of its memory by a variable.
+    is_peer: bool,
+    policy: Option<&'static str>,
 }
 
-/// How many there are.
-pub(super) const COUNT: usize = 5;
-
 impl Contestant {
-    /// In the order in which they run and stand in the tables.
-    pub(super) const ALL: [Self; COUNT] =
-        [Self::PyTorch, Self::Newest, Self::Torch, Self::Larder, Self::Tight];
-
-    pub(super) fn title(self) -> &'static str {
-        match self {
-            Self::PyTorch => "PyTorch 2.11",
-            Self::Newest => "PyTorch 2.15",
-            Self::Torch => "torch-2.11",
-            Self::Larder => "larder",
-            Self::Tight => "tight",
-        }
+    pub(super) fn peer(title: &'static str, program: &Path) -> Self {
+        Self { title, program: program.to_owned(), is_peer: true, policy: None }
     }
 
-    /// The program to run; none where it was not brought along.
-    fn program(self, programs: &Programs) -> Option<&Path> {
-        match self {
-            Self::PyTorch => Some(&programs.judge),
-            Self::Newest => programs.newest.as_deref(),
-            Self::Torch | Self::Larder | Self::Tight => Some(&programs.larder),
-        }
+    /// Ours, under its default policy.
+    pub(super) fn ours(title: &'static str, program: &Path) -> Self {
+        Self { title, program: program.to_owned(), is_peer: false, policy: None }
     }
 
-    /// The command that makes a measurement, with default settings on 80 GiB of memory; none where its program
-    /// was not brought along.
-    pub(super) fn command(self, programs: &Programs, run: Run<'_>) -> Option<Command> {
-        let mut command = Command::new(self.program(programs)?);
+    fn under(policy: &'static str, program: &Path) -> Self {
+        Self { policy: Some(policy), ..Self::ours(policy, program) }
+    }
+
+    /// All, in the order in which they run and stand in the tables; the newest PyTorch if it was
+    /// brought along.
+    pub(super) fn all(programs: &Programs) -> Vec<Self> {
+        let newest = programs.newest.as_ref().map(|judge| Self::peer("PyTorch 2.15", judge));
+        let mut all = vec![Self::peer("PyTorch 2.11", &programs.judge)];
+        all.extend(newest);
+        all.push(Self::under("torch-2.11", &programs.larder));
+        all.extend(Self::own(programs));
+        all
+    }
+
+    /// Larder's own two policies.
+    pub(super) fn own(programs: &Programs) -> Vec<Self> {
+        ["larder", "tight"].map(|policy| Self::under(policy, &programs.larder)).to_vec()
+    }
+
+    #[cfg(test)]
+    pub(super) fn named(title: &'static str) -> Self {
+        Self::ours(title, Path::new(""))
+    }
+
+    /// The command that makes a measurement, with default settings.
+    pub(super) fn command(&self, run: Run<'_>) -> Command {
+        let mut command = match run.core {
+            None => Command::new(&self.program),
+            Some(core) => {
+                let mut command = Command::new("taskset");
+                command.args(["-c", core]).arg(&self.program);
+                command
+            }
+        };
         command.arg("bench").arg(run.script);
-        command.args(["--repeat", &run.repeat.to_string()]);
-        command.args(["--threads", &run.threads.to_string()]);
+        command.args(["--repeat", &run.repeat.to_string(), "--threads", &run.threads.to_string()]);
         if let Some(entries) = run.history {
             command.args(["--history", &entries.to_string()]);
         }
-        if matches!(self, Self::Torch | Self::Larder | Self::Tight) {
-            command.args(["--policy", self.title()]);
-        }
+        command.args(self.policy.iter().flat_map(|policy| ["--policy", policy]));
         // What the caller's shell happens to set must not change the peer alone.
-        for name in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"] {
+        for name in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "LARDER_SIM_ADDRESSES"] {
             command.env_remove(name);
         }
-        command.env_remove("LARDER_SIM_MEMORY").env_remove("LARDER_SIM_ADDRESSES");
-        Some(command)
+        command.env_remove("LARDER_SIM_MEMORY");
+        match run.memory_gib {
+            Some(gib) if self.is_peer => {
+                command.env("LARDER_SIM_MEMORY", (gib << 30).to_string());
+            }
+            Some(gib) => drop(command.args(["--memory", &format!("{gib}GiB")])),
+            None => {}
+        }
+        command
     }
 
     /// Makes a measurement. None if it fails each time, which is said on standard error.
-    pub(super) fn measure(self, programs: &Programs, run: Run<'_>) -> Option<Measured> {
+    pub(super) fn measure(&self, run: Run<'_>) -> Option<Measured> {
         for _ in 0..TRIES {
-            let output = match self.command(programs, run)?.output() {
-                Ok(output) => output,
-                Err(error) => {
-                    eprintln!("    {} cannot be started: {error}", self.title());
-                    return None;
-                }
-            };
-            let printed = String::from_utf8_lossy(&output.stdout);
-            match Measured::read(&printed) {
-                Some(measured) if output.status.success() => return Some(measured),
-                _ => {
-                    let said = String::from_utf8_lossy(&output.stderr);
-                    let said = said.lines().next().unwrap_or("no reason given");
-                    eprintln!("    {} ends with {}: {said}", self.title(), output.status);
-                }
+            let output = self.command(run).output();
+            let output = output.map_err(|error| eprintln!("    {}: {error}", self.title)).ok()?;
+            // A peer that crashed on its way out has printed its figure.
+            if let Some(measured) = Measured::read(&String::from_utf8_lossy(&output.stdout)) {
+                return Some(measured);
             }
+            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said.lines().next().unwrap_or("no reason given");
+            eprintln!("    {} ends with {}: {said}", self.title, output.status);
         }
         None
     }
@@ -102,6 +119,16 @@ pub(super) struct Run<'a> {
     pub(super) threads: u64,
     /// How many entries of a history are kept, without call stacks; none where it is off.
     pub(super) history: Option<u64>,
+    /// The GPU's memory; 80 GiB without it.
+    pub(super) memory_gib: Option<u64>,
+    /// The one processor that it may use.
+    pub(super) core: Option<&'static str>,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn of(script: &'a Path) -> Self {
+        Self { script, repeat: 1, threads: 1, history: None, memory_gib: None, core: None }
+    }
 }
 
 /// What a measurement gave.
@@ -113,9 +140,9 @@ pub(super) struct Measured {
 
 impl Measured {
     /// Reads the one line of JSON that both programs print.
-    pub(super) fn read(printed: &str) -> Option<Self> {
-        let ns_per_op = field(printed, "ns_per_op")?.parse().ok()?;
-        Some(Self { ns_per_op, ops: field(printed, "ops")?.parse().ok()? })
+    fn read(printed: &str) -> Option<Self> {
+        let ops = number(printed, "ops")? as u64;
+        Some(Self { ns_per_op: number(printed, "ns_per_op")?, ops })
     }
 
     pub(super) fn elapsed_ns(self) -> f64 {

@@ -1,63 +1,55 @@
 //! Instructions per operation, which no other program on the machine can disturb.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::contestant::{Contestant, Run};
 use super::table::Figures;
 use super::workload::Workload;
-use crate::programs::Programs;
 
 /// About how many operations are counted. The counter is some fifty times slower than the machine.
 const OPS: u64 = 100_000;
 
 /// Whether `valgrind` can be called.
 pub(super) fn can_count() -> bool {
-    let mut command = Command::new("valgrind");
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|status| status.success())
+    let version = Command::new("valgrind").arg("--version").output();
+    version.is_ok_and(|output| output.status.success())
 }
 
-/// Counts a script on each contestant with one thread. It is counted with one repeat, and with R more:
-/// in the difference the start, the reading of the script and the first passes are not contained.
-pub(super) fn count(programs: &Programs, workload: &Workload) -> Figures {
-    let values = Contestant::ALL.map(|contestant| {
-        let run = Run { script: &workload.script, repeat: 1, threads: 1, history: None };
-        let pass_ops = contestant.measure(programs, run)?.ops;
+/// Counts a script on each contestant with one thread. It is counted with one repeat, and with R
+/// more: in the difference the start, the reading of the script and the first passes are not
+/// contained.
+pub(super) fn count(all: &[Contestant], workload: &Workload) -> Figures {
+    let values = all.iter().map(|contestant| {
+        let run = Run::of(&workload.script);
+        let pass_ops = contestant.measure(run)?.ops;
         let repeat = OPS.div_ceil(pass_ops.max(1));
-        let count = |repeat| collected(&contestant.command(programs, Run { repeat, ..run })?);
+        let count = |repeat| collected(&contestant.command(Run { repeat, ..run }));
         let [settled, more] = [count(1)?, count(1 + repeat)?];
         Some(more.saturating_sub(settled) as f64 / (pass_ops * repeat) as f64)
     });
-    Figures { name: workload.name.clone(), values }
+    Figures { name: workload.name.clone(), values: values.collect() }
 }
 
 /// Runs a command under callgrind; the instructions of all its threads.
 fn collected(command: &Command) -> Option<u64> {
     let mut counted = Command::new("valgrind");
-    counted
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(command.get_program())
-        .args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => counted.env(name, value),
-            None => counted.env_remove(name),
-        };
+    counted.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    counted.arg(command.get_program()).args(command.get_args());
+    for (name, _) in command.get_envs() {
+        counted.env_remove(name);
     }
     let output = counted.output().ok()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    let count = total(&said);
-    if count.is_none() || !output.status.success() {
+    let count = total(&said).filter(|_| output.status.success());
+    if count.is_none() {
         eprintln!("    valgrind: {}: {}", output.status, said.lines().last().unwrap_or(""));
-        return None;
     }
     count
 }
 
 /// The sum that callgrind says last, after its process number.
 fn total(said: &str) -> Option<u64> {
-    let (_, rest) = said.rsplit_once("Collected :")?;
-    rest.split_whitespace().next()?.parse().ok()
+    said.rsplit_once("Collected :")?.1.split_whitespace().next()?.parse().ok()
 }
 
 #[cfg(test)]

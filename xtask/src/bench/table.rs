@@ -1,35 +1,12 @@
 //! Tables: for the page in Markdown, for the screen in columns.
 
-use super::contestant::{COUNT, Contestant};
-
-/// What is held against each other.
-const GAINS: [(Contestant, Contestant); 4] = [
-    (Contestant::PyTorch, Contestant::Torch),
-    (Contestant::PyTorch, Contestant::Larder),
-    (Contestant::Newest, Contestant::Larder),
-    (Contestant::Tight, Contestant::Larder),
-];
-
-/// A peer's title without its name.
-fn version(title: &str) -> &str {
-    title.trim_start_matches("PyTorch ")
-}
+use super::contestant::{Contestant, GAINS};
 
 /// A figure for each contestant; none where it failed each time.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Figures {
     pub(super) name: String,
-    pub(super) values: [Option<f64>; COUNT],
-}
-
-impl Figures {
-    /// How many times a peer's figure is ours: the larger, the better for us.
-    fn gain(&self, (peer, ours): (Contestant, Contestant)) -> String {
-        match (self.values[peer as usize], self.values[ours as usize]) {
-            (Some(peer), Some(ours)) if ours > 0.0 => format!("{:.2}", peer / ours),
-            _ => "-".to_owned(),
-        }
-    }
+    pub(super) values: Vec<Option<f64>>,
 }
 
 /// A figure with as many digits as say something.
@@ -50,22 +27,23 @@ impl Table {
         Self { headings, rows: Vec::new() }
     }
 
-    /// The contestants side by side, and what ours gain.
-    pub(super) fn of_figures(heading: &str, rows: &[Figures]) -> Self {
-        let titles = Contestant::ALL.map(Contestant::title);
-        let gains =
-            GAINS.map(|(peer, ours)| format!("{} / {}", version(peer.title()), ours.title()));
-        let mut headings = vec![heading];
-        headings.extend(titles);
-        headings.extend(gains.iter().map(String::as_str));
-        let mut table = Self::new(&headings);
-        for row in rows {
-            let values =
-                row.values.map(|value| value.map_or_else(|| "no figure".to_owned(), digits));
-            let mut cells = vec![row.name.clone()];
-            cells.extend(values);
-            cells.extend(GAINS.map(|pair| row.gain(pair)));
-            table.push(cells);
+    /// The contestants side by side, and how many times a peer's figure is ours.
+    pub(super) fn of_figures(heading: &str, all: &[Contestant], rows: &[Figures]) -> Self {
+        let place = |title: &str| all.iter().position(|one| one.title == title);
+        let gains = GAINS.iter().filter_map(|(peer, ours)| Some((place(peer)?, place(ours)?)));
+        let gains: Vec<(usize, usize)> = gains.collect();
+        let mut table = Self::new(&[heading]);
+        table.headings.extend(all.iter().map(|one| one.title.to_owned()));
+        table.headings.extend(gains.iter().map(|&(peer, ours)| {
+            format!("{} / {}", all[peer].title.trim_start_matches("PyTorch "), all[ours].title)
+        }));
+        for Figures { name, values } in rows {
+            let figures = values.iter().map(|one| one.map_or("no figure".to_owned(), digits));
+            let ratios = gains.iter().map(|&(peer, ours)| {
+                let ratio = values[peer].zip(values[ours]).map(|(peer, ours)| peer / ours);
+                ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"))
+            });
+            table.push(std::iter::once(name.clone()).chain(figures).chain(ratios).collect());
         }
         table
     }
@@ -76,32 +54,27 @@ impl Table {
 
     pub(super) fn markdown(&self) -> String {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let mut text = line(&self.headings);
-        text.push_str("|---|");
-        text.push_str(&"---:|".repeat(self.headings.len().saturating_sub(1)));
-        text.push('\n');
-        self.rows.iter().for_each(|row| text.push_str(&line(row)));
-        text
+        let rule = format!("|---|{}\n", "---:|".repeat(self.headings.len().saturating_sub(1)));
+        let rows: String = self.rows.iter().map(|row| line(row)).collect();
+        line(&self.headings) + &rule + &rows
     }
 
     pub(super) fn plain(&self) -> String {
         let lines = || std::iter::once(&self.headings).chain(&self.rows);
-        let widths: Vec<usize> = (0..self.headings.len())
-            .map(|at| {
-                lines()
-                    .filter_map(|row| row.get(at))
-                    .map(|cell| cell.chars().count())
-                    .max()
-                    .unwrap_or(0)
-            })
-            .collect();
+        let width = |at: usize| {
+            lines()
+                .filter_map(|row| row.get(at))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
         let mut text = String::new();
         for row in lines() {
             for (at, (cell, width)) in row.iter().zip(&widths).enumerate() {
-                text.push_str(&match at {
-                    0 => format!("{cell:width$}"),
-                    _ => format!("  {cell:>width$}"),
-                });
+                let padded =
+                    if at == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
+                text.push_str(&padded);
             }
             text.push('\n');
         }
@@ -113,35 +86,27 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn table() -> Table {
+    #[test]
+    fn figures_stand_beside_what_ours_gain() {
+        let all = ["PyTorch 2.11", "larder", "tight"].map(Contestant::named);
         let row = |name: &str, values| Figures { name: name.to_owned(), values };
-        Table::of_figures(
-            "workload",
-            &[
-                row("hot block", [Some(300.0), Some(450.0), Some(150.0), Some(60.0), Some(66.0)]),
-                row("other", [None, None, Some(99.94), Some(1.0), None]),
-            ],
-        )
-    }
-
-    #[test]
-    fn the_page_gets_markdown() {
+        let rows = [
+            row("hot block", vec![Some(300.0), Some(60.0), Some(66.0)]),
+            row("other", vec![None, Some(1.0), None]),
+        ];
+        let table = Table::of_figures("workload", &all, &rows);
         assert_eq!(
-            table().markdown(),
-            "| workload | PyTorch 2.11 | PyTorch 2.15 | torch-2.11 | larder | tight \
-             | 2.11 / torch-2.11 | 2.11 / larder | 2.15 / larder | tight / larder |\n\
-             |---|---:|---:|---:|---:|---:|---:|---:|---:|---:|\n\
-             | hot block | 300 | 450 | 150 | 60.0 | 66.0 | 2.00 | 5.00 | 7.50 | 1.10 |\n\
-             | other | no figure | no figure | 99.9 | 1.0 | no figure | - | - | - | - |\n"
+            table.markdown(),
+            "| workload | PyTorch 2.11 | larder | tight | 2.11 / larder | tight / larder |\n\
+             |---|---:|---:|---:|---:|---:|\n\
+             | hot block | 300 | 60.0 | 66.0 | 5.00 | 1.10 |\n\
+             | other | no figure | 1.0 | no figure | - | - |\n"
         );
-    }
-
-    #[test]
-    fn the_screen_gets_columns() {
-        let plain = table().plain();
+        let plain = table.plain();
         let lengths: Vec<usize> = plain.lines().map(str::len).collect();
-        assert_eq!(lengths.len(), 3);
-        assert!(lengths.iter().all(|&length| length == lengths[0]), "{plain}");
-        assert!(plain.contains("hot block           300"), "{plain}");
+        assert!(
+            lengths.len() == 3 && lengths.iter().all(|&length| length == lengths[0]),
+            "{plain}"
+        );
     }
 }

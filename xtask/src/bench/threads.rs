@@ -1,34 +1,34 @@
-//! Many threads: what a malloc and a free cost where threads share one allocator, with processors to
-//! spare and without, beside PyTorch's own allocator and beside ours with a plain mutex for its lock.
+//! Many threads: what a malloc and a free cost where threads share one allocator, with processors
+//! to spare and without, beside PyTorch's own allocator and beside ours with a plain mutex for its
+//! lock.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::contestant::Measured;
-use super::machine::Machine;
+use clap::Args;
+
+use super::contestant::{Contestant, Run};
+use super::machine;
 use super::table::{Table, digits};
-use super::timing::median;
+use super::timing::{Rounds, Timing, least, median};
 use super::workload::{self, HOT_BLOCK, VARLEN};
 use crate::command;
-use crate::programs::{self, Programs, copy};
+use crate::docs::{self, BENCHMARKS};
+use crate::file;
+use crate::programs::{self, Programs};
 
 /// How much to measure, and with what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Options {
-    pub(crate) rounds: u64,
-    /// The programs are those beside this one, and nothing is written.
-    pub(crate) is_laid_out: bool,
+    /// How often each measurement is made.
+    #[arg(long, value_name = "N", default_value_t = 10,
+          value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Take the programs that lie beside this one, as in target/gpu/threads, and write nothing.
+    #[arg(long = "laid-out")]
+    is_laid_out: bool,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { rounds: 10, is_laid_out: false }
-    }
-}
-
-/// The section of the page.
-const HEADING: &str = "## Many threads";
 /// So many lines of the recording are run, so that a pass of sixteen threads does not take seconds.
 const LINES: usize = 20_000;
 /// Sixteen programs of 13 GiB fit.
@@ -56,16 +56,9 @@ impl Setting {
         }
     }
 
-    /// The command as it is run in this setting.
-    fn wrap(self, program: &Path) -> Command {
-        match self {
-            Self::Free | Self::Busy => Command::new(program),
-            Self::OneCore => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", "0"]).arg(program);
-                command
-            }
-        }
+    /// The one processor that all threads may use.
+    fn core(self) -> Option<&'static str> {
+        matches!(self, Self::OneCore).then_some("0")
     }
 
     fn company(self) -> Vec<Busy> {
@@ -92,19 +85,6 @@ impl Drop for Busy {
     }
 }
 
-/// Who is measured.
-struct Contestants {
-    judge: PathBuf,
-    mutex: PathBuf,
-    larder: PathBuf,
-}
-
-impl Contestants {
-    fn all(&self) -> [(&'static str, &Path); 3] {
-        [("PyTorch 2.11", &self.judge), ("plain mutex", &self.mutex), ("larder", &self.larder)]
-    }
-}
-
 /// Builds everything, measures, writes the section of the page and prints it.
 pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
     if options.is_laid_out {
@@ -113,11 +93,10 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     }
     let folder = programs::target_folder(root).join("threads");
     lay_out(root, cargo, &folder)?;
-    let section = measure(&folder, options.rounds)?;
-    let page = root.join("docs/benchmarks.md");
-    let old = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
-    workload::write(&page, &with_section(&old, &section))?;
-    print!("{section}");
+    let table = measure(&folder, options.rounds)?;
+    let command = format!("cargo xtask threads --rounds {}", options.rounds);
+    docs::write(root, BENCHMARKS, "threads", &format!("{}\n\n{table}", machine::line(&command)))?;
+    print!("{table}");
     Ok(())
 }
 
@@ -126,15 +105,15 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
     let target = programs::target_folder(root);
     eprintln!("==> building PyTorch's allocator, ours, and ours with a plain mutex");
     let built = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    file::create(folder)?;
     let mut mutex = Command::new(cargo);
     mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
     mutex.env("CARGO_TARGET_DIR", target.join("mutex"));
     command::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
     built.lay_out(folder)?;
-    copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
+    file::copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
-    copy(&this, &folder.join("threads"))?;
+    file::copy(&this, &folder.join("threads"))?;
     for name in ["larder", "larder-mutex", "threads", "write_ops"] {
         command::run(Command::new("strip").arg(folder.join(name)))?;
     }
@@ -143,14 +122,14 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
         lay_out_judge(newest, &folder.join(programs::NEWEST))?;
     }
     let scripts = target.join("bench");
-    fs::create_dir_all(&scripts).map_err(|error| format!("{}: {error}", scripts.display()))?;
+    file::create(&scripts)?;
     let workloads = workload::collect(root, &built, &scripts)?;
     workload::lay_out(&workloads, folder)?;
     for workload in workloads {
         if [HOT_BLOCK, VARLEN].contains(&workload.name.as_str()) {
-            let text = fs::read_to_string(&workload.script).map_err(|error| error.to_string())?;
+            let text = file::read(&workload.script)?;
             let short: String = text.lines().take(LINES).flat_map(|line| [line, "\n"]).collect();
-            workload::write(&folder.join(format!("{}.ops", workload.name)), &short)?;
+            file::write(&folder.join(format!("{}.ops", workload.name)), &short)?;
         }
     }
     Ok(())
@@ -158,68 +137,32 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
 
 /// A judge with the libraries that it runs with.
 fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    file::create(folder)?;
     let from = judge.parent().unwrap_or(Path::new("."));
     for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
-        copy(&from.join(name), &folder.join(name))?;
+        file::copy(&from.join(name), &folder.join(name))?;
     }
-    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where NVML does
-    // not know the GPU, as it does not know ours. An empty file is none; later versions need the stand-in.
+    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where
+    // NVML does not know the GPU, as it does not know ours. An empty file is none; later
+    // versions need the stand-in.
     let nvml = from.join("libnvidia-ml.so.1");
     if nvml.is_file() {
-        copy(&nvml, &folder.join("libnvidia-ml.so.1"))?;
+        file::copy(&nvml, &folder.join("libnvidia-ml.so.1"))?;
     } else {
-        workload::write(&folder.join("libnvidia-ml.so.1"), "")?;
+        file::write(&folder.join("libnvidia-ml.so.1"), "")?;
     }
     command::run(
         Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
     )
 }
 
-/// One measurement.
-fn time(
-    program: &Path,
-    setting: Setting,
-    script: &Path,
-    (repeat, threads): (u64, u64),
-) -> Option<Measured> {
-    let mut command = setting.wrap(program);
-    command.arg("bench").arg(script);
-    command.args(["--repeat", &repeat.to_string(), "--threads", &threads.to_string()]);
-    if program.ends_with("judge") {
-        command.env("LARDER_SIM_MEMORY", (MEMORY_GIB << 30).to_string());
-        command.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF");
-    } else {
-        command.args(["--memory", &format!("{MEMORY_GIB}GiB")]);
-    }
-    // The peer can crash on its way out, which says nothing about what it costs.
-    let output = command.output().ok()?;
-    Measured::read(&String::from_utf8_lossy(&output.stdout))
-}
-
-/// So many passes take about as long as a measurement shall. What is tried last takes half of that at least: a short run
-/// of many threads says little, because the last of them may sleep for a while after the others are done.
-fn repeats(program: &Path, script: &Path, threads: u64) -> u64 {
-    let mut repeat = 1;
-    loop {
-        let Some(measured) = time(program, Setting::Free, script, (repeat, threads)) else {
-            return 1;
-        };
-        let elapsed_ns = measured.elapsed_ns();
-        if elapsed_ns >= TARGET_NS / 2.0 || repeat > 1 << 30 {
-            return (repeat as f64 * TARGET_NS / elapsed_ns).ceil().max(1.0) as u64;
-        }
-        repeat *= if elapsed_ns >= TARGET_NS / 16.0 { 2 } else { 8 };
-    }
-}
-
-/// Measures everything and writes it down.
+/// Measures everything in turn, and makes the table of it.
 fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
-    let contestants = Contestants {
-        judge: folder.join("judge"),
-        mutex: folder.join("larder-mutex"),
-        larder: folder.join("larder"),
-    };
+    let all = [
+        Contestant::peer("PyTorch 2.11", &folder.join("judge")),
+        Contestant::ours("plain mutex", &folder.join("larder-mutex")),
+        Contestant::ours("larder", &folder.join("larder")),
+    ];
     let mut table = Table::new(&[
         "workload, threads, where",
         "PyTorch best",
@@ -231,57 +174,35 @@ fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
         "worst, larder / mutex",
         "PyTorch best / larder worst",
     ]);
+    let timing = Timing { target_ns: TARGET_NS, rounds };
     for name in [HOT_BLOCK, VARLEN] {
         let script = folder.join(format!("{name}.ops"));
         for threads in THREADS {
-            let repeats = contestants.all().map(|(_, program)| repeats(program, &script, threads));
             for setting in Setting::ALL {
-                eprintln!("==> {name}, {threads} threads, {}", setting.title());
+                let name = format!("{name}, {threads}, {}", setting.title());
+                eprintln!("==> {name}");
                 let company = setting.company();
-                let mut times = [const { Vec::new() }; 3];
-                for _ in 0..rounds {
-                    for (at, (who, program)) in contestants.all().into_iter().enumerate() {
-                        let measured = time(program, setting, &script, (repeats[at], threads))
-                            .ok_or_else(|| format!("{who} gives no figure for {name}"))?;
-                        times[at].push(measured.ns_per_op);
-                    }
-                }
+                let (memory_gib, core) = (Some(MEMORY_GIB), setting.core());
+                let run = Run { threads, memory_gib, core, ..Run::of(&script) };
+                let rounds = timing.measure(&all, run, name);
                 drop(company);
-                table.push(row(&format!("{name}, {threads}, {}", setting.title()), &times));
+                table.push(row(&rounds).ok_or_else(|| format!("no figure for {}", rounds.name))?);
             }
         }
     }
-    let Machine { date, cpu, cores, compiler } = Machine::read();
-    Ok(format!(
-        "{HEADING}\n\n{date}, {cpu}, {cores} cores, {compiler}. Nanoseconds per operation of {rounds} runs \
-         each, the three in turn:\nPyTorch's own allocator, ours with the standard library's mutex for its \
-         lock, and ours. `best` and `worst` are\nof all runs. Of gpt2_varlen the first {LINES} lines are run. \
-         Measured by `cargo xtask threads`.\n\n{}",
-        table.markdown()
-    ))
+    Ok(table.markdown())
 }
 
-fn row(name: &str, times: &[Vec<f64>; 3]) -> Vec<String> {
-    let best = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-    let worst = |times: &[f64]| times.iter().copied().fold(0.0, f64::max);
-    let [peer, mutex, larder] = times;
-    let medians = [mutex, larder].map(|times| median(times).unwrap_or(0.0));
-    let (mutex_worst, larder_worst) = (worst(mutex), worst(larder));
-    let figures = [best(peer), medians[0], mutex_worst, medians[1], larder_worst].map(digits);
-    let ratios = [medians[1] / medians[0], larder_worst / mutex_worst, best(peer) / larder_worst];
-    let mut cells = vec![name.to_owned()];
-    cells.extend(figures);
-    cells.extend(ratios.map(|ratio| format!("{ratio:.2}")));
-    cells
-}
-
-/// The page with its section about threads replaced, or put before what a card gave.
-fn with_section(page: &str, section: &str) -> String {
-    let card = "\n## On a card\n";
-    let begin = page.find(&format!("\n{HEADING}\n")).or_else(|| page.find(card));
-    let begin = begin.unwrap_or(page.len());
-    let behind = page[begin..].find(card).map_or("", |at| &page[begin + at..]);
-    format!("{}\n{section}{behind}", &page[..begin])
+/// The peer's best against our worst.
+fn row(rounds: &Rounds) -> Option<Vec<String>> {
+    let worst = |times: &[f64]| times.iter().copied().max_by(f64::total_cmp);
+    let [peer, mutex, larder] = &rounds.times[..] else { return None };
+    let (best, mutex_median, median) = (least(peer)?, median(mutex)?, median(larder)?);
+    let (mutex_worst, worst) = (worst(mutex)?, worst(larder)?);
+    let figures = [best, mutex_median, mutex_worst, median, worst].map(digits);
+    let ratios = [median / mutex_median, worst / mutex_worst, best / worst];
+    let ratios = ratios.map(|ratio| format!("{ratio:.2}"));
+    Some([&[rounds.name.clone()][..], &figures, &ratios].concat())
 }
 
 #[cfg(test)]
@@ -289,20 +210,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_section_is_replaced_and_the_rest_stays() {
-        let page = "# Benchmarks\n\n## Time\n\n## On a card\n\n| pairs |\n";
-        let once = with_section(page, "## Many threads\n\nold\n");
-        assert_eq!(
-            once,
-            "# Benchmarks\n\n## Time\n\n## Many threads\n\nold\n\n## On a card\n\n| pairs |\n"
-        );
-        let twice = with_section(&once, "## Many threads\n\nnew\n");
-        assert_eq!(twice, once.replace("old", "new"));
-    }
-
-    #[test]
     fn a_row_holds_the_worst_against_the_best() {
-        let cells = row("x", &[vec![900.0, 600.0], vec![100.0, 80.0], vec![90.0, 120.0]]);
+        let times = vec![vec![900.0, 600.0], vec![100.0, 80.0], vec![90.0, 120.0]];
+        let cells = row(&Rounds { name: "x".to_owned(), times }).unwrap();
         assert_eq!(cells, ["x", "600", "90.0", "100", "105", "120", "1.17", "1.20", "5.00"]);
     }
 

@@ -1,18 +1,17 @@
 //! Tight: what the policy of that name makes of recorded programs, beside the others.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::KEPT;
-use super::machine::Machine;
+use serde_json::Value;
+
+use super::machine;
 use super::table::Table;
-use super::workload::{stem, write};
-use crate::printed::field;
+use super::workload::stem;
+use crate::command::{self, number};
+use crate::docs::{self, BENCHMARKS};
 use crate::programs::{self, recordings, recordings_in};
 
-/// The section of the page.
-const HEADING: &str = "## Tight";
 /// How much memory the program is given, over what is in use at the peak.
 const ROOM: f64 = 1.01;
 const PASSES: u64 = 6;
@@ -22,27 +21,14 @@ const JITTER_SEEDS: u64 = 10;
 /// So much that nothing fails for want of it but where that is what is asked.
 const MEMORY: &str = "16TiB";
 
-/// What a new page costs: it is made, mapped, and access given to it, at the prices of the simulated GPU.
+/// What a new page costs: it is made, mapped, and access given to it, at the prices of the
+/// simulated GPU.
 const PAGE_MS: f64 = 0.0135 + 0.0018 + 0.036;
 
 /// What is asked of one program.
-const HEADINGS: [&str; 15] = [
-    "program",
-    "torch-2.11",
-    "expandable",
-    "larder",
-    "tight",
-    "ms/GiB",
-    "runs in 1.01",
-    "calls of 6 passes",
-    "×8",
-    "×8 ms/GiB",
-    "×8 first touch",
-    "×32",
-    "×32 ms/GiB",
-    "×32 first touch",
-    "3 % off",
-];
+const HEADINGS: &str = "program,torch-2.11,expandable,larder,tight,ms/GiB,runs in 1.01,calls of 6 \
+passes,\
+                        ×8,×8 ms/GiB,×8 first touch,×32,×32 ms/GiB,×32 first touch,3 % off";
 
 /// What `larder replay` says of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -58,13 +44,12 @@ struct Run {
 impl Run {
     /// Reads the object that it prints.
     fn read(printed: &str) -> Option<Self> {
-        let number = |key| field(printed, key)?.parse().ok();
         Some(Self {
-            active_bytes: number("active_bytes.all.peak")?,
-            reserved_bytes: number("reserved_bytes.all.peak")?,
-            ooms: field(printed, "ooms")?.parse().ok()?,
-            driver_ns: number("driver.ns")?,
-            created: number("device.create")?,
+            active_bytes: number(printed, "active_bytes.all.peak")?,
+            reserved_bytes: number(printed, "reserved_bytes.all.peak")?,
+            ooms: number(printed, "ooms")? as u64,
+            driver_ns: number(printed, "driver.ns")?,
+            created: number(printed, "device.create")?,
         })
     }
 
@@ -94,9 +79,10 @@ impl Run {
 }
 
 /// The calls of each pass, out of what `larder replay --passes` prints.
-fn calls(printed: &str) -> Vec<&str> {
-    let behind = printed.split("\"driver_calls\":").skip(1);
-    behind.filter_map(|rest| rest.split([',', '}']).next().map(str::trim)).collect()
+fn calls(printed: &str) -> Vec<String> {
+    let all: Value = serde_json::from_str(printed).unwrap_or_default();
+    let passes = all["passes"].as_array().into_iter().flatten();
+    passes.map(|pass| pass["driver_calls"].to_string()).collect()
 }
 
 /// The program `larder`, and a recording for it.
@@ -108,12 +94,7 @@ struct Subject<'a> {
 impl Subject<'_> {
     fn output(&self, words: &[&str]) -> Result<String, String> {
         let mut command = Command::new(self.larder);
-        let output = command.arg(words[0]).arg(self.file).args(&words[1..]).output();
-        let output = output.map_err(|error| format!("{}: {error}", self.larder.display()))?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        command::output(command.arg(words[0]).arg(self.file).args(&words[1..]))
     }
 
     fn replay(&self, policy: &str, memory: &str, more: &[&str]) -> Result<String, String> {
@@ -175,18 +156,16 @@ pub(crate) fn run(root: &Path, cargo: &Path, traces: Option<&Path>) -> Result<()
     if subjects.is_empty() {
         return Err("there is no recording; `--traces` names a folder with some".to_owned());
     }
-    let mut table = Table::new(&HEADINGS);
+    let mut table = Table::new(&HEADINGS.split(',').collect::<Vec<_>>());
     for (index, file) in subjects.iter().enumerate() {
         let name = stem(file);
         eprintln!("==> {name}, {} of {}", index + 1, subjects.len());
         table.push(Subject { larder: &larder, file }.measure(&name)?);
     }
-    let page = root.join("docs/benchmarks.md");
-    let old = fs::read_to_string(&page).map_err(|error| format!("{}: {error}", page.display()))?;
     let command =
         if traces.is_some() { "cargo xtask tight --traces DIR" } else { "cargo xtask tight" };
-    let section = section(&Machine::read(), command, &table);
-    write(&page, &with_section(&old, HEADING, &KEPT[2..], &section))?;
+    let text = format!("{}\n\n{}", machine::line(command), table.markdown());
+    docs::write(root, BENCHMARKS, "tight", &text)?;
     print!("{}", table.plain());
     Ok(())
 }
@@ -200,7 +179,7 @@ fn found(root: &Path, traces: Option<&Path>) -> Vec<PathBuf> {
     files
 }
 
-/// The same program recorded or stored twice is taken once.
+/// A program that was recorded or stored twice is taken once.
 fn distinct(larder: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
     let mut kept: Vec<(PathBuf, String)> = Vec::new();
     for file in files {
@@ -210,33 +189,6 @@ fn distinct(larder: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
         }
     }
     Ok(kept.into_iter().map(|(file, _)| file).collect())
-}
-
-fn section(machine: &Machine, command: &str, table: &Table) -> String {
-    let Machine { date, cpu, cores, compiler } = machine;
-    format!(
-        "{HEADING}\n\n{date}, {cpu}, {cores} cores, {compiler}. What recorded programs hold of a simulated GPU: \
-         peak reserved over\npeak active, under PyTorch 2.11's decisions without and with expandable segments, \
-         under `larder` and under `tight`.\nThe other columns are of `tight`: what the driver's calls for memory \
-         would have cost for each GiB held at the peak, at the\nprices of `crates/larder-sim/src/costs.rs`; \
-         whether a GPU with {ROOM} times the peak active bytes is enough; how many\nsuch calls each of {PASSES} \
-         passes makes, one after the other in one process; the ratio and the cost with all sizes 8 and\n32 times \
-         as large, and what of it is for new pages (the rest is for views); and from where to where the ratio goes with every size up to {JITTER_PERCENT} % off, with \
-         {JITTER_SEEDS} seeds. None of these are\ntimes of this machine. Measured by `{command}`.\n\n{}",
-        table.markdown()
-    )
-}
-
-/// The page with one of its sections replaced, or put before others that come behind it.
-pub(super) fn with_section(page: &str, heading: &str, others: &[&str], section: &str) -> String {
-    let own = page.find(&format!("\n{heading}\n"));
-    let first_other = others.iter().filter_map(|other| page.find(other)).min();
-    let begin = own.or(first_other).unwrap_or(page.len());
-    let behind = match own {
-        Some(_) => page[begin + 1..].find("\n## ").map_or("", |at| &page[begin + 1 + at..]),
-        None => &page[begin..],
-    };
-    format!("{}\n{section}{behind}", &page[..begin])
 }
 
 #[cfg(test)]
@@ -257,36 +209,15 @@ mod tests {
 
     #[test]
     fn the_calls_of_passes_are_read_in_order() {
-        let printed = "{\"driver.calls\":12,\"passes\":[{\"driver_calls\":9,\"ooms\":0},{\"driver_calls\":3}]}";
+        let printed = r#"{"driver.calls":12,"passes":[{"driver_calls":9},{"driver_calls":3}]}"#;
         assert_eq!(calls(printed), ["9", "3"]);
         assert!(calls("{}").is_empty());
-    }
-
-    #[test]
-    fn a_spread_goes_from_the_least_to_the_most() {
         assert_eq!(spread(&[1.01, 1.002, 1.0155]), "1.0020 to 1.0155");
-    }
-
-    #[test]
-    fn the_section_is_replaced_and_the_rest_stays() {
-        let page = "# Benchmarks\n\n## Time\n\n## Many threads\n\n| hot |\n\n## On a card\n";
-        let once = with_section(page, HEADING, &KEPT[2..], "## Tight\n\nold\n");
-        let expected = page.replace("\n## Many", "\n## Tight\n\nold\n\n## Many");
-        assert_eq!(once, expected);
-        assert_eq!(
-            with_section(&once, HEADING, &KEPT[2..], "## Tight\n\nnew\n"),
-            once.replace("old", "new")
-        );
-        let alone = with_section("# Benchmarks\n", HEADING, &KEPT[2..], "## Tight\n\nold\n");
-        assert_eq!(
-            with_section(&alone, HEADING, &KEPT[2..], "## Tight\n\nnew\n"),
-            "# Benchmarks\n\n## Tight\n\nnew\n"
-        );
     }
 
     #[test]
     fn every_heading_has_its_cell() {
         // A name, four ratios, a cost, an answer, the calls, three cells for each scale, a spread.
-        assert_eq!(HEADINGS.len(), 1 + 4 + 1 + 1 + 1 + 3 * SCALES.len() + 1);
+        assert_eq!(HEADINGS.split(',').count(), 1 + 4 + 1 + 1 + 1 + 3 * SCALES.len() + 1);
     }
 }

@@ -3,7 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::programs::{Programs, copy, recordings};
+use crate::file;
+use crate::programs::{Programs, recordings};
+use crate::random::Random;
 
 pub(super) const HOT_BLOCK: &str = "hot block";
 pub(super) const RANDOM_SIZES: &str = "random sizes";
@@ -18,8 +20,6 @@ const TURNS: u64 = 20_000;
 pub(super) struct Workload {
     pub(super) name: String,
     pub(super) script: PathBuf,
-    /// What the script was written from.
-    pub(super) file: PathBuf,
 }
 
 impl Workload {
@@ -53,17 +53,17 @@ pub(super) fn collect(
         let script = folder.join(format!("{}-{stem}.ops", scripts.len() + recorded.len()));
         programs.write_trace(&file, &script, &folder.join("addresses"))?;
         if file.extension().is_some_and(|extension| extension == "ops") {
-            scripts.push(Workload { name: stem.replace('_', " "), script, file });
+            scripts.push(Workload { name: stem.replace('_', " "), script });
             continue;
         }
-        let text = fs::read(&script).map_err(|error| format!("{}: {error}", script.display()))?;
+        let text = fs::read(&script).map_err(file::named(&script))?;
         if !recorded.iter().any(|(_, other)| *other == text) {
-            recorded.push((Workload { name: stem, script, file }, text));
+            recorded.push((Workload { name: stem, script }, text));
         }
     }
     let script = folder.join("random_sizes.ops");
-    write(&script, &random_sizes(1))?;
-    scripts.push(Workload { name: RANDOM_SIZES.to_owned(), file: script.clone(), script });
+    file::write(&script, random_sizes(1))?;
+    scripts.push(Workload { name: RANDOM_SIZES.to_owned(), script });
     scripts.sort_by(|one, other| one.name.cmp(&other.name));
     recorded.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
     scripts.extend(recorded.into_iter().map(|(workload, _)| workload));
@@ -76,9 +76,9 @@ const LAID_OUT: &str = "scripts";
 /// Copies the scripts into a folder that is taken elsewhere.
 pub(super) fn lay_out(workloads: &[Workload], folder: &Path) -> Result<(), String> {
     let folder = folder.join(LAID_OUT);
-    fs::create_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    for Workload { name, script, .. } in workloads {
-        copy(script, &folder.join(format!("{name}.ops")))?;
+    file::create(&folder)?;
+    for Workload { name, script } in workloads {
+        file::copy(script, &folder.join(format!("{name}.ops")))?;
     }
     Ok(())
 }
@@ -86,10 +86,10 @@ pub(super) fn lay_out(workloads: &[Workload], folder: &Path) -> Result<(), Strin
 /// The scripts that were laid out, by name.
 pub(super) fn laid_out(folder: &Path) -> Result<Vec<Workload>, String> {
     let folder = folder.join(LAID_OUT);
-    let files = fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let files = fs::read_dir(&folder).map_err(file::named(&folder))?;
     let mut workloads: Vec<_> = files
         .filter_map(|file| Some(file.ok()?.path()))
-        .map(|script| Workload { name: stem(&script), file: script.clone(), script })
+        .map(|script| Workload { name: stem(&script), script })
         .collect();
     workloads.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(workloads)
@@ -101,19 +101,15 @@ pub(super) fn stem(file: &Path) -> String {
     name.split('.').next().unwrap_or("").to_owned()
 }
 
-pub(super) fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
-}
-
 /// A script in which 600 blocks are live and one after the other makes room for a new one.
 fn random_sizes(seed: u64) -> String {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut live: Vec<u64> = (0..LIVE).collect();
-    let mut text: String = (0..LIVE).map(|id| alloc(id, random.size_bytes())).collect();
+    let mut text: String = (0..LIVE).map(|id| alloc(id, size_bytes(&mut random))).collect();
     for id in LIVE..LIVE + TURNS {
         let place = &mut live[random.below(LIVE) as usize];
         text.push_str(&free(*place));
-        text.push_str(&alloc(id, random.size_bytes()));
+        text.push_str(&alloc(id, size_bytes(&mut random)));
         *place = id;
     }
     text
@@ -127,28 +123,11 @@ pub(super) fn free(id: u64) -> String {
     format!("free {id}\n")
 }
 
-/// Numbers that are the same in every run; the generator is `SplitMix64`.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// A number below `end`; the bias of the remainder is nothing beside 64 bits.
-    pub(super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    /// From 256 bytes to 64 MiB, each power of two as likely as the next: most are small, and most
-    /// bytes are in large ones.
-    fn size_bytes(&mut self) -> u64 {
-        let floor = 1 << (8 + self.below(18));
-        floor + self.below(floor)
-    }
+/// From 256 bytes to 64 MiB, each power of two as likely as the next: most are small, and most
+/// bytes are in large ones.
+fn size_bytes(random: &mut Random) -> u64 {
+    let floor = 1 << (8 + random.below(18));
+    floor + random.below(floor)
 }
 
 #[cfg(test)]
@@ -177,10 +156,5 @@ mod tests {
         }
         assert_eq!(live.len() as u64, LIVE);
         assert!((TURNS / 2..TURNS * 9 / 10).contains(&small));
-    }
-
-    #[test]
-    fn a_stem_has_no_endings() {
-        assert_eq!(stem(Path::new("workloads/gpt2_varlen.pickle.gz")), "gpt2_varlen");
     }
 }

@@ -6,12 +6,13 @@ use std::process::Command;
 
 use super::outcome::{Outcome, Parting};
 use super::settings::Remembering;
+use crate::file;
 use crate::programs::Programs;
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
 const SHUFFLES: u32 = 40;
-/// After so many chances it gets no more if it has already parted from itself in everything in which
-/// it parts from us.
+/// After so many chances it gets no more if it has already parted from itself in everything in
+/// which it parts from us.
 const SHUFFLES_MIN: u32 = 6;
 
 /// One script under one setting on one device.
@@ -60,7 +61,8 @@ pub(super) struct Sides<'a> {
 }
 
 impl Sides<'_> {
-    /// Whether the two are meant to differ: differences are counted then, and nothing is shown of them.
+    /// Whether the two are meant to differ: differences are counted then, and nothing is shown of
+    /// them.
     pub(super) fn is_counted(&self) -> bool {
         self.policy != self.programs.torch.policy()
     }
@@ -165,7 +167,8 @@ impl Ring<'_> {
         self.behind_interface(case, "peer", &["--audit"])
     }
 
-    /// Runs a case through the peer's interface, behind which is the peer, or ours out of a library.
+    /// Runs a case through the peer's interface, behind which is the peer, or ours out of a
+    /// library.
     fn behind_interface(
         &self,
         case: &Case<'_>,
@@ -306,8 +309,7 @@ fn ask_for_history(command: &mut Command, case: &Case<'_>, out: &Path) {
 }
 
 fn read(printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
-    let lines = fs::read_to_string(placements)
-        .map_err(|error| format!("{}: {error}", placements.display()))?;
+    let lines = file::read(placements)?;
     // Where no history was asked for there is none, on either side.
     let history = fs::read_to_string(history).unwrap_or_default();
     let printed = String::from_utf8_lossy(printed);
@@ -321,16 +323,15 @@ fn operation_in(complaint: &str) -> Option<usize> {
     found?.1.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
 
-/// Whether ours refuses to put back a layout whose segment is gone. A script has no such thing as long as the peer
-/// goes on; behind the operation at which it gave up one can come of it.
+/// Whether ours refuses to put back a layout whose segment is gone. A script has no such thing as
+/// long as the peer goes on; behind the operation at which it gave up one can come of it.
 fn is_gone_checkpoint(sentence: &str) -> bool {
     sentence.contains(": restore ") && sentence.ends_with("is not as the checkpoint has it")
 }
 
 /// The operations of a script. Comments are left out, as the judge counts without them.
 fn operations(script: &Path) -> Result<Vec<String>, String> {
-    let text =
-        fs::read_to_string(script).map_err(|error| format!("{}: {error}", script.display()))?;
+    let text = file::read(script)?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
@@ -338,7 +339,7 @@ fn operations(script: &Path) -> Result<Vec<String>, String> {
 
 fn write_lines(path: &Path, lines: &[String]) -> Result<(), String> {
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
+    file::write(path, text)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Parity: PyTorch's own allocator and ours on the same simulated GPU, fed with the same scripts.
 //!
-//! Every statistic, every count of device calls, every placement, and every entry of the history and
-//! block of the final snapshot but for times must be equal. Where the peer
+//! Every statistic, every count of device calls, every placement, and every entry of the history
+//! and block of the final snapshot but for times must be equal. Where the peer
 //! gives up, or where its own result depends on the addresses of its records, the script is set
 //! aside; what is steady in it must be equal all the same.
 
@@ -17,31 +17,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use clap::Args;
 use contest::{Case, Ring, Sides, Verdict};
-use settings::{Flavour, RECORDED, Remembering, memory_sizes};
+use settings::{FLAVOURS, RECORDED, Remembering, memory_sizes};
 
 use crate::backend;
+use crate::file;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
 use crate::torch::{self, Torch};
 
 /// Which scripts to compare.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Seeds {
+    /// The first seed.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
     pub(crate) from: u64,
+    /// How many random scripts of each flavour, each under all settings.
+    #[arg(long = "seeds", value_name = "N", default_value_t = 50)]
     pub(crate) count: u64,
-    /// Whether ours runs behind PyTorch's own interface, as it does in a PyTorch program.
-    pub(crate) through_interface: bool,
-    /// The programs are those beside this one, and only random scripts are compared.
-    pub(crate) is_laid_out: bool,
-    /// Recorded programs are left out.
-    pub(crate) is_random_only: bool,
-    /// The peer's version.
+    /// Ours runs behind PyTorch's own C++ interface, as it does in a PyTorch program.
+    #[arg(long, conflicts_with = "decided_as")]
+    through_interface: bool,
+    /// Take the programs that lie beside this one, as in target/gpu/threads, and compare no
+    /// recordings.
+    #[arg(long = "laid-out")]
+    is_laid_out: bool,
+    /// No recorded programs.
+    #[arg(long = "random-only")]
+    is_random_only: bool,
+    /// Which PyTorch: 2.11, 2.12, 2.13, 2.14 or 2.15.
+    #[arg(long, value_name = "VERSION", default_value = "2.11", value_parser = Torch::named)]
     pub(crate) torch: Torch,
-    /// Another version, as which ours decides, to see how many scripts tell the two apart.
-    pub(crate) decided_as: Option<Torch>,
-    /// Not scripts but this many settings texts, read by each version's own parser.
-    pub(crate) texts: Option<u64>,
+    /// Ours decides as this other PyTorch, to see how many scripts tell the two apart.
+    #[arg(long = "as", value_name = "VERSION", value_parser = Torch::named)]
+    decided_as: Option<Torch>,
+    /// Instead, N random settings texts, read by the own parser of each PyTorch and by ours:
+    /// accepted, refused and meant alike.
+    #[arg(long = "settings", value_name = "N", conflicts_with_all = [
+        "count", "through_interface", "is_laid_out", "is_random_only", "torch", "decided_as",
+    ])]
+    texts: Option<u64>,
 }
 
 /// The memory of the GPU on which the recordings were made, as far as it matters: none runs out.
@@ -73,24 +89,9 @@ impl Totals {
     }
 }
 
-impl Default for Seeds {
-    fn default() -> Self {
-        Self {
-            from: 1,
-            count: 50,
-            through_interface: false,
-            is_laid_out: false,
-            is_random_only: false,
-            torch: torch::OLDEST,
-            decided_as: None,
-            texts: None,
-        }
-    }
-}
-
 impl Seeds {
-    fn jobs(self) -> impl Iterator<Item = Job> {
-        (0..self.count).map(move |at| Job::Seed(self.from.wrapping_add(at)))
+    fn jobs(self) -> Vec<Job> {
+        (0..self.count).map(|at| Job::Seed(self.from.wrapping_add(at))).collect()
     }
 
     fn sides<'a>(self, programs: &'a Programs, backend: Option<&'a Path>) -> Sides<'a> {
@@ -99,23 +100,21 @@ impl Seeds {
     }
 }
 
-/// Builds both sides, runs all scripts and prints the result; true if nothing differs.
-pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
-    if let Some(count) = seeds.texts {
-        if seeds != (Seeds { from: seeds.from, texts: seeds.texts, ..Seeds::default() }) {
-            return Err("`--settings` is for all versions, and goes with `--from` alone".into());
-        }
-        return texts::run(root, cargo, seeds.from, count);
-    }
-    if seeds.through_interface && seeds.decided_as.is_some() {
-        return Err("behind the interface ours decides as its PyTorch, whatever `--as` says".into());
-    }
-    if seeds.is_laid_out {
-        let jobs: Vec<Job> = seeds.jobs().collect();
+/// Builds both sides, runs all scripts and prints the result; fails if anything differs.
+pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<(), String> {
+    let is_same = if let Some(count) = seeds.texts {
+        texts::run(root, cargo, seeds.from, count)?
+    } else if seeds.is_laid_out {
         let folder = std::env::temp_dir().join("larder-parity");
         let programs = Programs::beside(seeds.torch)?;
-        return Ok(compare_all(&jobs, &seeds.sides(&programs, None), &folder)?.say());
-    }
+        compare_all(&seeds.jobs(), &seeds.sides(&programs, None), &folder)?.say()
+    } else {
+        compare_here(root, cargo, seeds)?
+    };
+    if is_same { Ok(()) } else { Err("the two sides differ".to_owned()) }
+}
+
+fn compare_here(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
     let target = target_folder(root);
     let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;
     let recordings = if seeds.is_random_only { Vec::new() } else { recordings(root) };
@@ -126,7 +125,8 @@ pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, Strin
     let sides = seeds.sides(&programs, backend.as_deref());
     let totals = compare_all(&jobs, &sides, &target.join("judge"))?;
     // Snapshots are shown by the viewer of the oldest, whoever made them.
-    if seeds == (Seeds { from: seeds.from, count: seeds.count, ..Seeds::default() }) {
+    let is_plain = !seeds.through_interface && !seeds.is_random_only && seeds.decided_as.is_none();
+    if is_plain && seeds.torch == torch::OLDEST {
         println!("{}", viewer::check(&programs, &peer, root)?);
     }
     Ok(totals.say())
@@ -136,7 +136,7 @@ fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals,
     let differences = folder.join("differences");
     // Scripts of an earlier run would be taken for findings of this one.
     let _ = fs::remove_dir_all(&differences);
-    create(&differences)?;
+    file::create(&differences)?;
     let next = AtomicUsize::new(0);
     let totals = Mutex::new(Totals::default());
     let workers = thread::available_parallelism().map_or(1, usize::from);
@@ -147,7 +147,7 @@ fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals,
                 let ring = Ring { sides, scratch, differences: differences.clone() };
                 let (next, totals) = (&next, &totals);
                 scope.spawn(move || -> Result<(), String> {
-                    create(&ring.scratch)?;
+                    file::create(&ring.scratch)?;
                     while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
                         let result = match job {
                             Job::Seed(seed) => compare_seed(&ring, *seed, totals),
@@ -170,11 +170,10 @@ fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals,
 /// All flavours of a seed's script, under all their settings, on a large and a small device.
 fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<(), String> {
     let script = ring.scratch.join("script.ops");
-    for flavour in Flavour::ALL {
-        let word = flavour.word();
+    for (word, settings) in FLAVOURS {
         let peak_bytes = ring.sides.programs.write_seed(seed, word, &script)?;
         for memory_bytes in memory_sizes(peak_bytes, seed) {
-            for (number, &conf) in flavour.settings().iter().enumerate() {
+            for (number, &conf) in settings.iter().enumerate() {
                 let name = format!("seed {seed} {word} {number}");
                 // What is remembered differs from version to version whoever decides.
                 let is_counted = ring.sides.is_counted();
@@ -227,8 +226,4 @@ fn settle(verdict: Verdict, totals: &Mutex<Totals>) {
             println!("{report}");
         }
     }
-}
-
-fn create(folder: &Path) -> Result<(), String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }

@@ -1,6 +1,8 @@
 //! What one run of a script came to, and where two runs part.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::{Map, Value};
 
 /// Keys that the peer does not print: texts, what follows from other keys, and what calls cost.
 const OURS_ALONE: [&str; 9] = [
@@ -18,33 +20,10 @@ const OURS_ALONE: [&str; 9] = [
 /// Statistics that the oldest peer does not have.
 const LATER: [&str; 2] = ["num_oom_rejections", "reserved_bytes_by_private_pools"];
 
-/// A text in quotation marks at the beginning, without them, and what follows it.
-fn text(from: &str) -> Option<(&str, &str)> {
-    let inside = from.strip_prefix('"')?;
-    let mut is_escaped = false;
-    let end = inside.find(|letter| {
-        let ends = letter == '"' && !is_escaped;
-        is_escaped = letter == '\\' && !is_escaped;
-        ends
-    })?;
-    Some((&inside[..end], &inside[end + 1..]))
-}
-
-/// A text, or a word or number, at the beginning, and what follows it.
-fn value(from: &str) -> Option<(&str, &str)> {
-    if from.starts_with('"') {
-        // With its quotation marks: a number in them is no number.
-        let (inside, after) = text(from)?;
-        return Some((&from[..inside.len() + 2], after));
-    }
-    let end = from.find([',', '}'])?;
-    Some((from[..end].trim_end(), &from[end..]))
-}
-
 /// The statistics and the placements of one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    stats: Vec<(String, i64)>,
+    stats: BTreeMap<String, i64>,
     /// A line `ID ADDRESS` for each allocation.
     placements: Vec<String>,
     /// A line for each entry of the history, and for what is there at the end.
@@ -52,30 +31,19 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers, but for
-    /// what ours alone says.
+    /// Reads what a run printed and what it wrote; none if that is no flat object of numbers, but
+    /// for what ours alone says.
     pub(super) fn read(printed: &str, placements: &str, history: &str) -> Option<Self> {
-        let mut rest = printed.trim().strip_prefix('{')?;
-        let mut stats = Vec::new();
-        loop {
-            let (key, after) = text(rest.trim_start())?;
-            let (value, after) = value(after.trim_start().strip_prefix(':')?.trim_start())?;
-            if !OURS_ALONE.contains(&key) {
-                stats.push((key.to_owned(), value.parse().ok()?));
-            }
-            match after.trim_start().split_at_checked(1)? {
-                (",", after) => rest = after,
-                ("}", "") => break,
-                _ => return None,
-            }
-        }
+        let all: Map<String, Value> = serde_json::from_str(printed.trim()).ok()?;
+        let told = all.into_iter().filter(|(key, _)| !OURS_ALONE.contains(&key.as_str()));
+        let stats = told.map(|(key, value)| Some((key, value.as_i64()?))).collect::<Option<_>>()?;
         let lines = |text: &str| text.lines().map(str::to_owned).collect();
         Some(Self { stats, placements: lines(placements), history: lines(history) })
     }
 
     /// Without the statistics that not every version has.
     pub(super) fn in_common(mut self) -> Self {
-        self.stats.retain(|(name, _)| !LATER.iter().any(|later| name.starts_with(later)));
+        self.stats.retain(|name, _| !LATER.iter().any(|later| name.starts_with(later)));
         self
     }
 
@@ -90,7 +58,8 @@ impl Outcome {
                 &ours.unordered_history(),
             )
         });
-        let names: BTreeSet<&String> = peer.stats.iter().chain(&ours.stats).map(|s| &s.0).collect();
+        let names: BTreeSet<&String> =
+            peer.stats.iter().chain(&ours.stats).map(|stat| stat.0).collect();
         let stats = names.into_iter().filter_map(|name| {
             let (peer, ours) = (peer.stat(name), ours.stat(name));
             let text = |value: Option<i64>| value.map_or("none".to_owned(), |v| v.to_string());
@@ -129,7 +98,7 @@ impl Outcome {
     }
 
     fn stat(&self, name: &str) -> Option<i64> {
-        self.stats.iter().find(|stat| stat.0 == name).map(|stat| stat.1)
+        self.stats.get(name).copied()
     }
 }
 
@@ -151,7 +120,7 @@ pub(super) struct Parting {
     stats: Vec<(String, String)>,
     /// The first line of the history that differs, as a sentence.
     history: Option<String>,
-    /// The same, where the order in which blocks become free together does not count.
+    /// The first that differs where the order in which blocks become free together does not count.
     unordered: Option<String>,
 }
 
@@ -194,9 +163,9 @@ impl Parting {
     }
 }
 
-/// What a statistic depends on. The sums and peaks of free pieces all follow from the order in which
-/// blocks are merged; an order in which one of them changes may be found long before one in which
-/// another does.
+/// What a statistic depends on. The sums and peaks of free pieces all follow from the order in
+/// which blocks are merged; an order in which one of them changes may be found long before one in
+/// which another does.
 fn cause(name: &str) -> &str {
     const PIECES: &str = "inactive_split";
     if name.starts_with(PIECES) { PIECES } else { name }

@@ -1,45 +1,18 @@
 //! The settings under which the two allocators are compared, and the devices.
 
-/// What a random script is about besides allocating and freeing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flavour {
-    Plain,
-    /// With many caps on the memory, without which garbage is never collected.
-    Capped,
-    /// With private pools, some of them under graph capture.
-    Pooled,
-    /// With many private pools that lend to whoever runs out of memory.
-    Lending,
-    /// With captures over several streams that wait for each other, and checkpoints.
-    Graphs,
-}
-
-impl Flavour {
-    pub(super) const ALL: [Self; 5] =
-        [Self::Plain, Self::Capped, Self::Pooled, Self::Lending, Self::Graphs];
-
-    /// The word by which the writer of scripts knows it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Plain => "plain",
-            Self::Capped => "capped",
-            Self::Pooled => "pooled",
-            Self::Lending => "lending",
-            Self::Graphs => "graphs",
-        }
-    }
-
-    /// The settings under which scripts of this flavour run.
-    pub(super) fn settings(self) -> &'static [&'static str] {
-        match self {
-            Self::Plain => &PLAIN,
-            Self::Capped => &CAPPED,
-            Self::Pooled => &POOLED,
-            Self::Lending => &LENDING,
-            Self::Graphs => &GRAPHS,
-        }
-    }
-}
+/// What a random script is about besides allocating and freeing, by the word by which the writer of
+/// scripts knows it, and the settings under which such scripts run.
+pub(super) const FLAVOURS: [(&str, &[&str]); 5] = [
+    ("plain", &PLAIN),
+    // With many caps on the memory, without which garbage is never collected.
+    ("capped", &CAPPED),
+    // With private pools, some of them under graph capture.
+    ("pooled", &POOLED),
+    // With many private pools that lend to whoever runs out of memory.
+    ("lending", &LENDING),
+    // With captures over several streams that wait for each other, and checkpoints.
+    ("graphs", &GRAPHS),
+];
 
 const PLAIN: [&str; 12] = [
     "",

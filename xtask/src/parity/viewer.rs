@@ -2,18 +2,18 @@
 //! finds a recording equal to what comes of it after it went through our hands.
 //!
 //! Of the PyTorch wheel only that one file is needed: it imports nothing of the package but for
-//! profiles, which are no snapshots. Its flame graphs are drawn by a Perl script that it fetches from
-//! elsewhere; a stand-in that repeats its input takes the script's place, so that nothing is fetched
-//! and what the script would get is checked.
+//! profiles, which are no snapshots. Its flame graphs are drawn by a Perl script that it fetches
+//! from elsewhere; a stand-in that repeats its input takes the script's place, so that nothing is
+//! fetched and what the script would get is checked.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::create;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings};
+use crate::{command, file};
 
 /// What the viewer is asked for, and whether it writes a file or prints.
 const VIEWS: [(&[&str], bool); 8] = [
@@ -28,28 +28,7 @@ const VIEWS: [(&[&str], bool); 8] = [
 ];
 
 /// Compares two pickles as Python reads them, and says where they part.
-const COMPARE: &str = "
-import gzip, pickle, sys
-def load(name):
-    with (gzip.open if name.endswith('.gz') else open)(name, 'rb') as file:
-        return pickle.load(file)
-def part(one, other, place):
-    if type(one) is not type(other):
-        return f'{place}: {type(one)} became {type(other)}'
-    if isinstance(one, dict):
-        if one.keys() != other.keys():
-            return f'{place}: the keys {sorted(one)} became {sorted(other)}'
-        return next(filter(None, (part(one[k], other[k], f'{place}[{k!r}]') for k in one)), None)
-    if isinstance(one, (list, tuple)):
-        if len(one) != len(other):
-            return f'{place}: {len(one)} items became {len(other)}'
-        pairs = enumerate(zip(one, other))
-        return next(filter(None, (part(a, b, f'{place}[{i}]') for i, (a, b) in pairs)), None)
-    return None if one == other else f'{place}: {one!r} became {other!r}'
-found = part(load(sys.argv[1]), load(sys.argv[2]), 'snapshot')
-if found:
-    sys.exit(found)
-";
+const COMPARE: &str = "torch/same_pickles.py";
 
 /// Recordings in files below this size are short.
 const SHORT_BYTES: u64 = 64 << 10;
@@ -66,7 +45,7 @@ const SHOWN: [(&str, &str); 4] = [
 pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<String, String> {
     let scratch = peer.folder().join("viewer");
     let home = scratch.join("home");
-    create(&home.join(".cache"))?;
+    file::create(&home.join(".cache"))?;
     stand_in(&home.join(".cache/flamegraph.pl"))?;
     let viewer = Viewer { programs, program: peer.viewer(), home, scratch };
     for (number, (flavour, conf)) in SHOWN.into_iter().enumerate() {
@@ -135,7 +114,7 @@ impl Viewer<'_> {
                 command.arg("-o").arg(&out);
             }
             let printed = run(command.env("HOME", &self.home), pickle)?;
-            let shown = if writes { fs::read(&out).unwrap_or_default() } else { printed };
+            let shown = if writes { fs::read_to_string(&out).unwrap_or_default() } else { printed };
             // Without call stacks a flame graph still has a line for each segment.
             if shown.is_empty() {
                 let view = view.join(" ");
@@ -148,18 +127,12 @@ impl Viewer<'_> {
 
 /// Fails with the place where two pickles part.
 fn compare(before: &Path, after: &Path) -> Result<(), String> {
-    let mut command = Command::new("python3");
-    run(command.args(["-c", COMPARE]).arg(before).arg(after), before).map(drop)
+    let mut python = Command::new("python3");
+    python.arg(crate::repository_root().join(COMPARE)).arg(before).arg(after);
+    run(&mut python, before).map(drop)
 }
 
-/// What a command printed, or the last thing that it said about why not.
-fn run(command: &mut Command, about: &Path) -> Result<Vec<u8>, String> {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let output = command.output().map_err(|error| format!("`{name}`: {error}"))?;
-    if output.status.success() {
-        return Ok(output.stdout);
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let last = said.lines().last().unwrap_or("no reason given");
-    Err(format!("`{name}` fails on {}: {last}", about.display()))
+/// What a command printed, or why not.
+fn run(command: &mut Command, about: &Path) -> Result<String, String> {
+    command::output(command).map_err(|why| format!("{}: {why}", about.display()))
 }

@@ -1,301 +1,123 @@
-//! The crate graph: which of our crates may depend on which, read from the manifests.
+//! The crate graph: which of our crates may depend on which, as Cargo reads their manifests.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
 
 use super::Finding;
-use super::tree::Tree;
+use crate::command;
 
-/// What a crate may depend on when it is built for use. What only its tests need is its own affair.
-struct Edges {
-    package: &'static str,
-    ours: &'static [&'static str],
-    /// Whether crates of others are allowed too.
-    others: bool,
-}
-
-const GRAPH: [Edges; 19] = [
-    Edges { package: "larder-lock", ours: &[], others: true },
-    Edges { package: "larder-core", ours: &["larder-lock"], others: false },
-    Edges { package: "larder-sim", ours: &["larder-core"], others: true },
-    Edges { package: "larder-cuda", ours: &["larder-core"], others: true },
-    Edges {
-        package: "larder-setup",
-        ours: &["larder-core", "larder-sim", "larder-cuda"],
-        others: false,
-    },
-    Edges {
-        package: "larder-cudart",
-        ours: &["larder-core", "larder-sim", "larder-setup", "larder-c"],
-        others: true,
-    },
-    Edges {
-        package: "larder",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-snapshot", "larder-metrics"],
-        others: true,
-    },
-    Edges { package: "larder-metrics", ours: &["larder-core", "larder-sim"], others: true },
-    Edges { package: "beside-cudarc", ours: &["larder"], others: true },
-    Edges {
-        package: "larder-c",
-        ours: &[
-            "larder-core",
-            "larder-sim",
-            "larder-cuda",
-            "larder-setup",
-            "larder-snapshot",
-            "larder-metrics",
-        ],
-        others: true,
-    },
-    Edges { package: "larder-tape", ours: &["larder-core"], others: true },
-    Edges { package: "larder-snapshot", ours: &["larder-core", "larder-tape"], others: true },
-    Edges {
-        package: "larder-study",
-        ours: &["larder-core", "larder-sim", "larder-tape", "larder-snapshot"],
-        others: true,
-    },
-    Edges {
-        package: "larder-report",
-        ours: &["larder-core", "larder-snapshot", "larder-study"],
-        others: true,
-    },
-    Edges {
-        package: "larder-cli",
-        ours: &["larder-core", "larder-sim", "larder-study", "larder-report"],
-        others: true,
-    },
-    Edges {
-        package: "larder-fuzz",
-        ours: &[
-            "larder-core",
-            "larder-sim",
-            "larder-tape",
-            "larder-snapshot",
-            "larder-study",
-            "larder-setup",
-            "larder-c",
-        ],
-        others: true,
-    },
-    Edges {
-        package: "larder-proof",
-        ours: &["larder-core", "larder-sim", "larder-cuda", "larder-setup", "larder"],
-        others: true,
-    },
-    Edges {
-        package: "larder-python",
-        ours: &[
-            "larder-core",
-            "larder-sim",
-            "larder-snapshot",
-            "larder-study",
-            "larder-cli",
-            "larder-setup",
-            "larder",
-            "larder-c",
-        ],
-        others: true,
-    },
-    Edges { package: "xtask", ours: &[], others: true },
+/// Each package, and which of ours it may depend on when it is built for use. What only its tests
+/// need is its own affair.
+const GRAPH: [(&str, &str); 18] = [
+    ("larder-lock", ""),
+    ("larder-core", "larder-lock"),
+    ("larder-sim", "larder-core"),
+    ("larder-testkit", "larder-core larder-sim"),
+    ("larder-cuda", "larder-core"),
+    ("larder-tape", "larder-core"),
+    ("larder-snapshot", "larder-core larder-tape"),
+    ("larder", "larder-core larder-sim larder-cuda larder-snapshot"),
+    ("larder-c", "larder-core larder-sim larder-cuda larder-snapshot larder"),
+    ("larder-cudart", "larder-core larder-sim larder larder-c"),
+    ("larder-study", "larder-core larder-sim larder-tape larder-snapshot"),
+    ("larder-report", "larder-core larder-snapshot larder-study"),
+    ("larder-cli", "larder-core larder-sim larder-study larder-report"),
+    (
+        "larder-python",
+        "larder-core larder-sim larder-snapshot larder-study larder-cli larder larder-c",
+    ),
+    ("larder-proof", "larder-core larder-sim larder-testkit larder-cuda larder"),
+    (
+        "larder-fuzz",
+        "larder-core larder-sim larder-tape larder-snapshot larder-study larder larder-c",
+    ),
+    ("beside-cudarc", "larder"),
+    ("xtask", ""),
 ];
 
+/// Who may depend on ours alone.
+const WITHOUT_OTHERS: [&str; 1] = ["larder-core"];
+
+/// The workspaces of the repository.
+const WORKSPACES: [&str; 3] =
+    ["Cargo.toml", "fuzz/Cargo.toml", "crates/larder/tests/beside_cudarc/Cargo.toml"];
+
 /// Every dependency that is not an edge of the graph, and every package that is not in it.
-pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(root: &Path) -> Result<Vec<Finding>, String> {
     let mut findings = Vec::new();
-    for (file, text) in tree.texts().filter(|(file, _)| file.name() == "Cargo.toml") {
-        let manifest = Manifest::parse(text);
-        let Some((line, package)) = manifest.package else { continue };
-        let Some(edges) = GRAPH.iter().find(|edges| edges.package == package) else {
-            let message = format!(
-                "package `{package}` is not in the crate graph: say in xtask/src/tidy/crates.rs \
-                 what it may depend on"
-            );
-            findings.push(Finding::new(&file.path, line, message));
-            continue;
-        };
-        for (line, dependency) in manifest.dependencies {
-            if let Some(message) = edges.objection(&dependency) {
-                findings.push(Finding::new(&file.path, line, message));
-            }
+    for manifest in WORKSPACES.iter().filter(|manifest| root.join(manifest).is_file()) {
+        for package in packages(&root.join(manifest))? {
+            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            let path = text(&package["manifest_path"]);
+            let path = Path::new(&path).strip_prefix(root).unwrap_or(Path::new(&path)).to_owned();
+            let built = package["dependencies"].as_array().into_iter().flatten();
+            let built = built.filter(|dependency| dependency["kind"] != "dev");
+            let names: Vec<String> = built.map(|dependency| text(&dependency["name"])).collect();
+            let messages = objections(&text(&package["name"]), &names);
+            let place = path.display().to_string();
+            findings.extend(messages.into_iter().map(|message| Finding::new(&place, 1, message)));
         }
     }
-    findings
+    Ok(findings)
 }
 
-impl Edges {
-    fn objection(&self, dependency: &str) -> Option<String> {
-        let package = self.package;
-        let is_ours = GRAPH.iter().any(|edges| edges.package == dependency);
-        if is_ours && !self.ours.contains(&dependency) {
-            let allowed =
-                if self.ours.is_empty() { "none".to_owned() } else { self.ours.join(", ") };
-            return Some(format!(
-                "`{package}` may not depend on `{dependency}` (of ours it may use: {allowed}): \
-                 move the code to the crate that owns it"
-            ));
-        }
-        if !is_ours && !self.others {
-            return Some(format!(
-                "`{package}` has no dependencies, so `{dependency}` must go: \
-                 write what is needed, or put it into a crate above"
-            ));
-        }
-        None
-    }
+/// The packages of a workspace, as Cargo describes them.
+pub(crate) fn packages(manifest: &Path) -> Result<Vec<Value>, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut metadata = Command::new(cargo);
+    metadata.args(["metadata", "--format-version=1", "--no-deps", "--manifest-path"]);
+    let printed = command::output(metadata.arg(manifest))?;
+    let all: Value = serde_json::from_str(&printed).map_err(|error| error.to_string())?;
+    Ok(all["packages"].as_array().cloned().unwrap_or_default())
 }
 
-/// The little of a manifest that the graph needs.
-#[derive(Debug, Default)]
-struct Manifest {
-    package: Option<(usize, String)>,
-    dependencies: Vec<(usize, String)>,
-}
-
-/// The table that a line of a manifest stands in.
-enum Table {
-    Package,
-    /// A table of dependencies, one to a line.
-    Dependencies,
-    /// The table of one dependency, already noted under the name in its heading.
-    Dependency,
-    Other,
-}
-
-impl Manifest {
-    fn parse(text: &str) -> Self {
-        let mut manifest = Self::default();
-        let mut table = Table::Other;
-        // Brackets that an array or an inline table leaves open reach over the following lines.
-        let mut open = 0_usize;
-        for (index, line) in text.lines().enumerate() {
-            let line = line.split('#').next().unwrap_or("").trim();
-            let number = index + 1;
-            if open == 0 && line.starts_with('[') {
-                table = manifest.enter(number, line);
-                continue;
-            }
-            if open == 0 && !line.is_empty() {
-                manifest.note(number, line, &table);
-            }
-            open += line.matches(['[', '{']).count();
-            open = open.saturating_sub(line.matches([']', '}']).count());
-        }
-        manifest
-    }
-
-    /// Reads a heading: `[dependencies]`, `[target.'…'.dependencies]`, `[dependencies.name]`.
-    fn enter(&mut self, number: usize, heading: &str) -> Table {
-        let name = heading.trim_matches(['[', ']']).trim();
-        if name == "package" {
-            return Table::Package;
-        }
-        let is_shipped = |part: &str| matches!(part, "dependencies" | "build-dependencies");
-        let (before, last) = name.rsplit_once('.').unwrap_or(("", name));
-        // The workspace's table is a list of versions to choose from, not a dependency.
-        if before == "workspace" {
-            Table::Other
-        } else if is_shipped(last) {
-            Table::Dependencies
-        } else if before != "workspace.dependencies"
-            && is_shipped(before.rsplit('.').next().unwrap_or(before))
-        {
-            self.dependencies.push((number, last.trim_matches('"').to_owned()));
-            Table::Dependency
+fn objections(package: &str, dependencies: &[String]) -> Vec<String> {
+    let Some((_, ours)) = GRAPH.iter().find(|(name, _)| *name == package) else {
+        return vec![format!(
+            "package `{package}` is not in the crate graph: say in xtask/src/tidy/crates.rs \
+             what it may depend on"
+        )];
+    };
+    let refused = dependencies.iter().filter(|dependency| {
+        let is_ours = GRAPH.iter().any(|(name, _)| name == dependency);
+        let may = if is_ours {
+            ours.split(' ').any(|name| name == *dependency)
         } else {
-            Table::Other
-        }
-    }
-
-    /// Reads `key = value` in `table`.
-    fn note(&mut self, number: usize, line: &str, table: &Table) {
-        let Some((key, value)) = line.split_once('=') else { return };
-        let value = value.trim();
-        match table {
-            Table::Package if key.trim() == "name" => {
-                self.package = Some((number, value.trim_matches('"').to_owned()));
-            }
-            Table::Dependencies => {
-                let name = key.split('.').next().unwrap_or(key).trim().trim_matches('"');
-                let name = renamed(value).unwrap_or(name);
-                self.dependencies.push((number, name.to_owned()));
-            }
-            Table::Dependency if key.trim() == "package" => {
-                self.dependencies.push((number, value.trim_matches('"').to_owned()));
-            }
-            _ => {}
-        }
-    }
-}
-
-/// The true name of a dependency that is imported under another: `{ package = "name", … }`.
-fn renamed(value: &str) -> Option<&str> {
-    let (_, rest) = value.split_once("package")?;
-    let rest = rest.trim_start().strip_prefix('=')?.trim_start().strip_prefix('"')?;
-    rest.split('"').next()
+            !WITHOUT_OTHERS.contains(&package)
+        };
+        !may
+    });
+    let message = |dependency| {
+        format!(
+            "`{package}` may not depend on `{dependency}` (of ours it may use: {ours}): \
+             move the code to the crate that owns it, or into one above"
+        )
+    };
+    refused.map(message).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn lines(package: &str, tables: &str) -> Vec<usize> {
-        let text = format!("[package]\nname = \"{package}\"\n{tables}");
-        let tree = Tree::of(&[("crates/any/Cargo.toml", &text)]);
-        check(&tree).iter().map(|finding| finding.line).collect()
+    #[test]
+    fn edges_that_are_not_in_the_graph_fail() {
+        let count = |package, dependencies: &[&str]| {
+            let names: Vec<String> = dependencies.iter().map(|name| (*name).to_owned()).collect();
+            objections(package, &names).len()
+        };
+        assert_eq!(count("larder-cli", &["flate2", "larder-study"]), 0);
+        assert_eq!(count("larder-sim", &["larder-cuda", "larder-core"]), 1);
+        assert_eq!(count("larder-core", &["libc", "larder-sim", "larder-lock"]), 2);
+        assert_eq!(count("larder-new", &[]), 1);
     }
 
     #[test]
-    fn edges_of_the_graph_pass() {
-        assert!(lines("larder-core", "[dependencies]\n\n[lints]\nworkspace = true\n").is_empty());
-        assert!(lines("larder-sim", "[dependencies]\nlarder-core.workspace = true\n").is_empty());
-        let cli = "[dependencies]\nflate2 = \"1\"\nlarder-study = { path = \"../larder-study\" }\n";
-        assert!(lines("larder-cli", cli).is_empty());
-    }
-
-    #[test]
-    fn other_edges_between_our_crates_fail() {
-        assert_eq!(lines("larder-core", "[dependencies]\nlarder-sim.workspace = true\n"), [4]);
-        assert_eq!(lines("larder-sim", "[dependencies]\nlarder-cuda = \"0.1\"\n"), [4]);
-        assert_eq!(lines("larder-cli", "[dependencies.larder-cuda]\npath = \"x\"\n"), [3]);
-        assert_eq!(lines("xtask", "[build-dependencies]\n\"larder-core\" = \"0.1\"\n"), [4]);
-    }
-
-    #[test]
-    fn the_core_depends_on_nobody() {
-        assert_eq!(lines("larder-core", "[dependencies]\nlibc = \"0.2\"\n"), [4]);
-        let target = "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"\n";
-        assert_eq!(lines("larder-core", target), [4]);
-    }
-
-    #[test]
-    fn another_name_does_not_hide_a_dependency() {
-        let inline = "[dependencies]\ncuda = { version = \"0.1\", package = \"larder-cuda\" }\n";
-        assert_eq!(lines("larder-sim", inline), [4]);
-        let table = "[dependencies.cuda]\nversion = \"0.1\"\npackage = \"larder-cuda\"\n";
-        assert_eq!(lines("larder-sim", table), [5]);
-    }
-
-    #[test]
-    fn tests_may_need_more() {
-        let dev = "[dev-dependencies]\nlarder-sim.workspace = true\n";
-        assert!(lines("larder-cuda", dev).is_empty());
-    }
-
-    #[test]
-    fn values_over_several_lines_are_not_dependencies() {
-        let text =
-            "[dependencies]\nserde = { version = \"1\", features = [\n  \"larder = x\",\n] }\n";
-        assert!(lines("larder-cli", text).is_empty());
-        let text = "[dependencies]\nserde = [\n]\nxtask = \"1\"\n";
-        assert_eq!(lines("larder-cli", text), [6]);
-    }
-
-    #[test]
-    fn the_list_of_the_workspace_is_no_dependency() {
-        let text = "[workspace.dependencies]\nlarder-sim = { path = \"x\" }\n";
-        assert!(lines("larder-core", text).is_empty());
-    }
-
-    #[test]
-    fn a_package_that_nobody_placed_fails() {
-        assert_eq!(lines("larder-new", ""), [2]);
+    fn a_manifest_is_read() {
+        let manifest = crate::repository_root().join("crates/larder-core/Cargo.toml");
+        let packages = packages(&manifest).unwrap();
+        assert!(packages.iter().any(|package| package["name"] == "larder-core"));
     }
 }

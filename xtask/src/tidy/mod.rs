@@ -5,20 +5,38 @@
 //! that a plain `cargo test` keeps the rules too.
 
 mod circles;
-mod crates;
+pub(crate) mod crates;
 mod layers;
-mod links;
-mod shape;
+mod placement;
+mod selves;
 mod source;
+mod text;
 mod tree;
 mod unsafety;
-mod white_space;
 mod words;
 
 use std::fmt;
 use std::path::Path;
 
+use clap::Args;
+
+use crate::tools;
 use tree::Tree;
+
+/// What is checked, or told.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Options {
+    /// Instead, see that every link between pages leads to a file and a heading; lychee does it.
+    #[arg(long)]
+    links: bool,
+    /// Instead, see that the C++ is as clang-format has it.
+    #[arg(long, conflicts_with = "links")]
+    format: bool,
+    /// Instead, tell what is not checked yet because it is not clean: files that call each other
+    /// in a circle through `self`, questions after a policy's name, lines that are too wide.
+    #[arg(long, conflicts_with_all = ["links", "format"])]
+    report: bool,
+}
 
 /// One place that breaks a rule, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,42 +61,60 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 10] = [
+const RULES: [Rule; 8] = [
     layers::check,
     circles::check,
-    crates::check,
+    selves::check,
     unsafety::check,
-    shape::check_lengths,
-    shape::check_names,
+    text::check,
+    text::check_names,
     words::check_unfinished,
     words::check_machine_paths,
-    links::check,
-    white_space::check,
 ];
 
-/// Checks the repository and prints what is found; true when nothing is.
-pub(crate) fn run(root: &Path) -> bool {
-    let tree = match Tree::read(root) {
-        Ok(tree) => tree,
-        Err(error) => {
-            eprintln!("tidy: the files of {} cannot be read: {error}", root.display());
-            return false;
-        }
-    };
-    let findings = check(&tree);
+/// Checks the repository and prints what is found.
+pub(crate) fn run(root: &Path, options: Options) -> Result<(), String> {
+    if options.links {
+        return tools::check_links(root);
+    }
+    if options.format {
+        return tools::check_format(root);
+    }
+    let tree = Tree::read(root).map_err(|error| format!("{}: {error}", root.display()))?;
+    if options.report {
+        report(&tree);
+        return Ok(());
+    }
+    let findings = check(root, &tree)?;
     for finding in &findings {
         eprintln!("{finding}");
     }
-    if !findings.is_empty() {
-        eprintln!("tidy: findings: {}, files read: {}", findings.len(), tree.files.len());
+    match findings.len() {
+        0 => Ok(()),
+        count => Err(format!("tidy: {count} findings in {} files", tree.files.len())),
     }
-    findings.is_empty()
 }
 
-fn check(tree: &Tree) -> Vec<Finding> {
+fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
+    findings.extend(crates::check(root)?);
     findings.sort();
-    findings
+    Ok(findings)
+}
+
+/// Says what rules are not kept yet everywhere.
+fn report(tree: &Tree) {
+    for circle in selves::circles(tree) {
+        println!("{circle}");
+    }
+    let questions = placement::questions(tree);
+    for finding in &questions {
+        println!("{finding}");
+    }
+    println!("questions after a policy's name: {}", questions.len());
+    for (folder, count) in text::wide(tree) {
+        println!("lines of more than 100 columns in {folder}: {count}");
+    }
 }
 
 #[cfg(test)]
@@ -87,17 +123,11 @@ mod tests {
 
     #[test]
     fn the_repository_is_tidy() {
-        let tree = Tree::read(&crate::repository_root()).unwrap();
+        let root = crate::repository_root();
+        let tree = Tree::read(&root).unwrap();
         assert!(tree.files.len() > 10, "the repository has more than {:?}", tree.files.len());
-        let findings: Vec<String> = check(&tree).iter().map(Finding::to_string).collect();
+        let findings = check(&root, &tree).unwrap();
+        let findings: Vec<String> = findings.iter().map(Finding::to_string).collect();
         assert!(findings.is_empty(), "\n{}", findings.join("\n"));
-    }
-
-    #[test]
-    fn findings_are_in_the_order_of_files_and_lines() {
-        let tree = Tree::of(&[("b.txt", "x \ny \n"), ("a.txt", "no newline")]);
-        let places: Vec<String> =
-            check(&tree).iter().map(|f| format!("{}:{}", f.path, f.line)).collect();
-        assert_eq!(places, ["a.txt:1", "b.txt:1", "b.txt:2"]);
     }
 }

@@ -1,169 +1,178 @@
-//! Just enough of Rust's grammar to tell code from comments and text.
+//! Just enough of Rust's grammar: the tokens of a file, and the paths that they form.
 
-/// The source with every comment and every literal's content blanked out. Line breaks stay, so
-/// that line numbers do; the number of bytes may differ.
-pub(super) fn code(source: &str) -> String {
-    let characters: Vec<char> = source.chars().collect();
-    let mut masked = String::with_capacity(source.len());
-    let mut at = 0;
-    while at < characters.len() {
-        let end = skipped_end(&characters, at);
-        if end > at {
-            masked.extend(characters[at..end].iter().map(|c| if *c == '\n' { '\n' } else { ' ' }));
-            at = end;
-        } else {
-            masked.push(characters[at]);
-            at += 1;
-        }
-    }
-    masked
-}
+use std::str::FromStr;
 
-/// Where the comment or literal that begins at `at` ends; `at` itself when none begins there.
-fn skipped_end(characters: &[char], at: usize) -> usize {
-    let next = characters.get(at + 1).copied();
-    match characters[at] {
-        '/' if next == Some('/') => line_end(characters, at),
-        '/' if next == Some('*') => block_comment_end(characters, at),
-        '"' => quoted_end(characters, at, '"'),
-        '\'' if is_character(characters, at) => quoted_end(characters, at, '\''),
-        'r' if !ends_word(characters, at) => raw_end(characters, at),
-        _ => at,
-    }
-}
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-fn line_end(characters: &[char], at: usize) -> usize {
-    let length = characters[at..].iter().position(|c| *c == '\n');
-    length.map_or(characters.len(), |length| at + length)
-}
+/// A module of a crate, by the names on the way to it from the root.
+pub(super) type Module = Vec<String>;
 
-/// Block comments nest.
-fn block_comment_end(characters: &[char], at: usize) -> usize {
-    let mut depth = 0_usize;
-    let mut end = at;
-    while end < characters.len() {
-        match (characters[end], characters.get(end + 1)) {
-            ('/', Some('*')) => {
-                depth += 1;
-                end += 2;
-            }
-            ('*', Some('/')) => {
-                depth -= 1;
-                end += 2;
-                if depth == 0 {
-                    break;
-                }
-            }
-            _ => end += 1,
-        }
-    }
-    end.min(characters.len())
-}
-
-fn quoted_end(characters: &[char], at: usize, quote: char) -> usize {
-    let mut end = at + 1;
-    while end < characters.len() && characters[end] != quote {
-        end += if characters[end] == '\\' { 2 } else { 1 };
-    }
-    (end + 1).min(characters.len())
-}
-
-/// Tells a character literal from a lifetime.
-fn is_character(characters: &[char], at: usize) -> bool {
-    characters.get(at + 1) == Some(&'\\') || characters.get(at + 2) == Some(&'\'')
-}
-
-/// A raw string ends at a quote with as many hashes as it began with. `r#name` is no string.
-fn raw_end(characters: &[char], at: usize) -> usize {
-    let hashes = characters[at + 1..].iter().take_while(|c| **c == '#').count();
-    if characters.get(at + 1 + hashes) != Some(&'"') {
-        return at;
-    }
-    let mut end = at + 2 + hashes;
-    while end < characters.len() {
-        let closing = characters[end + 1..].iter().take(hashes).take_while(|c| **c == '#').count();
-        if characters[end] == '"' && closing == hashes {
-            return end + 1 + hashes;
-        }
-        end += 1;
-    }
-    characters.len()
-}
-
-/// Whether the `r` at `at` is the last letter of a longer word, and not a literal's prefix.
-fn ends_word(characters: &[char], at: usize) -> bool {
-    let is_part = |c: &char| is_word_part(*c);
-    let Some(before) = at.checked_sub(1).map(|before| &characters[before]) else { return false };
-    // Bytes and C strings have a letter of their own before the `r`.
-    let is_prefix = matches!(before, 'b' | 'c')
-        && !at.checked_sub(2).is_some_and(|earlier| is_part(&characters[earlier]));
-    is_part(before) && !is_prefix
-}
-
-/// Whether a character can stand inside a name.
-pub(super) fn is_word_part(character: char) -> bool {
-    character.is_alphanumeric() || character == '_'
-}
-
-/// A word or a mark of the code, and its line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Token<'a> {
+/// A word or a mark of the code, and its line. Comments are none, nor is what literals say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Token {
     pub(super) line: usize,
-    pub(super) text: &'a str,
+    pub(super) text: String,
 }
 
-/// The tokens of masked source: whole words, and marks one character at a time.
-pub(super) fn tokens(code: &str) -> Vec<Token<'_>> {
+/// The tokens of a source. A file that is no Rust has none; the compiler says so in better words.
+pub(super) fn tokens(source: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
-    for (index, line) in code.lines().enumerate() {
-        let mut rest = line.trim_start();
-        while let Some(first) = rest.chars().next() {
-            let length = if is_word_part(first) {
-                rest.find(|c| !is_word_part(c)).unwrap_or(rest.len())
-            } else {
-                first.len_utf8()
-            };
-            tokens.push(Token { line: index + 1, text: &rest[..length] });
-            rest = rest[length..].trim_start();
-        }
+    if let Ok(stream) = TokenStream::from_str(source) {
+        flatten(stream, &mut tokens);
     }
     tokens
+}
+
+fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
+    let push = |tokens: &mut Vec<Token>, line, text: &str| {
+        tokens.push(Token { line, text: text.to_owned() });
+    };
+    for tree in stream {
+        let line = tree.span().start().line;
+        match tree {
+            TokenTree::Group(group) => {
+                let (open, close) = match group.delimiter() {
+                    Delimiter::Parenthesis => ("(", ")"),
+                    Delimiter::Brace => ("{", "}"),
+                    Delimiter::Bracket => ("[", "]"),
+                    Delimiter::None => ("", ""),
+                };
+                push(tokens, line, open);
+                flatten(group.stream(), tokens);
+                push(tokens, group.span_close().start().line, close);
+            }
+            TokenTree::Ident(word) => push(tokens, line, &word.to_string()),
+            TokenTree::Punct(mark) => push(tokens, line, &mark.as_char().to_string()),
+            TokenTree::Literal(_) => {}
+        }
+    }
+}
+
+/// Whether these words stand in a row at a place.
+pub(super) fn is_at(tokens: &[Token], at: usize, words: &[&str]) -> bool {
+    let there = tokens.get(at..at + words.len());
+    there.is_some_and(|there| there.iter().map(|token| token.text.as_str()).eq(words.to_vec()))
+}
+
+/// Where the brace that opens at `at` is closed.
+pub(super) fn closing(tokens: &[Token], at: usize) -> usize {
+    let mut depth = 0_usize;
+    for (index, token) in tokens.iter().enumerate().skip(at) {
+        match token.text.as_str() {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            return index;
+        }
+    }
+    tokens.len()
+}
+
+/// Without what stands in `#[cfg(test)] mod name { … }`: a test may look at whatever it likes.
+pub(super) fn without_tests(tokens: &[Token]) -> Vec<Token> {
+    const MARK: [&str; 8] = ["#", "[", "cfg", "(", "test", ")", "]", "mod"];
+    let mut kept = Vec::with_capacity(tokens.len());
+    let mut at = 0;
+    while at < tokens.len() {
+        if is_at(tokens, at, &MARK) && is_at(tokens, at + MARK.len() + 1, &["{"]) {
+            at = closing(tokens, at + MARK.len() + 1);
+        } else {
+            kept.push(tokens[at].clone());
+        }
+        at += 1;
+    }
+    kept
+}
+
+/// Every path to something of its own crate that a module has, from the root on, and its line:
+/// those that begin with `crate`, `self` or `super`, and with a child of the module. Imports, types
+/// and expressions are read alike.
+pub(super) fn paths(
+    tokens: &[Token],
+    module: &Module,
+    is_child: impl Fn(&Module) -> bool,
+) -> Vec<(usize, Module)> {
+    let mut found = Vec::new();
+    // The module at hand, and where each inline one around us ends.
+    let (mut here, mut ends) = (module.clone(), Vec::new());
+    for at in 0..tokens.len() {
+        if ends.last() == Some(&at) {
+            ends.pop();
+            here.pop();
+        }
+        if is_at(tokens, at, &["mod"]) && is_at(tokens, at + 2, &["{"]) {
+            here.push(tokens[at + 1].text.clone());
+            ends.push(closing(tokens, at + 2));
+        }
+        let is_inside = at > 0 && matches!(tokens[at - 1].text.as_str(), ":" | ".");
+        if is_inside || !is_at(tokens, at + 1, &[":", ":"]) {
+            continue;
+        }
+        let child = [&here[..], &[tokens[at].text.clone()]].concat();
+        let mut paths = Vec::new();
+        match tokens[at].text.as_str() {
+            "crate" => branches(tokens, at + 3, &Module::new(), &mut paths),
+            "self" => branches(tokens, at + 3, &here, &mut paths),
+            "super" => branches(tokens, at, &here, &mut paths),
+            _ if is_child(&child) => branches(tokens, at, &here, &mut paths),
+            _ => continue,
+        };
+        found.extend(paths.into_iter().map(|path| (tokens[at].line, path)));
+    }
+    found
+}
+
+/// Reads a path, or each branch of an import tree, from `at` on; where it ends.
+fn branches(tokens: &[Token], at: usize, before: &Module, found: &mut Vec<Module>) -> usize {
+    let mut path = before.clone();
+    let mut at = at;
+    while let Some(token) = tokens.get(at) {
+        match token.text.as_str() {
+            "{" => {
+                at += 1;
+                while tokens.get(at).is_some_and(|token| token.text != "}") {
+                    let end = branches(tokens, at, &path, found);
+                    at = end.max(at + 1);
+                    at += usize::from(is_at(tokens, at, &[","]));
+                }
+                return at + 1;
+            }
+            "super" => drop(path.pop()),
+            "self" => {}
+            name => path.push(name.to_owned()),
+        }
+        at += 1;
+        if !is_at(tokens, at, &[":", ":"]) {
+            break;
+        }
+        at += 2;
+    }
+    found.push(path);
+    // `as name` is nobody's module.
+    if is_at(tokens, at, &["as"]) { at + 2 } else { at }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn words(source: &str) -> Vec<String> {
-        tokens(&code(source)).iter().map(|token| token.text.to_owned()).collect()
+    #[test]
+    fn comments_and_literals_are_no_words_and_lines_are_kept() {
+        let tokens = tokens("a // b\n/* c\n*/ \"d {\" r#\"e\"# 'f' &'g\n");
+        let words: Vec<_> = tokens.iter().map(|token| (token.line, token.text.as_str())).collect();
+        assert_eq!(words, [(1, "a"), (3, "&"), (3, "'"), (3, "g")]);
     }
 
     #[test]
-    fn comments_are_no_code() {
-        assert_eq!(words("a // b\nc /* d /* e */ f */ g /// h\n"), ["a", "c", "g"]);
-        assert_eq!(words("a /* never closed"), ["a"]);
-    }
-
-    #[test]
-    fn literals_are_no_code() {
-        assert_eq!(words(r#"a "b \" c" d 'e' '\'' f"#), ["a", "d", "f"]);
-        assert_eq!(words(r##"a r"b\" c r#"d " e"# f br"g" h"##), ["a", "c", "f", "b", "h"]);
-        assert_eq!(words("a \"never closed"), ["a"]);
-        assert_eq!(words("a r#\"never closed\""), ["a"]);
-        assert_eq!(words("a \"ends in a backslash\\"), ["a"]);
-    }
-
-    #[test]
-    fn lifetimes_and_raw_names_are_code() {
-        assert_eq!(words("&'a str"), ["&", "'", "a", "str"]);
-        assert_eq!(words("r#type for"), ["r", "#", "type", "for"]);
-        assert_eq!(words("for\"b\""), ["for"]);
-    }
-
-    #[test]
-    fn lines_are_kept() {
-        let masked = code("/* one\ntwo */ a\n\"three\nfour\" b\n");
-        let lines: Vec<usize> = tokens(&masked).iter().map(|token| token.line).collect();
-        assert_eq!(lines, [2, 4]);
+    fn paths_are_read_from_the_root_on() {
+        let text =
+            "use crate::{a::{B, C as D}, e};\nmod inside { use super::super::f; }\nuse super::g;";
+        let module = vec!["one".to_owned(), "two".to_owned()];
+        let paths = paths(&tokens(text), &module, |_| false);
+        let paths: Vec<_> =
+            paths.iter().map(|(line, path)| format!("{line} {}", path.join("::"))).collect();
+        assert_eq!(paths, ["1 a::B", "1 a::C", "1 e", "2 one::f", "3 one::g"]);
     }
 }

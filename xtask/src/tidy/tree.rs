@@ -47,10 +47,7 @@ pub(super) struct Tree {
 impl Tree {
     /// Reads the repository at `root`.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
-        let paths = match tracked(root) {
-            Some(paths) => paths,
-            None => walked(root)?,
-        };
+        let paths = tracked(root)?;
         let mut files = Vec::with_capacity(paths.len());
         for path in paths {
             let place = root.join(&path);
@@ -79,11 +76,6 @@ impl Tree {
         self.texts().filter(|(file, _)| file.extension() == "rs")
     }
 
-    /// The text of one file.
-    pub(super) fn text(&self, path: &str) -> Option<&str> {
-        self.texts().find(|(file, _)| file.path == path).map(|(_, text)| text)
-    }
-
     /// Whether a file or a folder of this path exists. The empty path is the repository itself.
     pub(super) fn has(&self, path: &str) -> bool {
         path.is_empty()
@@ -95,57 +87,16 @@ impl Tree {
     }
 }
 
-/// What git lists, or nothing where there is no git or no repository (a source archive).
-fn tracked(root: &Path) -> Option<BTreeSet<String>> {
+/// What git lists.
+fn tracked(root: &Path) -> io::Result<BTreeSet<String>> {
     // CI often checks out as one user and builds as another, which git refuses without the setting.
     let output = Command::new("git")
         .args(["-c", "safe.directory=*", "ls-files", "-z"])
         .args(["--cached", "--others", "--exclude-standard"])
         .current_dir(root)
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    let list = String::from_utf8(output.stdout).ok()?;
-    let paths: BTreeSet<String> =
-        list.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect();
-    (!paths.is_empty()).then_some(paths)
-}
-
-/// Every file below `root` that the repository's `.gitignore` does not exclude.
-fn walked(root: &Path) -> io::Result<BTreeSet<String>> {
-    let ignored = fs::read_to_string(root.join(".gitignore")).unwrap_or_default();
-    let mut paths = BTreeSet::new();
-    let mut folders = vec![String::new()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(root.join(&folder))? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let separator = if folder.is_empty() { "" } else { "/" };
-            let path = format!("{folder}{separator}{name}");
-            if name == ".git" || is_ignored(&ignored, &path, &name) {
-                continue;
-            }
-            if entry.file_type()?.is_dir() {
-                folders.push(path);
-            } else {
-                paths.insert(path);
-            }
-        }
-    }
-    Ok(paths)
-}
-
-/// The three forms of pattern that our `.gitignore` uses: `/path`, `name` and `*.extension`.
-fn is_ignored(ignored: &str, path: &str, name: &str) -> bool {
-    ignored.lines().map(|line| line.trim().trim_end_matches('/')).any(|pattern| {
-        if let Some(rooted) = pattern.strip_prefix('/') {
-            rooted == path
-        } else if let Some(ending) = pattern.strip_prefix('*') {
-            !ending.is_empty() && name.ends_with(ending)
-        } else {
-            !pattern.is_empty() && pattern == name
-        }
-    })
+        .output()?;
+    let list = String::from_utf8_lossy(&output.stdout);
+    Ok(list.split('\0').filter(|path| !path.is_empty()).map(str::to_owned).collect())
 }
 
 #[cfg(test)]
@@ -157,39 +108,6 @@ mod tests {
         assert_eq!(File::new("a.bin", vec![0xff, 0xfe]).text, None);
         assert_eq!(File::new("a.bin", vec![b'a', 0]).text, None);
         assert_eq!(File::new("a.pickle", b"plain".to_vec()).text, None);
-        assert_eq!(File::new("fuzz/seeds/script/a.ops", b"plain".to_vec()).text, None);
         assert_eq!(File::new("a.txt", b"plain".to_vec()).text.as_deref(), Some("plain"));
-    }
-
-    #[test]
-    fn names_and_extensions() {
-        let tree = Tree::of(&[("a/b.tar.gz", ""), ("LICENSE", "")]);
-        assert_eq!((tree.files[0].name(), tree.files[0].extension()), ("b.tar.gz", "gz"));
-        assert_eq!((tree.files[1].name(), tree.files[1].extension()), ("LICENSE", ""));
-    }
-
-    #[test]
-    fn folders_exist_where_they_hold_a_file() {
-        let tree = Tree::of(&[("docs/guide/start.md", "")]);
-        assert!(tree.has("docs") && tree.has("docs/guide") && tree.has("docs/guide/start.md"));
-        assert!(!tree.has("doc") && !tree.has("docs/guide/start"));
-    }
-
-    #[test]
-    fn patterns_of_the_ignore_file() {
-        let ignored = "/target\n__pycache__/\n*.pyc\n\n";
-        assert!(is_ignored(ignored, "target", "target"));
-        assert!(!is_ignored(ignored, "crates/target", "target"));
-        assert!(is_ignored(ignored, "python/__pycache__", "__pycache__"));
-        assert!(is_ignored(ignored, "python/a.pyc", "a.pyc"));
-        assert!(!is_ignored(ignored, "python/a.py", "a.py"));
-    }
-
-    #[test]
-    fn a_walk_finds_what_git_lists() {
-        let root = crate::repository_root();
-        let walked = walked(&root).unwrap();
-        assert!(walked.contains("xtask/src/tidy/tree.rs"));
-        assert!(!walked.iter().any(|path| path.starts_with("target/")));
     }
 }

@@ -1,119 +1,66 @@
-//! Where `unsafe` may stand, and what must stand above it.
-
-use std::collections::BTreeSet;
+//! Unsafe code: which crates forbid it, and the few places of theirs that may have it.
+//!
+//! That it stands nowhere else, and that each block says why it is sound, is then the compiler's
+//! and clippy's to see (`unsafe_code`, `undocumented_unsafe_blocks`).
 
 use super::Finding;
-use super::source::{self, Token};
-use super::tree::{File, Tree};
+use super::source::{is_at, tokens};
+use super::tree::Tree;
 
-/// The crates whose subject is memory that is not only theirs, and the lock; all others forbid unsafe
-/// code.
+/// The crates that call foreign code or share memory by hand.
 const EXEMPT: [&str; 6] =
     ["larder-lock", "larder-cuda", "larder-cudart", "larder-c", "larder-proof", "larder-tape"];
 
-/// Where unsafe code may stand in crates that otherwise have none; their root denies it, so that
+/// Where unsafe code may stand in crates that otherwise have none. Their root denies it, so that
 /// each such place has to allow it by name.
-const CORNERS: [&str; 1] = ["crates/larder/src/interop/"];
+const CORNERS: [&str; 2] = ["crates/larder/src/interop/", "crates/larder/src/real/"];
 
-/// How far above an unsafe block the note on its soundness may begin.
+/// How far above a list of foreign functions the note on its soundness may begin.
 const NOTE_LINES_MAX: usize = 5;
 
-/// Crates that do not forbid unsafe code, unsafe code in those that do, and blocks with no note.
+/// Crates that do not forbid unsafe code, places that allow it, and foreign functions with no note.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for root in crate_roots(tree) {
-        let masked = source::code(tree.text(&root).unwrap_or(""));
-        let has_corner = CORNERS.iter().any(|corner| root.starts_with(crate_of(corner)));
-        let wanted = if has_corner { "#![deny(unsafe_code)]" } else { "#![forbid(unsafe_code)]" };
-        if !masked.lines().any(|line| line.replace(' ', "") == wanted) {
-            let message = format!(
-                "the crate does not forbid unsafe code: add `{wanted}` below the crate's comment"
-            );
-            findings.push(Finding::new(&root, 1, message));
-        }
-    }
     for (file, text) in tree.rust() {
-        findings.extend(check_file(file, text));
-    }
-    findings
-}
-
-/// The folder of the crate that a place lies in.
-fn crate_of(place: &str) -> &str {
-    place.split_once("src/").map_or(place, |(folder, _)| folder)
-}
-
-/// The library of each crate that must be safe, or its program where it has no library.
-fn crate_roots(tree: &Tree) -> BTreeSet<String> {
-    let mut roots = BTreeSet::new();
-    for file in &tree.files {
-        let Some((folder, inside)) = safe_crate(&file.path) else { continue };
-        if matches!(inside, "src/lib.rs" | "src/main.rs") {
-            let library = format!("{folder}/src/lib.rs");
-            roots.insert(if tree.has(&library) { library } else { file.path.clone() });
+        let mut report =
+            |line, message: String| findings.push(Finding::new(&file.path, line, message));
+        let tokens = tokens(text);
+        let corner = CORNERS.iter().find(|corner| file.path.starts_with(**corner));
+        if let Some(folder) = root_of_safe_crate(tree, &file.path) {
+            let has_corner = CORNERS.iter().any(|corner| corner.starts_with(&format!("{folder}/")));
+            let lint = if has_corner { "deny" } else { "forbid" };
+            let wanted = ["#", "!", "[", lint, "(", "unsafe_code", ")", "]"];
+            if !(0..tokens.len()).any(|at| is_at(&tokens, at, &wanted)) {
+                report(1, format!("add `#![{lint}(unsafe_code)]` below the crate's comment"));
+            }
         }
-    }
-    roots
-}
-
-/// Splits a path into the folder of a crate that must be safe and the place inside it.
-fn safe_crate(path: &str) -> Option<(&str, &str)> {
-    let outside = ["xtask", "python"]
-        .into_iter()
-        .find(|folder| path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')));
-    let folder = if let Some(folder) = outside {
-        folder
-    } else {
-        let name = path.strip_prefix("crates/")?.split('/').next()?;
-        if EXEMPT.contains(&name) {
-            return None;
-        }
-        &path[..("crates/".len() + name.len())]
-    };
-    Some((folder, path[folder.len()..].strip_prefix('/')?))
-}
-
-fn check_file(file: &File, text: &str) -> Vec<Finding> {
-    let in_corner = CORNERS.iter().any(|corner| file.path.starts_with(corner));
-    let is_safe =
-        !in_corner && safe_crate(&file.path).is_some_and(|(_, inside)| inside.starts_with("src/"));
-    let masked = source::code(text);
-    let tokens = source::tokens(&masked);
-    let lines: Vec<&str> = text.lines().collect();
-    let mut findings = Vec::new();
-    for (at, token) in tokens.iter().enumerate() {
-        if token.text != "unsafe" {
-            continue;
-        }
-        if is_safe {
-            let message = "unsafe code in a crate that has none: \
-                           move it to larder-cuda or larder-c, behind a safe function";
-            findings.push(Finding::new(&file.path, token.line, message));
-        } else if claims_soundness(&tokens[at + 1..]) && !has_note(&lines, token.line) {
-            let message = format!(
-                "nothing says why this is sound: write a `// SAFETY:` comment \
-                 within {NOTE_LINES_MAX} lines above it"
-            );
-            findings.push(Finding::new(&file.path, token.line, message));
+        for (at, token) in tokens.iter().enumerate() {
+            if corner.is_none() && is_at(&tokens, at, &["allow", "(", "unsafe_code"]) {
+                report(token.line, "unsafe code in a crate that has none: move it".to_owned());
+            }
+            let above = token.line.saturating_sub(NOTE_LINES_MAX + 1);
+            let mut note = text.lines().skip(above).take(NOTE_LINES_MAX + 1);
+            if is_at(&tokens, at, &["unsafe", "extern", "{"])
+                && !note.any(|line| line.contains("// SAFETY:"))
+            {
+                let message =
+                    "nothing says why this is sound: write a `// SAFETY:` comment above it";
+                report(token.line, message.to_owned());
+            }
         }
     }
     findings
 }
 
-/// Whether what follows `unsafe` is a promise that its author makes: a block, an implementation, a
-/// list of foreign functions. A function, a trait or an attribute hands the duty on or names it.
-fn claims_soundness(rest: &[Token<'_>]) -> bool {
-    let word = |at: usize| rest.get(at).map_or("", |token| token.text);
-    match word(0) {
-        "{" | "impl" => true,
-        "extern" => word(1) == "{",
-        _ => false,
-    }
-}
-
-fn has_note(lines: &[&str], number: usize) -> bool {
-    let first = number.saturating_sub(NOTE_LINES_MAX + 1);
-    lines[first..number].iter().any(|line| line.contains("// SAFETY:"))
+/// The folder of the crate whose root a file is, if the crate must be safe. A program answers where
+/// there is no library.
+fn root_of_safe_crate<'a>(tree: &Tree, path: &'a str) -> Option<&'a str> {
+    let folder = path.strip_suffix("/src/lib.rs").or_else(|| {
+        let folder = path.strip_suffix("/src/main.rs")?;
+        (!tree.has(&format!("{folder}/src/lib.rs"))).then_some(folder)
+    })?;
+    let name = folder.strip_prefix("crates/").unwrap_or(folder);
+    (!EXEMPT.contains(&name) && !name.contains('/')).then_some(folder)
 }
 
 #[cfg(test)]
@@ -126,59 +73,29 @@ mod tests {
 
     #[test]
     fn a_crate_that_does_not_forbid_unsafe_code_fails() {
-        let bare = ("crates/larder-sim/src/lib.rs", "//! The crate.\n");
-        assert_eq!(places(&[bare]), [(bare.0.to_owned(), 1)]);
-        let comment = (bare.0, "// #![forbid(unsafe_code)]\n");
-        assert_eq!(places(&[comment]), [(bare.0.to_owned(), 1)]);
-        assert!(places(&[(bare.0, "#![forbid(unsafe_code)]\n")]).is_empty());
+        let root = "crates/larder-sim/src/lib.rs";
+        assert_eq!(places(&[(root, "// #![forbid(unsafe_code)]\n")]), [(root.to_owned(), 1)]);
+        assert!(places(&[(root, "#![forbid(unsafe_code)]\n")]).is_empty());
+        assert_eq!(places(&[("crates/larder/src/lib.rs", "#![forbid(unsafe_code)]\n")]).len(), 1);
         assert!(places(&[("crates/larder-c/src/lib.rs", "")]).is_empty());
-        assert_eq!(places(&[("python/src/lib.rs", "")]).len(), 1);
-    }
-
-    #[test]
-    fn a_program_answers_only_where_there_is_no_library() {
-        let program = ("crates/larder-cli/src/main.rs", "fn main() {}\n");
-        assert_eq!(places(&[program]).len(), 1);
-        let library = ("crates/larder-cli/src/lib.rs", "#![forbid(unsafe_code)]\n");
-        assert!(places(&[program, library]).is_empty());
-        assert_eq!(places(&[("xtask/src/main.rs", "fn main() {}\n")]).len(), 1);
-    }
-
-    #[test]
-    fn unsafe_in_a_safe_crate_fails_with_or_without_a_note() {
-        let path = "crates/larder-core/src/heap/block.rs";
-        let text = "// SAFETY: none.\nfn f() { unsafe { g() } }\n";
-        assert_eq!(places(&[(path, text)]), [(path.to_owned(), 2)]);
-        assert!(places(&[(path, "// No unsafe.\nlet s = \"unsafe\";\n")]).is_empty());
-    }
-
-    #[test]
-    fn a_corner_may_hold_unsafe_code_and_the_rest_of_its_crate_may_not() {
-        let root = ("crates/larder/src/lib.rs", "#![deny(unsafe_code)]\n");
-        let noted = "// SAFETY: so.\nfn f() { unsafe { g() } }\n";
-        assert!(places(&[root, ("crates/larder/src/interop/cuda.rs", noted)]).is_empty());
-        let outside = ("crates/larder/src/buffer.rs", noted);
-        assert_eq!(places(&[root, outside]), [(outside.0.to_owned(), 2)]);
-        assert_eq!(places(&[(root.0, "")]), [(root.0.to_owned(), 1)]);
-    }
-
-    #[test]
-    fn elsewhere_each_block_needs_a_note_nearby() {
-        for path in ["crates/larder-core/tests/a.rs", "crates/larder-cuda/src/driver.rs"] {
-            assert_eq!(places(&[(path, "unsafe { g() }\n")]), [(path.to_owned(), 1)]);
-            assert_eq!(places(&[(path, "unsafe impl Send for X {}\n")]).len(), 1);
-            assert_eq!(places(&[(path, "unsafe extern \"C\" {\n}\n")]).len(), 1);
-            let near = "// SAFETY: so.\n\n\n\n\nunsafe { g() }\n";
-            assert!(places(&[(path, near)]).is_empty());
-            let far = "// SAFETY: so.\n\n\n\n\n\nunsafe { g() }\n";
-            assert_eq!(places(&[(path, far)]).len(), 1);
+        for program in ["xtask/src/main.rs", "python/src/lib.rs"] {
+            assert_eq!(places(&[(program, "fn main() {}\n")]).len(), 1);
         }
+        let library = (root, "#![forbid(unsafe_code)]\n");
+        assert!(places(&[("crates/larder-sim/src/main.rs", ""), library]).is_empty());
     }
 
     #[test]
-    fn declarations_need_no_note() {
-        let path = "crates/larder-c/src/lib.rs";
-        let text = "#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn f() {}\nunsafe fn g() {}\n";
-        assert!(places(&[(path, text)]).is_empty());
+    fn allowing_it_fails_but_in_a_corner() {
+        let text = "#![allow(unsafe_code)]\n";
+        assert!(places(&[("crates/larder/src/interop/cuda.rs", text)]).is_empty());
+        assert_eq!(places(&[("crates/larder/src/buffer.rs", text)]).len(), 1);
+    }
+
+    #[test]
+    fn foreign_functions_need_a_note_nearby() {
+        let path = "crates/larder-cuda/src/driver.rs";
+        assert_eq!(places(&[(path, "unsafe extern \"C\" {\n}\n")]).len(), 1);
+        assert!(places(&[(path, "// SAFETY: so.\n\n\nunsafe extern \"C\" {\n}\n")]).is_empty());
     }
 }

@@ -3,7 +3,6 @@
 //! The lists are glued together from pieces, so that this file does not hold what it looks for.
 
 use super::Finding;
-use super::source::is_word_part;
 use super::tree::Tree;
 
 /// Notes to oneself, in any file.
@@ -79,8 +78,8 @@ fn has_word(line: &str, word: &str) -> bool {
 
 /// The first folder of one machine that `line` names.
 fn machine_path(line: &str) -> Option<&'static str> {
-    // After a name or a dot, as in `docs/…`, `../…` and addresses of the web, the path is a relative
-    // one or another machine's.
+    // After a name or a dot, as in `docs/…`, `../…` and addresses of the web, the path is a
+    // relative one or another machine's.
     let is_absolute = |at: usize| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|c| is_word_part(c) || matches!(c, '.' | '-' | '}' | '/'))
@@ -97,6 +96,11 @@ fn machine_path(line: &str) -> Option<&'static str> {
         let mut places = line.match_indices(TEMPORARY);
         places.any(|(at, _)| is_absolute(at) && is_folder(at)).then_some(TEMPORARY)
     })
+}
+
+/// Whether a character can stand inside a name.
+fn is_word_part(character: char) -> bool {
+    character.is_alphanumeric() || character == '_'
 }
 
 #[cfg(test)]

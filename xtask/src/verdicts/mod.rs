@@ -1,5 +1,5 @@
-//! Verdicts: PyTorch itself, of every version, on a stand-in for the GPU, with its own allocator and with ours; what
-//! becomes of each test on both.
+//! Verdicts: PyTorch itself, of every version, on a stand-in for the GPU, with its own allocator
+//! and with ours; what becomes of each test on both.
 
 mod recordings;
 
@@ -9,8 +9,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use clap::Args;
+
 use crate::command;
-use crate::docs::Page;
+use crate::docs;
+use crate::file;
 use crate::peer::Peer;
 use crate::programs::{Programs, target_folder};
 use crate::python::{self, Environment};
@@ -21,7 +24,8 @@ use crate::torch::{self, Torch};
 const TOOLS: [&str; 5] =
     ["numpy==2.4.6", "expecttest==0.3.0", "hypothesis==6.170.15", "psutil==7.2.2", "ninja==1.13.2"];
 
-/// The classes of PyTorch's `test_cuda.py` that are about memory, under the names that they have had.
+/// The classes of PyTorch's `test_cuda.py` that are about memory, under the names that they have
+/// had.
 const OWN_CLASSES: &[&str] = &[
     "TestResizeStorageWithAddr",
     "TestCudaAllocator",
@@ -40,20 +44,24 @@ const MEMORY_BYTES: u64 = 80 << 30;
 const AGAIN: usize = 2;
 
 const PAGE: &str = "docs/torch.md";
-const BEGIN: &str = "<!-- verdicts -->";
-const END: &str = "<!-- end of verdicts -->";
 
 /// What is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct Options {
-    /// One version, instead of all.
-    pub(crate) torch: Option<Torch>,
-    /// A folder with PyTorch's own `test_cuda.py` of each version, in a folder of its name.
-    pub(crate) own: Option<PathBuf>,
-    /// The environments stay, five gigabytes each.
-    pub(crate) keeps: bool,
-    /// Ours is tight, and PyTorch's own has expandable segments.
-    pub(crate) is_tight: bool,
+    /// One version, not all.
+    #[arg(long, value_name = "VERSION", value_parser = Torch::named)]
+    torch: Option<Torch>,
+    /// A folder with PyTorch's own tests, which are not in its wheels: `DIR/2.15/test_cuda.py` and
+    /// so on.
+    #[arg(long, value_name = "DIR")]
+    own: Option<PathBuf>,
+    /// The environments stay under target/verdicts, five gigabytes each.
+    #[arg(long = "keep")]
+    keeps: bool,
+    /// PyTorch's own allocator with expandable segments beside ours with policy:tight, instead;
+    /// nothing is recorded, and no table is written.
+    #[arg(long = "tight")]
+    is_tight: bool,
 }
 
 /// Some test files under some settings.
@@ -238,8 +246,7 @@ impl Stage<'_> {
             .stdout(written.try_clone().map_err(said)?)
             .stderr(written);
         command::run(&mut python).map_err(|error| format!("{error}; see {}", log.display()))?;
-        let text =
-            fs::read_to_string(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+        let text = file::read(&out)?;
         Ok(read_verdicts(&text))
     }
 
@@ -259,7 +266,7 @@ impl Stage<'_> {
         let folder = &self.environment.folder;
         let _ = fs::remove_file(folder.join("complete"));
         let venv = folder.join("venv");
-        fs::remove_dir_all(&venv).map_err(|error| format!("{}: {error}", venv.display()))
+        fs::remove_dir_all(&venv).map_err(file::named(&venv))
     }
 }
 
@@ -283,8 +290,7 @@ fn suites(root: &Path, torch: Torch, options: &Options) -> Result<Vec<Suite>, St
     const PLAIN: &str = "expandable_segments:False";
     const EXPANDABLE: &str = "expandable_segments:True";
     let folder = root.join("torch/tests");
-    let entries =
-        fs::read_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let entries = fs::read_dir(&folder).map_err(file::named(&folder))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     files.retain(|file| {
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("test_"))
@@ -317,7 +323,7 @@ fn read_verdicts(text: &str) -> Verdicts {
 
 /// The libraries in the places of the driver, the runtime and NVML.
 pub(crate) fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    file::create(folder)?;
     let headers = Peer::new(target).cuda_headers()?;
     let own = root.join("torch/stand_in");
     let sources = &[stand_in::driver(root), own.join("driver.cpp")];
@@ -336,10 +342,11 @@ pub(crate) fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Resul
 }
 
 fn write_table(root: &Path, rows: &[String]) -> Result<(), String> {
-    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | fail on Larder | skipped | now so, now otherwise |\n\
+    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | \
+    fail on Larder | skipped | now so, now otherwise |\n\
                 |---|---|---:|---:|---:|---:|---:|---:|";
     let table = format!("{head}\n{}\n", rows.join("\n"));
-    Page { path: PAGE, begin: BEGIN, end: END }.write(root, &table)
+    docs::write(root, PAGE, "verdicts", &table)
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Recordings of each version: PyTorch runs what a program did, with its history on, and a replay of the snapshot under
-//! `--policy torch` comes to the same figures, with memory enough and with too little.
+//! Recordings of each version: PyTorch runs what a program did, with its history on, and a replay
+//! of the snapshot under `--policy torch` comes to the same figures, with memory enough and with
+//! too little.
 
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
 use super::Stage;
-use crate::printed::field;
+use crate::command::{number, output};
 use crate::programs::{Programs, recordings};
 
 /// The figures that must be equal.
@@ -46,7 +47,8 @@ pub(super) fn compare(
             } else {
                 let name = file.file_name().unwrap_or_default().to_string_lossy();
                 different.push(format!(
-                    "{name} with {memory_bytes} bytes: {FIGURES:?} are {theirs:?}, replayed {ours:?}"
+                    "{name} with {memory_bytes} bytes: {FIGURES:?} are {theirs:?}, replayed \
+                     {ours:?}"
                 ));
             }
         }
@@ -76,15 +78,10 @@ fn replay(programs: &Programs, snapshot: &Path, memory_bytes: u64) -> Result<Fig
 
 /// The figures in the object that a program prints.
 fn figures(command: &mut Command) -> Result<Figures, String> {
-    let said = command.output().map_err(|error| error.to_string())?;
-    let printed = String::from_utf8_lossy(&said.stdout);
-    if !said.status.success() {
-        let why = String::from_utf8_lossy(&said.stderr);
-        return Err(format!("{command:?} failed: {}", why.trim()));
-    }
+    let printed = output(command)?;
     let mut figures = [0; FIGURES.len()];
     for (figure, name) in figures.iter_mut().zip(FIGURES) {
-        let found = field(&printed, name).and_then(|number| number.parse().ok());
+        let found = number(&printed, name).map(|number| number as u64);
         // One that neither side tells is not equal on both.
         *figure = found.ok_or_else(|| format!("{command:?} tells no {name}"))?;
     }
@@ -104,7 +101,8 @@ mod tests {
 
     #[test]
     fn figures_must_all_be_told() {
-        let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4, "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
+        let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4,
+            "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
         assert_eq!(figures(Command::new("echo").arg(told)), Ok([1, 2, 3, 4]));
         let missing = figures(Command::new("echo").arg("{\"num_ooms\":3}")).unwrap_err();
         assert!(missing.ends_with("tells no reserved_bytes.all.peak"), "{missing}");

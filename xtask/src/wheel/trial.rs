@@ -1,16 +1,19 @@
-//! A wheel tried under PyTorch itself, of each version, on a stand-in for the GPU, where nothing can be compiled.
+//! A wheel tried under PyTorch itself, of each version, on a stand-in for the GPU, where nothing
+//! can be compiled.
 
 use std::fs;
 use std::path::Path;
 
 use crate::command;
+use crate::file;
 use crate::python::Environment;
 use crate::torch::Torch;
 use crate::verdicts;
 
 /// The memory of the stand-in. What is not written to costs nothing.
 const MEMORY_BYTES: u64 = 8 << 30;
-/// How often each start is timed, which is told; a machine that does other work proves nothing by it.
+/// How often each start is timed, which is told; a machine that does other work proves nothing by
+/// it.
 const TIMES: &str = "3";
 
 /// Tries the wheel with these versions, one after the other: an environment has five gigabytes.
@@ -36,7 +39,7 @@ pub(super) fn run(
             .env("LD_PRELOAD", stand_in.join("libcudart.so.13"));
         command::run(&mut python)
             .map_err(|error| format!("{error}: the wheel under PyTorch {torch}"))?;
-        fs::remove_dir_all(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        fs::remove_dir_all(&folder).map_err(file::named(&folder))?;
     }
     Ok(())
 }

@@ -1,5 +1,5 @@
-/* Every call of larder.h on simulated GPUs, and what goes wrong with each. It ends with 0 and "all is well", or
- * says which line did not hold. */
+/* Every call of larder.h on simulated GPUs, and what goes wrong with each. It ends with 0 and "all
+ * is well", or says which line did not hold. */
 #include "check.h"
 
 #define GIB ((size_t)1 << 30)
@@ -35,7 +35,7 @@ typedef struct hook {
 
 static void release(void *data) { ((hook *)data)->releases++; }
 
-/* ---------------------------------------------------------------- versions, errors, opening */
+/* ---------------- versions, errors, opening */
 
 static void versions_and_errors(void) {
     CHECK(strcmp(larder_version(), "0.1.0") == 0);
@@ -50,7 +50,8 @@ static void versions_and_errors(void) {
     FAILS(larder_open("gpu", "", &none), LARDER_BAD_ARGUMENT, "'gpu' names no devices");
     FAILS(larder_open("sim:1GiB", "frob:1", &none), LARDER_BAD_SETTING, "'frob'");
     FAILS(larder_open("sim:1GiB", "policy:frob", &none), LARDER_BAD_SETTING, "'frob'");
-    FAILS(larder_open("sim:1GiB", "backend:cudaMallocAsync", &none), LARDER_BAD_SETTING, "cudaMallocAsync");
+    FAILS(larder_open("sim:1GiB", "backend:cudaMallocAsync", &none), LARDER_BAD_SETTING,
+          "cudaMallocAsync");
     FAILS(larder_open("sim:1GiB", "\xff", &none), LARDER_BAD_ARGUMENT, "UTF-8");
     FAILS(larder_open("cuda:4096", "", &none), LARDER_NO_DEVICE, "");
     CHECK(none == (larder *)0x1234);
@@ -64,7 +65,8 @@ static void versions_and_errors(void) {
     const struct {
         const char *settings;
         bool expandable;
-    } defaults[] = {{"", true}, {"policy:torch-2.11", false}, {"garbage_collection_threshold:0.5", false}};
+    } defaults[] =
+        {{"", true}, {"policy:torch-2.11", false}, {"garbage_collection_threshold:0.5", false}};
     for (size_t at = 0; at < sizeof defaults / sizeof *defaults; at++) {
         larder *larder = open_larder("sim:1GiB", defaults[at].settings);
         larder_settings settings;
@@ -84,7 +86,7 @@ static void versions_and_errors(void) {
     larder_close(said);
 }
 
-/* ---------------------------------------------------------------- memory */
+/* ---------------- memory */
 
 static void memory(void) {
     larder *larder = open_larder("sim:1GiB*2", PLAIN);
@@ -116,7 +118,8 @@ static void memory(void) {
     CHECK(info.device == 0 && info.size == 3072);
     FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, &placed), LARDER_NOT_FREE, "no free block");
     FAILS(larder_malloc_at(larder, 0, 3000, SIDE, at + 4096, &placed), LARDER_NOT_FREE, "stream");
-    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at + 1, &placed), LARDER_BAD_ARGUMENT, "multiple of 512");
+    FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at + 1, &placed), LARDER_BAD_ARGUMENT,
+          "multiple of 512");
     FAILS(larder_malloc_at(larder, 3, 3000, MAIN, at, &placed), LARDER_NO_DEVICE, "no device 3");
     FAILS(larder_malloc_at(larder, 0, 3000, MAIN, at, NULL), LARDER_BAD_ARGUMENT, "`out`");
     FAILS(larder_malloc_at(NULL, 0, 3000, MAIN, at, &placed), LARDER_BAD_ARGUMENT, "`larder`");
@@ -160,17 +163,20 @@ static void memory(void) {
     FAILS(larder_malloc(larder, 0, 300 * MIB, MAIN, &ptr), LARDER_OUT_OF_MEMORY, "out of memory");
     larder_out_of_memory report;
     OK(larder_last_out_of_memory(&report));
-    CHECK(report.device == 0 && !report.rejected && report.has_cap && report.cap_bytes == 256 * MIB);
-    CHECK(report.requested_bytes == 300 * MIB && report.rounded_bytes == 300 * MIB && report.tried_bytes >= 300 * MIB);
+    CHECK(report.device == 0 && !report.rejected && report.has_cap &&
+          report.cap_bytes == 256 * MIB);
+    CHECK(report.requested_bytes == 300 * MIB && report.rounded_bytes == 300 * MIB &&
+          report.tried_bytes >= 300 * MIB);
     CHECK(report.free_bytes == GIB && report.total_bytes == GIB && report.allocated_bytes == 0);
     FAILS(larder_malloc(larder, 1, 2 * GIB - 5, MAIN, &ptr), LARDER_OUT_OF_MEMORY, "2.00 GiB");
     OK(larder_last_out_of_memory(&report));
     CHECK(report.device == 1 && !report.has_cap && report.requested_bytes == 2 * GIB - 5);
-    CHECK(report.rounded_bytes == 2 * GIB && report.reserved_bytes == 0 && report.private_free_bytes == 0);
+    CHECK(report.rounded_bytes == 2 * GIB && report.reserved_bytes == 0 &&
+          report.private_free_bytes == 0);
     larder_close(larder);
 }
 
-/* ---------------------------------------------------------------- settings and statistics */
+/* ---------------- settings and statistics */
 
 static void settings_and_statistics(void) {
     larder *larder = open_larder("sim:1GiB", "page_size_mb:2,expandable_segments:False");
@@ -187,7 +193,8 @@ static void settings_and_statistics(void) {
     settings.expandable_segments = true;
     OK(larder_set_settings(larder, &settings));
     OK(larder_get_settings(larder, &settings));
-    CHECK(settings.max_split_bytes == 100 * MIB && settings.roundup_divisions[3] == 4 && settings.expandable_segments);
+    CHECK(settings.max_split_bytes == 100 * MIB && settings.roundup_divisions[3] == 4 &&
+          settings.expandable_segments);
     /* What programs restore is as good as no limit, and is shown as it was set. */
     settings.max_split_bytes = LARDER_UNLIMITED - MIB + 1;
     OK(larder_set_settings(larder, &settings));
@@ -220,7 +227,8 @@ static void settings_and_statistics(void) {
     CHECK(segments[0].mapped_bytes == 2 * MIB);
     OK(larder_expandable_segments(larder, 0, NULL, 0, &count));
     CHECK(count == 1);
-    FAILS(larder_expandable_segments(larder, 0, NULL, 1, &count), LARDER_BAD_ARGUMENT, "`segments`");
+    FAILS(larder_expandable_segments(larder, 0, NULL, 1, &count), LARDER_BAD_ARGUMENT,
+          "`segments`");
     OK(larder_has_expandable(larder, 0, &has));
     CHECK(has);
     FAILS(larder_base_allocation(larder, ptr, NULL, NULL), LARDER_BAD_ARGUMENT, "expandable");
@@ -230,7 +238,8 @@ static void settings_and_statistics(void) {
     CHECK(stats.reserved_bytes.all.current == (int64_t)(2 * MIB) && stats.num_device_alloc >= 0);
     OK(larder_free(larder, ptr));
     OK(larder_get_stats(larder, 0, &stats));
-    CHECK(stats.allocated_bytes.all.peak == (int64_t)(2 * MIB) && stats.allocated_bytes.all.freed > 0);
+    CHECK(stats.allocated_bytes.all.peak == (int64_t)(2 * MIB) &&
+          stats.allocated_bytes.all.freed > 0);
     OK(larder_reset_peak_stats(larder, 0));
     OK(larder_reset_accumulated_stats(larder, 0));
     OK(larder_check(larder));
@@ -250,11 +259,13 @@ static void settings_and_statistics(void) {
     OK(larder_check_own_settings("HERE", "policy:torch-2.11, page_size_mb:4"));
     FAILS(larder_check_own_settings("HERE", "expandable_segments:True"), LARDER_BAD_SETTING,
           "HERE: 'expandable_segments' is not one of Larder's own settings");
-    FAILS(larder_check_own_settings("HERE", "policy:frob"), LARDER_BAD_SETTING, "HERE: there is no policy 'frob'");
+    FAILS(larder_check_own_settings("HERE", "policy:frob"), LARDER_BAD_SETTING,
+          "HERE: there is no policy 'frob'");
     FAILS(larder_check_own_settings(NULL, ""), LARDER_BAD_ARGUMENT, "`name`");
     FAILS(larder_check_own_settings("HERE", NULL), LARDER_BAD_ARGUMENT, "`settings`");
 
-    /* Plain memory where segments are expandable: its allocation can be named, as who exports it needs. */
+    /* Plain memory where segments are expandable: its allocation can be named, as who exports it
+     * needs. */
     OK(larder_plain_begin(larder));
     OK(larder_plain_begin(larder));
     OK(larder_plain_end(larder));
@@ -271,7 +282,7 @@ static void settings_and_statistics(void) {
     larder_close(larder);
 }
 
-/* ---------------------------------------------------------------- private pools */
+/* ---------------- private pools */
 
 static void *source_alloc(void *data, size_t size, int32_t device, void *stream) {
     hook *hook = data;
@@ -367,16 +378,19 @@ static void pools(void) {
     size_t count = 0;
     OK(larder_pool_reserved(larder, 0, names, reserved, 4, &count));
     CHECK(count == 2 && names[0].b == 1 && names[1].a == 1);
-    CHECK(reserved[0].all.current == (int64_t)(4 * MIB) && reserved[0].small_pool.current == (int64_t)(4 * MIB));
+    CHECK(reserved[0].all.current == (int64_t)(4 * MIB) &&
+          reserved[0].small_pool.current == (int64_t)(4 * MIB));
     CHECK(reserved[0].large_pool.current == 0 && reserved[1].all.peak == (int64_t)(2 * MIB));
     OK(larder_pool_reserved(larder, 0, NULL, NULL, 0, &count));
     CHECK(count == 2);
     FAILS(larder_pool_reserved(larder, 0, NULL, NULL, 1, &count), LARDER_BAD_ARGUMENT, "`pools`");
-    FAILS(larder_pool_reserved(larder, 0, names, reserved, 4, NULL), LARDER_BAD_ARGUMENT, "`count`");
+    FAILS(larder_pool_reserved(larder, 0, names, reserved, 4, NULL), LARDER_BAD_ARGUMENT,
+          "`count`");
 
     /* A pool with memory of its own. */
     hook given = {.number = (uint64_t)1 << 36};
-    const larder_source source = {.alloc = source_alloc, .free = source_free, .release = release, .data = &given};
+    const larder_source source =
+        {.alloc = source_alloc, .free = source_free, .release = release, .data = &given};
     OK(larder_pool_add_use(larder, 1, mine, &source));
     FAILS(larder_pool_add_use(larder, 1, mine, &source), LARDER_BAD_POOL, "exists");
     CHECK(given.releases == 1);
@@ -402,7 +416,8 @@ static void pools(void) {
     OK(larder_pool_drop_use(larder, 0, graph));
     OK(larder_empty_cache(larder, graph));
     OK(larder_pool_reserved(larder, 0, names, reserved, 4, &count));
-    CHECK(count == 2 && reserved[1].all.current == 0 && reserved[1].all.freed == (int64_t)(2 * MIB));
+    CHECK(count == 2 && reserved[1].all.current == 0 &&
+          reserved[1].all.freed == (int64_t)(2 * MIB));
     larder_close(larder);
 }
 
@@ -412,7 +427,8 @@ static bool current_stream(void *data, int32_t device, void **stream) {
     return device == 0;
 }
 
-/* Streams that are gone, and what may be said of captures. A simulated GPU captures nothing by itself. */
+/* Streams that are gone, and what may be said of captures. A simulated GPU captures nothing by
+ * itself. */
 static void streams(void) {
     larder *larder = open_larder("sim:1GiB", PLAIN);
     void *own = take(larder, 0, 30 * MIB, SIDE), *used = take(larder, 0, 2 * MIB, MAIN);
@@ -433,17 +449,24 @@ static void streams(void) {
     FAILS(larder_forget_stream(larder, 3, SIDE), LARDER_NO_DEVICE, "no device 3");
 
     const larder_pool_id pool = {1, 0};
+    larder_capture capture = 0;
     FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "no scope is open");
+    FAILS(larder_capture_start(larder, 0, MAIN, &capture), LARDER_BAD_ARGUMENT, "no scope is open");
+    FAILS(larder_capture_start(larder, 0, MAIN, NULL), LARDER_BAD_ARGUMENT, "`out`");
     const larder_filter filter = {.kind = LARDER_FILTER_CAPTURE, .stream = MAIN};
     OK(larder_pool_begin(larder, 0, pool, &filter));
     FAILS(larder_capture_begin(larder, 0, MAIN), LARDER_BAD_ARGUMENT, "under no capture");
+    FAILS(larder_capture_start(larder, 0, MAIN, &capture), LARDER_BAD_ARGUMENT, "under no capture");
+    FAILS(larder_capture_stop(larder, 0, capture), LARDER_BAD_ARGUMENT,
+          "no capture has the token 0");
     OK(larder_capture_end(larder, 0, MAIN));
 
     hook told = {0}, refused = {0};
     OK(larder_on_current_stream(larder, 0, current_stream, release, &told));
     OK(larder_empty_cache(larder, NO_POOL));
     CHECK(told.calls > 0 && told.releases == 0);
-    FAILS(larder_on_current_stream(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`current`");
+    FAILS(larder_on_current_stream(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT,
+          "`current`");
     CHECK(refused.releases == 1);
     OK(larder_pool_end(larder, 0, pool));
     larder_close(larder);
@@ -483,7 +506,7 @@ static void checkpoints(void) {
     larder_close(larder);
 }
 
-/* ---------------------------------------------------------------- other processes, other devices */
+/* ---------------- other processes, other devices */
 
 static void sharing(void) {
     /* Two larders on simulated GPUs are to each other what two processes are. */
@@ -496,7 +519,8 @@ static void sharing(void) {
         OK(larder_share(owner, ptr, &shared));
         size_t length = 0;
         const uint8_t *bytes = larder_shared_bytes(shared, &length);
-        CHECK(length > 2 && bytes[1] == (pages ? 'e' : 'c') && larder_shared_offset(shared) == 1024);
+        CHECK(length > 2 && bytes[1] == (pages ? 'e' : 'c') &&
+              larder_shared_offset(shared) == 1024);
         void *here = NULL, *again = NULL;
         OK(larder_open_shared(guest, 0, bytes, length, &here));
         OK(larder_open_shared(guest, 0, bytes, length, &again));
@@ -504,12 +528,14 @@ static void sharing(void) {
         OK(larder_close_shared(guest, 0, here));
         OK(larder_close_shared(guest, 0, here));
         FAILS(larder_close_shared(guest, 0, here), LARDER_UNKNOWN_ADDRESS, "nothing");
-        FAILS(larder_open_shared(guest, 0, bytes, 3, &here), LARDER_BAD_ARGUMENT, "no shared memory");
+        FAILS(larder_open_shared(guest, 0, bytes, 3, &here), LARDER_BAD_ARGUMENT,
+              "no shared memory");
         FAILS(larder_open_shared(guest, 0, NULL, 3, &here), LARDER_BAD_ARGUMENT, "`bytes`");
         FAILS(larder_share(guest, ptr, &shared), LARDER_UNKNOWN_ADDRESS, "no live");
         larder_shared_free(shared);
         larder_shared_free(NULL);
-        CHECK(larder_shared_bytes(NULL, &length) != NULL && length == 0 && larder_shared_offset(NULL) == 0);
+        CHECK(larder_shared_bytes(NULL, &length) != NULL && length == 0 &&
+              larder_shared_offset(NULL) == 0);
         larder_close(guest);
         larder_close(owner);
     }
@@ -529,7 +555,7 @@ static void sharing(void) {
     larder_close(larder);
 }
 
-/* ---------------------------------------------------------------- hooks */
+/* ---------------- hooks */
 
 static bool frees_something(void *data, int32_t device) {
     hook *hook = data;
@@ -553,7 +579,8 @@ static void sees_event(void *data, const larder_event *event) {
     hook *hook = data;
     hook->calls++;
     hook->number = event->action;
-    CHECK(event->device == 0 && strcmp(event->compile_context, "N/A") == 0 && strcmp(event->user_metadata, "") == 0);
+    CHECK(event->device == 0 && strcmp(event->compile_context, "N/A") == 0 &&
+          strcmp(event->user_metadata, "") == 0);
 }
 
 static uint64_t reserves(void *data, int32_t device, void *stream, uint64_t device_bytes) {
@@ -571,7 +598,9 @@ static size_t apart(larder *larder, void *stream) {
 }
 
 static void address_space(void) {
-    larder *larder = open_larder("sim:1GiB", "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.03125]");
+    larder *larder =
+        open_larder("sim:1GiB",
+                    "expandable_segments:True,expandable_segments_reserve_by_class:[a:0.03125]");
     void *const tagged = (void *)0x30;
     OK(larder_set_stream_class(larder, 0, tagged, "a"));
     CHECK(apart(larder, tagged) == 40 * MIB);
@@ -581,7 +610,8 @@ static void address_space(void) {
     CHECK(apart(larder, MAIN) == 40 * MIB && apart(larder, SIDE) == 30 * MIB);
     CHECK(hook.calls == 4 && hook.number == GIB);
     FAILS(larder_on_reserve(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`reserve`");
-    FAILS(larder_on_reserve(larder, 1, reserves, release, &refused), LARDER_NO_DEVICE, "no device 1");
+    FAILS(larder_on_reserve(larder, 1, reserves, release, &refused), LARDER_NO_DEVICE,
+          "no device 1");
     FAILS(larder_set_stream_class(larder, 0, MAIN, NULL), LARDER_BAD_ARGUMENT, "`name`");
     FAILS(larder_set_stream_class(larder, 1, MAIN, "a"), LARDER_NO_DEVICE, "no device 1");
     CHECK(refused.releases == 2 && hook.releases == 0);
@@ -604,14 +634,16 @@ static void hooks(void) {
     CHECK(failure.calls == 1 && failure.number == 50 * MIB);
     CHECK(tracker.calls == 6 && tracker.number == LARDER_OOM);
     FAILS(larder_on_miss(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`callback`");
-    FAILS(larder_on_out_of_memory(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT, "`observer`");
-    FAILS(larder_on_event(larder, 3, sees_event, release, &refused), LARDER_NO_DEVICE, "no device 3");
+    FAILS(larder_on_out_of_memory(larder, 0, NULL, release, &refused), LARDER_BAD_ARGUMENT,
+          "`observer`");
+    FAILS(larder_on_event(larder, 3, sees_event, release, &refused), LARDER_NO_DEVICE,
+          "no device 3");
     CHECK(refused.releases == 3);
     larder_close(larder);
     CHECK(miss.releases == 1 && failure.releases == 1 && tracker.releases == 1);
 }
 
-/* ---------------------------------------------------------------- history and snapshots */
+/* ---------------- history and snapshots */
 
 /* A context is a count of references. */
 typedef struct context {
@@ -677,30 +709,41 @@ static void histories(void) {
     OK(larder_take_snapshot(larder, NO_POOL, true, &snapshot));
     size_t count = 0;
     const larder_snapshot_segment *segments = larder_snapshot_segments(snapshot, &count);
-    CHECK(count == 1 && segments->device == 1 && segments->total_size == 2 * MIB && segments->stream == MAIN);
-    CHECK(segments->allocated_size == 2048 && segments->active_size == 2048 && segments->requested_size == 2000);
+    CHECK(count == 1 && segments->device == 1 && segments->total_size == 2 * MIB &&
+          segments->stream == MAIN);
+    CHECK(segments->allocated_size == 2048 && segments->active_size == 2048 &&
+          segments->requested_size == 2000);
     CHECK(!segments->is_large && !segments->is_expandable && segments->block_count == 3);
     CHECK(segments->addr == (uint64_t)(uintptr_t)first && segments->context == &CONTEXTS[0]);
     CHECK(segments->pool.a == 0 && segments->pool.b == 0);
     const larder_snapshot_block *blocks = segments->blocks;
     CHECK(blocks[0].state == LARDER_BLOCK_FREE && blocks[1].state == LARDER_BLOCK_LIVE);
-    CHECK(blocks[1].addr == (uint64_t)(uintptr_t)second && blocks[1].size == 2048 && blocks[1].requested_size == 2000);
+    CHECK(blocks[1].addr == (uint64_t)(uintptr_t)second && blocks[1].size == 2048 &&
+          blocks[1].requested_size == 2000);
     CHECK(blocks[1].context == &CONTEXTS[1]);
     const larder_event *events = larder_snapshot_events(snapshot, 1, &count);
-    CHECK(count == 5 && events[0].action == LARDER_ALLOC && events[4].action == LARDER_FREE_COMPLETED);
-    CHECK(events[2].action == LARDER_ANNOTATE && events[2].addr == (uint64_t)(uintptr_t)second && events[2].size == 2000);
-    CHECK(strcmp(events[2].user_metadata, "the weights") == 0 && strcmp(events[2].internal_metadata, "") == 0);
+    CHECK(count == 5 && events[0].action == LARDER_ALLOC &&
+          events[4].action == LARDER_FREE_COMPLETED);
+    CHECK(events[2].action == LARDER_ANNOTATE && events[2].addr == (uint64_t)(uintptr_t)second &&
+          events[2].size == 2000);
+    CHECK(strcmp(events[2].user_metadata, "the weights") == 0 &&
+          strcmp(events[2].internal_metadata, "") == 0);
     CHECK(events[0].device == 1 && events[0].size == 1000 && events[0].context == &CONTEXTS[0]);
-    CHECK(strcmp(events[0].compile_context, "graph 0") == 0 && strcmp(events[0].user_metadata, "step 1") == 0);
-    CHECK(strcmp(events[1].compile_context, "N/A") == 0 && strcmp(events[1].user_metadata, "") == 0);
-    CHECK(events[0].time_ns > 100 && events[1].time_ns > events[0].time_ns && events[0].stream == MAIN);
+    CHECK(strcmp(events[0].compile_context, "graph 0") == 0 &&
+          strcmp(events[0].user_metadata, "step 1") == 0);
+    CHECK(strcmp(events[1].compile_context, "N/A") == 0 &&
+          strcmp(events[1].user_metadata, "") == 0);
+    CHECK(events[0].time_ns > 100 && events[1].time_ns > events[0].time_ns &&
+          events[0].stream == MAIN);
     (void)larder_snapshot_events(snapshot, 0, &count);
     CHECK(count == 0);
     (void)larder_snapshot_events(snapshot, 9, &count);
     CHECK(count == 0);
     const larder_annotation *annotations = larder_snapshot_annotations(snapshot, &count);
-    CHECK(count == 2 && annotations[0].start && !annotations[1].start && annotations[0].device == 1);
-    CHECK(strcmp(annotations[0].name, "warm up") == 0 && annotations[1].time_ns > annotations[0].time_ns);
+    CHECK(count == 2 && annotations[0].start && !annotations[1].start &&
+          annotations[0].device == 1);
+    CHECK(strcmp(annotations[0].name, "warm up") == 0 &&
+          annotations[1].time_ns > annotations[0].time_ns);
 
     /* What is shown stays good when the memory and the history are gone. */
     OK(larder_free(larder, second));
@@ -730,7 +773,7 @@ static void histories(void) {
     CHECK(CONTEXTS[0].references == 0 && CONTEXTS[1].references == 0);
 }
 
-/* ---------------------------------------------------------------- the larder of the process */
+/* ---------------- the larder of the process */
 
 static void process_wide(void) {
     larder *larder = NULL, *again = NULL;

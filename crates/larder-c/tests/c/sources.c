@@ -1,10 +1,10 @@
-/* Sources with hooks, and symmetric pools, on simulated GPUs. It ends with 0 and "all is well", or says which line
- * did not hold. */
+/* Sources with hooks, and symmetric pools, on simulated GPUs. It ends with 0 and "all is well", or
+ * says which line did not hold. */
 #include "check.h"
 
 #include <pthread.h>
 
-/* ---------------------------------------------------------------- a source */
+/* ---------------- a source */
 
 #define PIECES 64
 
@@ -37,7 +37,8 @@ static void yard_free(void *data, void *ptr, size_t size, int32_t device, void *
     yard *yard = data;
     (void)device, (void)stream;
     /* Where it gave what it should not have, that comes back at once. */
-    const size_t at = yard->fault == 'o' ? yard->last : ((uint64_t)(uintptr_t)ptr - yard->begin) / (32 * MIB);
+    const size_t at = yard->fault == 'o' ? yard->last
+        : ((uint64_t)(uintptr_t)ptr - yard->begin) / (32 * MIB);
     if (yard->fault == 'l') return;
     if (yard->fault == 0) CHECK(at < PIECES && yard->sizes[at] == size);
     yard->sizes[at] = 0;
@@ -124,7 +125,8 @@ static void conformance(void) {
     OK(larder_source_check(&source, 0));
     for (size_t at = 0; at < PIECES; at++) CHECK(honest.sizes[at] == 0);
 
-    const char *const words[] = {"out of memory", "no multiple of 512", "gave before", "give again"};
+    const char *const words[] =
+        {"out of memory", "no multiple of 512", "gave before", "give again"};
     for (int at = 0; at < 4; at++) {
         yard wrong = new_yard(1);
         wrong.fault = "0mol"[at];
@@ -161,7 +163,8 @@ static void hooks(void) {
     OK(larder_pool_end(larder, 0, pool));
     OK(larder_set_memory_fraction(larder, 0, 0.5));
     yard.refuses = true;
-    FAILS(larder_set_memory_fraction(larder, 0, 1.0), LARDER_DEVICE_ERROR, "`set_memory_fraction` said no");
+    FAILS(larder_set_memory_fraction(larder, 0, 1.0), LARDER_DEVICE_ERROR,
+          "`set_memory_fraction` said no");
     double fraction = 0;
     OK(larder_memory_fraction(larder, 0, &fraction));
     CHECK(fraction == 0.5);
@@ -169,7 +172,8 @@ static void hooks(void) {
     CHECK(yard.begins == 1 && yard.ends == 1 && yard.resets == 1 && yard.fractions == 2);
     larder_source_counts counts;
     OK(larder_pool_source_counts(larder, 0, pool, &counts));
-    CHECK(counts.made == 1 && counts.given_back == 0 && counts.held_bytes == 2 * MIB && counts.failed == 0);
+    CHECK(counts.made == 1 && counts.given_back == 0 && counts.held_bytes == 2 * MIB &&
+          counts.failed == 0);
     FAILS(larder_pool_source_counts(larder, 0, other, &counts), LARDER_BAD_ARGUMENT, "no source");
     FAILS(larder_position_of(larder, ptr, &(larder_position){0}), LARDER_BAD_POOL, "not symmetric");
     FAILS(larder_pool_trim(larder, 0, pool, NULL), LARDER_BAD_POOL, "not symmetric");
@@ -193,7 +197,7 @@ static void hooks(void) {
     larder_close(larder);
 }
 
-/* ---------------------------------------------------------------- ranks */
+/* ---------------- ranks */
 
 #define RANKS 3
 
@@ -241,7 +245,8 @@ static void *rank_of(void *data) {
     void *live[40] = {NULL};
     OK(larder_pool_begin(larder, 0, pool, &thread));
     for (size_t at = 0; at < 40; at++) {
-        OK(larder_malloc(larder, 0, (at % 7 + 1) * 300000, rank == 1 ? (void *)0x20 : NULL, &live[at]));
+        OK(larder_malloc(larder, 0, (at % 7 + 1) * 300000, rank == 1 ? (void *)0x20 : NULL,
+                         &live[at]));
         OK(larder_position_of(larder, live[at], &positions[rank][at]));
         if (at % 3 == 2) {
             OK(larder_free(larder, live[at - 1]));
@@ -252,9 +257,12 @@ static void *rank_of(void *data) {
     OK(larder_pool_seal(larder, 0, pool, RANKS, exchange, &rank, &calls));
     OK(larder_pool_sequence(larder, 0, pool, &counted, &hash));
     CHECK(calls == counted && calls == 1 + 40 + 13 && hash != 0);
-    FAILS(larder_pool_seal(larder, 0, pool, RANKS, NULL, NULL, NULL), LARDER_BAD_ARGUMENT, "`exchange`");
-    FAILS(larder_pool_seal(larder, 0, pool, 0, exchange, &rank, NULL), LARDER_BAD_ARGUMENT, "ranks");
-    FAILS(larder_pool_seal(larder, 0, pool, RANKS, no_exchange, NULL, NULL), LARDER_EXCHANGE_FAILED, "exchange failed");
+    FAILS(larder_pool_seal(larder, 0, pool, RANKS, NULL, NULL, NULL), LARDER_BAD_ARGUMENT,
+          "`exchange`");
+    FAILS(larder_pool_seal(larder, 0, pool, 0, exchange, &rank, NULL), LARDER_BAD_ARGUMENT,
+          "ranks");
+    FAILS(larder_pool_seal(larder, 0, pool, RANKS, no_exchange, NULL, NULL), LARDER_EXCHANGE_FAILED,
+          "exchange failed");
 
     /* Rank 2 asks for something else. */
     void *odd = NULL;

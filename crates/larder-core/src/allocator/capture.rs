@@ -1,16 +1,15 @@
 //! Graph capture: what it changes about a malloc, a free and the note of a use, and the walk over
 //! the graph that shows which freed blocks may be used again before the capture is over.
 //!
-//! Of whose captures what is known without asking is in `sightings.rs`, and so is the rule by which
-//! the device may be asked about a stream.
+//! What programs say of captures is in `declared.rs`; what they leave unsaid is inferred in
+//! `inferred/`, and so is the rule by which the device may be asked about a stream.
 
 use std::collections::{HashMap, HashSet};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::Shelf;
 use crate::device::Device;
-use crate::error::{CaptureProblem, Error};
+use crate::error::Error;
 use crate::heap::ids::BlockId;
 use crate::heap::private::Caller;
 use crate::heap::{Filter, Want};
@@ -32,191 +31,11 @@ impl Walks {
     }
 }
 
-/// Says which stream the calling thread works on.
-pub(super) type CurrentStream = Box<dyn Fn() -> Option<StreamId> + Send>;
-
-pub(super) fn capture_of(
-    device: &dyn Device,
-    stream: StreamId,
-) -> Result<Option<CaptureId>, Error> {
-    device.capture_of(stream).map_err(Error::device("tell whether a stream is captured"))
-}
-
 fn capture_ends(device: &dyn Device, stream: StreamId) -> Result<Vec<NodeId>, Error> {
     device.capture_ends(stream).map_err(Error::device("tell what was captured last"))
 }
 
-impl Allocator {
-    /// The calling thread began a capture on the stream, just now and inside a scope that it
-    /// opened: other threads' requests on streams that join it find the scope from here on, and the
-    /// allocator knows of it before anything is allocated. Needed only for that: what the capturing
-    /// thread allocates itself tells as much.
-    ///
-    /// The device is asked about the stream, which is the caller's for the time of the call.
-    pub fn mark_capture_begin(&self, stream: StreamId) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        let about = |problem| Error::Capture { stream, problem };
-        if !shelf.heap.is_diverted() {
-            return Err(about(CaptureProblem::NoScope));
-        }
-        shelf.sightings.note_there(stream);
-        let capture = shelf.ask(&*self.device, stream)?;
-        let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
-        shelf.sightings.mark(stream, id, thread::current().id());
-        shelf.marked.push(stream);
-        Ok(())
-    }
-
-    /// The capture that was marked on the stream is over, or failed. No call is made about the
-    /// stream. Nothing happens if none was marked, or if it was seen to be over before.
-    pub fn mark_capture_end(&self, stream: StreamId) {
-        let mut shelf = self.lock();
-        let Some(at) = shelf.marked.iter().position(|&marked| marked == stream) else { return };
-        shelf.marked.swap_remove(at);
-        shelf.sightings.unmark(stream);
-        if shelf.heap.policy().reclaim == ReclaimRule::ScopeEnd {
-            // What cannot be asked for is tried again by the next malloc.
-            let _ = shelf.record_deferred(&*self.device);
-        }
-    }
-
-    /// Tells which stream the calling thread works on, where the program knows: a free in a thread
-    /// whose stream is captured is part of the capture, whatever streams the block is used on. It
-    /// is called under the allocator's lock and must not call the allocator.
-    pub fn on_current_stream(&self, current: impl Fn() -> Option<StreamId> + Send + 'static) {
-        let before = self.lock_as_is().current_stream.replace(Box::new(current));
-        drop(before);
-    }
-}
-
 impl Shelf {
-    /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is
-    /// asked about one that is gone: it is under no capture.
-    pub(super) fn ask(
-        &mut self,
-        device: &dyn Device,
-        stream: StreamId,
-    ) -> Result<Option<CaptureId>, Error> {
-        if self.sightings.is_any_gone(&[stream]) {
-            return Ok(None);
-        }
-        let capture = capture_of(device, stream)?;
-        self.sightings.sight(stream, capture, thread::current().id());
-        Ok(capture)
-    }
-
-    /// The stream that the calling thread works on, if somebody tells.
-    pub(super) fn current_stream(&self) -> Option<StreamId> {
-        let tells = self.current_stream.as_ref()?;
-        // The heap must not pay for a hook that panics.
-        catch_unwind(AssertUnwindSafe(tells)).ok().flatten()
-    }
-
-    /// Whether any of the streams may be under a capture, so that no event may be recorded there.
-    fn may_be_captured(&self, streams: &[StreamId]) -> bool {
-        let me = thread::current().id();
-        streams.iter().any(|&stream| self.sightings.may_be_captured(stream, me))
-    }
-
-    /// Whether no other thread can be capturing.
-    fn is_alone(&self) -> bool {
-        self.sightings.is_alone(thread::current().id())
-    }
-
-    /// Whether what is done for a stream is done inside a capture: no event may be asked for then,
-    /// and nothing waited for. Outside of all scopes there is none. The stream is the caller's.
-    pub(super) fn is_captured(
-        &mut self,
-        device: &dyn Device,
-        stream: StreamId,
-    ) -> Result<bool, Error> {
-        if !self.heap.is_diverted() {
-            return Ok(false);
-        }
-        match self.heap.policy().capture {
-            CaptureRule::OpenScope => Ok(true),
-            CaptureRule::Marked if self.marked.is_empty() => Ok(false),
-            CaptureRule::Marked => {
-                let current = self.current_stream().unwrap_or(stream);
-                Ok(self.ask(device, current)?.is_some())
-            }
-            CaptureRule::OwnStream => Ok(self.ask(device, stream)?.is_some()),
-        }
-    }
-
-    /// Whether a call may be made about a stream that need not be the caller's: to wait for it, so
-    /// that its pages can go. `own` is the stream that is the caller's.
-    pub(super) fn may_wait_for(
-        &mut self,
-        device: &dyn Device,
-        stream: StreamId,
-        own: Option<StreamId>,
-    ) -> Result<bool, Error> {
-        if self.sightings.is_any_gone(&[stream]) {
-            return Ok(false);
-        }
-        if !self.heap.is_diverted() {
-            return Ok(true);
-        }
-        if own == Some(stream) || self.is_alone() {
-            return Ok(self.ask(device, stream)?.is_none());
-        }
-        Ok(!self.may_anybody_capture(device)?)
-    }
-
-    /// Whether a capture is on anywhere, as far as that matters. Outside of all scopes there is
-    /// none.
-    pub(super) fn is_any_captured(&mut self, device: &dyn Device) -> Result<bool, Error> {
-        if !self.heap.is_diverted() {
-            return Ok(false);
-        }
-        match (self.heap.policy().capture, self.current_stream()) {
-            (CaptureRule::OpenScope, _) => Ok(true),
-            (CaptureRule::Marked, Some(current)) => self.is_captured(device, current),
-            (CaptureRule::Marked, None) if self.marked.is_empty() => Ok(false),
-            (CaptureRule::Marked, None) | (CaptureRule::OwnStream, _) => {
-                self.may_anybody_capture(device)
-            }
-        }
-    }
-
-    /// Whether a capture may be on in any scope.
-    pub(super) fn may_anybody_capture(&mut self, device: &dyn Device) -> Result<bool, Error> {
-        let me = thread::current().id();
-        if let Some(current) = self.current_stream() {
-            self.ask(device, current)?;
-        }
-        if self.sightings.is_alone(me) {
-            for stream in self.sightings.worth_asking() {
-                self.ask(device, stream)?;
-            }
-        } else {
-            self.ask_own_origins(device)?;
-        }
-        Ok(self.sightings.has_running() || self.sightings.may_others_capture(me))
-    }
-
-    /// Asks about the streams on which captures begin in scopes of this thread.
-    fn ask_own_origins(&mut self, device: &dyn Device) -> Result<(), Error> {
-        for (origin, own) in self.sightings.origins(thread::current().id()) {
-            if own {
-                self.ask(device, origin)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The capture that the calling thread is in the middle of.
-    fn own_capture(&mut self, device: &dyn Device) -> Result<Option<CaptureId>, Error> {
-        if let Some(current) = self.current_stream()
-            && let Some(id) = self.ask(device, current)?
-        {
-            return Ok(Some(id));
-        }
-        self.ask_own_origins(device)?;
-        Ok(self.sightings.capture_by(thread::current().id()))
-    }
-
     /// What a malloc does first while scopes are open: it takes back what has become free, as far
     /// as it may ask, and routes the request.
     #[cold]
@@ -229,20 +48,20 @@ impl Shelf {
         let rule = self.heap.policy().capture;
         let by_stream = rule == CaptureRule::OwnStream;
         let thread = thread::current().id();
-        self.sightings.note_user(stream, thread);
-        let origins = self.sightings.origins(thread);
+        self.observed.note_user(stream, thread);
+        let origins = self.observed.origins(thread);
         let is_idle = self.heap.is_idle();
         let reuses = self.heap.config().capture_reuse;
         let is_asked = !origins.is_empty()
             || (!is_idle && (by_stream || reuses))
-            || self.sightings.is_curious();
+            || self.observed.is_curious();
         let mut own = None;
         if is_asked {
             own = self.ask(device, stream)?;
             if own.is_none() {
-                self.sightings.note_outside(thread);
+                self.observed.note_outside(thread);
             }
-            for origin in self.sightings.own_suspects(thread) {
+            for origin in self.observed.own_suspects(thread) {
                 if origin != stream {
                     self.ask(device, origin)?;
                 }
@@ -266,7 +85,7 @@ impl Shelf {
                 None => false,
                 Some(_) if origin == stream => true,
                 Some(_) if is_own => self.ask(device, origin)? == own,
-                Some(_) => self.sightings.begun_on(origin) == own,
+                Some(_) => self.observed.begun_on(origin) == own,
             };
             if together {
                 captured_with.push(origin);
@@ -314,7 +133,7 @@ impl Shelf {
         block: BlockId,
         stream: StreamId,
     ) -> Result<(), Error> {
-        self.sightings.note_user(stream, thread::current().id());
+        self.observed.note_user(stream, thread::current().id());
         let captured = self.is_captured(device, stream)?;
         self.heap.note_use(block, stream, captured);
         // What was put off because others might have had this stream can be done with now. If not,
@@ -343,7 +162,7 @@ impl Shelf {
 
     /// Puts off the free of a block.
     pub(super) fn put_deferred(&mut self, block: BlockId, deferral: Deferral) {
-        self.sightings.hold(block, deferral.capture);
+        self.observed.hold(block, deferral.capture);
         self.heap.put_deferred(block, deferral.markers);
     }
 
@@ -358,7 +177,7 @@ impl Shelf {
     ) -> Result<bool, Error> {
         match (self.heap.policy().capture, streams.first()) {
             (CaptureRule::OpenScope, _) => Ok(true),
-            (CaptureRule::Marked, Some(&first)) if !self.marked.is_empty() => {
+            (CaptureRule::Marked, Some(&first)) if !self.declared.is_empty() => {
                 let alone = self.is_alone().then_some(first);
                 let Some(own) = self.current_stream().or(alone) else { return Ok(false) };
                 Ok(self.ask(device, own)?.is_some())
@@ -374,7 +193,7 @@ impl Shelf {
         block: BlockId,
     ) -> Result<Option<Deferral>, Error> {
         // No event can be recorded on a stream that is gone, nor on one under a capture.
-        if self.sightings.is_any_gone(self.heap.uses(block)) {
+        if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(Some(Deferral::default()));
         }
         if !self.heap.is_diverted() {
@@ -404,16 +223,16 @@ impl Shelf {
         } else {
             let me = thread::current().id();
             deferral.capture = self.own_capture(device)?;
-            let is_suspect = streams.iter().any(|&stream| self.sightings.is_suspect(stream, me))
+            let is_suspect = streams.iter().any(|&stream| self.observed.is_suspect(stream, me))
                 || self.may_be_captured(self.heap.uses(block));
             if !in_capture && deferral.capture.is_none() && !is_suspect {
                 return Ok(None);
             }
             // The streams of its own capture are this thread's, if it ends it or works in it.
             let own = deferral.capture;
-            let works_in = self.current_stream().and_then(|current| self.sightings.of(current));
-            together = own.is_some_and(|id| works_in == own || self.sightings.is_ended_by(id, me))
-                && streams.iter().all(|&s| self.sightings.of(s) == own);
+            let works_in = self.current_stream().and_then(|current| self.observed.of(current));
+            together = own.is_some_and(|id| works_in == own || self.observed.is_ended_by(id, me))
+                && streams.iter().all(|&s| self.observed.of(s) == own);
         }
         if reuse && together && !runs {
             for stream in streams {
@@ -431,7 +250,7 @@ impl Shelf {
         self.record_those_deferred(device, self.heap.deferred())
     }
 
-    /// The same for the blocks of one private pool.
+    /// Records the events of those of one private pool.
     pub(super) fn record_deferred_of(
         &mut self,
         device: &dyn Device,
@@ -454,8 +273,8 @@ impl Shelf {
         let by_stream = self.heap.policy().capture_is_by_stream();
         let (alone, me) = (self.is_alone(), thread::current().id());
         let mut asked = HashMap::new();
-        if diverted && by_stream && alone && self.sightings.holds_any() {
-            for stream in self.sightings.seen() {
+        if diverted && by_stream && alone && self.observed.holds_any() {
+            for stream in self.observed.seen() {
                 asked.insert(stream, self.ask(device, stream)?.is_some());
             }
         }
@@ -465,14 +284,14 @@ impl Shelf {
         }
         for block in deferred {
             let uses = self.heap.uses_outside_captures(block);
-            if self.sightings.is_any_gone(&uses) {
+            if self.observed.is_any_gone(&uses) {
                 continue;
             }
             if diverted {
                 // Where any scope is taken for a capture, that puts nothing off here; but a stream
                 // that really is captured does.
                 let is_scope_enough = alone && !by_stream;
-                let mut captured = !is_scope_enough && self.sightings.is_held(block);
+                let mut captured = !is_scope_enough && self.observed.is_held(block);
                 let streams =
                     if is_scope_enough { uses.clone() } else { self.heap.streams_of(block) };
                 for stream in streams {
@@ -483,7 +302,7 @@ impl Shelf {
                             asked.insert(stream, captured);
                             captured
                         }
-                        None => self.sightings.is_suspect(stream, me),
+                        None => self.observed.is_suspect(stream, me),
                     };
                 }
                 if captured || !alone && self.may_be_captured(&uses) {
@@ -492,27 +311,35 @@ impl Shelf {
             }
             let events = self.record_events(device, &uses)?;
             self.heap.undefer(block, &events);
-            self.sightings.hold(block, None);
+            self.observed.hold(block, None);
         }
         Ok(())
+    }
+
+    /// A declared capture is over: what it put off may come back now, if the policy says so. What
+    /// cannot be asked for is tried again by the next malloc.
+    pub(super) fn reclaim_at_end(&mut self, device: &dyn Device) {
+        if self.heap.policy().reclaim == ReclaimRule::ScopeEnd {
+            let _ = self.record_deferred(device);
+        }
     }
 
     /// A scope was opened by the calling thread.
     pub(super) fn scope_opened(&mut self, pool: PoolId, filter: Option<Filter>) {
         let current = self.current_stream();
-        self.sightings.open(pool, thread::current().id(), filter, current);
+        self.observed.open(pool, thread::current().id(), filter, current);
     }
 
     /// A scope was closed. What its capture put off may come back now; what cannot be asked for is
     /// tried again by the next malloc.
     pub(super) fn scope_closed(&mut self, device: &dyn Device, pool: PoolId) {
         if self.is_alone() && self.heap.is_diverted() {
-            for stream in self.sightings.seen() {
+            for stream in self.observed.seen() {
                 let _ = self.ask(device, stream);
             }
-            self.sightings.close_alone(pool);
+            self.observed.close_alone(pool);
         } else {
-            self.sightings.close(pool);
+            self.observed.close(pool);
         }
         if !self.heap.is_diverted() {
             self.walks.passed.clear();

@@ -5,11 +5,13 @@
 
 mod capture;
 mod checkpoint;
+mod declared;
 mod events;
 mod exact;
 pub mod fleet;
 pub mod history;
 mod hooks;
+mod inferred;
 mod ladder;
 pub mod mem_pool;
 mod pages;
@@ -18,7 +20,6 @@ mod pools;
 mod reserves;
 pub mod share;
 mod share_bytes;
-mod sightings;
 mod sources;
 mod streams;
 pub mod symmetric;
@@ -44,14 +45,15 @@ use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::Stats;
 use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
-use capture::{CurrentStream, Walks};
+use capture::Walks;
+use declared::Declared;
 use events::EventPool;
 use history::{Clock, Watch};
 use hooks::Hooks;
+use inferred::Observed;
 use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
-use sightings::Sightings;
 use sources::Sourced;
 use tight::Ruin;
 
@@ -91,11 +93,8 @@ struct Shelf {
     /// For each open scope that chooses by a function, that function.
     functions: HashMap<PoolId, FilterFunction>,
     walks: Walks,
-    sightings: Sightings,
-    /// Says which stream a thread works on, if the program tells.
-    current_stream: Option<CurrentStream>,
-    /// The streams of captures that were marked and are not over.
-    marked: Vec<StreamId>,
+    declared: Declared,
+    observed: Observed,
     /// How many names were given to pools that programs make, and to those that captures make.
     pools_named: (u64, u64),
     /// The clock of the history, if it is not the device's.
@@ -126,9 +125,8 @@ impl Allocator {
             sources: HashMap::new(),
             functions: HashMap::new(),
             walks: Walks::default(),
-            sightings: Sightings::default(),
-            current_stream: None,
-            marked: Vec::new(),
+            declared: Declared::default(),
+            observed: Observed::default(),
             pools_named: (0, 0),
             clock: None,
             exports: Exports::default(),

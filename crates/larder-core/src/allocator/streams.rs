@@ -22,7 +22,7 @@ impl Allocator {
             return Err(about(CaptureProblem::Default));
         }
         let mut shelf = self.lock();
-        shelf.sightings.note_there(stream);
+        shelf.observed.note_there(stream);
         if shelf.heap.is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
             return Err(about(CaptureProblem::Captured));
         }
@@ -50,12 +50,12 @@ impl Allocator {
         }
         let mut shelf = self.enter(Level::All);
         // Before anything is asked: it must not be about this stream.
-        shelf.sightings.note_gone(stream, thread::current().id());
+        shelf.observed.note_gone(stream, thread::current().id());
         let result = (|| {
             let me = thread::current().id();
             if shelf.heap.is_diverted()
                 && (shelf.may_anybody_capture(&*self.device)?
-                    || shelf.sightings.may_capture_unseen(me))
+                    || shelf.observed.may_capture_unseen(me))
             {
                 return Err(about(CaptureProblem::DeviceBusy));
             }
@@ -83,6 +83,6 @@ impl Shelf {
             let _ = self.release(device, &plan);
         }
         // At last: until then it is known not to be asked about, if it is gone already.
-        self.sightings.forget(stream);
+        self.observed.forget(stream);
     }
 }

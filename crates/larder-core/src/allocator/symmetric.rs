@@ -211,7 +211,7 @@ impl Shelf {
             None => self.add_plot(device, want, pool)?,
         };
         if let Some(block) = addr.and_then(|addr| self.heap.live(addr)) {
-            self.sightings.note_user(want.stream, thread::current().id());
+            self.observed.note_user(want.stream, thread::current().id());
             self.heap.note_use(block, want.stream, false);
         }
         Ok(addr)
@@ -274,7 +274,7 @@ impl Shelf {
     /// Whether the streams of a block that is freed may be under a capture, or are gone, so that no
     /// event can be recorded on them.
     fn is_free_captured(&mut self, device: &dyn Device, block: BlockId) -> Result<bool, Error> {
-        if self.sightings.is_any_gone(self.heap.uses(block)) {
+        if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(true);
         }
         if !self.heap.is_diverted() {

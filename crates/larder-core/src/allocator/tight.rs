@@ -1,7 +1,7 @@
 //! Tight: the device calls of the tight policy. The heap says what to do next; it is done, and the
 //! heap is asked again, until the request is served or there is no room.
 
-use crate::allocator::capture::capture_of;
+use crate::allocator::inferred::capture_of;
 use crate::allocator::ladder::Grown;
 use crate::allocator::pages::reserve;
 use crate::allocator::{Allocator, Shelf};

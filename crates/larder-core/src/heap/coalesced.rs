@@ -100,7 +100,8 @@ impl Heap {
         listed.filter(|&id| self.blocks[id].state == State::Deferred)
     }
 
-    /// What will come of a deferred block. None if it is not the first one of its whole that is deferred.
+    /// What will come of a deferred block. None if it is not the first one of its whole that is
+    /// deferred.
     fn coalesced_whole(&self, id: BlockId) -> Option<CoalescedWhole> {
         let mut first = id;
         while let Some(prev) = self.blocks[first].prev.filter(|&prev| self.joins(prev, first)) {

@@ -100,16 +100,20 @@ impl Heap {
 
     /// What a plain allocation for this request asks of the device. Captures' pools are many, and
     /// what one of them does not use serves nobody else: theirs grow by what is asked for, or by a
-    /// part of what they hold.
+    /// part of what they hold for the stream, since no other stream's segments serve it.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
-        let pool = self.pools.pool(want.pool);
-        match pool.owner.filter(|_| self.is_plain_capture(pool)) {
-            None => size::segment_bytes(want.size_bytes, &self.config),
-            Some(owner) => {
-                let held_bytes = self.privates.held_bytes(owner);
-                size::capture_segment_bytes(want.size_bytes, held_bytes, &self.config)
-            }
+        if !self.is_plain_capture(self.pools.pool(want.pool)) {
+            return size::segment_bytes(want.size_bytes, &self.config);
         }
+        let held_bytes = self.held_for(want);
+        size::capture_segment_bytes(want.size_bytes, held_bytes, &self.config)
+    }
+
+    /// What the segments hold that the request could be served from.
+    fn held_for(&self, want: &Want) -> u64 {
+        let lane = self.pools.lane_at(want.pool, want.stream);
+        let served = self.segments.iter().filter(|(_, segment)| Some(segment.lane) == lane);
+        served.map(|(_, segment)| segment.span.size_bytes).sum()
     }
 
     /// Whether so many more bytes would pass the cap.

@@ -158,11 +158,6 @@ impl Privates {
         }
     }
 
-    /// The bytes held of the device for a pool.
-    pub(crate) fn held_bytes(&self, id: PoolId) -> u64 {
-        self.reserved.get(&id).map_or(0, |reserved| reserved.all.current.max(0) as u64)
-    }
-
     /// The bytes held of the device for each pool that ever held any.
     pub(crate) fn reserved(&self) -> &BTreeMap<PoolId, ByPool> {
         &self.reserved

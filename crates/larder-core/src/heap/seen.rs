@@ -4,8 +4,8 @@
 use crate::record::stats::{ByPool, Counter, Stats};
 
 /// A count of free pieces, as it was whenever somebody looked or all was coalesced. In between
-/// nobody knows how many there would be if nothing was deferred, so that it may have been higher for a
-/// while, and was never lower.
+/// nobody knows how many there would be if nothing was deferred, so that it may have been higher
+/// for a while, and was never lower.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     small: Counter,

@@ -85,14 +85,14 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
     }
 }
 
-/// A capture's pool grows by this part of what it holds.
+/// A capture's pool grows by this part of what it holds for the stream.
 const CAPTURE_GROWTH: u64 = 8;
 /// Its first large segments have the usual size: programs count on them, and little is lost by so
 /// few.
 const USUAL_CAPTURE_SEGMENTS: u64 = 2;
 
 /// The size of the plain segment that a rounded request of a capture's pool asks of the device, if
-/// the pool holds so much already.
+/// the pool holds so much for the stream already.
 pub fn capture_segment_bytes(rounded_bytes: u64, held_bytes: u64, config: &Config) -> u64 {
     let usual_bytes = segment_bytes(rounded_bytes, config);
     if held_bytes < config.large_segment_bytes.saturating_mul(USUAL_CAPTURE_SEGMENTS) {

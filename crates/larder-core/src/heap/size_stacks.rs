@@ -1,5 +1,5 @@
-//! Stacks of small blocks by their size: a lane's blocks whose frees were deferred, so that the next
-//! request of a size finds the one that came last.
+//! Stacks of small blocks by their size: a lane's blocks whose frees were deferred, so that the
+//! next request of a size finds the one that came last.
 
 use crate::heap::ids::BlockId;
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
@@ -9,8 +9,8 @@ const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
 const SIZES_PER_WORD: usize = u64::BITS as usize;
 /// How many words it takes to say which sizes there are.
 pub(super) const WORDS: usize = SIZES / SIZES_PER_WORD;
-/// Where so many are deferred in a lane, the next one has those coalesced: so that never takes long,
-/// and sizes that nobody asks for any more do not keep their neighbours apart.
+/// Where so many are deferred in a lane, the next one has those coalesced: so that never takes
+/// long, and sizes that nobody asks for any more do not keep their neighbours apart.
 pub(super) const LANE_MAX: u32 = 4096;
 
 /// A size, as the number of its units, less one.
@@ -76,8 +76,8 @@ impl SizeStacks {
         self.firsts[size.0].replace(id)
     }
 
-    /// Takes off all blocks of the largest size that is in a word: the size, and the block that came
-    /// last.
+    /// Takes off all blocks of the largest size that is in a word: the size, and the block that
+    /// came last.
     pub(super) fn take_size(&mut self, word: usize) -> Option<(SizeAt, Option<BlockId>)> {
         let bit = self.words[word].checked_ilog2()?;
         self.words[word] ^= 1 << bit;

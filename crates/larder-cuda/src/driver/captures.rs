@@ -8,7 +8,8 @@ use super::check;
 use crate::sys::{self, CUresult, CUstream};
 use crate::table::{self, table};
 
-/// What the driver tells of a stream's capture. Drivers before CUDA 12.3 know nothing of data on edges.
+/// What the driver tells of a stream's capture. Drivers before CUDA 12.3 know nothing of data on
+/// edges.
 ///
 /// # Safety
 /// The stream is alive, and each pointer is null or to a value of its type.

@@ -23,7 +23,8 @@ pub unsafe fn export_alloc(addr: u64) -> Result<[u8; HANDLE_BYTES], DeviceError>
 pub fn import_alloc(handle: [u8; HANDLE_BYTES]) -> Result<u64, DeviceError> {
     let handle = sys::CUipcMemHandle { reserved: handle };
     let flags = sys::CUipcMem_flags::CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS.0;
-    // SAFETY: the pointer is to an address of the right type; a handle that names nothing is refused.
+    // SAFETY: the pointer is to an address of the right type; a handle that names nothing is
+    // refused.
     written(0, |addr| unsafe { table::cuIpcOpenMemHandle_v2(addr, handle, flags) })
 }
 
@@ -56,7 +57,8 @@ pub unsafe fn import_page_descriptor(descriptor: i32) -> Result<CudaPage, Device
     let kind = sys::CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     // A descriptor is handed over as the value of the pointer.
     let handle = descriptor as usize as *mut c_void;
-    // SAFETY: the pointer is to a handle of the right type; the driver checks what the descriptor is.
+    // SAFETY: the pointer is to a handle of the right type; the driver checks what the descriptor
+    // is.
     written(0, |page| unsafe { table::cuMemImportFromShareableHandle(page, handle, kind) })
 }
 

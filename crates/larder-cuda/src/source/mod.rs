@@ -87,7 +87,8 @@ unsafe fn load<N: AsRef<OsStr>>(
     Err(last)
 }
 
-/// The device that a library's calls are about: the one that is current on the thread if nobody names one.
+/// The device that a library's calls are about: the one that is current on the thread if nobody
+/// names one.
 struct Current(Option<Context>);
 
 impl Current {

@@ -1,4 +1,5 @@
-//! NCCL as a source: memory by `ncclMemAlloc`, registered with a communicator for as long as it is a segment.
+//! NCCL as a source: memory by `ncclMemAlloc`, registered with a communicator for as long as it is
+//! a segment.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
@@ -14,7 +15,8 @@ use crate::source::{Current, LibraryError, load};
 const NAME: &str = "NCCL";
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
 
-/// NCCL's answer to a CUDA call that failed; of memory that there is none of it says no more than this.
+/// NCCL's answer to a CUDA call that failed; of memory that there is none of it says no more than
+/// this.
 const UNHANDLED_CUDA_ERROR: c_int = 1;
 /// A window whose offsets are the same on every rank.
 const WINDOW_SYMMETRIC: c_int = 1;
@@ -119,7 +121,8 @@ impl SegmentSource for NcclMemory {
     fn free(&self, segment: Span, _stream: StreamId) -> Result<(), DeviceError> {
         let _entered = self.current.enter()?;
         let place = std::ptr::without_provenance_mut(segment.addr.0 as usize);
-        // SAFETY: `alloc` gave it, and the allocator gives it back once, when nobody uses it any more.
+        // SAFETY: `alloc` gave it, and the allocator gives it back once, when nobody uses it any
+        // more.
         let code = unsafe { (self.nccl.mem_free)(place) };
         self.nccl.check(code)
     }
@@ -270,8 +273,8 @@ impl Registrar for NcclComm {
 /// NCCL's memory, registered with a communicator: the source of a pool whose segments NCCL knows.
 pub type NcclSource = Registered<NcclMemory, NcclComm>;
 
-/// The source of a pool that is bound to a communicator. Each segment is registered when it comes and
-/// deregistered before it goes; as windows, all ranks make segments together.
+/// The source of a pool that is bound to a communicator. Each segment is registered when it comes
+/// and deregistered before it goes; as windows, all ranks make segments together.
 ///
 /// # Safety
 /// `comm` is an `ncclComm_t` of this very NCCL, and lives as long as the source.

@@ -143,8 +143,8 @@ impl Nvshmem {
         refused("make a unique id", code).map(|()| id)
     }
 
-    /// Starts it as one of so many, all of whom have the same id. The device that it is to use is current on
-    /// the thread.
+    /// Starts it as one of so many, all of whom have the same id. The device that it is to use is
+    /// current on the thread.
     pub fn start(&self, id: &UniqueId, rank: u32, ranks: u32) -> Result<(), LibraryError> {
         let arguments = Arguments {
             version: (1 << 16) + size_of::<Arguments>() as c_int,
@@ -191,8 +191,8 @@ impl Nvshmem {
     /// Copies bytes of this device into the same place of another one's symmetric heap.
     ///
     /// # Safety
-    /// `to` lies in the symmetric heap and `from` in memory of this device, with so many bytes each, and
-    /// nobody else writes there.
+    /// `to` lies in the symmetric heap and `from` in memory of this device, with so many bytes
+    /// each, and nobody else writes there.
     pub unsafe fn put(&self, to: Addr, from: Addr, size_bytes: u64, rank: i32) {
         let (to, from) = (place(to), place(from).cast_const());
         // SAFETY: the caller promises it.
@@ -225,8 +225,8 @@ pub struct NvshmemSource {
 }
 
 impl NvshmemSource {
-    /// Segments for a device, or for the one that is current on the calling thread. NVSHMEM has to be
-    /// started, by [`Nvshmem::start`] or by the program's own means.
+    /// Segments for a device, or for the one that is current on the calling thread. NVSHMEM has to
+    /// be started, by [`Nvshmem::start`] or by the program's own means.
     pub fn new(nvshmem: &Arc<Nvshmem>, device: Option<u32>) -> Result<NvshmemSource, LibraryError> {
         if !nvshmem.is_started() {
             return Err(LibraryError::Refused {

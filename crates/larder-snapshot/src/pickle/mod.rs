@@ -1,8 +1,8 @@
 //! A reader and a writer of pickles that hold plain data, as torch's memory snapshots do.
 //!
-//! The reader takes protocols 2 to 5 (and of 0 and 1 what is easy) from any [`Read`] in one pass. Objects
-//! that the pickle shares stay shared: they are one object with one id. Nothing in a file is
-//! trusted: opcodes that import or call something are refused, no length makes it allocate ahead
+//! The reader takes protocols 2 to 5 (and of 0 and 1 what is easy) from any [`Read`] in one pass.
+//! Objects that the pickle shares stay shared: they are one object with one id. Nothing in a file
+//! is trusted: opcodes that import or call something are refused, no length makes it allocate ahead
 //! of the bytes that arrive, depth costs no host stack, and each byte of a file can cost no more
 //! than about 64 bytes of memory, up to [`Limits::memory_bytes`].
 //!

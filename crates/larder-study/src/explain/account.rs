@@ -21,15 +21,15 @@ pub struct Account {
     pub own_largest_bytes: u64,
     /// Free in the same pool, but on other streams, by stream.
     pub by_stream: Vec<(StreamId, u64)>,
-    /// Free on its stream, but in segments for small requests where it is a large one, or the other way
-    /// round.
+    /// Free on its stream, but in segments for small requests where it is a large one, or the other
+    /// way round.
     pub other_kind_bytes: u64,
     /// Free in private pools that are not the request's, by pool.
     pub by_pool: Vec<(PoolId, u64)>,
     /// Free in the default pools, where the request is of a private one.
     pub default_bytes: u64,
-    /// What live allocations have beyond what was asked for, because sizes are rounded and remainders
-    /// kept.
+    /// What live allocations have beyond what was asked for, because sizes are rounded and
+    /// remainders kept.
     pub rounding_bytes: u64,
     /// What was freed and is still awaited by a stream.
     pub waiting_bytes: u64,

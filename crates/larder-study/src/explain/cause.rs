@@ -1,4 +1,5 @@
-//! The cause: what it is that keeps a request from memory, as the account tells it and replays prove it.
+//! The cause: what it is that keeps a request from memory, as the account tells it and replays
+//! prove it.
 
 use super::account::Account;
 use super::remedy::{Family, Remedy};
@@ -66,8 +67,8 @@ impl Cause {
         causes
     }
 
-    /// Whether a replay without the cause gets past the failure. Want is what is left where nothing else
-    /// is seen, and has no proof but that.
+    /// Whether a replay without the cause gets past the failure. Want is what is left where nothing
+    /// else is seen, and has no proof but that.
     pub(super) fn is_proven(self, remedies: &[Remedy]) -> bool {
         let helped = |families: &[Family]| {
             let mut of_them = remedies.iter().filter(|remedy| families.contains(&remedy.family));
@@ -90,8 +91,8 @@ impl Cause {
     }
 }
 
-/// The places in which enough is free, or where most of what would be enough together is, the fullest
-/// first.
+/// The places in which enough is free, or where most of what would be enough together is, the
+/// fullest first.
 fn by_place(account: &Account, has_limit: bool) -> Vec<Cause> {
     let within = account.room_bytes.saturating_add(account.cached_bytes());
     let mut places = vec![

@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use larder_sim::script::{Op, Route};
 
-/// The program with all its own streams as one. `own_streams` says how many there are where numbers from
-/// that on are made up; else all that allocate are its own.
+/// The program with all its own streams as one. `own_streams` says how many there are where numbers
+/// from that on are made up; else all that allocate are its own.
 pub(super) fn on_one_stream(ops: &[Op], own_streams: Option<u32>) -> Vec<Op> {
     let allocating: BTreeSet<u32> = ops.iter().filter_map(stream_of_request).collect();
     let Some(&first) = allocating.first() else { return ops.to_vec() };
@@ -82,7 +82,8 @@ pub(super) fn letting_go(ops: &[Op], index: usize, pools: &[u32]) -> Vec<Op> {
     changed
 }
 
-/// The program whose private pools of these numbers lend to requests that would fail, from their making on.
+/// The program whose private pools of these numbers lend to requests that would fail, from their
+/// making on.
 pub(super) fn lending(ops: &[Op], pools: &[u32]) -> Vec<Op> {
     let mut changed = Vec::with_capacity(ops.len() + pools.len());
     let mut told = BTreeSet::new();
@@ -98,8 +99,8 @@ pub(super) fn lending(ops: &[Op], pools: &[u32]) -> Vec<Op> {
     changed
 }
 
-/// The program that empties its cache before the capture that is on at the operation of this number; none
-/// if no capture begins before it.
+/// The program that empties its cache before the capture that is on at the operation of this
+/// number; none if no capture begins before it.
 pub(super) fn emptying_before_capture(ops: &[Op], index: usize) -> Option<Vec<Op>> {
     let is_begin = |op: &Op| matches!(op, Op::CaptureBegin { .. });
     let begin = ops[..index].iter().rposition(is_begin)?;
@@ -159,8 +160,8 @@ mod tests {
                           pool-release 1\npool-release 1\n");
         assert_eq!(
             text(&letting_go(&script, 4, &[1])),
-            "pool-new 1; pool-begin 1 0; alloc 1 512 0; pool-end 1; pool-release 1; pool-release 1; \
-             pool-empty 1; alloc 2 512 0"
+            "pool-new 1; pool-begin 1 0; alloc 1 512 0; pool-end 1; pool-release 1; pool-release \
+             1; pool-empty 1; alloc 2 512 0"
         );
         assert!(
             text(&lending(&script, &[1]))

@@ -49,7 +49,8 @@ impl Explanation {
             .map(|card| card.trial.peak_active_bytes)
     }
 
-    /// Whether no setting, policy or change of the program's ways helps: only more memory, or less need.
+    /// Whether no setting, policy or change of the program's ways helps: only more memory, or less
+    /// need.
     pub fn needs_memory(&self) -> bool {
         self.best()
             .is_none_or(|best| matches!(best.family, Family::LargerCard | Family::SmallerSizes))
@@ -74,8 +75,9 @@ pub fn explain(
     Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
 }
 
-/// Who decided when the program was recorded: whom the recording names; else stock PyTorch, unless only Larder's own
-/// policy runs out of memory as the recording does. Of a script nobody knows, and it is Larder.
+/// Who decided when the program was recorded: whom the recording names; else stock PyTorch, unless
+/// only Larder's own policy runs out of memory as the recording does. Of a script nobody knows, and
+/// it is Larder.
 pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, ReplayError> {
     let Some(facts) = &workload.recording else { return Ok(Policy::default()) };
     if let Some(policy) = &facts.policy {

@@ -55,8 +55,8 @@ pub enum Family {
 }
 
 impl Family {
-    /// How much it asks of a person: to set something, to take another allocator, to change the program, to
-    /// have another card or another program.
+    /// How much it asks of a person: to set something, to take another allocator, to change the
+    /// program, to have another card or another program.
     fn effort(self) -> u8 {
         match self {
             Family::Policy | Family::Tight | Family::Unheld => 1,
@@ -135,8 +135,8 @@ struct Idea {
     ops: Option<Vec<Op>>,
 }
 
-/// Tries everything that could make a difference, on all cores. Of several values of one setting the best
-/// is left. What helps most comes first.
+/// Tries everything that could make a difference, on all cores. Of several values of one setting
+/// the best is left. What helps most comes first.
 pub(super) fn try_all(
     workload: &Workload,
     setup: &Setup,
@@ -219,7 +219,8 @@ fn keep_best(remedies: &mut Vec<Remedy>, remedy: Remedy) {
         Verdict::Fails => (2, 0),
     };
     let cost = |remedy: &Remedy| {
-        // The least that suffices is what a person wants to know of sizes, and they come in that order.
+        // The least that suffices is what a person wants to know of sizes, and they come in that
+        // order.
         let is_ordered = remedy.family == Family::SmallerSizes;
         let (retries, bytes) = (remedy.trial.retries, remedy.trial.peak_reserved_bytes);
         (reach(remedy), if is_ordered { (0, 0) } else { (retries, bytes) })
@@ -248,7 +249,8 @@ fn settings_ideas(setup: &Setup) -> Vec<Idea> {
     }
     let fine = "page_size_mb:2";
     if setup.policy.tight {
-        // Its segments are expandable, and it has no splits and no idle memory that a setting could be about.
+        // Its segments are expandable, and it has no splits and no idle memory that a setting could
+        // be about.
         add(Family::FinePages, with(fine), fine);
     } else if !setup.policy.is_stock() {
         let words = format!("{expandable},{fine}");
@@ -378,7 +380,8 @@ fn larger_card(
     Some(judged(idea, trial(&outcome, &workload.ops, &workload.ops), scene.index))
 }
 
-/// The next size that people write with two decimals: what is said of a card has to be enough for who takes it at its word.
+/// The next size that people write with two decimals: what is said of a card has to be enough for
+/// who takes it at its word.
 fn said_up(size_bytes: u64) -> u64 {
     let unit_bytes = [GIB, MIB, KIB].into_iter().find(|&unit_bytes| size_bytes >= unit_bytes);
     let unit_bytes = u128::from(unit_bytes.unwrap_or(100));

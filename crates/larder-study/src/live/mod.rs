@@ -24,7 +24,7 @@ pub struct Look {
 pub struct Sums {
     /// Bytes in live allocations, rounded as the allocator does; not on a tape.
     pub allocated_bytes: Option<u64>,
-    /// The same with what is still awaited by a stream; not on a tape.
+    /// Bytes that are live or still awaited by a stream; not on a tape.
     pub active_bytes: Option<u64>,
     /// Bytes that were asked for and are live or still awaited.
     pub requested_bytes: u64,

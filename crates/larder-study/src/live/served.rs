@@ -120,7 +120,8 @@ mod tests {
                     larder_reserved_bytes{device=\"0\",pool=\"small\"} 2097152\n\
                     larder_reserved_bytes{device=\"0\",pool=\"large\"} 20971520\n\
                     larder_ooms_total{device=\"0\"} 2\n\
-                    larder_lane_reserved_bytes{device=\"0\",stream=\"7\",pool=\"large\",private_pool=\"0.3\"} 5\n\
+                    larder_lane_reserved_bytes{device=\"0\",stream=\"7\",pool=\"large\",\
+                    private_pool=\"0.3\"} 5\n\
                     # EOF\n";
         let look = read_page(page).expect("it is ours");
         assert_eq!((look.sums.reserved_bytes, look.sums.ooms), (23_068_672, 2));

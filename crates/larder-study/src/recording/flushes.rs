@@ -2,9 +2,9 @@
 //!
 //! A program empties the cache; an allocator gives back what it has cached when a request found no
 //! room, or lies above its threshold, and goes on with that request. The entries are the same. What
-//! tells them apart: the call stack, where there is one; whether the request that follows could have
-//! been served with what was free before; whether there was room for it on the device; and whether
-//! anything idle was left, which the emptying of a cache does not do.
+//! tells them apart: the call stack, where there is one; whether the request that follows could
+//! have been served with what was free before; whether there was room for it on the device; and
+//! whether anything idle was left, which the emptying of a cache does not do.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -26,8 +26,9 @@ pub(super) struct Flushes {
     pub(super) empties: HashSet<usize>,
     /// Blocks that became free because the allocator waited for them before it tried again.
     pub(super) waited_for: HashSet<usize>,
-    /// Requests to free a block that looks freed at once, but that the allocator had to wait for before
-    /// it tried again: had the block been free, the next request would have been served with it.
+    /// Requests to free a block that looks freed at once, but that the allocator had to wait for
+    /// before it tried again: had the block been free, the next request would have been served with
+    /// it.
     pub(super) late_frees: HashSet<usize>,
     /// Failed requests that were made while idle memory was left, which a retry would have taken.
     pub(super) hurried_failures: HashSet<usize>,
@@ -186,9 +187,9 @@ impl Search<'_> {
         (start..self.trace.len()).find(|&index| !belongs(index)).unwrap_or(self.trace.len())
     }
 
-    /// Whether the entry requests a free that completed only when the allocator waited for it, though
-    /// nothing lies between the two: what comes next is a failure or a flush for a request that the
-    /// block would have served.
+    /// Whether the entry requests a free that completed only when the allocator waited for it,
+    /// though nothing lies between the two: what comes next is a failure or a flush for a request
+    /// that the block would have served.
     fn is_late_free(&self, index: usize) -> bool {
         let entry = &self.trace[index];
         let completes =

@@ -19,8 +19,8 @@ pub struct RecordedMemory {
     pub fraction: Option<f64>,
     /// What tells it.
     pub told_by: ToldBy,
-    /// Where the recording does not tell how much the program could have had: what is known of it. The
-    /// most that goes with it is taken, because that is fair to other settings.
+    /// Where the recording does not tell how much the program could have had: what is known of it.
+    /// The most that goes with it is taken, because that is fair to other settings.
     pub bounds: Option<Bounds>,
 }
 
@@ -113,8 +113,8 @@ pub(super) fn rounded(size_bytes: u64, config: &Config) -> u64 {
     size::round(size_bytes.min(size::REQUEST_LIMIT_BYTES), config)
 }
 
-/// Which request the entries about memory of the device belong to, that an allocator got or gave back
-/// for it.
+/// Which request the entries about memory of the device belong to, that an allocator got or gave
+/// back for it.
 pub(super) struct Requests(Vec<Option<NonZeroUsize>>);
 
 impl Requests {
@@ -268,8 +268,8 @@ impl Levels {
         self.refused_bytes = Some(known_bytes.min(full_bytes));
     }
 
-    /// How much memory there was, if anything tells it. `has_retried` says whether the allocator was
-    /// seen to give its cache back for want of it.
+    /// How much memory there was, if anything tells it. `has_retried` says whether the allocator
+    /// was seen to give its cache back for want of it.
     pub(super) fn memory(&self, config: &Config, has_retried: bool) -> Option<RecordedMemory> {
         let (device_bytes, told_by) = match self.failure {
             Some((free_bytes, reserved_bytes)) => {

@@ -63,8 +63,8 @@ pub struct Recording {
     pub own_flushes: u64,
     /// How many of those the program may have asked for all the same.
     pub doubtful_flushes: u64,
-    /// How often the recorded allocator gave its cache back and tried again: at least, as far as the
-    /// trace tells, and at most.
+    /// How often the recorded allocator gave its cache back and tried again: at least, as far as
+    /// the trace tells, and at most.
     pub retries: (u64, u64),
     /// How much memory the recorded program had, if the trace tells it.
     pub memory: Option<RecordedMemory>,
@@ -78,7 +78,8 @@ pub struct Recording {
     pub unknown_entries: u64,
     /// Where the trace tells of each allocation, in the order of their IDs, which begin at 0.
     pub lives: Vec<Life>,
-    /// The recorded addresses of the blocks from before the recording, which are the first allocations.
+    /// The recorded addresses of the blocks from before the recording, which are the first
+    /// allocations.
     pub old_addrs: Vec<u64>,
 }
 
@@ -125,8 +126,9 @@ impl Recording {
     }
 }
 
-/// The pools that are no capture's for sure: where captures' memory was plain, theirs was not. Of others that bear a
-/// program's name it is not known, since a capture may have been told to use such a one.
+/// The pools that are no capture's for sure: where captures' memory was plain, theirs was not. Of
+/// others that bear a program's name it is not known, since a capture may have been told to use
+/// such a one.
 fn made_by_program(snapshot: &Snapshot, device: u32) -> HashSet<(u64, u64)> {
     if !snapshot.recorded_config().plain_captures {
         return HashSet::new();
@@ -391,7 +393,8 @@ impl<'a> Writer<'a> {
         self.close_scope();
         let new = Op::PoolNew { pool };
         let begin = Op::PoolBegin { pool, route: Route::Stream(stream) };
-        // A program makes its pool before it uses it; a capture's is made by the scope that uses it first.
+        // A program makes its pool before it uses it; a capture's is made by the scope that uses it
+        // first.
         let is_new = pool == next_pool;
         let is_programs = self.made_by_program.contains(&pool_id);
         let ops = [(is_new && is_programs, new), (true, begin), (is_new && !is_programs, new)];

@@ -126,7 +126,8 @@ impl<'a> Shadow<'a> {
         })
     }
 
-    /// Whether a whole segment of the default pools lies idle: the emptying of the cache leaves none.
+    /// Whether a whole segment of the default pools lies idle: the emptying of the cache leaves
+    /// none.
     pub(super) fn has_idle_segment(&self) -> bool {
         self.free.values().any(|piece| {
             let whole = piece.lane.segment.is_some_and(|span| span.size_bytes == piece.size_bytes);

@@ -13,8 +13,8 @@ use crate::report::summary::{conf_name, count};
 use crate::settings::{entry_count, own_keys, variables, without_fraction};
 use crate::worth::{self, TRIFLE};
 
-/// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same program,
-/// but for the policy and the settings.
+/// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same
+/// program, but for the policy and the settings.
 #[derive(Clone, Debug)]
 pub struct Commands {
     /// The file, and the options of a run.
@@ -30,8 +30,8 @@ impl Commands {
     }
 }
 
-/// What is to be changed about the settings to have a run. Of those that come to the same, the least is
-/// advised.
+/// What is to be changed about the settings to have a run. Of those that come to the same, the
+/// least is advised.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Change {
     /// Nothing: it was recorded with them.
@@ -71,7 +71,8 @@ impl Run<'_> {
         self.row.fraction < 1.0
     }
 
-    /// Whether it has settings of Larder's own, but stock PyTorch's policy, under which nobody has them.
+    /// Whether it has settings of Larder's own, but stock PyTorch's policy, under which nobody has
+    /// them.
     fn is_foreign(&self) -> bool {
         self.policy.is_stock() && !own_keys(&self.row.conf).is_empty()
     }
@@ -101,8 +102,8 @@ impl Run<'_> {
         is_same(&self.row.config, &Config::default()) || as_none()
     }
 
-    /// The run under its policy as that has it where nobody gives settings of PyTorch's, if this is the
-    /// default one, which is not the same where the policy makes segments expandable by itself.
+    /// The run under its policy as that has it where nobody gives settings of PyTorch's, if this is
+    /// the default one, which is not the same where the policy makes segments expandable by itself.
     fn by_itself<'a>(&self, runs: &[Run<'a>]) -> Option<Run<'a>> {
         if !self.policy.expandable_by_default || self.policy.tight || !self.is_default() {
             return None;
@@ -199,7 +200,8 @@ fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
         .iter()
         .copied()
         .min_by_key(|run| (run.is_foreign(), run.is_dear, run.cost(), change(run)))?;
-    // Each of tight's own settings buys a little memory with driver time: a trifle is not worth one.
+    // Each of tight's own settings buys a little memory with driver time: a trifle is not worth
+    // one.
     let limit_bytes = (best.reserved_bytes() as f64 * (1.0 + TRIFLE)) as i64;
     let is_near = |run: &Run<'_>| {
         best.policy.tight
@@ -212,7 +214,8 @@ fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
     Some(plainest.unwrap_or(best))
 }
 
-/// Those that cost much more or much less driver time than the one that is advised, in a sentence each.
+/// Those that cost much more or much less driver time than the one that is advised, in a sentence
+/// each.
 fn other_prices(best: Run<'_>, ran: &[Run<'_>]) -> String {
     let own = || ran.iter().filter(|run| run.policy == best.policy && !run.is_foreign());
     let dear = own().filter(|run| run.is_dear && run.reserved_bytes() < best.reserved_bytes());
@@ -252,8 +255,8 @@ fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> Strin
 /// Nothing ran that was held to a fraction, and something did that was not.
 fn unheld_ran(best: Run<'_>, commands: &Commands) -> String {
     format!(
-        "the memory fraction is the cause: held to it nothing here runs, and without it {} does; leave the \
-         fraction out, or raise it\n{} says how much memory it needs\n",
+        "the memory fraction is the cause: held to it nothing here runs, and without it {} does; \
+         leave the fraction out, or raise it\n{} says how much memory it needs\n",
         best.name(),
         best.fit(commands)
     )
@@ -273,9 +276,9 @@ fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
     format!("it runs under policy {}, and under {} with none of these\n", names(yes), names(no))
 }
 
-/// That no settings are to be set, if all that ran come to the same and this, the best of them, has none or
-/// those that the program was recorded with. Where policies are compared, another than stock PyTorch's is to
-/// be set too; where one was asked for, it is as given as stock PyTorch's.
+/// That no settings are to be set, if all that ran come to the same and this, the best of them, has
+/// none or those that the program was recorded with. Where policies are compared, another than
+/// stock PyTorch's is to be set too; where one was asked for, it is as given as stock PyTorch's.
 fn nothing_to_set(
     best: Run<'_>,
     (ran, runs): (&[Run<'_>], &[Run<'_>]),
@@ -338,8 +341,8 @@ fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Com
             format!("so set {to_set}, which alone ran")
         }
         (_, Some(_)) if runs.len() > 1 => {
-            "all that ran need the same, so nothing speaks for any of these settings; --conf '' shows \
-             the default ones beside them"
+            "all that ran need the same, so nothing speaks for any of these settings; --conf '' \
+             shows the default ones beside them"
                 .to_owned()
         }
         (_, Some(to_set)) => format!("it runs with {to_set}"),
@@ -347,7 +350,8 @@ fn some_ran(best: Run<'_>, (ran, runs): (&[Run<'_>], &[Run<'_>]), commands: &Com
     format!("{whole}; {} says on how small a card it runs then\n", best.fit(commands))
 }
 
-/// Settings as an option of a command; none where that would say nothing else than leaving them out.
+/// Settings as an option of a command; none where that would say nothing else than leaving them
+/// out.
 fn option(conf: &str) -> String {
     format!(" --conf {}", quoted(conf))
 }

@@ -68,7 +68,15 @@ mod tests {
 
     #[test]
     fn host_memory_remarks_and_what_entries_are_part_of_are_told() {
-        let entry = |action: &str, remark: &str| json!({"action": action, "addr": 4096, "size": 1 << 20, "stream": 0, "user_metadata": remark});
+        let entry = |action: &str, remark: &str| {
+            json!({
+                "action": action,
+                "addr": 4096,
+                "size": 1 << 20,
+                "stream": 0,
+                "user_metadata": remark,
+            })
+        };
         let mut inside = entry("alloc", "");
         inside["internal_metadata"] = json!("mallocWithAddress");
         let whole = json!({

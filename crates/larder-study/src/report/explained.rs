@@ -56,8 +56,8 @@ pub fn heading(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen
 pub fn nothing_failed(heading: &str, peaks: [u64; 2]) -> String {
     let [reserved, active] = peaks.map(Bytes);
     format!(
-        "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the GPU.\n\
-         --memory with less shows what would fail first on a smaller card\n"
+        "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the \
+         GPU.\n--memory with less shows what would fail first on a smaller card\n"
     )
 }
 
@@ -126,7 +126,10 @@ pub fn why(explanation: &Explanation) -> String {
     let most_bytes = explanation.peak_active_bytes().filter(|&most_bytes| most_bytes > total_bytes);
     let beyond = most_bytes.map_or(String::new(), |most_bytes| {
         let (most, total) = (Bytes(most_bytes), Bytes(total_bytes));
-        format!(" But that is the first request that fails and not the last: the program has {most} in use at its peak, more than the {total} of the GPU.")
+        format!(
+            " But that is the first request that fails and not the last: the program has \
+                 {most} in use at its peak, more than the {total} of the GPU."
+        )
     });
     let proof = match (explanation.cause, explanation.is_proven) {
         (Cause::TooLarge | Cause::Demand, _) => "",
@@ -145,66 +148,80 @@ fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
     match explanation.cause {
         Cause::TooLarge => format!("the request is larger than the whole GPU, {need} of {total}."),
         Cause::Fraction => format!(
-            "the memory fraction. It allows {} of {total}, of which {} are held already, while the GPU has {} free.",
+            "the memory fraction. It allows {} of {total}, of which {} are held already, while the \
+             GPU has {} free.",
             report.cap_bytes.map_or(total, Bytes),
             Bytes(report.reserved_bytes),
             Bytes(report.free_bytes)
         ),
         Cause::CameFree => format!(
-            "a block of {} that would hold it came free only while it was tried, because another stream still \
-             used it, and this policy does not look again.",
+            "a block of {} that would hold it came free only while it was tried, because another \
+             stream still used it, and this policy does not look again.",
             Bytes(report.pieces.own_block_bytes)
         ),
         Cause::Capture => format!(
-            "a graph capture is on. The cache has {} that could go back to the GPU, and nothing goes back \
-             while a capture is on.",
+            "a graph capture is on. The cache has {} that could go back to the GPU, and nothing \
+             goes back while a capture is on.",
             Bytes(report.pieces.idle_bytes)
         ),
         Cause::SplitLimit => format!(
-            "max_split_size_mb. Blocks above the limit stay whole, for requests above it: {} free on this stream, \
-             the largest piece {}, do not serve this one, and live blocks are {} larger than what was asked for.",
+            "max_split_size_mb. Blocks above the limit stay whole, for requests above it: {} free \
+             on this stream, the largest piece {}, do not serve this one, and live blocks are {} \
+             larger than what was asked for.",
             Bytes(account.own_bytes),
             Bytes(account.own_largest_bytes),
             Bytes(account.rounding_bytes)
         ),
         Cause::Pieces => format!(
-            "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are left on the GPU: \
-             nowhere is {need} in one piece, and live blocks beside the pieces keep them from going back.",
+            "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are left \
+             on the GPU: nowhere is {need} in one piece, and live blocks beside the pieces keep \
+             them from going back.",
             Bytes(account.own_bytes),
             count(account.own_pieces, "piece"),
             Bytes(account.own_largest_bytes)
         ),
-        Cause::OtherStreams => format!(
-            "the free memory is another stream's. {} are free {}, where stream {} gets nothing; on its own are \
-             {}, and {room} are left on the GPU, of {need} that it takes.",
-            Bytes(account.other_streams_bytes()),
-            streams_in_words(account),
-            explanation.failure.stream,
-            Bytes(account.own_bytes)
-        ),
-        Cause::OtherPools => format!(
-            "the free memory is kept by other pools. {} are free {}, where this request gets nothing; where it \
-             looks are {}, and {room} are left on the GPU, of {need} that it takes.",
-            Bytes(account.other_pools_bytes()),
-            pools_in_words(account),
-            Bytes(account.own_bytes)
-        ),
-        Cause::OtherKind => format!(
-            "the free memory lies in segments for {} requests, {} of them, each kept by a few live blocks; {room} \
-             are left on the GPU, of {need} that it takes.",
-            if explanation.failure.kind == PoolKind::Large { "small" } else { "large" },
-            Bytes(account.other_kind_bytes)
-        ),
+        Cause::OtherStreams | Cause::OtherPools | Cause::OtherKind => {
+            elsewhere_in_words(explanation, account)
+        }
         Cause::Rounding => format!(
             "rounding. Live blocks are {} larger than what was asked for, and {} are missing.",
             Bytes(account.rounding_bytes),
             Bytes(account.missing_bytes())
         ),
         Cause::Demand => format!(
-            "the program needs more memory than there is. {} are in use, {} of the cache is free, {room} are \
-             left on the GPU, of {need} that it takes.",
+            "the program needs more memory than there is. {} are in use, {} of the cache is free, \
+             {room} are left on the GPU, of {need} that it takes.",
             Bytes(report.allocated_bytes),
             Bytes(account.cached_bytes())
+        ),
+    }
+}
+
+/// The cause where memory is free that this request may not have.
+fn elsewhere_in_words(explanation: &Explanation, account: &Account) -> String {
+    let (need, room) = (Bytes(account.tried_bytes), Bytes(account.room_bytes));
+    match explanation.cause {
+        Cause::OtherStreams => format!(
+            "the free memory is another stream's. {} are free {}, where stream {} gets nothing; on \
+             its own are {}, and {room} are left on the GPU, of {need} that it takes.",
+            Bytes(account.other_streams_bytes()),
+            streams_in_words(account),
+            explanation.failure.stream,
+            Bytes(account.own_bytes)
+        ),
+        Cause::OtherPools => format!(
+            "the free memory is kept by other pools. {} are free {}, where this request gets \
+             nothing; where it looks are {}, and {room} are left on the GPU, of {need} that it \
+             takes.",
+            Bytes(account.other_pools_bytes()),
+            pools_in_words(account),
+            Bytes(account.own_bytes)
+        ),
+        _ => format!(
+            "the free memory lies in segments for {} requests, {} of them, each kept by a few live \
+             blocks; {room} are left on the GPU, of {need} that it takes.",
+            if explanation.failure.kind == PoolKind::Large { "small" } else { "large" },
+            Bytes(account.other_kind_bytes)
         ),
     }
 }
@@ -354,7 +371,8 @@ fn remedies_table(remedies: &[Remedy]) -> Table {
     table
 }
 
-/// The line to put before a program's command: what a remedy or a choice of settings asks to be set.
+/// The line to put before a program's command: what a remedy or a choice of settings asks to be
+/// set.
 pub fn line(policy: &larder_core::Policy, conf: &str) -> Option<String> {
     let set = variables(policy, conf).into_iter();
     let set: Vec<String> = set.map(|(name, conf)| format!("{name}={}", quoted(&conf))).collect();

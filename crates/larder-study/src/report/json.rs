@@ -12,8 +12,9 @@ use crate::report::driver;
 use crate::sizes::Sizes;
 use crate::workload::Workload;
 
-/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and what
-/// they cost, and what a reader would have to work out otherwise. Of several passes there is a list.
+/// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and
+/// what they cost, and what a reader would have to work out otherwise. Of several passes there is a
+/// list.
 pub fn outcome(workload: &Workload, outcome: &Outcome) -> Value {
     let mut object = changes(&workload.sizes);
     for (key, value) in outcome.stats.entries() {
@@ -45,7 +46,8 @@ pub fn outcome(workload: &Workload, outcome: &Outcome) -> Value {
     Value::Object(object)
 }
 
-/// What PyTorch counts since 2.12 and 2.13; of an older one it would be a key that it does not have.
+/// What PyTorch counts since 2.12 and 2.13; of an older one it would be a key that it does not
+/// have.
 fn later_statistics(outcome: &Outcome, object: &mut Map<String, Value>) {
     let counts_since = |since| outcome.torch.is_none_or(|version| version >= since);
     if counts_since(TorchVersion::V2_12) {
@@ -120,7 +122,8 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
     Value::Array(rows.iter().map(row).collect())
 }
 
-/// The smallest memory and what it is measured against, and for how many passes where there are several.
+/// The smallest memory and what it is measured against, and for how many passes where there are
+/// several.
 pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
     let mut found = json!({
         "policy": setup.policy.name,

@@ -30,7 +30,8 @@ pub fn screen(name: &str, look: &Look, before: Option<(&Sums, f64)>) -> String {
     ));
     let retries = sums.retries.map_or(String::new(), |retries| format!(", retries {retries}"));
     text.push_str(&format!(
-        "\n{} live allocations in {} segments; {} allocations, {} frees, out of memory {}{retries}\n",
+        "\n{} live allocations in {} segments; {} allocations, {} frees, out of memory \
+         {}{retries}\n",
         sums.live_allocations, sums.segments, sums.allocations, sums.frees, sums.ooms
     ));
     if let Some((before, seconds)) = before.filter(|&(_, seconds)| seconds > 0.0) {

@@ -11,8 +11,8 @@ const LEFT: f64 = 80.0;
 const BELOW: f64 = 28.0;
 const ABOVE: f64 = 24.0;
 
-/// Held and in use, from the first operation to the last, with the peak marked and failures in red. Colours
-/// are readable on light and on dark ground.
+/// Held and in use, from the first operation to the last, with the peak marked and failures in red.
+/// Colours are readable on light and on dark ground.
 pub fn svg(title: &str, points: &[Point]) -> String {
     let most = points.iter().map(|point| point.reserved_bytes).max().unwrap_or(0).max(1);
     let (across, up) = (WIDTH - LEFT - 8.0, HEIGHT - BELOW - ABOVE);
@@ -28,17 +28,17 @@ pub fn svg(title: &str, points: &[Point]) -> String {
         path + &format!("L{:.1} {:.1}Z", x(points.len()), y(0))
     };
     let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" role=\"img\" font-family=\"sans-serif\" font-size=\"12\" fill=\"currentColor\">\n\
-         <title>{}</title>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+         width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" font-family=\"sans-serif\" \
+         font-size=\"12\" fill=\"currentColor\">\n<title>{}</title>\n",
         escaped(title)
     );
     let shares = [0.0, 0.25, 0.5, 0.75, 1.0];
     for share in shares {
         let bytes = (most as f64 * share) as u64;
         text.push_str(&format!(
-            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{height:.1}\" y2=\"{height:.1}\" stroke=\"#888\" stroke-width=\"0.3\"/>\
-             <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
+            "<line x1=\"{LEFT}\" x2=\"{}\" y1=\"{height:.1}\" y2=\"{height:.1}\" stroke=\"#888\" \
+             stroke-width=\"0.3\"/><text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\n",
             WIDTH - 8.0,
             LEFT - 6.0,
             y(bytes) + 4.0,
@@ -47,13 +47,15 @@ pub fn svg(title: &str, points: &[Point]) -> String {
         ));
     }
     text.push_str(&format!(
-        "<path d=\"{}\" fill=\"#9aa5b1\" fill-opacity=\"0.6\"/>\n<path d=\"{}\" fill=\"#2f7ed8\"/>\n",
+        "<path d=\"{}\" fill=\"#9aa5b1\" fill-opacity=\"0.6\"/>\n<path d=\"{}\" \
+         fill=\"#2f7ed8\"/>\n",
         area(|point| point.reserved_bytes),
         area(|point| point.active_bytes)
     ));
     for (at, _) in points.iter().enumerate().filter(|(_, point)| point.has_failure) {
         text.push_str(&format!(
-            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{ABOVE}\" y2=\"{1:.1}\" stroke=\"#d33\" stroke-width=\"1.5\"/>\n",
+            "<line x1=\"{0:.1}\" x2=\"{0:.1}\" y1=\"{ABOVE}\" y2=\"{1:.1}\" stroke=\"#d33\" \
+             stroke-width=\"1.5\"/>\n",
             f64::midpoint(x(at), x(at + 1)),
             y(0)
         ));

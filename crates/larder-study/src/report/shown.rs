@@ -128,8 +128,8 @@ enum Cell {
     Free,
 }
 
-/// What each cell of a segment is: partly live if anything of it is, so that no segment that has to stay looks as if it
-/// could go. What has no memory behind it has no cell.
+/// What each cell of a segment is: partly live if anything of it is, so that no segment that has to
+/// stay looks as if it could go. What has no memory behind it has no cell.
 fn cells(segment: &SegmentState, cell_bytes: u64) -> Vec<Cell> {
     let count = segment.backed_bytes.div_ceil(cell_bytes).max(1) as usize;
     // How much of each cell is live, waiting, free.

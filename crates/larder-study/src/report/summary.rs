@@ -57,7 +57,8 @@ pub fn outcome(
     let stats = &run.stats;
     let wasted = (stats.reserved_bytes.all.peak - stats.active_bytes.all.peak).max(0);
     text.push_str(&format!(
-        "\noverhead       {:.3}  (peak reserved over peak active: {} held but never used at once)\n",
+        "\noverhead       {:.3}  (peak reserved over peak active: {} held but never used at \
+         once)\n",
         run.overhead(),
         Bytes(wasted as u64),
     ));
@@ -106,7 +107,8 @@ fn first_failure(file: &str, workload: &Workload, run: &Outcome) -> String {
         if workload.recording.is_some() {
             let file = quoted(file);
             text.push_str(&format!(
-                "To see it among the others: `larder snapshot {file} -o operations.ops`, line {number}\n"
+                "To see it among the others: `larder snapshot {file} -o operations.ops`, line \
+                 {number}\n"
             ));
         }
     }
@@ -195,14 +197,15 @@ pub(super) fn gpu(workload: &Workload, setup: &Setup) -> String {
     }
 }
 
-/// What part of the device the program may have here, in a line, where that is not all of it or was not
-/// when it was recorded.
+/// What part of the device the program may have here, in a line, where that is not all of it or was
+/// not when it was recorded.
 pub(super) fn allowance(setup: &Setup, settings: &Chosen) -> String {
     let fraction = setup.effective_fraction();
     let allowed = Bytes((fraction * setup.memory_bytes as f64) as u64);
     match setup.fraction {
         Some(recorded) if !names_fraction(&setup.config) => format!(
-            "held to the recorded memory fraction of {}, about {allowed}; --conf {FRACTION_KEY}:1 lifts it\n",
+            "held to the recorded memory fraction of {}, about {allowed}; --conf {FRACTION_KEY}:1 \
+             lifts it\n",
             short(recorded)
         ),
         Some(recorded) if settings.origin == Origin::Given => format!(
@@ -216,21 +219,22 @@ pub(super) fn allowance(setup: &Setup, settings: &Chosen) -> String {
     }
 }
 
-/// What part of the device the rows of a comparison may have, in a line, where a fraction was recorded.
+/// What part of the device the rows of a comparison may have, in a line, where a fraction was
+/// recorded.
 fn allowances(workload: &Workload, setup: &Setup) -> String {
     let recorded = workload.recorded_memory().and_then(|memory| memory.fraction);
     let Some(recorded) = setup.fraction.or(recorded) else { return String::new() };
     let value = short(recorded);
     if setup.fraction.is_none() {
         return format!(
-            "the recorded memory fraction of {value} holds for no row that does not name it, because the \
-             memory is given\n"
+            "the recorded memory fraction of {value} holds for no row that does not name it, \
+             because the memory is given\n"
         );
     }
     let allowed = Bytes((recorded * setup.memory_bytes as f64) as u64);
     format!(
-        "every row is held to the recorded memory fraction of {value}, about {allowed}, but for those that \
-         name {FRACTION_KEY} themselves\n"
+        "every row is held to the recorded memory fraction of {value}, about {allowed}, but for \
+         those that name {FRACTION_KEY} themselves\n"
     )
 }
 
@@ -361,8 +365,8 @@ fn guess<'a>(
     if !is_guess || !rows.into_iter().any(is_failure) {
         return String::new();
     }
-    "\nthe recording does not tell how much memory there was: what runs out of it here may run there, so \
-     give --memory: the card's size, or what the program was allowed of it\n"
+    "\nthe recording does not tell how much memory there was: what runs out of it here may run \
+     there, so give --memory: the card's size, or what the program was allowed of it\n"
         .to_owned()
 }
 
@@ -423,8 +427,8 @@ fn comparison(rows: &[Row]) -> String {
     text
 }
 
-/// Which settings need least, if they ran at all; and which need least without trying again, because
-/// that costs time.
+/// Which settings need least, if they ran at all; and which need least without trying again,
+/// because that costs time.
 fn verdict(rows: &[Row]) -> String {
     let reserved = |row: &Row| row.outcome.stats.reserved_bytes.all.peak;
     let retries = |row: &Row| row.outcome.stats.num_alloc_retries;
@@ -505,8 +509,8 @@ pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fi
     let retries = match (fit.retries, fit.calm_bytes) {
         (0, _) => "it never has to give its cache back there and try again".to_owned(),
         (number, Some(calm_bytes)) => format!(
-            "it has to give its cache back there and try again {}{in_all}, each of which costs time; with {} \
-             ({calm_bytes} bytes) never",
+            "it has to give its cache back there and try again {}{in_all}, each of which costs \
+             time; with {} ({calm_bytes} bytes) never",
             count(number, "time"),
             Bytes(calm_bytes)
         ),
@@ -538,8 +542,8 @@ pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fi
 fn unknown_rest(workload: &Workload) -> &'static str {
     let ends = workload.recording.as_ref().is_some_and(|facts| facts.ends_at_failure);
     if ends {
-        "the recording ends where the program ran out of memory: what it would have needed later is not \
-         known\n"
+        "the recording ends where the program ran out of memory: what it would have needed later \
+         is not known\n"
     } else {
         ""
     }
@@ -552,8 +556,8 @@ fn fraction_of_the_fit(setup: &Setup) -> String {
         return String::new();
     }
     format!(
-        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device must be as \
-         much larger: leave it out to see what the program needs\n"
+        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device \
+         must be as much larger: leave it out to see what the program needs\n"
     )
 }
 

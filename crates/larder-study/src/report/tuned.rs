@@ -40,7 +40,8 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
         Some(best) if best.ooms > 0 => "none of them runs on this memory\n".to_owned(),
         Some(best) if !is_better(best, base) => {
             format!(
-                "none of them needs less than the program as it is by more than {} %: leave its settings\n",
+                "none of them needs less than the program as it is by more than {} %: leave its \
+                 settings\n",
                 TRIFLE * 100.0
             )
         }
@@ -58,8 +59,8 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
 pub fn below(tried: u64, seconds: f64, is_cut_short: bool) -> String {
     let cut = if is_cut_short { "; the time was up, and --seconds gives it more" } else { "" };
     format!(
-        "\n{} tried in {seconds:.1} s{cut}\nruns in: the smallest memory on which it runs, with retries, as `larder \
-         fit` finds it\n{}\n",
+        "\n{} tried in {seconds:.1} s{cut}\nruns in: the smallest memory on which it runs, with \
+         retries, as `larder fit` finds it\n{}\n",
         count(tried, "combination"),
         driver::remark()
     )
@@ -73,7 +74,8 @@ pub fn base_line(base: &Choice) -> String {
         ooms => format!(", and {ooms} requests fail"),
     };
     format!(
-        "as it is: {} under policy {}: {} reserved at the peak, {} in use, {}, driver time {}{failed}\n",
+        "as it is: {} under policy {}: {} reserved at the peak, {} in use, {}, driver time \
+         {}{failed}\n",
         conf_name(&base.conf),
         base.policy.name,
         Bytes(base.peak_reserved_bytes),
@@ -102,7 +104,8 @@ fn saved_bytes(choice: &Choice, base: &Choice) -> Option<i64> {
     known.then(|| base.peak_reserved_bytes as i64 - choice.peak_reserved_bytes as i64)
 }
 
-/// Whether there is a reason to set this: it runs where the program does not, holds less, or tries again less often.
+/// Whether there is a reason to set this: it runs where the program does not, holds less, or tries
+/// again less often.
 fn is_better(choice: &Choice, base: &Choice) -> bool {
     saved_bytes(choice, base).is_none_or(|bytes| bytes > 0) || choice.retries < base.retries
 }

@@ -56,7 +56,8 @@ pub struct Failure {
 }
 
 impl Scene {
-    /// The memory when the failure of this number happened, counted from 1; none if there are not so many.
+    /// The memory when the failure of this number happened, counted from 1; none if there are not
+    /// so many.
     pub fn of_failure(
         workload: &Workload,
         setup: &Setup,
@@ -154,8 +155,8 @@ fn is_live(block: &BlockState) -> bool {
     block.state == State::Live
 }
 
-/// Which private pool an allocation on this stream goes to behind these operations: that of the newest
-/// open scope that takes it.
+/// Which private pool an allocation on this stream goes to behind these operations: that of the
+/// newest open scope that takes it.
 fn routed_to(ops: &[Op], stream: u32) -> Option<PoolId> {
     let mut scopes: Vec<(u32, Route)> = Vec::new();
     for op in ops {

@@ -13,7 +13,8 @@ pub struct Hold<'a> {
     pub segment: &'a SegmentState,
     /// Its free pieces, largest first.
     pub free: Vec<Span>,
-    /// What is in use in it, oldest first; of what is older than all operations, the first by address.
+    /// What is in use in it, oldest first; of what is older than all operations, the first by
+    /// address.
     pub pins: Vec<BlockState>,
 }
 

@@ -69,8 +69,9 @@ impl<'a> Provenance<'a> {
         stack.filter(|&stack| snapshot.stack(stack).len() > 0)
     }
 
-    /// The frames of a stack that a person looks for, innermost first: the innermost that has a file, and
-    /// those outside of installed packages. Where there are none of these, all that have a file, or all.
+    /// The frames of a stack that a person looks for, innermost first: the innermost that has a
+    /// file, and those outside of installed packages. Where there are none of these, all that have
+    /// a file, or all.
     pub fn frames(&self, stack: StackId) -> Vec<String> {
         let Some((snapshot, _)) = self.snapshot else { return Vec::new() };
         let (mut own, mut named, mut all) = (Vec::new(), Vec::new(), Vec::new());

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-/// Free runs by their first address. Runs of one segment that touch are one; those of two fixed segments
-/// that happen to touch are not.
+/// Free runs by their first address. Runs of one segment that touch are one; those of two fixed
+/// segments that happen to touch are not.
 #[derive(Debug, Default)]
 pub(super) struct Gaps {
     runs: BTreeMap<u64, u64>,
@@ -27,8 +27,9 @@ impl Gaps {
     /// Memory went back to the device.
     pub(super) fn release(&mut self, addr: u64, size_bytes: u64) {
         self.take(addr, size_bytes);
-        // A border that a neighbour needs too is put back by what the neighbour does: nothing; so a border
-        // stays until neither side is held any more, which no run can tell. It does no harm to stay.
+        // A border that a neighbour needs too is put back by what the neighbour does: nothing; so a
+        // border stays until neither side is held any more, which no run can tell. It does no harm
+        // to stay.
     }
 
     /// A part becomes free.

@@ -1,8 +1,9 @@
-//! Timeline: all that happened in a replay, as spans of time: every allocation, every stretch of memory
-//! that was held, and how much there was of each in between.
+//! Timeline: all that happened in a replay, as spans of time: every allocation, every stretch of
+//! memory that was held, and how much there was of each in between.
 //!
-//! Time is counted in events, which are the entries of the allocator's history: event 0 is the first, and
-//! the state at a moment is that after its event. What shows a run to people is made from this.
+//! Time is counted in events, which are the entries of the allocator's history: event 0 is the
+//! first, and the state at a moment is that after its event. What shows a run to people is made
+//! from this.
 
 mod follow;
 mod gaps;

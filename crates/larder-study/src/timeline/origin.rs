@@ -93,8 +93,8 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// The stacks of the blocks that were live at the end, by address: all that is known of those from
-    /// before the recording.
+    /// The stacks of the blocks that were live at the end, by address: all that is known of those
+    /// from before the recording.
     fn old_stacks(&self, device: u32) -> HashMap<u64, StackId> {
         let segments = self.snapshot.segments.iter().filter(|segment| segment.device == device);
         let blocks = segments.flat_map(|segment| &segment.blocks);

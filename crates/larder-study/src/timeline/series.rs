@@ -1,8 +1,8 @@
-//! Series: how much was allocated, active, reserved and free after each event, in buckets of as many events
-//! as it takes to keep them few.
+//! Series: how much was allocated, active, reserved and free after each event, in buckets of as
+//! many events as it takes to keep them few.
 
-/// Never more buckets than this: fewer events than pixels deserve no bucket of their own, and a page has
-/// them all.
+/// Never more buckets than this: fewer events than pixels deserve no bucket of their own, and a
+/// page has them all.
 const BUCKETS_MAX: usize = 1 << 17;
 
 /// How much there is at a moment, in bytes.
@@ -10,7 +10,7 @@ const BUCKETS_MAX: usize = 1 << 17;
 pub struct Levels {
     /// Handed out and not given back.
     pub allocated: u64,
-    /// The same, and what was given back but waits for a stream.
+    /// Allocated, or given back and awaited by a stream.
     pub active: u64,
     /// Held of the device.
     pub reserved: u64,

@@ -63,8 +63,8 @@ impl Choice {
         }
     }
 
-    /// What makes one better than another: it runs, with no pause to give memory back, does not go on costing more than it
-    /// saves, holds less, costs less, and says less.
+    /// What makes one better than another: it runs, with no pause to give memory back, does not go
+    /// on costing more than it saves, holds less, costs less, and says less.
     fn rank(&self) -> (u64, u64, bool, u64, u64, usize, &str) {
         let Choice { ooms, retries, is_dear, peak_reserved_bytes, driver, ref conf, .. } = *self;
         (ooms, retries, is_dear, peak_reserved_bytes, driver.ns, entry_count(conf), conf)
@@ -76,7 +76,8 @@ impl Choice {
 pub struct Tuned {
     /// The program as it is: with its own settings, under the first of the policies.
     pub base: Choice,
-    /// The best of all that was tried, best first. The one that runs on the smallest card is among them.
+    /// The best of all that was tried, best first. The one that runs on the smallest card is among
+    /// them.
     pub choices: Vec<Choice>,
     /// How many settings were tried.
     pub tried: u64,
@@ -100,8 +101,8 @@ pub fn tune(
     let mut search = Search::new(workload, setup);
     let extent = Extent::Steps(search.steps_expected(policies));
     let mut tuning = Watched::begin(watch, "tuning", extent);
-    // Each policy as it is comes first, however little time there is; then each has its part of it. The
-    // last part is for the smallest cards.
+    // Each policy as it is comes first, however little time there is; then each has its part of it.
+    // The last part is for the smallest cards.
     for policy in policies {
         search.begin(policy, &mut tuning);
     }
@@ -130,8 +131,8 @@ fn put_plain_first(ranked: &mut [Choice]) {
     ranked[..near].sort_by_key(|choice| entry_count(&choice.conf));
 }
 
-/// The best few: those that rank first, and whichever of the finalists runs on the smallest card, as far as the
-/// time allows to find that out.
+/// The best few: those that rank first, and whichever of the finalists runs on the smallest card,
+/// as far as the time allows to find that out.
 fn finalists(
     workload: &Workload,
     setup: &Setup,

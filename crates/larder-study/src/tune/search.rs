@@ -23,7 +23,8 @@ pub(super) struct Search<'a> {
     workload: &'a Workload,
     setup: &'a Setup,
     choices: Vec<Choice>,
-    /// What the default settings of each policy cost in the last third of the program, by the policy's name.
+    /// What the default settings of each policy cost in the last third of the program, by the
+    /// policy's name.
     usual: HashMap<&'static str, Spent>,
     /// What was tried under each policy, by the policy's name.
     tried: HashSet<(&'static str, String)>,
@@ -42,7 +43,8 @@ impl<'a> Search<'a> {
         Search { workload, setup, choices, usual, tried, is_cut_short: false }
     }
 
-    /// Tries where the search under a policy begins, however long that takes: at its default settings first.
+    /// Tries where the search under a policy begins, however long that takes: at its default
+    /// settings first.
     pub(super) fn begin(&mut self, policy: &Policy, tuning: &mut Watched<'_>) {
         for conf in beginnings(policy) {
             self.try_each(policy, vec![conf], None, tuning);

@@ -7,8 +7,8 @@ use cudarc::driver::{
     CudaStream, DevicePtr, DevicePtrMut, DeviceSlice, LaunchArgs, PushKernelArg, SyncOnDrop,
 };
 
-use super::uses::Access;
 use crate::buffer::Buffer;
+use crate::uses::Access;
 
 impl<T> DeviceSlice<T> for Buffer<T> {
     fn len(&self) -> usize {
@@ -39,9 +39,9 @@ impl<T> DevicePtrMut<T> for Buffer<T> {
     }
 }
 
-/// A buffer that is in use on a stream: an argument for launches there. It lives at least as long as
-/// the launch that it is given to; when it is dropped, the end of the use is noted, behind all work
-/// that was issued on the stream by then.
+/// A buffer that is in use on a stream: an argument for launches there. It lives at least as long
+/// as the launch that it is given to; when it is dropped, the end of the use is noted, behind all
+/// work that was issued on the stream by then.
 #[derive(Debug)]
 #[must_use = "the use ends when this is dropped, which has to be after the launch"]
 pub struct InUse<'a> {
@@ -50,8 +50,8 @@ pub struct InUse<'a> {
 }
 
 impl<T> Buffer<T> {
-    /// The buffer for launches on this stream that read it. The stream waits for whoever wrote to the
-    /// buffer last, and whoever writes to it next, or gets its memory, waits for the stream.
+    /// The buffer for launches on this stream that read it. The stream waits for whoever wrote to
+    /// the buffer last, and whoever writes to it next, or gets its memory, waits for the stream.
     ///
     /// ```no_run
     /// # use larder::{Buffer, Error};
@@ -72,8 +72,8 @@ impl<T> Buffer<T> {
         InUse { addr: self.addr(), _end: self.block().use_on(stream, Access::Read) }
     }
 
-    /// The buffer for launches on this stream that write to it. The stream waits for whoever uses the
-    /// buffer elsewhere, and whoever uses it next, or gets its memory, waits for the stream.
+    /// The buffer for launches on this stream that write to it. The stream waits for whoever uses
+    /// the buffer elsewhere, and whoever uses it next, or gets its memory, waits for the stream.
     ///
     /// # Panics
     /// If the buffer is on a simulated GPU, which `cudarc` cannot reach.

@@ -165,8 +165,12 @@ impl<T: Element> Buffer<T> {
             return Err(Error::Shape { shape_len, len: self.len() });
         }
         let allocator = self.block().allocator();
-        let simulated = allocator.simulated_device();
-        let device = (EXTENSION, simulated.map_or(0, |simulated| simulated.properties().index.0));
+        let device = (EXTENSION, 0);
+        #[cfg(feature = "sim")]
+        let device = match allocator.simulated_device() {
+            Some(simulated) => (EXTENSION, simulated.properties().index.0),
+            None => device,
+        };
         #[cfg(feature = "cuda")]
         let device = match allocator.cuda_device() {
             Some(cuda) => (CUDA, cuda.properties().index.0),
@@ -211,7 +215,7 @@ unsafe extern "C" fn delete<T>(tensor: *mut DlManagedTensor) {
     unsafe { drop(Box::from_raw((*tensor).manager_ctx.cast::<Export<T>>())) }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "sim"))]
 mod tests {
     use super::*;
     use crate::Allocator;

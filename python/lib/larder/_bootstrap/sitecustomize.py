@@ -98,13 +98,15 @@ def _give_up(error):
 
 def _chain():
     """Runs the sitecustomize that stands behind this one, as if this one were not there."""
-    import importlib.machinery
-    import importlib.util
-
-    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    # What looks for modules on the path is here already; importing it by its name brings much else,
+    # and this comes before every program.
+    finders = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"]
+    spec = finders[0].find_spec("sitecustomize", sys.path) if finders else None
     if spec is None or spec.loader is None:
         # So it is told to `site`, which thinks nothing of it.
         raise ImportError("there is no sitecustomize", name="sitecustomize")
+    import importlib.util
+
     module = importlib.util.module_from_spec(spec)
     ours = sys.modules.get("sitecustomize")
     sys.modules["sitecustomize"] = module

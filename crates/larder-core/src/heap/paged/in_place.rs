@@ -1,7 +1,7 @@
-//! In place: what a program that repeats itself gives back stays as it is, neither merged nor in the
-//! index, because the next cycle takes it from there. Each request of a cycle is told where to go;
-//! it finds the block that lies there, and moves the border to the one behind it where that is not
-//! as large as the request.
+//! In place: what a program that repeats itself gives back stays as it is, neither merged nor in
+//! the index, because the next cycle takes it from there. Each request of a cycle is told where to
+//! go; it finds the block that lies there, and moves the border to the one behind it where that is
+//! not as large as the request.
 //!
 //! It is a matter of time alone, and never of place: a request gets what it would get if all were
 //! merged. Before anybody searches, and before anything but the fast path changes the heap, all of

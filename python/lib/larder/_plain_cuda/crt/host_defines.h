@@ -1,5 +1,5 @@
-/* What the headers of CUDA's runtime expect of CUDA's compiler, for a plain C++ compiler: marks that mean
- * something on the device only are empty. */
+/* What the headers of CUDA's runtime expect of CUDA's compiler, for a plain C++ compiler: marks
+ * that mean something on the device only are empty. */
 #pragma once
 
 #define __host__

@@ -1,7 +1,0 @@
-//! What a text, of a program or of the environment, says about devices and settings.
-//!
-//! The C library, the Python package and the simulated CUDA runtime all read these alike.
-#![forbid(unsafe_code)]
-
-pub mod devices;
-pub mod settings;

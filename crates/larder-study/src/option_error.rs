@@ -1,0 +1,44 @@
+//! What is wrong with an option that a person gave as a text.
+
+use std::fmt;
+
+/// No program is made larger than so many times.
+pub(crate) const SCALE_MAX: u64 = 1024;
+
+/// Why an option cannot be read. Each case has the text that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// It names no way to choose addresses.
+    Addresses(String),
+    /// It is no factor for sizes.
+    Scale(String),
+    /// It is no jitter.
+    Jitter(String),
+    /// It names no format of files.
+    Format(String),
+}
+
+impl fmt::Display for OptionError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OptionError::Addresses(found) => {
+                write!(f, "addresses are 'recorded' or 'lowest', not '{found}'")
+            }
+            OptionError::Scale(found) => {
+                write!(f, "a scale is a whole number from 1 to {SCALE_MAX}, not '{found}'")
+            }
+            OptionError::Jitter(found) => write!(
+                f,
+                "a jitter is a percentage from 0 to below 100, and may have a whole number as its \
+                 seed behind it, such as 3 or 3:7, not '{found}'"
+            ),
+            OptionError::Format(found) => write!(
+                f,
+                "there is no format '{found}'; there are pickle, json, ops, perfetto and tape"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for OptionError {}

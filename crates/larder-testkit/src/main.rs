@@ -1,0 +1,88 @@
+//! The program `larder-testkit`: soaks and clusters from a seed.
+#![forbid(unsafe_code)]
+
+mod commands;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use larder_core::Policy;
+
+/// Random tests of the allocator on a simulated GPU, for as long as one likes.
+#[derive(Debug, Parser)]
+#[command(name = "larder-testkit", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a random script under injected faults, and check every invariant after each step; or
+    /// many threads on one allocator, and check it whenever they pause.
+    Soak {
+        /// The seed that everything follows from. How threads meet does not.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many threads share an allocator. With one, a naive model follows each step.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=256))]
+        threads: u64,
+        /// How many steps a script has, or each thread takes.
+        #[arg(long, default_value_t = 2000,
+              value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        steps: u64,
+        /// How many scripts to run, or allocators to share, with seeds counted up from the first. A
+        /// script without faults is run once more with them, and counts twice.
+        #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+        scripts: u64,
+        /// Go on with new seeds for so many seconds instead.
+        #[arg(long, conflicts_with = "scripts",
+              value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: Option<u64>,
+        /// Who decides: larder, tight, or torch-2.11 to torch-2.15. Without it, seeds take larder
+        /// and torch-2.11 in turns.
+        #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+        policy: Option<Policy>,
+    },
+    /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check
+    /// that every block lies at one place on all of them; that a rank which differs is named at
+    /// exactly the call where it does; and that one which dies while growing is named and leaves
+    /// nothing behind.
+    Cluster {
+        /// The seed that everything follows from, but for how ranks meet.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// How many sequences of each of the three sorts to run, for each number of ranks.
+        #[arg(long, default_value_t = 1000,
+              value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+        sequences: u64,
+        /// How many ranks there are; give it several times. Without it: 2, 4 and 8.
+        #[arg(long = "ranks", value_name = "N",
+              value_parser = clap::value_parser!(u64).range(2..=64))]
+        ranks: Vec<u64>,
+    },
+}
+
+fn main() -> ExitCode {
+    let said = match Cli::parse().command {
+        Command::Soak { seed, threads, steps, scripts, seconds, policy } => {
+            let extent = commands::Extent { scripts, seconds };
+            commands::soak(seed, threads as usize, steps as usize, extent, policy.as_ref())
+        }
+        Command::Cluster { seed, sequences, ranks } => commands::cluster(seed, sequences, &ranks),
+    };
+    match said {
+        // A reader that has seen enough, such as `head`, is no failure.
+        Ok(text) => match io::stdout().write_all(text.as_bytes()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => refuse(&error),
+            _ => ExitCode::SUCCESS,
+        },
+        Err(sentence) => refuse(&sentence),
+    }
+}
+
+fn refuse(why: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("larder-testkit: {why}");
+    ExitCode::FAILURE
+}

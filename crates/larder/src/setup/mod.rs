@@ -1,0 +1,10 @@
+//! What a text, of a program or of the environment, says about devices and settings.
+//!
+//! The C library, the Python package and the simulated CUDA runtime all read these alike.
+
+pub mod devices;
+mod error;
+mod names;
+pub mod settings;
+
+pub use error::{DevicesError, NameProblem, SettingsError};

@@ -1,0 +1,130 @@
+//! What a file looks like: its name, its length, the width of its lines, white space that nobody
+//! sees.
+
+use std::collections::BTreeMap;
+
+use super::Finding;
+use super::tree::{File, Tree};
+
+const LINES_MAX: usize = 600;
+/// The interface of the library for C, which programs include as one file.
+const C_INTERFACE: (&str, usize) = ("crates/larder-c/include/larder.h", 800);
+const COLUMNS_MAX: usize = 100;
+
+/// The languages whose files are read by people from top to bottom.
+const MEASURED: [&str; 4] = ["rs", "cpp", "h", "py"];
+
+/// Where lines may still be wider, and so may those of Python. What is not named here is clean, and
+/// stays so.
+const WIDE: [&str; 1] = ["crates/larder-core/"];
+
+/// Names that say nothing of what is inside, and so attract everything.
+const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "base", "helper", "helpers"];
+
+/// Files that have outgrown one noun, lines that are too wide, and white space at ends.
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (file, text) in tree.texts() {
+        let mut report =
+            |line, message: String| findings.push(Finding::new(&file.path, line, message));
+        let is_measured = MEASURED.contains(&file.extension());
+        let lines = text.lines().count();
+        let (interface, most) = C_INTERFACE;
+        let most = if file.path == interface { most } else { LINES_MAX };
+        if is_measured && lines > most {
+            let message =
+                format!("{lines} lines, where {most} are the most: split the file by noun");
+            report(most + 1, message);
+        }
+        let is_python = file.extension() == "py";
+        let is_narrow =
+            is_measured && !is_python && !WIDE.iter().any(|folder| file.path.starts_with(folder));
+        for (index, line) in text.split('\n').enumerate() {
+            if line.ends_with(char::is_whitespace) {
+                report(index + 1, "white space at the end of the line: remove it".to_owned());
+            }
+            let columns = line.chars().count();
+            if is_narrow && columns > COLUMNS_MAX {
+                report(index + 1, format!("{columns} columns, where {COLUMNS_MAX} are the most"));
+            }
+        }
+        if !text.is_empty() && !text.ends_with('\n') {
+            report(lines, "the last line has no end: add a line break".to_owned());
+        }
+    }
+    findings
+}
+
+/// How many lines are too wide, by folder.
+pub(super) fn wide(tree: &Tree) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for (file, text) in tree.texts().filter(|(file, _)| MEASURED.contains(&file.extension())) {
+        let parts = if file.path.starts_with("crates/") { 2 } else { 1 };
+        let folder = file.path.split('/').take(parts).collect::<Vec<_>>().join("/");
+        let count = text.lines().filter(|line| line.chars().count() > COLUMNS_MAX).count();
+        *counts.entry(folder).or_default() += count;
+    }
+    counts.retain(|_, count| *count > 0);
+    counts
+}
+
+/// Files whose name could be that of any other.
+pub(super) fn check_names(tree: &Tree) -> Vec<Finding> {
+    let nouns = tree.files.iter().map(|file| (file, noun(file)));
+    let empty = nouns.filter(|(_, noun)| EMPTY_NAMES.contains(&noun.to_lowercase().as_str()));
+    let message = |noun| {
+        format!("`{noun}` names nothing: move each item to the file of the noun that it serves")
+    };
+    empty.map(|(file, noun)| Finding::new(&file.path, 1, message(noun))).collect()
+}
+
+/// What the file is called; a module or a package is called like its folder.
+fn noun(file: &File) -> &str {
+    if matches!(file.name(), "mod.rs" | "__init__.py") {
+        return file.path.rsplit('/').nth(1).unwrap_or("");
+    }
+    file.name().split('.').next().unwrap_or("")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(path: &str, text: &str) -> Vec<usize> {
+        check(&Tree::of(&[(path, text)])).iter().map(|finding| finding.line).collect()
+    }
+
+    #[test]
+    fn a_long_file_fails_and_a_full_one_does_not() {
+        let (full, long) = ("x\n".repeat(LINES_MAX), "x\n".repeat(LINES_MAX + 1));
+        for path in ["a.rs", "a.cpp", "a.h", "a.py"] {
+            assert!(lines(path, &full).is_empty());
+            assert_eq!(lines(path, &long), [LINES_MAX + 1]);
+        }
+        assert!(lines("a.md", &long).is_empty());
+    }
+
+    #[test]
+    fn a_wide_line_fails_where_none_may_be() {
+        let wide = format!("{}\n{}\n", "é".repeat(COLUMNS_MAX), "x".repeat(COLUMNS_MAX + 1));
+        assert_eq!(lines("crates/larder-lock/src/a.rs", &wide), [2]);
+        assert!(lines("crates/larder-core/src/a.rs", &wide).is_empty());
+    }
+
+    #[test]
+    fn white_space_that_nobody_sees_fails() {
+        assert_eq!(lines("a.txt", "a\nb \nc\t\n"), [2, 3]);
+        assert_eq!(lines("a.txt", "a\r\nb"), [1, 2]);
+        assert!(lines("a.txt", "a\n\n  b\n").is_empty() && lines("a.txt", "").is_empty());
+    }
+
+    #[test]
+    fn empty_names_fail() {
+        for path in ["src/utils.rs", "common.h", "src/base.cpp", "tests/common/mod.rs"] {
+            assert_eq!(check_names(&Tree::of(&[(path, "")])).len(), 1, "{path}");
+        }
+        for path in ["src/database.rs", "base/heap.rs", "mod.rs"] {
+            assert!(check_names(&Tree::of(&[(path, "")])).is_empty(), "{path}");
+        }
+    }
+}
