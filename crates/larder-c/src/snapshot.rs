@@ -130,7 +130,7 @@ fn block(block: &RunBlock) -> Block {
         State::Live => block_state::LIVE,
         State::Waiting => block_state::WAITING,
         // A run has none of the others.
-        State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+        State::Free | State::Deferred | State::Unmapped | State::Lent | State::Hollow => {
             block_state::FREE
         }
     };

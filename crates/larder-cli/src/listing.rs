@@ -228,7 +228,7 @@ fn run_lines(text: &mut String, runs: &[Run]) {
             let state = match block.state {
                 State::Live => "active_allocated",
                 State::Waiting => "active_pending_free",
-                State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+                State::Free | State::Deferred | State::Unmapped | State::Lent | State::Hollow => {
                     "inactive"
                 }
             };

@@ -149,16 +149,16 @@ pub trait Device: Send + Sync {
     /// reserved range and have nothing behind it. The page stays the caller's to unmap and release.
     ///
     /// A page may be behind any number of spans at once. They all show the same bytes: what work
-    /// writes at one place, work that comes after it reads at every other. Further places take none of
-    /// the memory that `memory_info` counts.
+    /// writes at one place, work that comes after it reads at every other. Further places take none
+    /// of the memory that `memory_info` counts.
     fn map(&self, span: Span, page: PageHandle) -> Result<(), DeviceError>;
 
-    /// Takes away the page behind `span`, which was mapped in one piece. Work that uses it there must
-    /// have finished. At its other places the page stays, with its bytes.
+    /// Takes away the page behind `span`, which was mapped in one piece. Work that uses it there
+    /// must have finished. At its other places the page stays, with its bytes.
     fn unmap(&self, span: Span) -> Result<(), DeviceError>;
 
-    /// Lets the device read and write `span`, all of which is mapped. That is about these addresses,
-    /// and not about other places of the same pages.
+    /// Lets the device read and write `span`, all of which is mapped. That is about these
+    /// addresses, and not about other places of the same pages.
     fn set_access(&self, span: Span) -> Result<(), DeviceError>;
 
     // Streams and events.
@@ -178,8 +178,8 @@ pub trait Device: Send + Sync {
     /// Waits until the work in front of the event has finished.
     fn wait_event(&self, event: EventId) -> Result<(), DeviceError>;
 
-    /// Work issued on `stream` from now on begins when the work in front of the event has finished. The
-    /// host does not wait.
+    /// Work issued on `stream` from now on begins when the work in front of the event has finished.
+    /// The host does not wait.
     fn follow_event(&self, stream: StreamId, event: EventId) -> Result<(), DeviceError>;
 
     /// Waits until all work issued on `stream` so far has finished.

@@ -8,7 +8,8 @@ use crate::types::{Bytes, DeviceIndex, MIB};
 /// The smallest pages that expandable segments can have: `page_size_mb:2`.
 pub(crate) const FINE_PAGE_BYTES: u64 = 2 * MIB;
 
-/// When nothing is waited for and nothing given back. PyTorch before 2.13 takes any open pool for a capture.
+/// When nothing is waited for and nothing given back. PyTorch before 2.13 takes any open pool for a
+/// capture.
 const CAPTURE: &str = "a capture or a pool's scope is open";
 
 /// Everything there is to know about a request that could not be met.
@@ -44,8 +45,8 @@ pub struct OutOfMemory {
     pub processes: Vec<ProcessMemory>,
     /// Whether expandable segments were on.
     pub expandable_segments: bool,
-    /// Whether settings of Larder's own may be advised: stock PyTorch, whose policy this may be, has none
-    /// of them.
+    /// Whether settings of Larder's own may be advised: stock PyTorch, whose policy this may be,
+    /// has none of them.
     pub own_settings: bool,
     /// The request was refused by a rule before the device was asked.
     pub rejected: bool,
@@ -53,7 +54,8 @@ pub struct OutOfMemory {
     pub rule_bytes: u64,
     /// A capture was on, so that nothing was waited for and nothing cached was given back.
     pub captured: bool,
-    /// The file to which all memory and what happened before was written for whoever asked for that.
+    /// The file to which all memory and what happened before was written for whoever asked for
+    /// that.
     pub snapshot: Option<String>,
 }
 
@@ -67,7 +69,8 @@ pub struct Pieces {
     pub own_block_bytes: u64,
     /// Bytes of whole segments and whole pages that are free, which could go back to the device.
     pub idle_bytes: u64,
-    /// Whether whole pages that are free were to be had, wherever they lie: a view shows them side by side.
+    /// Whether whole pages that are free were to be had, wherever they lie: a view shows them side
+    /// by side.
     pub joins_pages: bool,
     /// Whether the request's memory could come from expandable segments.
     pub can_expand: bool,
@@ -81,7 +84,8 @@ pub struct Pieces {
     pub pages_at_best_bytes: u64,
     /// The same in the smallest pages, of 2 MiB.
     pub fine_pages_bytes: u64,
-    /// Bytes of whole segments and whole pages that are free in private pools other than the request's.
+    /// Bytes of whole segments and whole pages that are free in private pools other than the
+    /// request's.
     pub private_idle_bytes: u64,
     /// The largest free block that a private pool could lend to the request.
     pub lendable_block_bytes: u64,
@@ -280,7 +284,8 @@ impl OutOfMemory {
         }
     }
 
-    /// The setting with which the free pieces and so many bytes of the device would hold the request.
+    /// The setting with which the free pieces and so many bytes of the device would hold the
+    /// request.
     fn cure_for_pieces(&self, room_bytes: u64) -> Option<String> {
         let pieces = &self.pieces;
         let with = |bytes: u64| room_bytes.saturating_add(bytes);
@@ -305,8 +310,8 @@ impl OutOfMemory {
         ))
     }
 
-    /// The same, if it is a matter of smaller pages, which are a setting of Larder's own. Each variable is
-    /// named, because PyTorch refuses a setting in its own that it does not know.
+    /// The same, if it is a matter of smaller pages, which are a setting of Larder's own. Each
+    /// variable is named, because PyTorch refuses a setting in its own that it does not know.
     fn cure_by_fine_pages(&self, room_bytes: u64) -> Option<String> {
         let fine_bytes = self.pieces.fine_pages_bytes;
         let within_bytes = room_bytes.saturating_add(fine_bytes);

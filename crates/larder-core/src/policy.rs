@@ -10,23 +10,24 @@ use crate::torch_version::TorchVersion;
 pub enum TieBreak {
     /// The lower address, as in PyTorch 2.11.
     Address,
-    /// The lower of two numbers that are drawn one after the other, for each block that is made, as in PyTorch
-    /// 2.12: also for the part that is cut off for a request, while the rest keeps the number of the whole; what
-    /// is merged has the number of the block that was freed.
+    /// The lower of two numbers that are drawn one after the other, for each block that is made, as
+    /// in PyTorch 2.12: also for the part that is cut off for a request, while the rest keeps the
+    /// number of the whole; what is merged has the number of the block that was freed.
     BlockNumber,
-    /// The segment that was made first, and within it the lower address, as since PyTorch 2.13. Processes that
-    /// make the same calls get the same blocks, wherever their devices put the segments.
+    /// The segment that was made first, and within it the lower address, as since PyTorch 2.13.
+    /// Processes that make the same calls get the same blocks, wherever their devices put the
+    /// segments.
     SegmentNumber,
 }
 
-/// What counts as a graph capture: inside one frees of blocks that other streams used are put off, events are not
-/// asked for, and nothing is given back to make room.
+/// What counts as a graph capture: inside one frees of blocks that other streams used are put off,
+/// events are not asked for, and nothing is given back to make room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CaptureRule {
     /// Any open scope, though it may be a plain memory pool's, as in PyTorch 2.11 and 2.12.
     OpenScope,
-    /// A capture was marked and is not over, and the stream on which the calling thread works is captured, as
-    /// since PyTorch 2.13.
+    /// A capture was marked and is not over, and the stream on which the calling thread works is
+    /// captured, as since PyTorch 2.13.
     Marked,
     /// Whatever the device says of the stream at hand.
     OwnStream,
@@ -37,8 +38,9 @@ pub enum CaptureRule {
 pub enum ReclaimRule {
     /// With the next malloc that is not captured, as in PyTorch 2.11.
     NextMalloc,
-    /// Those of a scope's own pool when it is closed, if the setting `graph_capture_record_stream_reuse` is on, as
-    /// since PyTorch 2.12; the others with the next malloc that is not captured.
+    /// Those of a scope's own pool when it is closed, if the setting
+    /// `graph_capture_record_stream_reuse` is on, as since PyTorch 2.12; the others with the next
+    /// malloc that is not captured.
     PoolWithReuse,
     /// All of them when a scope is closed, or a marked capture is over.
     ScopeEnd,
@@ -49,16 +51,16 @@ const TORCH: &str = "torch";
 
 /// The choices in which policies differ. Everything else is the same for all of them.
 ///
-/// `torch_2_11` decides exactly as PyTorch 2.11.0 does, its oddities included, and so do `torch_2_12` to
-/// `torch_2_15` as the versions that they are named after. `larder` mends what is a clear gain; each field says
-/// what is mended and why.
+/// `torch_2_11` decides exactly as PyTorch 2.11.0 does, its oddities included, and so do
+/// `torch_2_12` to `torch_2_15` as the versions that they are named after. `larder` mends what is a
+/// clear gain; each field says what is mended and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(clippy::struct_excessive_bools)] // Each is a choice of its own; any mixture is legal.
 pub struct Policy {
     /// What the policy is called on the command line.
     pub name: &'static str,
-    /// The PyTorch whose decisions it copies; none if it is one of Larder's own. What is unknown to that version is
-    /// refused in its settings.
+    /// The PyTorch whose decisions it copies; none if it is one of Larder's own. What is unknown to
+    /// that version is refused in its settings.
     pub torch: Option<TorchVersion>,
     /// What decides between free blocks of one size.
     pub tie_break: TieBreak,
@@ -80,7 +82,8 @@ pub struct Policy {
     /// The cap counts the pages that will be mapped. PyTorch checks the request instead and then
     /// maps whole pages, past the cap.
     pub cap_counts_pages: bool,
-    /// A memory fraction is rounded to the nearest byte, as since PyTorch 2.13; before, it is cut off.
+    /// A memory fraction is rounded to the nearest byte, as since PyTorch 2.13; before, it is cut
+    /// off.
     pub cap_rounds_to_nearest: bool,
     /// An allocation or a segment counted as oversize is uncounted when it goes, whatever the limit
     /// is by then. PyTorch compares with the current limit, and the counts drift when it changes.
@@ -100,11 +103,12 @@ pub struct Policy {
     pub capture: CaptureRule,
     /// When blocks come back whose free was put off by a capture.
     pub reclaim: ReclaimRule,
-    /// A pool's mark that its blocks are not split goes with the pool, as since PyTorch 2.14. Before, a later pool
-    /// of the same name has it too.
+    /// A pool's mark that its blocks are not split goes with the pool, as since PyTorch 2.14.
+    /// Before, a later pool of the same name has it too.
     pub no_split_goes_with_pool: bool,
-    /// A request that is larger than all addresses of an expandable segment gets no pages, as since PyTorch 2.15.
-    /// Before, pages are mapped for it until the segment, or more likely the device, is full.
+    /// A request that is larger than all addresses of an expandable segment gets no pages, as since
+    /// PyTorch 2.15. Before, pages are mapped for it until the segment, or more likely the device,
+    /// is full.
     pub no_pages_beyond_segment: bool,
     /// The context in which a segment was made stays with the segment. PyTorch keeps it with a
     /// block, and loses it when that block is split off or merged.
@@ -112,20 +116,20 @@ pub struct Policy {
     /// A snapshot of one pool shows all of its memory. PyTorch shows an expandable segment only up
     /// to its first hole.
     pub pool_snapshot_is_whole: bool,
-    /// A private pool that nobody uses is forgotten when its memory is gone. PyTorch counts the requests
-    /// that expandable segments grew for against the ranges that it unmaps, and keeps the name of a pool
-    /// as long as they differ, which shows in the order in which it empties others.
+    /// A private pool that nobody uses is forgotten when its memory is gone. PyTorch counts the
+    /// requests that expandable segments grew for against the ranges that it unmaps, and keeps the
+    /// name of a pool as long as they differ, which shows in the order in which it empties others.
     pub released_pools_go: bool,
-    /// A small block that is given back is not merged at once: as long as the program does nothing but what is usual
-    /// the next request of its size gets it as it is, which is fast, and costs a few MiB in small segments. PyTorch merges at
-    /// once, and splits again.
+    /// A small block that is given back is not merged at once: as long as the program does nothing
+    /// but what is usual the next request of its size gets it as it is, which is fast, and costs a
+    /// few MiB in small segments. PyTorch merges at once, and splits again.
     pub merges_late: bool,
-    /// Where nobody gives settings, segments are expandable: a program then holds little more than what it uses.
-    /// PyTorch's are not, unless it is told so.
+    /// Where nobody gives settings, segments are expandable: a program then holds little more than
+    /// what it uses. PyTorch's are not, unless it is told so.
     pub expandable_by_default: bool,
-    /// Memory is held in pages that can be shown at several addresses, so that what is free in pieces
-    /// serves a request that needs one. Blocks of all sizes share it, and a program that repeats itself
-    /// gets its blocks where they lay the last time.
+    /// Memory is held in pages that can be shown at several addresses, so that what is free in
+    /// pieces serves a request that needs one. Blocks of all sizes share it, and a program that
+    /// repeats itself gets its blocks where they lay the last time.
     pub tight: bool,
 }
 
@@ -242,13 +246,14 @@ impl Policy {
         }
     }
 
-    /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual memory.
+    /// As `larder`, and holds hardly more than what is in use. It needs a device with virtual
+    /// memory.
     pub const fn tight() -> Policy {
         Policy { name: "tight", tight: true, merges_late: false, ..Policy::larder() }
     }
 
-    /// Decides as the PyTorch that made a recording, by [`Policy::for_recording`]; as PyTorch 2.11 where nobody
-    /// tells which one that was.
+    /// Decides as the PyTorch that made a recording, by [`Policy::for_recording`]; as PyTorch 2.11
+    /// where nobody tells which one that was.
     pub const fn torch() -> Policy {
         Policy { name: TORCH, ..Policy::torch_2_11() }
     }

@@ -1,4 +1,5 @@
-//! The versions of PyTorch that Larder knows by their decisions, their settings and their recordings.
+//! The versions of PyTorch that Larder knows by their decisions, their settings and their
+//! recordings.
 
 use std::fmt;
 use std::str::FromStr;

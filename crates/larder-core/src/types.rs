@@ -33,8 +33,8 @@ impl fmt::Display for Addr {
 /// walked when memory is given back.
 ///
 /// Anybody can make one: it is a number, and no promise. A device that would follow it as a handle
-/// takes only those that somebody vouched for. Whoever names a stream in a call has it for the time of
-/// the call: no other thread begins or ends a capture of it, or destroys it, meanwhile.
+/// takes only those that somebody vouched for. Whoever names a stream in a call has it for the time
+/// of the call: no other thread begins or ends a capture of it, or destroys it, meanwhile.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
@@ -92,8 +92,8 @@ pub struct EventId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaptureId(pub u64);
 
-/// The token of a graph capture that a program declared: it ends the capture. An allocator never gives
-/// the same number twice.
+/// The token of a graph capture that a program declared: it ends the capture. An allocator never
+/// gives the same number twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CaptureToken(pub u64);
 
@@ -148,8 +148,8 @@ impl fmt::Display for Bytes {
             return f.pad(&format!("{bytes} bytes"));
         }
         let units = [(KIB, "KiB"), (MIB, "MiB"), (GIB, "GiB")];
-        // The first unit in which it does not come to a thousand and more, as it is shown: what is a
-        // hundredth short of the next unit is shown in that.
+        // The first unit in which it does not come to a thousand and more, as it is shown: what is
+        // a hundredth short of the next unit is shown in that.
         let shown = |unit: u64| (bytes as f64 / unit as f64 * 100.0).round() / 100.0;
         let found = units.into_iter().find(|&(unit, _)| shown(unit) < 1024.0);
         let (unit, name) = found.unwrap_or((GIB, "GiB"));

@@ -148,7 +148,7 @@ fn segment(builder: &mut Builder, stacks: &mut Stacks, run: &Run, device: u32) -
             State::Live => BlockState::Allocated,
             State::Waiting => BlockState::PendingFree,
             // A run has none of the others.
-            State::Free | State::Resting | State::Unmapped | State::Lent | State::Hollow => {
+            State::Free | State::Deferred | State::Unmapped | State::Lent | State::Hollow => {
                 BlockState::Inactive
             }
         },

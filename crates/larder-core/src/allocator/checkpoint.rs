@@ -30,9 +30,9 @@ impl Allocator {
         saved
     }
 
-    /// Puts a saved layout back: afterwards exactly those blocks of the pool are live that were when
-    /// it was saved, at the same addresses. The pool may have got more segments since; their blocks
-    /// are freed. A checkpoint that cannot be put back is an error, and changes nothing.
+    /// Puts a saved layout back: afterwards exactly those blocks of the pool are live that were
+    /// when it was saved, at the same addresses. The pool may have got more segments since; their
+    /// blocks are freed. A checkpoint that cannot be put back is an error, and changes nothing.
     ///
     /// No byte of the memory is touched. Whoever held a block that is now freed must let go of it,
     /// and whoever held one that is live again may have it back.

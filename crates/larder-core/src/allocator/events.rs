@@ -96,7 +96,8 @@ impl Shelf {
         self.take_done(device, Shelf::is_done)
     }
 
-    /// Waits for all events and frees their blocks, but for those that came into somebody's capture: it would be for ever.
+    /// Waits for all events and frees their blocks, but for those that came into somebody's
+    /// capture: it would be for ever.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
         self.heap.herald_mut().record(Record::SyncAllStreams);
         self.record_deferred(device)?;
@@ -156,7 +157,8 @@ impl Shelf {
         }
     }
 
-    /// The same, and waits if it is not. Then it is done, but for what came into a capture that still runs.
+    /// The same, and waits if it is not. Then it is done, but for what came into a capture that
+    /// still runs.
     fn wait_until_done(
         &mut self,
         device: &dyn Device,
@@ -175,9 +177,10 @@ impl Shelf {
         result.map(|()| true).map_err(Error::device("wait for an event"))
     }
 
-    /// A stream had come under somebody's capture before its event was recorded, and nobody could tell: the event is
-    /// the capture's and is never done. It is recorded once more, if that can be by now; those that were recorded behind
-    /// it are done before it, and are asked for after it all the same.
+    /// A stream had come under somebody's capture before its event was recorded, and nobody could
+    /// tell: the event is the capture's and is never done. It is recorded once more, if that can be
+    /// by now; those that were recorded behind it are done before it, and are asked for after it
+    /// all the same.
     fn record_again(
         &mut self,
         device: &dyn Device,

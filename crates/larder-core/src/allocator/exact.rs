@@ -7,12 +7,14 @@ use crate::record::event::Level;
 use crate::types::{Addr, StreamId};
 
 impl Allocator {
-    /// Memory of at least `size_bytes`, for use on `stream`, at this very address: where a program that is run again
-    /// had it before, say. A free block of the pool and the stream that a plain request would be served from must hold
-    /// all of it; the device is not asked for more. No bytes are at address 0.
+    /// Memory of at least `size_bytes`, for use on `stream`, at this very address: where a program
+    /// that is run again had it before, say. A free block of the pool and the stream that a plain
+    /// request would be served from must hold all of it; the device is not asked for more. No bytes
+    /// are at address 0.
     ///
-    /// What lies before the address in its block is handed out and given back on the way, which is counted, and shown
-    /// by the history, as one allocation more. The history marks all that is done for such a request.
+    /// What lies before the address in its block is handed out and given back on the way, which is
+    /// counted, and shown by the history, as one allocation more. The history marks all that is
+    /// done for such a request.
     pub fn malloc_at(&self, size_bytes: u64, stream: StreamId, addr: Addr) -> Result<Addr, Error> {
         let not_at = |problem| Error::NotAt { addr, size_bytes, stream, problem };
         if size_bytes == 0 {

@@ -189,8 +189,8 @@ impl Watch {
 }
 
 impl Shelf {
-    /// A call begins that is told to the history. Contexts may have been turned off since this one was
-    /// gathered: then it comes too late, and nobody would keep track of whose it is.
+    /// A call begins that is told to the history. Contexts may have been turned off since this one
+    /// was gathered: then it comes too late, and nobody would keep track of whose it is.
     fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
         let time_ns = self.now_ns(device);
         let mut late = context;
@@ -249,7 +249,8 @@ impl Shelf {
 }
 
 impl Allocator {
-    /// Hands out a free block as the fast path does while a history is on that asks for entries alone.
+    /// Hands out a free block as the fast path does while a history is on that asks for entries
+    /// alone.
     #[inline(never)]
     pub(super) fn malloc_listed(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
         let mut shelf = self.lock_as_is();
@@ -346,8 +347,8 @@ impl Allocator {
     }
 
     /// Remembers nothing from now on, and forgets what was remembered. Live blocks keep their
-    /// contexts until they are freed. Where contexts stay with segments, these let go of them: they may
-    /// outlive everything else that was remembered, and a later history would show them.
+    /// contexts until they are freed. Where contexts stay with segments, these let go of them: they
+    /// may outlive everything else that was remembered, and a later history would show them.
     pub fn stop_history(&self) {
         let stays = self.look().heap.policy().segment_context_stays;
         self.change_history(|history| {

@@ -103,7 +103,7 @@ impl Allocator {
                 return Ok(addr);
             }
             // What was waited for may suffice in pieces, with nothing given back.
-            if shelf.heap.policy().tight {
+            if shelf.heap.joins_pieces() {
                 (shelf, grown) = self.grow(shelf, want)?;
             }
             if let Grown::NoRoom = grown {
@@ -123,8 +123,8 @@ impl Allocator {
         }
     }
 
-    /// Asks the program, with nothing locked, whether it can free something, and what a new segment should reserve.
-    /// Says whether something was freed.
+    /// Asks the program, with nothing locked, whether it can free something, and what a new segment
+    /// should reserve. Says whether something was freed.
     fn ask_hooks<'a>(
         &'a self,
         mut shelf: TurnGuard<'a, Shelf>,
@@ -151,8 +151,8 @@ impl Allocator {
         (shelf, freed)
     }
 
-    /// Drops the lock while something of the program's or of the device's runs, which may take long,
-    /// or call the allocator. None if it panicked; the panic goes on at the end of the call.
+    /// Drops the lock while something of the program's or of the device's runs, which may take
+    /// long, or call the allocator. None if it panicked; the panic goes on at the end of the call.
     ///
     /// Whatever was known before may have changed after it: all but what the request holds.
     fn step_aside<'a, T>(
@@ -218,7 +218,8 @@ impl Allocator {
                     return Ok(Grown::Served(shelf.heap.take_block(want, block)));
                 }
                 Expansion::NoRoom => return Ok(Grown::NoRoom),
-                // PyTorch finds out when it has them, which shows in the addresses of what comes next.
+                // PyTorch finds out when it has them, which shows in the addresses of what comes
+                // next.
                 Expansion::TooFew { size_bytes } => {
                     if let Some(span) = reserve(device, size_bytes)? {
                         let given_back = device.unreserve(span);

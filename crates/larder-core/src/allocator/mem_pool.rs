@@ -54,13 +54,14 @@ impl MemPool {
         Ok(MemPool { allocator: allocator.clone(), id })
     }
 
-    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and frees alone,
-    /// whatever addresses the source gives and whatever streams are doing. Ranks that make the same calls have
-    /// every block in the same segment at the same offset, and [`MemPool::seal`] proves it, or tells all of
-    /// them the first call that differs.
+    /// A new symmetric pool: where a block lies in it follows from the sequence of requests and
+    /// frees alone, whatever addresses the source gives and whatever streams are doing. Ranks that
+    /// make the same calls have every block in the same segment at the same offset, and
+    /// [`MemPool::seal`] proves it, or tells all of them the first call that differs.
     ///
-    /// Its memory is ordered by the default stream: requests on other streams wait for it, and it waits for
-    /// them when they free. Its segments stay until [`MemPool::trim`], or until the pool is dropped.
+    /// Its memory is ordered by the default stream: requests on other streams wait for it, and it
+    /// waits for them when they free. Its segments stay until [`MemPool::trim`], or until the pool
+    /// is dropped.
     pub fn symmetric(
         allocator: &Arc<Allocator>,
         source: Arc<dyn SegmentSource>,
@@ -151,7 +152,8 @@ impl MemPool {
         self.allocator.trim_pool(self.id)
     }
 
-    /// Where a live block lies in this symmetric pool: the same on every rank that made the same calls.
+    /// Where a live block lies in this symmetric pool: the same on every rank that made the same
+    /// calls.
     pub fn position_of(&self, addr: Addr) -> Result<Position, Error> {
         self.allocator.position_of(addr)
     }

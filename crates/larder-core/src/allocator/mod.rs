@@ -63,12 +63,12 @@ use tight::Ruin;
 /// on a stream runs in order, so whoever gets it next comes after whoever had it. Use on another
 /// stream must be told by [`Allocator::record_stream`].
 ///
-/// Whoever names a stream in a call has it for the time of the call: no other thread begins or ends a
-/// capture of it, or destroys it, meanwhile. A stream that was named lives until
+/// Whoever names a stream in a call has it for the time of the call: no other thread begins or ends
+/// a capture of it, or destroys it, meanwhile. A stream that was named lives until
 /// [`Allocator::forget_stream`] was called for it.
 ///
-/// Dropping the allocator gives the cache back to the device, that of private pools included. Memory
-/// that is still live then stays with the device: somebody may be using it.
+/// Dropping the allocator gives the cache back to the device, that of private pools included.
+/// Memory that is still live then stays with the device: somebody may be using it.
 pub struct Allocator {
     device: Arc<dyn Device>,
     shelf: TurnLock<Shelf>,
@@ -102,7 +102,8 @@ struct Shelf {
     exports: Exports,
 }
 
-/// What is said where the heap may be half changed. Nothing could be made of it, so that it is a panic.
+/// What is said where the heap may be half changed. Nothing could be made of it, so that it is a
+/// panic.
 #[cold]
 #[inline(never)]
 fn lost(poisoned: Poisoned) -> ! {
@@ -142,7 +143,8 @@ impl Allocator {
         shelf
     }
 
-    /// Locks to look: what rests goes on resting, so that no request gets another block because somebody looked.
+    /// Locks to look: what rests goes on resting, so that no request gets another block because
+    /// somebody looked.
     fn look(&self) -> impl Deref<Target = Shelf> + '_ {
         self.lock_as_is()
     }
@@ -248,8 +250,8 @@ impl Allocator {
         self.shelf.run(free).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
-    /// The slow way of all that the fast path declines: somebody listens, other streams use the block,
-    /// it is one of a view or of a symmetric pool, or there is none at the address.
+    /// The slow way of all that the fast path declines: somebody listens, other streams use the
+    /// block, it is one of a view or of a symmetric pool, or there is none at the address.
     #[inline(never)]
     fn free_slow(&self, addr: Addr) -> Result<(), Error> {
         if addr == Addr(0) {
@@ -273,7 +275,7 @@ impl Allocator {
         let Some(block) = shelf.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
-        if shelf.heap.put_tenant(block) {
+        if shelf.heap.put_in_view(block) {
             return Ok(());
         }
         shelf.heap.settle();
@@ -406,8 +408,8 @@ impl Allocator {
         self.look().heap.policy().clone()
     }
 
-    /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the PyTorch of the policy
-    /// does not know, changes nothing.
+    /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the
+    /// PyTorch of the policy does not know, changes nothing.
     pub fn configure(&self, text: &str) -> Result<(), Error> {
         let mut shelf = self.lock();
         let config = shelf.heap.config().update(text)?;
@@ -483,8 +485,8 @@ impl Allocator {
         self.hooks.on_out_of_memory(Arc::new(observer));
     }
 
-    /// Has this write down what there is when a request could not be met, before the observers are told;
-    /// it says to which file, which the error then names.
+    /// Has this write down what there is when a request could not be met, before the observers are
+    /// told; it says to which file, which the error then names.
     pub fn write_on_out_of_memory(
         &self,
         writer: impl Fn(&Allocator, &OutOfMemory) -> Option<String> + Send + Sync + 'static,
@@ -494,8 +496,8 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// What a request does first: it takes back what has become free, as far as it may ask, and is rounded and
-    /// routed.
+    /// What a request does first: it takes back what has become free, as far as it may ask, and is
+    /// rounded and routed.
     #[inline]
     fn want(
         &mut self,

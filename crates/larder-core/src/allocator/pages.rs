@@ -78,8 +78,8 @@ impl Shelf {
         }
     }
 
-    /// Takes away what orphans still have mapped in addresses that are needed for something else, or
-    /// are to go back. If the device refuses once more, that is why neither can be.
+    /// Takes away what orphans still have mapped in addresses that are needed for something else,
+    /// or are to go back. If the device refuses once more, that is why neither can be.
     fn clear_orphans_from(&mut self, device: &dyn Device, span: Span) -> Result<(), Error> {
         for orphan in &mut self.orphans {
             if let Some(mapped) = orphan.mapped.filter(|mapped| mapped.overlaps(span)) {

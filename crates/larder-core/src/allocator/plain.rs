@@ -1,5 +1,5 @@
-//! Plain memory: requests of a thread whose blocks can be given to other processes and libraries by the driver's own
-//! handles, which it makes of plain segments alone.
+//! Plain memory: requests of a thread whose blocks can be given to other processes and libraries by
+//! the driver's own handles, which it makes of plain segments alone.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,9 +8,9 @@ use std::thread;
 use crate::allocator::Allocator;
 
 impl Allocator {
-    /// Requests of the calling thread get blocks of plain segments from now on, whatever the settings say, until
-    /// [`Allocator::end_plain`] was called as often. They are cut from segments, cached and given back like all
-    /// others; a private pool's come from that pool.
+    /// Requests of the calling thread get blocks of plain segments from now on, whatever the
+    /// settings say, until [`Allocator::end_plain`] was called as often. They are cut from
+    /// segments, cached and given back like all others; a private pool's come from that pool.
     pub fn begin_plain(&self) {
         self.lock().heap.begin_plain(thread::current().id());
     }

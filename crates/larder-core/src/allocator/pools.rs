@@ -18,8 +18,8 @@ use crate::types::{DeviceIndex, PoolId, StreamId};
 /// Says of a request's stream whether a scope takes the request.
 pub(super) type FilterFunction = Box<dyn Fn(StreamId) -> bool + Send>;
 
-/// A request under way keeps its pool from being forgotten: it may drop the lock, and come back with
-/// a segment for it. This shows in no count of uses.
+/// A request under way keeps its pool from being forgotten: it may drop the lock, and come back
+/// with a segment for it. This shows in no count of uses.
 pub(super) struct Hold<'a> {
     allocator: &'a Allocator,
     pool: PoolId,
@@ -133,9 +133,9 @@ impl Allocator {
     /// `end_pool` does not drop.
     ///
     /// A graph capture runs inside such a scope, which names the captured stream: it is opened
-    /// before the capture begins and closed after it has ended, also if it went wrong, by the thread
-    /// that begins and ends the capture. Other threads' requests on streams that join it find the scope
-    /// once that thread has allocated on the stream, or has marked the capture
+    /// before the capture begins and closed after it has ended, also if it went wrong, by the
+    /// thread that begins and ends the capture. Other threads' requests on streams that join it
+    /// find the scope once that thread has allocated on the stream, or has marked the capture
     /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
         let mut shelf = self.lock();
@@ -275,8 +275,8 @@ impl Shelf {
             self.release_for(device, &plan, own)?;
         }
         for pool in self.heap.released_pools() {
-            // What all ranks give back together goes when the program says so, and not when one of them is
-            // short of memory.
+            // What all ranks give back together goes when the program says so, and not when one of
+            // them is short of memory.
             if own.is_none() || !self.is_collective(pool) {
                 self.empty_private(device, pool, own)?;
             }

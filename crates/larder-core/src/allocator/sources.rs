@@ -75,7 +75,8 @@ impl Sourced {
 }
 
 impl Allocator {
-    /// What the source of a private pool was asked for so far; none if the pool has no source of its own.
+    /// What the source of a private pool was asked for so far; none if the pool has no source of
+    /// its own.
     pub fn source_counts(&self, pool: PoolId) -> Option<SourceCounts> {
         self.look().sources.get(&pool).map(|sourced| sourced.counts)
     }
@@ -121,8 +122,9 @@ impl Shelf {
         let _ = sourced.source.calmly(|source| source.decline(size_bytes, stream));
     }
 
-    /// Takes in what the device or a pool's source answered to a request for a segment. None if there is no
-    /// memory. What a source should not have given it gets back, and everything stays as it was.
+    /// Takes in what the device or a pool's source answered to a request for a segment. None if
+    /// there is no memory. What a source should not have given it gets back, and everything stays
+    /// as it was.
     pub(super) fn take_in(
         &mut self,
         source: Option<&PoolSource>,

@@ -14,8 +14,8 @@ impl Allocator {
     /// goes back to the device, because no other stream could use it. A stream that gets the same
     /// handle later starts with nothing.
     ///
-    /// The stream is the caller's, and nobody issues work on it from here on. The default stream and
-    /// one under a capture are refused.
+    /// The stream is the caller's, and nobody issues work on it from here on. The default stream
+    /// and one under a capture are refused.
     pub fn forget_stream(&self, stream: StreamId) -> Result<(), Error> {
         let about = |problem| Error::Capture { stream, problem };
         if stream == StreamId(0) {
@@ -36,13 +36,13 @@ impl Allocator {
 
     /// As [`Allocator::forget_stream`], for a stream that was destroyed already. Its handle names
     /// nothing any more, so that the whole device is waited for instead. While a capture may be on
-    /// anywhere that is refused: say it again when the capture is over, and until then make no other
-    /// call that names the stream. No call is made about it meanwhile: what it used and is freed stays
-    /// with it, and so do its pages.
+    /// anywhere that is refused: say it again when the capture is over, and until then make no
+    /// other call that names the stream. No call is made about it meanwhile: what it used and is
+    /// freed stays with it, and so do its pages.
     ///
-    /// A driver may give the handle to the next stream that anybody makes, whose memory is told apart
-    /// from this one's no more: where other threads make streams, say it before they can, or forget the
-    /// stream before it is destroyed.
+    /// A driver may give the handle to the next stream that anybody makes, whose memory is told
+    /// apart from this one's no more: where other threads make streams, say it before they can, or
+    /// forget the stream before it is destroyed.
     pub fn stream_is_gone(&self, stream: StreamId) -> Result<(), Error> {
         let about = |problem| Error::Capture { stream, problem };
         if stream == StreamId(0) {

@@ -1,8 +1,9 @@
 //! Symmetric pools: the calls that make, use, trim and seal them.
 //!
-//! All use of a symmetric pool's memory is ordered by the default stream: a request on another stream
-//! makes that wait for the default stream, and a free makes the default stream wait for all streams that
-//! used the block. No host ever waits, and when a free takes effect depends on nobody's timing.
+//! All use of a symmetric pool's memory is ordered by the default stream: a request on another
+//! stream makes that wait for the default stream, and a free makes the default stream wait for all
+//! streams that used the block. No host ever waits, and when a free takes effect depends on
+//! nobody's timing.
 
 use larder_lock::TurnGuard;
 
@@ -22,8 +23,8 @@ use crate::types::{Addr, PoolId, Span, StreamId};
 use std::sync::Arc;
 use std::thread;
 
-/// Gives what one rank says to all ranks, and returns what each of them said, in the order of the ranks,
-/// this one included. If it cannot, it says why in one sentence.
+/// Gives what one rank says to all ranks, and returns what each of them said, in the order of the
+/// ranks, this one included. If it cannot, it says why in one sentence.
 pub type Exchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String>;
 
 /// How a symmetric pool grows.
@@ -53,8 +54,8 @@ pub struct SequenceState {
 }
 
 impl Allocator {
-    /// Makes a symmetric pool: one in which a block's segment and offset follow from the calls so far
-    /// alone, so that ranks which make the same calls have every block at the same place. See
+    /// Makes a symmetric pool: one in which a block's segment and offset follow from the calls so
+    /// far alone, so that ranks which make the same calls have every block at the same place. See
     /// [`MemPool::symmetric`](crate::MemPool::symmetric).
     pub fn add_symmetric_pool(
         &self,
@@ -96,8 +97,8 @@ impl Allocator {
         Ok(SequenceState { calls: sequence.count(), hash: sequence.hash() })
     }
 
-    /// Gives back the segments of a symmetric pool in which there is no block, in order. This is a call of
-    /// the sequence, which all ranks have to make. Says how many went.
+    /// Gives back the segments of a symmetric pool in which there is no block, in order. This is a
+    /// call of the sequence, which all ranks have to make. Says how many went.
     pub fn trim_pool(&self, pool: PoolId) -> Result<u64, Error> {
         let mut shelf = self.enter(Level::All);
         let result = shelf.trim(&*self.device, pool);
@@ -106,9 +107,9 @@ impl Allocator {
         result
     }
 
-    /// Compares the calls of all ranks, each of which calls this at the same point. If they are the same,
-    /// says how many there were; then every block lies at the same place on every rank. If not, every rank
-    /// is told the same first call that differs, now and whenever it asks again.
+    /// Compares the calls of all ranks, each of which calls this at the same point. If they are the
+    /// same, says how many there were; then every block lies at the same place on every rank. If
+    /// not, every rank is told the same first call that differs, now and whenever it asks again.
     ///
     /// The exchange is called once, and some more times where ranks differ, with no lock held.
     pub fn seal_pool(&self, pool: PoolId, exchange: Exchange<'_>) -> Result<u64, Error> {
@@ -216,9 +217,9 @@ impl Shelf {
         Ok(addr)
     }
 
-    /// Asks the pool's source for a segment, and if there is none once more with all caches emptied. All
-    /// ranks ask equally often, whoever of them is short: a source that makes segments for all of them
-    /// together says the same to each.
+    /// Asks the pool's source for a segment, and if there is none once more with all caches
+    /// emptied. All ranks ask equally often, whoever of them is short: a source that makes segments
+    /// for all of them together says the same to each.
     fn add_plot(
         &mut self,
         device: &dyn Device,
@@ -239,7 +240,8 @@ impl Shelf {
                 self.decline(pool, size_bytes, HOME);
             }
             if !is_last {
-                // What this rank cannot give back must not keep it from asking again with the others.
+                // What this rank cannot give back must not keep it from asking again with the
+                // others.
                 let captured = self.may_anybody_capture(device).unwrap_or(true);
                 if !captured {
                     let _ = self.wait_for_events(device);
@@ -250,7 +252,8 @@ impl Shelf {
         Ok(None)
     }
 
-    /// Frees a block of a symmetric pool: the default stream comes after all who used it, and it is free.
+    /// Frees a block of a symmetric pool: the default stream comes after all who used it, and it is
+    /// free.
     pub(super) fn free_symmetric(
         &mut self,
         device: &dyn Device,
@@ -268,8 +271,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Whether the streams of a block that is freed may be under a capture, or are gone, so that no event can
-    /// be recorded on them.
+    /// Whether the streams of a block that is freed may be under a capture, or are gone, so that no
+    /// event can be recorded on them.
     fn is_free_captured(&mut self, device: &dyn Device, block: BlockId) -> Result<bool, Error> {
         if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(true);

@@ -1,5 +1,5 @@
-//! Tight: the device calls of the tight policy. The heap says what to do next; it is done, and the heap is
-//! asked again, until the request is served or there is no room.
+//! Tight: the device calls of the tight policy. The heap says what to do next; it is done, and the
+//! heap is asked again, until the request is served or there is no room.
 
 use crate::allocator::inferred::capture_of;
 use crate::allocator::ladder::Grown;
@@ -8,10 +8,10 @@ use crate::allocator::{Allocator, Shelf};
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::Want;
+use crate::heap::paged::ground::Ground;
+use crate::heap::paged::seek::{Asking, Move};
+use crate::heap::paged::views::{UnviewPlan, ViewPlan};
 use crate::heap::release::Release;
-use crate::heap::tight::ground::Ground;
-use crate::heap::tight::seek::{Asking, Move};
-use crate::heap::tight::views::{UnviewPlan, ViewPlan};
 use crate::types::{Addr, Span, StreamId};
 
 impl Allocator {
@@ -29,7 +29,7 @@ impl Allocator {
                 }
                 Move::Place { segment, addr, waits } => {
                     shelf.follow(device, want, &waits)?;
-                    shelf.heap.annex(want, &waits);
+                    shelf.heap.absorb(want, &waits);
                     let addr = shelf.heap.take_place(want, segment, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
@@ -45,7 +45,8 @@ impl Allocator {
                         Some(pages) => {
                             shelf.heap.commit_map(&plan, &pages);
                         }
-                        // What is free may suffice in pieces, and what the device has left in smaller pages.
+                        // What is free may suffice in pieces, and what the device has left in
+                        // smaller pages.
                         None => match shelf.heap.ask_less(asking, plan.page_bytes) {
                             Some(left) => asking = left,
                             None => return Ok(Grown::NoRoom),
@@ -55,13 +56,13 @@ impl Allocator {
                 // What was waited for may make one piece with what the stream has.
                 Move::View { waits, .. } if !waits.is_empty() => {
                     shelf.follow(device, want, &waits)?;
-                    shelf.heap.annex(want, &waits);
+                    shelf.heap.absorb(want, &waits);
                 }
                 Move::View { plan, .. } => {
                     shelf.thin(device, want.stream)?;
                     let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
                     let view = shelf.heap.commit_view(want, &plan, span);
-                    let addr = span.addr.offset(plan.seam.skip_bytes);
+                    let addr = span.addr.offset(plan.page_list.skip_bytes);
                     let addr = shelf.heap.take_place(want, view, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
@@ -71,8 +72,9 @@ impl Allocator {
 }
 
 impl Shelf {
-    /// The same as `take_from_others` for a request that missed on the usual path while its program goes round: nothing is
-    /// merged for it unless it has lost its place, and it goes on round.
+    /// The same as `take_from_others` for a request that missed on the fast path while its program
+    /// repeats itself: nothing is merged for it unless it has lost its place, and it goes on with
+    /// its cycle.
     pub(super) fn take_after_others(
         &mut self,
         device: &dyn Device,
@@ -92,8 +94,8 @@ impl Shelf {
         taken
     }
 
-    /// Puts a request where it was told to go, though others had that place: its stream waits for theirs. None
-    /// if it was told nothing that is free, or may not wait for them.
+    /// Puts a request where it was told to go, though others had that place: its stream waits for
+    /// theirs. None if it was told nothing that is free, or may not wait for them.
     pub(super) fn take_from_others(
         &mut self,
         device: &dyn Device,
@@ -106,7 +108,8 @@ impl Shelf {
         self.take_ground(device, want, &ground)
     }
 
-    /// Puts a request where it was told to go, which is free: at once if there is nobody to wait for.
+    /// Puts a request where it was told to go, which is free: at once if there is nobody to wait
+    /// for.
     fn take_ground(
         &mut self,
         device: &dyn Device,
@@ -122,22 +125,23 @@ impl Shelf {
             }
         }
         self.follow(device, want, &ground.waits)?;
-        if self.heap.annex_off_round(want, &ground.waits) {
+        if self.heap.absorb_outside_cycle(want, &ground.waits) {
             let ground = self.heap.plan_told(want);
             return Ok(ground.and_then(|ground| self.heap.take_told_ground(want, &ground)));
         }
         Ok(self.heap.take_told_ground(want, ground))
     }
 
-    /// The other streams whose free memory the request may have: those that its own can be made to wait
-    /// for, which a captured one cannot.
+    /// The other streams whose free memory the request may have: those that its own can be made to
+    /// wait for, which a captured one cannot.
     fn open_neighbours(
         &mut self,
         device: &dyn Device,
         want: &Want,
     ) -> Result<Vec<StreamId>, Error> {
         let mut open = self.heap.neighbours(want);
-        // Also where no scope is open: to let a captured stream wait for work that runs breaks its capture.
+        // Also where no scope is open: to let a captured stream wait for work that runs breaks its
+        // capture.
         if open.is_empty() || capture_of(device, want.stream)?.is_some() {
             return Ok(Vec::new());
         }
@@ -176,14 +180,14 @@ impl Shelf {
         if plan.is_empty() { Ok(()) } else { self.release_for(device, &plan, Some(own)) }
     }
 
-    /// Waits for streams whose free memory lies side by side, so that it can be put together again. Streams
-    /// that may be captured are left alone.
+    /// Waits for streams whose free memory lies side by side, so that it can be put together again.
+    /// Streams that may be captured are left alone.
     pub(super) fn unite(
         &mut self,
         device: &dyn Device,
         own: Option<StreamId>,
     ) -> Result<(), Error> {
-        if !self.heap.policy().tight {
+        if !self.heap.joins_pieces() {
             return Ok(());
         }
         let mut quiet = Vec::new();
@@ -197,8 +201,8 @@ impl Shelf {
         Ok(())
     }
 
-    /// Maps the pages of a view side by side in addresses of their own. None if the device has no room;
-    /// then, and on an error, nothing of it remains but what the device would not take back.
+    /// Maps the pages of a view side by side in addresses of their own. None if the device has no
+    /// room; then, and on an error, nothing of it remains but what the device would not take back.
     fn show(&mut self, device: &dyn Device, plan: &ViewPlan) -> Result<Option<Span>, Error> {
         let Some(span) = reserve(device, plan.size_bytes)? else { return Ok(None) };
         let mut mapped: Vec<Span> = Vec::with_capacity(plan.pages.len());
@@ -231,8 +235,8 @@ impl Shelf {
         }
     }
 
-    /// Takes the pages of a plan out of their view, once the work that may use them is done, and gives the
-    /// addresses back if it shows nothing any more.
+    /// Takes the pages of a plan out of their view, once the work that may use them is done, and
+    /// gives the addresses back if it shows nothing any more.
     pub(super) fn unshow(&mut self, device: &dyn Device, plan: &UnviewPlan) -> Result<(), Error> {
         if let Some(stream) = plan.stream.filter(|_| !plan.parts.is_empty()) {
             device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
@@ -263,8 +267,8 @@ impl Shelf {
     }
 }
 
-/// A view that could not be made, of which the device did not take everything back. It is offered again
-/// whenever memory is given back.
+/// A view that could not be made, of which the device did not take everything back. It is offered
+/// again whenever memory is given back.
 pub(super) struct Ruin {
     span: Span,
     /// Where pages are still mapped. They are at home elsewhere.

@@ -60,7 +60,8 @@ impl Entry<'_> {
         Ok(mebibytes.min(SIZE_MAX_BYTES / MIB) * MIB)
     }
 
-    /// A size that PyTorch keeps in MiB. What it makes of one beyond all addresses is what is left of it in bytes.
+    /// A size that PyTorch keeps in MiB. What it makes of one beyond all addresses is what is left
+    /// of it in bytes.
     pub(super) fn kept_mebibytes(&self) -> Result<u64, ConfigError> {
         let number = whole(self.value).filter(|&number| number > 0);
         let expected = || self.bad("a whole number of MiB, 1 or more");
@@ -100,7 +101,8 @@ impl Entry<'_> {
         value.filter(|&value| fits(value)).ok_or_else(|| self.bad(expected))
     }
 
-    /// A part of the device's memory, or so many GiB. What is neither is passed over, as PyTorch does.
+    /// A part of the device's memory, or so many GiB. What is neither is passed over, as PyTorch
+    /// does.
     pub(super) fn reserve(&self) -> Option<Reserve> {
         Reserve::read(self.value)
     }

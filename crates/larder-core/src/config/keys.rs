@@ -36,8 +36,8 @@ pub(super) const KEYS: &[&str] = &[
 pub const OWN_KEYS: [&str; 5] =
     ["page_size_mb", "plain_captures", "tight_soft", "tight_most", "tight_floor_mb"];
 
-/// The first PyTorch that knows a setting, as far as that is one of those with a version here; none if no PyTorch
-/// has it.
+/// The first PyTorch that knows a setting, as far as that is one of those with a version here; none
+/// if no PyTorch has it.
 pub fn known_since(key: &str) -> Option<TorchVersion> {
     if OWN_KEYS.contains(&key) || !KEYS.contains(&key) {
         return None;

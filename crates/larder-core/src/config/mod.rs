@@ -26,8 +26,8 @@ pub const DIVISION_CLASSES: usize = 16;
 
 /// The largest whole number of MiB that PyTorch keeps: what passes it is as good as it.
 const SIZE_MAX_BYTES: u64 = u64::MAX / MIB * MIB;
-/// What is asked of a device is never larger than this. It leaves room to add and to round without overflow, and no
-/// device has as much.
+/// What is asked of a device is never larger than this. It leaves room to add and to round without
+/// overflow, and no device has as much.
 const SEGMENT_MAX_BYTES: u64 = 1 << 59;
 const LARGE_SEGMENT_DEFAULT_MB: u64 = 20;
 /// PyTorch's `kMinLargeAlloc`; a large segment must be larger than this.
@@ -94,15 +94,16 @@ pub struct Config {
     pub roundup_divisions: [u64; DIVISION_CLASSES],
     /// `expandable_segments`
     pub expandable_segments: bool,
-    /// `plain_captures` (ours): the private pools of graph captures get plain segments though others are
-    /// expandable, so that other processes and libraries can have what graphs work on. A text that names
-    /// `expandable_segments` turns it off, unless it names this too: then private pools expand as in PyTorch.
+    /// `plain_captures` (ours): the private pools of graph captures get plain segments though
+    /// others are expandable, so that other processes and libraries can have what graphs work on. A
+    /// text that names `expandable_segments` turns it off, unless it names this too: then private
+    /// pools expand as in PyTorch.
     pub plain_captures: bool,
-    /// `expandable_segments_reserve`: the addresses that an expandable segment reserves. None is an eighth more
-    /// than the device has, which is also the most.
+    /// `expandable_segments_reserve`: the addresses that an expandable segment reserves. None is an
+    /// eighth more than the device has, which is also the most.
     pub reserve: Option<Reserve>,
-    /// `expandable_segments_reserve_by_class`: the same for classes of streams, by name. A stream gets a
-    /// class by a call.
+    /// `expandable_segments_reserve_by_class`: the same for classes of streams, by name. A stream
+    /// gets a class by a call.
     pub reserve_by_class: Vec<(String, Reserve)>,
     /// `release_lock_on_cudamalloc`
     pub release_lock_on_device_alloc: bool,
@@ -117,11 +118,11 @@ pub struct Config {
     /// `page_size_mb` (ours): size of the pages that back large expandable segments. None is the
     /// size of a large segment, as in PyTorch.
     pub page_bytes: Option<u64>,
-    /// `tight_soft` (ours): under the policy tight, new pages are made freely while no more is held than
-    /// this times the most that was in use.
+    /// `tight_soft` (ours): under the policy tight, new pages are made freely while no more is held
+    /// than this times the most that was in use.
     pub tight_soft: f64,
-    /// `tight_most` (ours): the same for a program that goes on making views, because it never repeats itself: what
-    /// may be held then grows up to this.
+    /// `tight_most` (ours): the same for a program that goes on making views, because it never
+    /// repeats itself: what may be held then grows up to this.
     pub tight_most: f64,
     /// `tight_floor_mb` (ours): under the policy tight, new pages are made freely up to here.
     pub tight_floor_bytes: u64,
@@ -177,16 +178,16 @@ impl Config {
         Config::default().begin(text)
     }
 
-    /// Reads a settings text as `update` does, before there is an allocator that has these settings: the backend may
-    /// become another.
+    /// Reads a settings text as `update` does, before there is an allocator that has these
+    /// settings: the backend may become another.
     pub fn begin(&self, text: &str) -> Result<Config, ConfigError> {
         self.clone().reset().read(text, None, None)
     }
 
-    /// Reads a settings text while a program runs, on top of these settings. As in PyTorch, the four
-    /// settings that shape blocks (the split limit, its rounding, the garbage collection, the divisions) go back to
-    /// their defaults unless the text sets them; all others keep what they were. The backend cannot
-    /// become another.
+    /// Reads a settings text while a program runs, on top of these settings. As in PyTorch, the
+    /// four settings that shape blocks (the split limit, its rounding, the garbage collection, the
+    /// divisions) go back to their defaults unless the text sets them; all others keep what they
+    /// were. The backend cannot become another.
     pub fn update(&self, text: &str) -> Result<Config, ConfigError> {
         self.clone().reset().read(text, None, Some(self.backend))
     }
@@ -209,8 +210,8 @@ impl Config {
         Ok(config)
     }
 
-    /// A text that gives what is in force: that which was read last, and what is on without it because it is a
-    /// policy's default.
+    /// A text that gives what is in force: that which was read last, and what is on without it
+    /// because it is a policy's default.
     pub fn text_in_force(&self) -> String {
         let read = Config::parse(&self.text).unwrap_or_default();
         let mut entries = vec![self.text.trim_matches([',', ' ']).to_owned()];
@@ -230,8 +231,8 @@ impl Config {
         TorchVersion::ALL.into_iter().find(is_known).unwrap_or(TorchVersion::V2_15)
     }
 
-    /// Fails if a PyTorch of this version does not know a setting of the text that was read last. Where it is none's,
-    /// it is Larder that decides, which knows them all.
+    /// Fails if a PyTorch of this version does not know a setting of the text that was read last.
+    /// Where it is none's, it is Larder that decides, which knows them all.
     pub fn check_known(&self, version: impl Into<Option<TorchVersion>>) -> Result<(), ConfigError> {
         let version = version.into();
         match self.clone().read(&self.text, version, None) {
@@ -252,7 +253,8 @@ impl Config {
         Ok(self)
     }
 
-    /// What a large segment asks of the device: the setting, as far as there can be a device for it.
+    /// What a large segment asks of the device: the setting, as far as there can be a device for
+    /// it.
     #[inline]
     pub fn large_segment(&self) -> u64 {
         self.large_segment_bytes.min(SEGMENT_MAX_BYTES)

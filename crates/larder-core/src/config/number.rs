@@ -1,7 +1,7 @@
 //! Numbers, read as the functions of C++ read them that PyTorch hands them to.
 //!
-//! They take the longest beginning that is a number and leave the rest: `12x` is 12, `1e3` is 1 as a whole number, and
-//! `-1` is as far below 2⁶⁴.
+//! They take the longest beginning that is a number and leave the rest: `12x` is 12, `1e3` is 1 as
+//! a whole number, and `-1` is as far below 2⁶⁴.
 
 /// A whole number as `std::stoull` reads it, in decimal. None is where it throws.
 pub(super) fn whole(text: &str) -> Option<u64> {
@@ -11,8 +11,9 @@ pub(super) fn whole(text: &str) -> Option<u64> {
     Some(if is_negative { number.wrapping_neg() } else { number })
 }
 
-/// A number as `std::stod` reads it in C's locale: a decimal or hexadecimal one, `inf` or `nan`. None is where it
-/// throws, also because the number is too large or too small for a float that has all its bits.
+/// A number as `std::stod` reads it in C's locale: a decimal or hexadecimal one, `inf` or `nan`.
+/// None is where it throws, also because the number is too large or too small for a float that has
+/// all its bits.
 pub(super) fn real(text: &str) -> Option<f64> {
     let (is_negative, rest) = sign(text);
     let lower = rest.to_ascii_lowercase();
@@ -33,7 +34,8 @@ pub(super) fn real(text: &str) -> Option<f64> {
     Some(if is_negative { -value } else { value })
 }
 
-/// A number as a stream of C++ reads it that must be used up by it: decimal, and nothing else. None is where it fails.
+/// A number as a stream of C++ reads it that must be used up by it: decimal, and nothing else. None
+/// is where it fails.
 pub(super) fn streamed(text: &str) -> Option<f64> {
     let (is_negative, rest) = sign(text);
     if decimal_length(rest)? < rest.len() {
@@ -69,8 +71,9 @@ fn decimal_length(text: &str) -> Option<usize> {
     Some(if digits == 0 { mantissa } else { mantissa + 1 + signed + digits })
 }
 
-/// The hexadecimal number that a text, free of its `0x`, begins with, as a whole number and the power of two that it is
-/// to be multiplied by. Of bits beyond those of a float, the lowest says whether any is set.
+/// The hexadecimal number that a text, free of its `0x`, begins with, as a whole number and the
+/// power of two that it is to be multiplied by. Of bits beyond those of a float, the lowest says
+/// whether any is set.
 fn hexadecimal(text: &str) -> Option<(u64, i64)> {
     let count = |text: &str| text.bytes().take_while(u8::is_ascii_hexdigit).count();
     let whole = count(text);
@@ -79,7 +82,8 @@ fn hexadecimal(text: &str) -> Option<(u64, i64)> {
         return None;
     }
     let digits = text.bytes().filter(|&letter| letter != b'.').take(whole + part);
-    // Zeros in front say nothing. What comes behind the 15th digit after them says only whether there is something.
+    // Zeros in front say nothing. What comes behind the 15th digit after them says only whether
+    // there is something.
     let (mut mantissa, mut power, mut has_more) = (0_u64, 0_i64, false);
     for digit in digits {
         let value = u64::from((digit as char).to_digit(16).unwrap_or(0));

@@ -1,10 +1,10 @@
 //! Reading: how PyTorch goes through the tokens of a settings text, entry by entry.
 //!
-//! It does so in three turns: for the size of a large segment, which bounds others; for the settings of all
-//! accelerators; and for those of CUDA. Each turn knows the keys of the others and steps over them. What stands
-//! between a key and its value, and between a value and the next key, is one token of any kind; that it is a colon or a
-//! comma is not asked. Where lists are, the turns can come out of step, and then one of them finds no key where
-//! it looks for one.
+//! It does so in three turns: for the size of a large segment, which bounds others; for the
+//! settings of all accelerators; and for those of CUDA. Each turn knows the keys of the others and
+//! steps over them. What stands between a key and its value, and between a value and the next key,
+//! is one token of any kind; that it is a colon or a comma is not asked. Where lists are, the turns
+//! can come out of step, and then one of them finds no key where it looks for one.
 
 use crate::config::entry::Entry;
 use crate::config::keys::{KEYS, OWN_KEYS, known_since};
@@ -126,8 +126,9 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Reads one number for all size classes, or a list `[256:1,512:2,>:4]`; the index of its last token. In a list the
-    /// first entry also fills the classes below it, and `>` fills those after the last key.
+    /// Reads one number for all size classes, or a list `[256:1,512:2,>:4]`; the index of its last
+    /// token. In a list the first entry also fills the classes below it, and `>` fills those after
+    /// the last key.
     fn read_divisions(&mut self, at: usize) -> Result<usize, ConfigError> {
         let first = self.tokens.need(at + 2, at)?;
         if first != "[" {
@@ -169,7 +170,8 @@ impl<'a> Reading<'a> {
         Ok(last)
     }
 
-    /// Reads a list of names with a reserve each; the index of its last token. What opens it is not looked at.
+    /// Reads a list of names with a reserve each; the index of its last token. What opens it is not
+    /// looked at.
     fn read_classes(&mut self, at: usize) -> Result<usize, ConfigError> {
         let mut classes = Vec::new();
         self.tokens.need(at + 2, at)?;

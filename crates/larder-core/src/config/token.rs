@@ -2,7 +2,8 @@
 
 use crate::config::ConfigError;
 
-/// The words of a text, and its `,`, `:`, `[` and `]`, one by one. White space is nothing, inside a word too.
+/// The words of a text, and its `,`, `:`, `[` and `]`, one by one. White space is nothing, inside a
+/// word too.
 pub(super) struct Tokens(Vec<String>);
 
 impl Tokens {
@@ -35,8 +36,8 @@ impl Tokens {
         self.get(at).ok_or_else(|| self.cut_off(entry))
     }
 
-    /// Where the value of the entry at `entry` ends: it is one token, or a list up to its bracket. What stands between
-    /// key and value is not looked at.
+    /// Where the value of the entry at `entry` ends: it is one token, or a list up to its bracket.
+    /// What stands between key and value is not looked at.
     pub(super) fn end_of(&self, entry: usize) -> Result<usize, ConfigError> {
         let value = entry + 2;
         if self.need(value, entry)? != "[" {

@@ -14,7 +14,7 @@ pub enum State {
     /// In the cache, for anyone on its stream.
     Free,
     /// Given back, and not merged yet. Whoever looks is shown what it will be merged to.
-    Resting,
+    Deferred,
     /// Handed out.
     Live,
     /// Freed by the program, still awaited on some stream.
@@ -30,7 +30,7 @@ impl State {
     #[inline]
     #[allow(clippy::needless_bitwise_bool)] // One branch for both.
     pub(crate) fn is_unused(self) -> bool {
-        (self == State::Free) | (self == State::Resting)
+        (self == State::Free) | (self == State::Deferred)
     }
 }
 
@@ -42,8 +42,9 @@ pub(crate) struct Block {
     pub(crate) size_bytes: u64,
     /// What the program asked for; the last value stays when the block is free.
     pub(crate) requested_bytes: u64,
-    /// What decides between free blocks of one size: the lower comes first. It rises with the address by one
-    /// for each unit, from wherever the policy lets the segment begin, or is a number that was drawn for it.
+    /// What decides between free blocks of one size: the lower comes first. It rises with the
+    /// address by one for each unit, from wherever the policy lets the segment begin, or is a
+    /// number that was drawn for it.
     pub(crate) order: u64,
     pub(crate) prev: Option<BlockId>,
     pub(crate) next: Option<BlockId>,
@@ -52,7 +53,8 @@ pub(crate) struct Block {
     pub(crate) shelf_next: Option<BlockId>,
     /// Its bin in the index of free blocks, while it is there.
     pub(crate) bin: u16,
-    /// So many blocks, or fewer, are in its list from it on, while it is in one. It falls along the list.
+    /// So many blocks, or fewer, are in its list from it on, while it is in one. It falls along the
+    /// list.
     pub(crate) depth: u8,
     pub(crate) segment: SegmentId,
     pub(crate) lane: LaneId,
@@ -63,8 +65,8 @@ pub(crate) struct Block {
     pub(crate) expandable: bool,
     /// Counted as oversize when it was handed out.
     pub(crate) oversize: bool,
-    /// It asks for care when it is given back: some other stream used it since it was handed out, and
-    /// `Pending` knows which, or it lives in a view.
+    /// It asks for care when it is given back: some other stream used it since it was handed out,
+    /// and `Pending` knows which, or it lives in a view.
     pub(crate) used_elsewhere: bool,
 }
 
@@ -85,13 +87,13 @@ impl Block {
 #[derive(Clone, Debug)]
 pub(crate) struct Blocks {
     /// Slot 0 is nobody: it is where a block that has no neighbour finds one that is never free and
-    /// larger than any, and where what is written to such a neighbour ends up. That takes the place of
-    /// a branch that nobody can predict.
+    /// larger than any, and where what is written to such a neighbour ends up. That takes the place
+    /// of a branch that nobody can predict.
     slots: Vec<Block>,
     /// The first spare slot; each names the next by `next`.
     spare: Option<BlockId>,
-    /// By slot, its pool's count of searches when a block became free: its age is measured from it. Nothing is
-    /// written here, and every age is zero, before searches are counted.
+    /// By slot, its pool's count of searches when a block became free: its age is measured from it.
+    /// Nothing is written here, and every age is zero, before searches are counted.
     free_since: Vec<u64>,
 }
 
@@ -158,9 +160,9 @@ impl Blocks {
         join(slots, spare, id, gone);
     }
 
-    /// The slots and the first spare one, for whoever does several things in a row: for all that the
-    /// compiler knows, what is written to a block might change where the slots are, so that it would
-    /// look there each time. What is written to slot 0 is forgotten.
+    /// The slots and the first spare one, for whoever does several things in a row: for all that
+    /// the compiler knows, what is written to a block might change where the slots are, so that it
+    /// would look there each time. What is written to slot 0 is forgotten.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut [Block], &mut Option<BlockId>) {
         (&mut self.slots, &mut self.spare)
@@ -215,9 +217,9 @@ fn take_spare(slots: &mut [Block], spare: &mut Option<BlockId>) -> BlockId {
     id
 }
 
-/// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind it, for
-/// which there must be a spare slot. The rest is like the whole in all but what follows from that, and
-/// was not handed out as oversize.
+/// Cuts the block in two: it keeps the first `size_bytes`; the rest becomes a new block behind it,
+/// for which there must be a spare slot. The rest is like the whole in all but what follows from
+/// that, and was not handed out as oversize.
 #[inline(always)]
 #[allow(clippy::inline_always)]
 pub(crate) fn split(
@@ -244,8 +246,8 @@ pub(crate) fn split(
     rest_id
 }
 
-/// Joins the block `gone`, which lies right behind `id` and is not live, to it. The lower block stays,
-/// so that a segment's first block never changes.
+/// Joins the block `gone`, which lies right behind `id` and is not live, to it. The lower block
+/// stays, so that a segment's first block never changes.
 #[inline(always)]
 #[allow(clippy::inline_always)] // A call would spend more on saving registers.
 pub(crate) fn join(slots: &mut [Block], spare: &mut Option<BlockId>, id: BlockId, gone: BlockId) {

@@ -59,11 +59,11 @@ impl Heap {
             self.blocks.len()
         );
         self.check_lanes(&census)?;
-        self.check_trays(census.resting)?;
+        self.check_deferred(census.resting)?;
         self.check_pools()?;
         self.check_pending()?;
         self.check_contexts()?;
-        self.check_tenants()?;
+        self.check_in_views()?;
         self.check_symmetric()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
         ensure!(
@@ -131,10 +131,10 @@ impl Heap {
         Ok(())
     }
 
-    /// Whether a block of a segment may be a lane's: of the segment's own, or, where lanes take memory from
-    /// each other, of another of its pool.
+    /// Whether a block of a segment may be a lane's: of the segment's own, or, where lanes take
+    /// memory from each other, of another of its pool.
     fn may_hold(&self, lane: LaneId, segment: &Segment) -> bool {
-        let is_shared = self.is_tight && segment.is_expandable();
+        let is_shared = self.placement.shares_segments() && segment.is_expandable();
         let pool_of = |lane| self.pools.lane(lane).pool;
         let is_kin =
             is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane);
@@ -178,7 +178,7 @@ impl Heap {
                 census.allocation[at_kind] += 1;
                 census.allocated_bytes[at_kind] += bytes;
             }
-            State::Resting => census.resting += 1,
+            State::Deferred => census.resting += 1,
             State::Waiting | State::Lent | State::Hollow => {}
         }
         if matches!(block.state, State::Live | State::Waiting) {
@@ -198,8 +198,8 @@ impl Heap {
         Ok(())
     }
 
-    /// A pool is one of the default pools or half of a living private pool, and knows which; one that
-    /// is neither has no block in any lane. A private pool with a source never has expandable
+    /// A pool is one of the default pools or half of a living private pool, and knows which; one
+    /// that is neither has no block in any lane. A private pool with a source never has expandable
     /// segments, so that all of them came from the source.
     fn check_pools(&self) -> Result<(), String> {
         for (lane_id, lane) in self.pools.lanes() {

@@ -119,7 +119,7 @@ impl Heap {
                     // Only the end of a segment has no memory, as long as its pool is in use.
                     State::Unmapped => break,
                     State::Lent | State::Hollow => unreachable!("a private pool has no tenants"),
-                    State::Free | State::Resting | State::Live => {
+                    State::Free | State::Deferred | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
                 }
@@ -141,7 +141,8 @@ impl Heap {
 
     /// Checks that a checkpoint can be put back: its segments are there, have at least the memory
     /// that they had, and no block in them is used or awaited by another stream. Names the live
-    /// blocks elsewhere in the pool that other streams use: these have to be freed by way of events.
+    /// blocks elsewhere in the pool that other streams use: these have to be freed by way of
+    /// events.
     pub(crate) fn plan_restore(
         &self,
         checkpoint: &Checkpoint,

@@ -81,8 +81,8 @@ impl CoverMap {
         self.note_tables();
     }
 
-    /// The segment that the address lies in if it starts inside the address's granule, and not behind
-    /// the address. `start` says where one starts.
+    /// The segment that the address lies in if it starts inside the address's granule, and not
+    /// behind the address. `start` says where one starts.
     pub(crate) fn segment_inside(
         &self,
         addr: Addr,
@@ -92,14 +92,15 @@ impl CoverMap {
         (addr >= start(id)).then_some(id)
     }
 
-    /// Any other segment that the address may lie in: the one that covers the first byte of its granule,
-    /// or none.
+    /// Any other segment that the address may lie in: the one that covers the first byte of its
+    /// granule, or none.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn segment_near(&self, addr: Addr) -> SegmentId {
         let granule = addr.0 >> GRANULE_SHIFT;
         let number = granule >> TABLE_SHIFT;
-        // Whether there is one table stays as it is for long; which of several it is, is anybody's guess.
+        // Whether there is one table stays as it is for long; which of several it is, is anybody's
+        // guess.
         let table = match self.tables.as_slice() {
             [table] if table.number == number => table,
             _ => match self.hinted_table(number) {

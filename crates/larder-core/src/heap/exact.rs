@@ -1,8 +1,8 @@
 //! Exact: a request is put at an address that its caller names.
 //!
-//! Blocks are cut at their front. So what lies before the address is handed out too, and put back once the
-//! request has its block; it is counted and told like any other, as in PyTorch. The history says of all of it that an
-//! address was named.
+//! Blocks are cut at their front. So what lies before the address is handed out too, and put back
+//! once the request has its block; it is counted and told like any other, as in PyTorch. The
+//! history says of all of it that an address was named.
 
 use crate::heap::block::State;
 use crate::heap::ids::BlockId;
@@ -14,8 +14,8 @@ use crate::types::{Addr, Span};
 const BY_ADDRESS: &str = "mallocWithAddress";
 
 impl Heap {
-    /// Hands out what lies at an address, if a free block of the request's own pool and stream holds all of it. None,
-    /// and nothing is done, if there is no such block.
+    /// Hands out what lies at an address, if a free block of the request's own pool and stream
+    /// holds all of it. None, and nothing is done, if there is no such block.
     pub(crate) fn take_at(&mut self, want: &Want, addr: Addr) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let id = self.free_over(want, addr)?;
@@ -27,19 +27,20 @@ impl Heap {
         let before_bytes = addr.0 - self.blocks[id].addr.0;
         self.unshelve(id);
         if before_bytes == 0 {
-            return self.hand_out_off_trail::<false>(id, want);
+            return self.hand_out_unnoted(id, want);
         }
         let before = Want { requested_bytes: before_bytes, size_bytes: before_bytes, ..*want };
         self.hand_out_front(id, &before);
         let rest = self.blocks[id].next.expect("it was cut off just now");
         self.unshelve(rest);
-        let taken = self.hand_out_off_trail::<false>(rest, want);
+        let taken = self.hand_out_unnoted(rest, want);
         self.put(id);
         taken
     }
 
-    /// The free block that holds the request at an address. Blocks lie at multiples of a unit from the start of their
-    /// segment, and so does the address; views have no free blocks, so that nothing is found in one.
+    /// The free block that holds the request at an address. Blocks lie at multiples of a unit from
+    /// the start of their segment, and so does the address; views have no free blocks, so that
+    /// nothing is found in one.
     fn free_over(&self, want: &Want, addr: Addr) -> Option<BlockId> {
         let segment = self.segments.holder_of(addr)?;
         let id = self.block_over(segment, addr)?;

@@ -1,12 +1,15 @@
-//! The fast path: a malloc and a free as programs make them nearly always, whole, from top to bottom.
+//! The fast path: a malloc and a free as programs make them nearly always, whole, from top to
+//! bottom.
 //!
-//! One word guards both, the largest request that may pass. It is zero while anything special is on:
-//! an open scope, an event awaited, a thread that wants plain memory, somebody who listens, settings
-//! or a policy that count searches or round otherwise. Whatever changes the heap in another way
-//! closes the guard first, by `settle`; the next malloc opens it again if nothing special is on. What
-//! is declined here goes to the one slow way, `Allocator::malloc_slow` or `free_slow`.
+//! One word guards both, the largest request that may pass. It is zero while anything special is
+//! on: an open scope, an event awaited, a thread that wants plain memory, somebody who listens,
+//! settings or a policy that count searches or round otherwise. Whatever changes the heap in
+//! another way closes the guard first, by `settle`; the next malloc opens it again if nothing
+//! special is on. What is declined here goes to the one slow way, `Allocator::malloc_slow` or
+//! `free_slow`.
 
 use crate::heap::ids::BlockId;
+use crate::heap::placement::Ready;
 use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
 use crate::heap::{Heap, State};
 use crate::record::Record;
@@ -39,8 +42,8 @@ impl Guard {
         self.max_bytes > 0
     }
 
-    /// Whether nothing but the fast path changed the heap since it was asked what is on. Somebody may
-    /// listen all the same.
+    /// Whether nothing but the fast path changed the heap since it was asked what is on. Somebody
+    /// may listen all the same.
     #[inline]
     pub(super) fn is_unbroken(self) -> bool {
         self.special & CLOSED == 0
@@ -65,8 +68,8 @@ impl Guard {
 }
 
 impl Heap {
-    /// Hands out a free block: one that was freed and not merged yet, or the best that the index has.
-    /// None if there is none, or if something special is on: then the slow way sees to it.
+    /// Hands out a free block: one that was freed and not merged yet, or the best that the index
+    /// has. None if there is none, or if something special is on: then the slow way sees to it.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
     pub(crate) fn malloc(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
@@ -75,14 +78,11 @@ impl Heap {
         if last >= self.guard.max_bytes && !self.open_guard(requested_bytes) {
             return None;
         }
-        if self.is_tight {
-            if let Some(goal) = self.next_of_round(requested_bytes, stream) {
-                return self.take_goal(goal, requested_bytes, stream);
-            }
-        } else if let Some(addr) = self.take_rested(requested_bytes, stream) {
-            return Some(addr);
+        match self.take_deferred(requested_bytes, stream) {
+            Ready::Taken(addr) => Some(addr),
+            Ready::Declined => None,
+            Ready::Nothing => self.search(requested_bytes, stream),
         }
-        self.search(requested_bytes, stream)
     }
 
     /// Takes back the live block at an address. False, and nothing is done, if there is none, or if
@@ -94,8 +94,7 @@ impl Heap {
             return self.free_closed(addr);
         }
         let Some(id) = self.own_by_address(addr) else { return false };
-        let is_deferred = if self.is_tight { self.lie(id) } else { self.rest(id) };
-        if !is_deferred {
+        if !self.defer(id) {
             self.merge(id);
         }
         true
@@ -104,14 +103,15 @@ impl Heap {
     /// Takes back a block that is merged at once.
     #[inline(never)]
     fn merge(&mut self, id: BlockId) {
-        let whole = self.merge_and_shelve::<true>(id);
+        debug_assert!(!self.drawn.is_on() && !self.has_ages, "the guard is open");
+        let whole = self.merge_freed(id, false, false);
         let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
         self.herald.record(Record::Free { place, requested_bytes, oversize: false });
         self.count_pieces(&whole);
     }
 
-    /// The guard is closed. Opens it, if nothing special is on and the request is neither for nothing
-    /// nor for more than can ever be.
+    /// The guard is closed. Opens it, if nothing special is on and the request is neither for
+    /// nothing nor for more than can ever be.
     #[cold]
     #[inline(never)]
     fn open_guard(&mut self, requested_bytes: u64) -> bool {
@@ -122,7 +122,6 @@ impl Heap {
             let is_routed = self.is_diverted() || self.has_plain_threads();
             let is_closed = !self.guard.is_plain() || is_routed || !self.is_idle();
             self.guard.set(CLOSED, is_closed);
-            self.open_tray();
         }
         self.guard.is_open()
     }
@@ -145,7 +144,8 @@ impl Heap {
         (block.state == State::Live) & (block.addr == addr) & !block.used_elsewhere
     }
 
-    /// The live block at an address that is used on its own stream alone, where no hint leads to it.
+    /// The live block at an address that is used on its own stream alone, where no hint leads to
+    /// it.
     #[inline(never)]
     fn find_own(&self, addr: Addr) -> Option<BlockId> {
         self.live(addr).filter(|&id| self.is_own(id, addr))

@@ -1,6 +1,7 @@
-//! Fine starts: for each unit of a segment, the small block that was last noted to start there. Small blocks lie together, and
-//! most of a large segment has none, so that units are kept in chunks, and a chunk is made when the first block is noted in it:
-//! the host pays for what is noted, and growth copies names of chunks alone.
+//! Fine starts: for each unit of a segment, the small block that was last noted to start there.
+//! Small blocks lie together, and most of a large segment has none, so that units are kept in
+//! chunks, and a chunk is made when the first block is noted in it: the host pays for what is
+//! noted, and growth copies names of chunks alone.
 
 /// So many units have a chunk, as a power of two.
 const CHUNK_SHIFT: u32 = 10;
@@ -37,8 +38,8 @@ impl FineStarts {
         Some(&self.chunks.get(chunk as usize)?[unit % CHUNK])
     }
 
-    /// Where to note what starts in a unit, which must be covered. Who does not use it may ask all the same, so that he need
-    /// not decide first.
+    /// Where to note what starts in a unit, which must be covered. Who does not use it may ask all
+    /// the same, so that he need not decide first.
     #[inline]
     #[allow(clippy::needless_bitwise_bool)] // One branch for both, which is hardly ever taken.
     pub(super) fn slot(&mut self, unit: usize, is_used: bool) -> &mut u32 {

@@ -1,5 +1,5 @@
-//! The free blocks of one pool on one stream, in PyTorch's order: by size, then by address, or by what else the
-//! policy lets decide (`Block::order`).
+//! The free blocks of one pool on one stream, in PyTorch's order: by size, then by address, or by
+//! what else the policy lets decide (`Block::order`).
 //!
 //! Sizes fall into bins, 64 to a power of two; a two-level bitmap says which bins hold anything,
 //! so the smallest block that fits is found with two counts of trailing zeros and a look into one
@@ -24,8 +24,9 @@ const LIST_MAX: u8 = u8::MAX;
 
 /// What a bin holds, in one number: 0 for nothing, the first block of a list, or which rows.
 ///
-/// Rows are numbered from where no arena reaches, so that whoever looks for the first block of a list finds
-/// out without a question of its own that there is none: slot 0 is nobody, and behind the arena is no slot.
+/// Rows are numbered from where no arena reaches, so that whoever looks for the first block of a
+/// list finds out without a question of its own that there is none: slot 0 is nobody, and behind
+/// the arena is no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bin(u32);
 
@@ -134,7 +135,8 @@ impl FreeIndex {
     }
 
     /// Takes out the block that `find` finds.
-    // Mostly it is the first of its bin, which is taken off a list with no look at what is before it.
+    // Mostly it is the first of its bin, which is taken off a list with no look at what is before
+    // it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn take_first(
@@ -195,8 +197,8 @@ impl FreeIndex {
         self.note_empty(bin, next.is_none());
     }
 
-    /// The search goes on from an expandable block: past those that can still grow a lot, so that the
-    /// growable end of a segment is taken last; or past all of them while the setting is off.
+    /// The search goes on from an expandable block: past those that can still grow a lot, so that
+    /// the growable end of a segment is taken last; or past all of them while the setting is off.
     fn search_expandable(&self, slots: &[Block], growing: bool, mut spot: Spot) -> Option<Spot> {
         let is_expandable = |spot: Spot| slots[spot.id.place()].expandable;
         if !growing {
@@ -217,8 +219,8 @@ impl FreeIndex {
         Some(spot)
     }
 
-    /// The smallest block of at least `size_bytes`; of several, the first in order. An expandable one is passed over
-    /// as `search_expandable` says.
+    /// The smallest block of at least `size_bytes`; of several, the first in order. An expandable
+    /// one is passed over as `search_expandable` says.
     pub(crate) fn find(&mut self, slots: &[Block], size_bytes: u64, growing: bool) -> Option<Spot> {
         let first = self.first_from(bin_of(size_bytes))?;
         let spot = self.find_behind(slots, first, size_bytes)?;
@@ -249,8 +251,8 @@ impl FreeIndex {
         found
     }
 
-    /// The first block from a bin on that is large enough, and how many were passed in a list. Only in
-    /// the size's own bin can there be blocks that are too small.
+    /// The first block from a bin on that is large enough, and how many were passed in a list. Only
+    /// in the size's own bin can there be blocks that are too small.
     fn seek(
         &self,
         slots: &[Block],
@@ -283,8 +285,8 @@ impl FreeIndex {
         id.map(|id| Spot { id, bin })
     }
 
-    /// The first bin from one on that holds anything, and what it holds. Whether it is in the bin's own
-    /// word or in a later one is anybody's guess, so that there is no branch on it.
+    /// The first bin from one on that holds anything, and what it holds. Whether it is in the bin's
+    /// own word or in a later one is anybody's guess, so that there is no branch on it.
     #[inline]
     fn first_from(&self, bin: usize) -> Option<(Bin, usize)> {
         let word = bin / BINS_PER_WORD % WORDS;
@@ -321,8 +323,8 @@ impl FreeIndex {
     }
 
     /// Puts in a block. Its size and order must not change until it is taken out.
-    // Always inlined: the usual case is a few stores. A block that comes before all others of its bin
-    // is put there with no branch on whether there are any.
+    // Always inlined: the usual case is a few stores. A block that comes before all others of its
+    // bin is put there with no branch on whether there are any.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn insert(&mut self, slots: &mut [Block], id: BlockId) {
@@ -540,8 +542,8 @@ mod tests {
         assert_eq!(shelf.find(512), Some((2048, 700)));
     }
 
-    /// A list that was filled from its beginning, so that nobody walked in it, is walked to its end by a
-    /// search that then finds what it looks for in rows.
+    /// A list that was filled from its beginning, so that nobody walked in it, is walked to its end
+    /// by a search that then finds what it looks for in rows.
     #[test]
     fn a_search_that_walks_far_moves_the_list_that_it_walked_in() {
         let mut shelf = Shelf::new();

@@ -73,11 +73,7 @@ impl Heap {
         if self.rejects(size_bytes) {
             return Growth::Rejected;
         }
-        match (expand, self.is_tight) {
-            (true, true) => Growth::Tighten,
-            (true, false) => Growth::Expand,
-            (false, _) => Growth::Segment { size_bytes },
-        }
+        self.placement.growth(want, size_bytes)
     }
 
     /// Whether a rule refuses to ask the device for so much more.
@@ -146,7 +142,7 @@ impl Heap {
         let oversize = span.size_bytes >= self.split_limit_bytes;
         self.segments[self.blocks[id].segment].oversize = oversize;
         self.record_of(id, Record::SegmentAlloc { place, oversize });
-        self.hand_out::<false>(id, want)
+        self.hand_out(id, want)
     }
 
     /// Adds a segment that is one block, in no index yet.
@@ -263,7 +259,8 @@ impl Heap {
         if span.size_bytes < self.blocks[id].size_bytes {
             let rest = self.blocks.split(id, span.size_bytes);
             self.order_rest(rest);
-            // What was asked for last is shown in snapshots: the mapped part keeps it, as in PyTorch.
+            // What was asked for last is shown in snapshots: the mapped part keeps it, as in
+            // PyTorch.
             self.blocks[rest].requested_bytes = 0;
             let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
@@ -275,7 +272,7 @@ impl Heap {
         }
         self.segments.cover(segment_id, span);
         self.merge_contexts(id, State::Free);
-        let id = self.merge_and_shelve::<false>(id).id;
+        let id = self.merge_and_shelve(id).id;
         self.note_free(id);
         self.reserved_bytes += span.size_bytes;
         let lane = self.pools.lane(self.blocks[id].lane);
@@ -290,7 +287,7 @@ impl Heap {
     pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
         self.count_growth(want.pool, 1);
         self.unshelve(id);
-        self.hand_out::<false>(id, want)
+        self.hand_out(id, want)
     }
 }
 
@@ -304,8 +301,8 @@ pub(crate) struct PagesBehind {
 }
 
 impl Heap {
-    /// The pages that a live block lies on; none if its segment has no pages, or shows some of different
-    /// sizes.
+    /// The pages that a live block lies on; none if its segment has no pages, or shows some of
+    /// different sizes.
     pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
         let block = &self.blocks[id];
         let segment = &self.segments[block.segment];

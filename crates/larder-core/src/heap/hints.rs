@@ -1,12 +1,14 @@
-//! Hints: which block probably starts at an address, or lies over one that somebody looked at. Whoever frees knows an address alone, and the way from there to
-//! the block leads through the segment and its windows, one after the other. A hint is one look away, and is
-//! checked: a block that is live and starts at the address is the one, however it was found.
+//! Hints: which block probably starts at an address, or lies over one that somebody looked at.
+//! Whoever frees knows an address alone, and the way from there to the block leads through the
+//! segment and its windows, one after the other. A hint is one look away, and is checked: a block
+//! that is live and starts at the address is the one, however it was found.
 
 use crate::heap::ids::BlockId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::types::Addr;
 
-/// So many are kept, by address; of two addresses that share a place the last that was handed out, or left fallow, has it.
+/// So many are kept, by address; of two addresses that share a place the last that was handed out,
+/// or deferred, has it.
 const HINTS: usize = 1 << 15;
 /// What addresses are multiplied with so that they are spread over the places.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;

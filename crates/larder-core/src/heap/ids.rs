@@ -1,5 +1,6 @@
-//! Ids: the names of blocks, segments, pages, lanes and pools inside the heap. They stand here together because
-//! blocks, segments and lanes name one another, and none of them has to know what the others are.
+//! Ids: the names of blocks, segments, pages, lanes and pools inside the heap. They stand here
+//! together because blocks, segments and lanes name one another, and none of them has to know what
+//! the others are.
 
 use std::num::NonZeroU32;
 
@@ -56,8 +57,8 @@ pub(crate) struct PageAt {
     pub(crate) index: usize,
 }
 
-/// Names a lane. It stays good while a segment names it; a lane that none names may be removed, and its
-/// name used again.
+/// Names a lane. It stays good while a segment names it; a lane that none names may be removed, and
+/// its name used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LaneId(pub(crate) u32);
 

@@ -57,7 +57,7 @@ pub fn lane_states(segments: &[SegmentState]) -> Vec<LaneState> {
             match block.state {
                 State::Live | State::Lent => lane.live_bytes += size_bytes,
                 State::Waiting => lane.waiting_bytes += size_bytes,
-                State::Free | State::Resting => {
+                State::Free | State::Deferred => {
                     lane.free_bytes += size_bytes;
                     lane.free_pieces += 1;
                     lane.largest_bytes = lane.largest_bytes.max(size_bytes);

@@ -4,11 +4,15 @@
 //! A block is taken (`take`) and put back (`put`); segments come and go by plan and commit: the
 //! heap plans, its owner makes the device calls, the heap commits what came of them.
 
+mod best_fit;
 pub(crate) mod block;
 mod capture;
 mod check;
 pub mod checkpoint;
+mod coalesced;
 mod cover;
+mod cut;
+mod deferred;
 mod exact;
 mod fast;
 mod fine_starts;
@@ -19,13 +23,14 @@ pub(crate) mod ids;
 pub mod lane_state;
 mod name_table;
 mod order;
+pub(crate) mod paged;
 mod pending;
 mod pieces;
+mod placement;
 mod pool;
 pub(crate) mod private;
 pub(crate) mod release;
 mod reserves;
-mod rested;
 mod routing;
 mod rows;
 pub mod run;
@@ -33,12 +38,10 @@ mod seen;
 pub(crate) mod segment;
 mod shelving;
 pub mod size;
+mod size_stacks;
 pub mod states;
 pub(crate) mod symmetric;
-mod taking;
 mod telling;
-pub(crate) mod tight;
-mod tray;
 mod waiting;
 
 pub use block::State;
@@ -48,20 +51,19 @@ use std::collections::BTreeSet;
 
 use crate::config::Config;
 use crate::heap::block::Blocks;
+use crate::heap::deferred::Deferred;
 use crate::heap::fast::Guard;
 use crate::heap::hints::Hints;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::order::Drawn;
+use crate::heap::paged::Paged;
 use crate::heap::pending::Pending;
+use crate::heap::placement::Placement;
 use crate::heap::pool::{Lane, Pool, PoolRole, Pools};
 use crate::heap::private::Privates;
 use crate::heap::reserves::Reserves;
 use crate::heap::segment::{Backing, Segments};
 use crate::heap::shelving::{Pieces, Whole};
-use crate::heap::size::Fineness;
-use crate::heap::tight::Tight;
-use crate::heap::tight::fallow::Fallow;
-use crate::heap::tray::Trays;
 use crate::policy::Policy;
 use crate::record::history::History;
 use crate::record::{Herald, Place, Record};
@@ -100,48 +102,46 @@ pub struct Heap {
     pending: Pending,
     herald: Herald,
     hints: Hints,
-    trays: Trays,
-    fallow: Fallow,
+    deferred: Deferred,
     drawn: Drawn,
     /// Bytes held of the device, in segments and pages.
     reserved_bytes: u64,
     /// Bytes that the device is being asked for with the lock dropped.
     asked_bytes: u64,
-    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could reach.
+    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could
+    /// reach.
     split_limit_bytes: u64,
     /// Whether garbage collection is on; then searches are counted.
     collecting: bool,
-    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every age
-    /// is zero, and no block is oversize.
+    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every
+    /// age is zero, and no block is oversize.
     has_ages: bool,
-    /// The smallest rest for which a block is cut in two on the usual path: for a request of each kind, from
-    /// a block of a fixed segment and of an expandable one.
+    /// The smallest rest for which a block is cut in two on the fast path: for a request of each
+    /// kind, from a block of a fixed segment and of an expandable one.
     rest_min_bytes: [[u64; 2]; 2],
     guard: Guard,
-    /// Whether the policy is tight; then all sizes share the lanes of the large pools.
-    is_tight: bool,
-    tight: Tight,
+    placement: Placement,
+    paged: Paged,
     reserves: Box<Reserves>,
 }
 
 impl Heap {
     /// An empty heap for a device of this much memory.
     pub fn new(config: Config, policy: Policy, device_total_bytes: u64) -> Heap {
-        let (is_tight, drawn) = (policy.tight, Drawn::new(policy.tie_break));
+        let (placement, drawn) = (Placement::of(&policy), Drawn::new(policy.tie_break));
         let mut heap = Heap {
             config,
             policy,
             device_total_bytes,
             cap_bytes: None,
             blocks: Blocks::new(),
-            segments: Segments::new(is_tight),
+            segments: Segments::new(placement.shares_segments()),
             pools: Pools::new(),
             privates: Privates::default(),
             pending: Pending::default(),
             herald: Herald::default(),
             hints: Hints::new(),
-            trays: Trays::default(),
-            fallow: Fallow::default(),
+            deferred: Deferred::default(),
             drawn,
             reserved_bytes: 0,
             asked_bytes: 0,
@@ -150,8 +150,8 @@ impl Heap {
             has_ages: false,
             rest_min_bytes: [[0; 2]; 2],
             guard: Guard::new(),
-            is_tight,
-            tight: Tight::default(),
+            placement,
+            paged: Paged::default(),
             reserves: Box::default(),
         };
         heap.set_fraction(heap.config.memory_fraction);
@@ -227,22 +227,14 @@ impl Heap {
         let rounds_up = self.config.roundup_divisions.iter().any(|&divisions| divisions > 1);
         self.guard_settings(rounds_up || self.has_ages || self.drawn.is_on());
         let growing = self.config.expandable_segments;
-        let fineness = self.fineness();
+        let by_size_bytes = self.placement.kept_by_size_bytes(&self.policy);
+        self.deferred.set_by_size_bytes(by_size_bytes, growing);
+        let fineness = self.placement.fineness(&self.policy);
         self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
             [false, true].map(|is_expandable| {
                 size::remainder_min_bytes(size::cuts_finely(kind, fineness, is_expandable, growing))
             })
         });
-    }
-
-    /// Where every remainder is worth keeping.
-    #[inline]
-    fn fineness(&self) -> Fineness {
-        match self.policy.split_by_segment_kind {
-            _ if self.is_tight => Fineness::Everywhere,
-            true => Fineness::BySegment,
-            false => Fineness::ByRequest,
-        }
     }
 
     /// Whether garbage collection is on.
@@ -255,24 +247,18 @@ impl Heap {
         let mut want = self.want_rounded(requested_bytes, stream);
         if !self.guard.is_plain() {
             want.size_bytes = size::round(requested_bytes, &self.config);
-            want.kind = self.kind(want.size_bytes);
+            want.kind = self.placement.kind(want.size_bytes);
             want.pool = PoolIndex::default_for(want.kind);
             want.lane = self.pools.default_lane(want.kind, stream);
         }
         want
     }
 
-    /// The kind of pool for a rounded size.
-    #[inline]
-    fn kind(&self, rounded_bytes: u64) -> PoolKind {
-        if self.is_tight { PoolKind::Large } else { size::kind(rounded_bytes) }
-    }
-
     /// The request where nothing but whole units is asked of its size.
     #[inline]
     fn want_rounded(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
         let size_bytes = size::round_plainly(requested_bytes);
-        let kind = self.kind(size_bytes);
+        let kind = self.placement.kind(size_bytes);
         let pool = PoolIndex::default_for(kind);
         let lane = self.pools.default_lane(kind, stream);
         let expandable = self.config.expandable_segments;
@@ -280,10 +266,10 @@ impl Heap {
         Want { requested_bytes, size_bytes, kind, stream, expandable, plain, splits, pool, lane }
     }
 
-    /// Whether the request is placed by pages: under the policy tight, unless its memory is plain.
+    /// Whether the request is put into pages.
     #[inline]
     pub(crate) fn is_paged(&self, want: &Want) -> bool {
-        self.is_tight && want.expandable
+        self.placement.puts_into_pages(want)
     }
 
     /// The same request, but to another pool.
@@ -313,16 +299,16 @@ impl Heap {
         want.plain || self.is_plain_capture(self.pools.pool(want.pool))
     }
 
-    /// The same request, after others had the lock: what it may do follows from the settings and the
-    /// pool as they are now. Its size and its pool stay.
+    /// The same request, after others had the lock: what it may do follows from the settings and
+    /// the pool as they are now. Its size and its pool stay.
     pub(crate) fn want_again(&self, want: &Want) -> Want {
         let pool = self.pools.pool(want.pool);
         let expandable = self.expands(pool) && !want.plain;
         Want { expandable, splits: !pool.no_split, ..*want }
     }
 
-    /// The lane of a request. It was known when the request was routed; but if the heap was let go of since,
-    /// as it is during a device call, the lane may have been removed.
+    /// The lane of a request. It was known when the request was routed; but if the heap was let go
+    /// of since, as it is during a device call, the lane may have been removed.
     fn lane_of(&mut self, want: &Want) -> LaneId {
         if self.pools.is_lane_of(want.lane, want.pool, want.stream) {
             want.lane
@@ -335,30 +321,25 @@ impl Heap {
     pub(crate) fn forget_idle_streams(&mut self) {
         self.settle();
         self.pools.remove_lanes(&self.named_lanes(), |_| true);
-        self.tight.forget_ways(|lane| self.pools.has_lane(lane));
+        self.paged.forget_ways(|lane| self.pools.has_lane(lane));
     }
 
     /// The same, of streams that are gone alone.
     pub(super) fn forget_gone_streams(&mut self) {
         self.pools.remove_lanes(&self.named_lanes(), Lane::is_gone);
-        self.tight.forget_ways(|lane| self.pools.has_lane(lane));
+        self.paged.forget_ways(|lane| self.pools.has_lane(lane));
     }
 
     /// The lanes that have a segment, or a block in one.
     fn named_lanes(&self) -> BTreeSet<LaneId> {
-        let mut lanes: BTreeSet<LaneId> =
-            self.segments.iter().map(|(_, segment)| segment.lane).collect();
-        if self.is_tight {
-            let segments = self.segments.iter();
-            let blocks = segments.flat_map(|(id, _)| self.chain(id));
-            lanes.extend(blocks.map(|id| self.blocks[id].lane));
-        }
-        lanes
+        let of_segments = self.segments.iter().map(|(_, segment)| segment.lane);
+        let blocks = self.segments.iter().flat_map(|(id, _)| self.chain(id));
+        of_segments.chain(blocks.map(|id| self.blocks[id].lane)).collect()
     }
 
     /// How much of the host's memory is kept for requests to come, on all streams.
     pub fn lane_bytes(&self) -> usize {
-        self.pools.lane_bytes() + self.tight.way_bytes()
+        self.pools.lane_bytes() + self.paged.way_bytes()
     }
 
     /// The live block that starts at `addr`.
@@ -371,13 +352,15 @@ impl Heap {
         };
         let found = self.segments.block_at(addr).filter(is_it);
         let found = found.or_else(|| self.segments.fine_at(addr).filter(is_it));
-        found.or_else(|| self.block_of_round(addr).filter(is_it))
+        found.or_else(|| self.block_of_cycle(addr).filter(is_it))
     }
 
-    /// The block that an address lies in, where it may be one that a round handed out and did not note.
+    /// The block that an address lies in, where it may be one that a cycle handed out and did not
+    /// note.
     #[inline(never)]
-    fn block_of_round(&self, addr: Addr) -> Option<BlockId> {
-        let segment = (!self.fallow.is_empty()).then(|| self.segments.holder_of(addr))??;
+    fn block_of_cycle(&self, addr: Addr) -> Option<BlockId> {
+        let may_be = self.placement.shares_segments() && !self.deferred.is_empty();
+        let segment = may_be.then(|| self.segments.holder_of(addr))??;
         self.block_over(segment, addr)
     }
 
@@ -421,10 +404,10 @@ impl Heap {
 
     /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
     fn reclaim(&mut self, id: BlockId) {
-        if self.is_tight && self.is_tenant(id) {
+        if self.is_in_view(id) {
             return self.vacate(id);
         }
-        let whole = self.merge_and_shelve::<false>(id);
+        let whole = self.merge_and_shelve(id);
         self.count_pieces(&whole);
     }
 
@@ -474,7 +457,7 @@ impl Heap {
     pub fn largest_free_bytes(&self) -> u64 {
         let lanes = self.pools.lanes();
         let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks));
-        let rested = self.rested_wholes().map(|whole| whole.size_bytes);
+        let rested = self.coalesced_wholes().map(|whole| whole.size_bytes);
         shelved.chain(rested).max().unwrap_or(0)
     }
 
@@ -483,7 +466,7 @@ impl Heap {
         let lanes = self.pools.lanes();
         let shelved: usize = lanes.map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum();
         let (mut more, mut fewer) = (0, 0);
-        for whole in self.rested_wholes() {
+        for whole in self.coalesced_wholes() {
             (more, fewer) = (more + 1, fewer + whole.shelved_blocks as usize);
         }
         shelved + more - fewer

@@ -1,10 +1,10 @@
-//! The table of names: pools in the order in which PyTorch walks them, where it keeps them in a hash
-//! table: those that lend to whoever runs out of memory, and those that nobody uses any more.
+//! The table of names: pools in the order in which PyTorch walks them, where it keeps them in a
+//! hash table: those that lend to whoever runs out of memory, and those that nobody uses any more.
 //!
 //! The names are small numbers, so that the order follows from them and from what was added and
-//! removed before. Each name has a slot that is its home; one that finds its home taken goes on, past
-//! all names of the same home, and takes the place of one that is nearer to its own, which then goes on
-//! in the same way.
+//! removed before. Each name has a slot that is its home; one that finds its home taken goes on,
+//! past all names of the same home, and takes the place of one that is nearer to its own, which
+//! then goes on in the same way.
 
 use std::mem;
 
@@ -58,8 +58,8 @@ impl NameTable {
         self.settle(at, Resident { name, distance });
     }
 
-    /// Settles a name at a slot. Whoever is there is nearer to its home, and looks for a place further
-    /// on in the same way.
+    /// Settles a name at a slot. Whoever is there is nearer to its home, and looks for a place
+    /// further on in the same way.
     fn settle(&mut self, first: usize, resident: Resident) {
         let (mut at, mut homeless) = (first, resident);
         while let Some(settled) = &mut self.slots[at] {

@@ -1,9 +1,10 @@
 //! Order: what decides between free blocks of one size, by the policy's tie-break.
 //!
-//! A block carries one number for it, and the index compares nothing else. By address it is the address; by segment
-//! it counts on from a place that each segment has to itself, the later one the higher. Both rise along a segment,
-//! so that whoever cuts a block finds the number of the rest by its place alone. Numbers of blocks do not, and are
-//! seen to here; a heap that draws them is never on the usual path.
+//! A block carries one number for it, and the index compares nothing else. By address it is the
+//! address; by segment it counts on from a place that each segment has to itself, the later one the
+//! higher. Both rise along a segment, so that whoever cuts a block finds the number of the rest by
+//! its place alone. Numbers of blocks do not, and are seen to here; a heap that draws them is never
+//! on the fast path.
 
 use crate::heap::Heap;
 use crate::heap::block::Block;

@@ -30,8 +30,8 @@ pub(crate) struct Pending {
 #[derive(Clone, Debug)]
 struct Deferred {
     block: BlockId,
-    /// The last nodes that may use it, in the graph of the capture. Whatever comes after all of them
-    /// may have it. With none it waits for the end of the capture.
+    /// The last nodes that may use it, in the graph of the capture. Whatever comes after all of
+    /// them may have it. With none it waits for the end of the capture.
     markers: Vec<NodeId>,
 }
 

@@ -1,5 +1,5 @@
-//! Pieces: what of the cache is free, counted for a request that could not be met: what would go back
-//! to the device as it is, and what would if it lay in pages.
+//! Pieces: what of the cache is free, counted for a request that could not be met: what would go
+//! back to the device as it is, and what would if it lay in pages.
 
 use crate::heap::block::Block;
 use crate::heap::ids::BlockId;
@@ -16,10 +16,9 @@ impl Heap {
         let own_pool = self.pools.pool(want.pool);
         let mut pieces = Pieces {
             fits_now,
-            joins_pages: self.is_tight && own_pool.owner.is_none(),
+            joins_pages: !self.placement.leaves_pieces() && own_pool.owner.is_none(),
             own_block_bytes: own_block_bytes.unwrap_or(0),
-            // A tight heap has used its pieces before it gives up: no setting makes more of them.
-            can_expand: own_pool.role != PoolRole::OwnSource && !self.is_tight,
+            can_expand: own_pool.role != PoolRole::OwnSource && self.placement.leaves_pieces(),
             page_bytes: size::page_bytes(want.kind, &self.config),
             reserve_bytes: self.reserve_of(want.stream),
             put_off_bytes: self.deferred().iter().map(|&id| self.blocks[id].size_bytes).sum(),

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::heap::block::Blocks;
 use crate::heap::free_index::FreeIndex;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
-use crate::heap::tray::Tray;
+use crate::heap::size_stacks::SizeStacks;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// The default pools' lanes on the first stream, which are there from the start.
@@ -22,17 +22,18 @@ pub(crate) struct Lane {
     pub(crate) stream: StreamId,
     /// The stream is gone: its blocks serve nobody, and go back when they are free.
     gone: bool,
-    /// Free blocks, with memory behind them; none before the first comes, because most lanes of a program
-    /// with many streams have none, and an index has bins for all sizes.
+    /// Free blocks, with memory behind them; none before the first comes, because most lanes of a
+    /// program with many streams have none, and an index has bins for all sizes.
     free: Option<Box<FreeIndex>>,
-    /// Small blocks that were given back and not merged yet; none before the first comes.
-    pub(super) tray: Option<Box<Tray>>,
+    /// Small blocks whose frees were deferred, by size; none before the first comes.
+    pub(super) by_size: Option<Box<SizeStacks>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
     /// How often something became free in it.
     pub(crate) frees: u64,
-    /// Lanes for whose work its stream was made to wait, and how often something had become free there by
-    /// then. As long as that did not change, what is free there may be had with no further wait.
+    /// Lanes for whose work its stream was made to wait, and how often something had become free
+    /// there by then. As long as that did not change, what is free there may be had with no further
+    /// wait.
     followed: Vec<(LaneId, u64)>,
 }
 
@@ -200,7 +201,7 @@ impl Pools {
         match pool.lanes.binary_search_by_key(&stream, |&(stream, _)| stream) {
             Ok(at) => pool.lanes[at].1,
             Err(at) => {
-                let (free, tray, unmapped) = (None, None, BTreeMap::new());
+                let (free, by_size, unmapped) = (None, None, BTreeMap::new());
                 let (kind, gone, frees, followed) = (pool.kind, false, 0, Vec::new());
                 let lane = Lane {
                     pool: pool_id,
@@ -208,7 +209,7 @@ impl Pools {
                     stream,
                     gone,
                     free,
-                    tray,
+                    by_size,
                     unmapped,
                     frees,
                     followed,
@@ -253,8 +254,9 @@ impl Pools {
         Some(lanes[at].1)
     }
 
-    /// Removes the lanes that no segment names and that `is_leaving` takes for gone. The default pools'
-    /// lanes on the first stream stay, so that there always is a lane that was looked up last.
+    /// Removes the lanes that no segment names and that `is_leaving` takes for gone. The default
+    /// pools' lanes on the first stream stay, so that there always is a lane that was looked up
+    /// last.
     pub(crate) fn remove_lanes(
         &mut self,
         named: &BTreeSet<LaneId>,
@@ -263,7 +265,7 @@ impl Pools {
         for at in 0..self.lanes.len() {
             let (id, lane) = (LaneId(at as u32), &mut self.lanes[at]);
             lane.free.take_if(|free| free.is_empty());
-            lane.tray = None;
+            lane.by_size = None;
             let stays = named.contains(&id) || FIRST_LANES.contains(&id);
             if lane.pool == PoolIndex::NONE || stays || !is_leaving(lane) {
                 continue;
@@ -295,12 +297,13 @@ impl Pools {
         let listed: usize = self.list.iter().map(|pool| pool.lanes.capacity()).sum();
         let (lane, entry) = (size_of::<Lane>(), size_of::<(StreamId, LaneId)>());
         let spare = self.spare_lanes.len() * size_of::<LaneId>();
-        let trays =
-            self.lanes.iter().filter(|lane| lane.tray.is_some()).count() * size_of::<Tray>();
+        let trays = self.lanes.iter().filter(|lane| lane.by_size.is_some()).count()
+            * size_of::<SizeStacks>();
         free + trays + self.lanes.capacity() * lane + listed * entry + spare
     }
 
-    /// Whether the lane is there: its pool lists it under its stream, or among those whose streams are gone.
+    /// Whether the lane is there: its pool lists it under its stream, or among those whose streams
+    /// are gone.
     pub(crate) fn has_lane(&self, id: LaneId) -> bool {
         let Some(lane) = self.lanes.get(id.0 as usize) else { return false };
         let Some(pool) = self.list.get(lane.pool.0 as usize) else { return false };
@@ -311,8 +314,9 @@ impl Pools {
         }
     }
 
-    /// Says in one sentence what is wrong with the lanes, if anything is: each is listed by its pool under
-    /// its stream, or as one whose stream is gone, and those that were removed are empty and spare.
+    /// Says in one sentence what is wrong with the lanes, if anything is: each is listed by its
+    /// pool under its stream, or as one whose stream is gone, and those that were removed are empty
+    /// and spare.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut listed = 0;
         for (at, pool) in self.list.iter().enumerate() {
@@ -399,7 +403,8 @@ impl Pools {
         &mut self.list[id.0 as usize]
     }
 
-    /// Whether a pool has more than one lane, or had: places that were found then do not tell what was free around them.
+    /// Whether a pool has more than one lane, or had: places that were found then do not tell what
+    /// was free around them.
     #[inline]
     pub(crate) fn had_many_lanes(&self, id: PoolIndex) -> bool {
         self.list[id.0 as usize].had_many_lanes

@@ -121,8 +121,8 @@ impl Privates {
         self.pools.remove(&id)
     }
 
-    /// All the pools that a private pool is made of: its two, and one for each segment of a symmetric one, in
-    /// the order in which the segments came.
+    /// All the pools that a private pool is made of: its two, and one for each segment of a
+    /// symmetric one, in the order in which the segments came.
     pub(crate) fn parts(&self, id: PoolId) -> Vec<PoolIndex> {
         let Some(private) = self.pools.get(&id) else { return Vec::new() };
         let plots = self.symmetric.get(&id).into_iter().flat_map(Symmetric::pools);

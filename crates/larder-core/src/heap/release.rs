@@ -244,7 +244,7 @@ impl Heap {
             segment.set_page(index, None);
         }
         self.segments.uncover(plan.segment, span);
-        self.tight.note_given_back();
+        self.paged.note_given_back();
         self.unshelve(plan.block);
         let mut id = plan.block;
         let block = self.blocks[id].span();

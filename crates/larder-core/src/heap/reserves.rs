@@ -1,5 +1,6 @@
-//! Reserves: how many addresses the next expandable segment of a stream takes. The settings say so for all streams,
-//! and for classes of them by name; and who has other settings may say so for a stream.
+//! Reserves: how many addresses the next expandable segment of a stream takes. The settings say so
+//! for all streams, and for classes of them by name; and who has other settings may say so for a
+//! stream.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,7 +41,8 @@ impl Heap {
         };
     }
 
-    /// What the next segment of a stream should reserve, in bytes; none is as many as are ever of use.
+    /// What the next segment of a stream should reserve, in bytes; none is as many as are ever of
+    /// use.
     pub(super) fn reserve_of(&self, stream: StreamId) -> Option<u64> {
         if let Some(&size_bytes) = self.reserves.told.get(&stream) {
             return Some(size_bytes);

@@ -70,41 +70,37 @@ impl Heap {
         self.privates.lenders.iter().filter(is_open).collect()
     }
 
-    /// Serves a request of the default pools with a free block of a pool that lends to those in need. The block
-    /// stays a block of that pool.
+    /// Serves a request of the default pools with a free block of a pool that lends to those in
+    /// need. The block stays a block of that pool.
     pub(crate) fn take_lent(&mut self, want: &Want, lender: PoolId) -> Option<Addr> {
-        if self.is_tight {
-            let lent = self.take_off_lent(want, lender)?;
-            return Some(self.hand_out_lent(&lent));
-        }
-        let want = self.want_lent(want, lender)?;
-        self.take_again(&want)
+        let lent = self.take_off_lent(want, lender)?;
+        Some(self.hand_out_lent(&lent))
     }
 
-    /// The same request to a pool that lends. A lent block must not be one that can grow, but where all can.
+    /// The same request to a pool that lends. A lent block must not be one that can grow, but where
+    /// all can.
     fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
         let pool = self.privates.get(lender)?.pool(want.kind);
         let lent = self.want_from(want, pool);
-        Some(Want { expandable: lent.expandable && self.is_tight, ..lent })
+        Some(Want { expandable: lent.expandable && self.placement.lends_growing(), ..lent })
     }
 
-    /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is next.
+    /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is
+    /// next.
     pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
         let lent = self.want_lent(want, lender)?;
         let block = self.take_off(&lent)?;
-        if self.is_tight {
-            self.stray(want);
-        }
+        self.note_lent(want);
         Some(Lent { block, want: lent })
     }
 
     /// Hands out what was taken off.
     pub(crate) fn hand_out_lent(&mut self, lent: &Lent) -> Addr {
-        self.hand_out_off_trail::<false>(lent.block, &lent.want)
+        self.hand_out_unnoted(lent.block, &lent.want)
     }
 
-    /// Makes a private pool, or adds a use of it. A new one is a graph capture's if its name is one of those
-    /// that captures give.
+    /// Makes a private pool, or adds a use of it. A new one is a graph capture's if its name is one
+    /// of those that captures give.
     pub(crate) fn add_pool_use(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         if id == PoolId::NONE {
             return Err(PoolProblem::NoName);
@@ -155,8 +151,8 @@ impl Heap {
         self.privates.insert(id, private);
     }
 
-    /// Whether it makes a difference to the request whether it is captured: then its memory is to be plain, and so is
-    /// all that its pool gets from then on.
+    /// Whether it makes a difference to the request whether it is captured: then its memory is to
+    /// be plain, and so is all that its pool gets from then on.
     pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
         let pool = self.pools.pool(want.pool);
         self.config.plain_captures && pool.owner.is_some() && pool.role == PoolRole::Usual
@@ -205,7 +201,8 @@ impl Heap {
         self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
     }
 
-    /// The expandable segments of a private pool grew for a request, or a range of them was unmapped.
+    /// The expandable segments of a private pool grew for a request, or a range of them was
+    /// unmapped.
     pub(super) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
         let owner = self.pools.pool(pool).owner;
         if let Some(private) = owner.and_then(|owner| self.privates.get_mut(owner).ok()) {
@@ -280,8 +277,8 @@ impl Heap {
         self.privates.get(id).map(|private| private.uses)
     }
 
-    /// Routes requests to a private pool from now on; this adds a use. A pool that was not there before is a graph
-    /// capture's: a program makes its own before it uses them.
+    /// Routes requests to a private pool from now on; this adds a use. A pool that was not there
+    /// before is a graph capture's: a program makes its own before it uses them.
     pub(crate) fn open_scope(&mut self, id: PoolId, rule: Rule) -> Result<(), PoolProblem> {
         let is_new = self.privates.get(id).is_none();
         self.add_pool_use(id)?;
@@ -299,8 +296,8 @@ impl Heap {
         self.privates.close(id)
     }
 
-    /// Whether the pool lends free blocks to requests that would run out of memory. As in PyTorch that
-    /// goes by its name: one that lent when it was retired lends when it is made anew.
+    /// Whether the pool lends free blocks to requests that would run out of memory. As in PyTorch
+    /// that goes by its name: one that lent when it was retired lends when it is made anew.
     pub(crate) fn set_use_on_oom(&mut self, id: PoolId, on: bool) -> Result<(), PoolProblem> {
         if !on && self.privates.lenders.remove(id) {
             return Ok(());
@@ -315,8 +312,8 @@ impl Heap {
         Ok(())
     }
 
-    /// The pool's blocks are never split from now on, nor, unless the policy lets the mark go with the pool, are
-    /// those of a later pool of its name.
+    /// The pool's blocks are never split from now on, nor, unless the policy lets the mark go with
+    /// the pool, are those of a later pool of its name.
     pub(crate) fn set_no_split(&mut self, id: PoolId) -> Result<(), PoolProblem> {
         let is_bound = self.privates.symmetric.get(&id).is_some_and(Symmetric::has_begun);
         if is_bound {

@@ -44,7 +44,8 @@ fn count_from(row: &[Entry], key: (u64, u64)) -> usize {
 }
 
 impl Rows {
-    /// No entries, and room for a few rows: a bin that now and then has some more allocates nothing.
+    /// No entries, and room for a few rows: a bin that now and then has some more allocates
+    /// nothing.
     pub(crate) fn new() -> Rows {
         let (heads, list) = (Vec::with_capacity(ROWS_FEW), Vec::with_capacity(ROWS_FEW));
         let mut spare = Vec::with_capacity(ROWS_FEW);

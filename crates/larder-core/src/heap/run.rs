@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::heap::Heap;
 use crate::heap::block::State;
+use crate::heap::coalesced::Settled;
 use crate::heap::ids::BlockId;
-use crate::heap::rested::Settled;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -116,7 +116,8 @@ impl Heap {
         runs
     }
 
-    /// The run that starts at this block, and the block behind it that has no memory, if there is one.
+    /// The run that starts at this block, and the block behind it that has no memory, if there is
+    /// one.
     fn run_from(&self, start: BlockId, serial: u64) -> (Run, Option<BlockId>) {
         let (mut blocks, mut end) = (Vec::new(), None);
         for Settled { id, span, state, requested_bytes } in self.settled_chain(start) {
@@ -152,8 +153,9 @@ impl Heap {
     }
 }
 
-/// Whether there is no memory at a block's addresses, or what there is shows at others: a block in a view shows where the
-/// program has it, in one piece, and so the memory that is lent to it does not show at home.
+/// Whether there is no memory at a block's addresses, or what there is shows at others: a block in
+/// a view shows where the program has it, in one piece, and so the memory that is lent to it does
+/// not show at home.
 fn has_no_memory(state: State) -> bool {
     matches!(state, State::Unmapped | State::Hollow | State::Lent)
 }

@@ -1,10 +1,11 @@
-//! Pieces as they were seen. Where small blocks rest, nobody knows at each moment how many pieces of segments there would be if
-//! none did: they are counted when somebody looks.
+//! Pieces as they were seen. Where frees are deferred, nobody knows at each moment how many pieces
+//! of segments there would be if none were: they are counted when somebody looks.
 
 use crate::record::stats::{ByPool, Counter, Stats};
 
-/// A count of free pieces, as it was whenever somebody looked or all was put down. In between nobody knows how many
-/// there would be if nothing rested, so that it may have been higher for a while, and was never lower.
+/// A count of free pieces, as it was whenever somebody looked or all was coalesced. In between
+/// nobody knows how many there would be if nothing was deferred, so that it may have been higher
+/// for a while, and was never lower.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     small: Counter,

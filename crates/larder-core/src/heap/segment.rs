@@ -39,8 +39,8 @@ pub(crate) struct Segment {
     /// The block at its lowest address. The lower of two joined blocks stays, so it never changes.
     pub(crate) first: BlockId,
     pub(crate) backing: Backing,
-    /// How many segments the heap had been given before it. Whoever makes segments known to others, as
-    /// NCCL does in all processes of a group, does so in this order.
+    /// How many segments the heap had been given before it. Whoever makes segments known to others,
+    /// as NCCL does in all processes of a group, does so in this order.
     pub(crate) serial: u64,
     /// Counted as oversize when the device gave it.
     pub(crate) oversize: bool,
@@ -49,8 +49,9 @@ pub(crate) struct Segment {
     /// a window is one unit.
     starts: Vec<u32>,
     window_shift: u32,
-    /// Where blocks of all sizes share a segment: for each unit, the small block that was last noted to start
-    /// there. The windows above are for the others then: they are few, and lie close together.
+    /// Where blocks of all sizes share a segment: for each unit, the small block that was last
+    /// noted to start there. The windows above are for the others then: they are few, and lie close
+    /// together.
     fine_starts: FineStarts,
 }
 
@@ -188,8 +189,8 @@ impl Segment {
 /// All segments, and which of them an address lies in.
 #[derive(Clone, Debug)]
 pub(crate) struct Segments {
-    /// A slot that is not in use has a segment of no bytes, and no windows. The first never is: it is where
-    /// whoever looks for what is not there finds nothing.
+    /// A slot that is not in use has a segment of no bytes, and no windows. The first never is: it
+    /// is where whoever looks for what is not there finds nothing.
     slots: Vec<Segment>,
     spare: Vec<SegmentId>,
     cover: CoverMap,
@@ -197,9 +198,9 @@ pub(crate) struct Segments {
     expandable_count: usize,
     /// How many segments there ever were.
     given: u64,
-    /// Blocks smaller than this are found by the unit that they start in: none, or all small ones where
-    /// blocks of all sizes share segments. A bound and no flag, because a block's size is anybody's guess,
-    /// and so would be a branch on it.
+    /// Blocks smaller than this are found by the unit that they start in: none, or all small ones
+    /// where blocks of all sizes share segments. A bound and no flag, because a block's size is
+    /// anybody's guess, and so would be a branch on it.
     fine_below_bytes: u64,
 }
 
@@ -317,8 +318,8 @@ impl Segments {
         inside.map_or_else(|| self.block_near(addr), |id| self.block_in(id, addr))
     }
 
-    /// The same, but not for segments that start inside a granule: of their blocks it may find none, or
-    /// another one.
+    /// The same, but not for segments that start inside a granule: of their blocks it may find
+    /// none, or another one.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn block_near(&self, addr: Addr) -> Option<BlockId> {
@@ -336,8 +337,8 @@ impl Segments {
     #[allow(clippy::inline_always)]
     pub(crate) fn block_in(&self, id: SegmentId, addr: Addr) -> Option<BlockId> {
         let segment = &self[id];
-        // Of an address before the segment or behind it this makes a window that there is not, or one
-        // whose block starts elsewhere.
+        // Of an address before the segment or behind it this makes a window that there is not, or
+        // one whose block starts elsewhere.
         let window = addr.0.wrapping_sub(segment.span.addr.0) >> segment.window_shift;
         BlockId::from_index(*segment.starts.get(window as usize)?)
     }
@@ -354,16 +355,16 @@ impl Segments {
         self.slots.get(id.index()).filter(|segment| segment.span.size_bytes > 0)
     }
 
-    /// The block of at most 1 MiB that was last noted to start at `addr`, where blocks of all sizes share
-    /// segments. The caller checks that it does.
+    /// The block of at most 1 MiB that was last noted to start at `addr`, where blocks of all sizes
+    /// share segments. The caller checks that it does.
     #[inline(never)]
     pub(crate) fn fine_at(&self, addr: Addr) -> Option<BlockId> {
         let inside = self.cover.segment_inside(addr, |id| self[id].span.addr);
         self.fine_in(inside.unwrap_or_else(|| self.near(addr)), addr)
     }
 
-    /// The block that was last noted to start so many units into a segment: among the small ones or among the
-    /// others. The caller checks that it does.
+    /// The block that was last noted to start so many units into a segment: among the small ones or
+    /// among the others. The caller checks that it does.
     #[inline]
     pub(crate) fn noted_at(&self, id: SegmentId, unit: u32, is_small: bool) -> Option<BlockId> {
         let segment = &self[id];
@@ -373,8 +374,8 @@ impl Segments {
         BlockId::from_index(*select_unpredictable(is_small, fine, coarse)?)
     }
 
-    /// The blocks that were last noted to start at `addr`, or in a window before it, the nearest first, each with
-    /// where the search for it began. The caller checks that they are there.
+    /// The blocks that were last noted to start at `addr`, or in a window before it, the nearest
+    /// first, each with where the search for it began. The caller checks that they are there.
     pub(crate) fn noted_before(
         &self,
         id: SegmentId,
@@ -392,9 +393,10 @@ impl Segments {
         at.into_iter().chain(before)
     }
 
-    /// Forgets notes of blocks that are gone, in the windows from `addr` back to the nearest block that starts
-    /// there, and returns that one: whoever looks for the block over an address would pass them by each time. `start` says
-    /// where a block of the segment starts, and nothing of one that is gone.
+    /// Forgets notes of blocks that are gone, in the windows from `addr` back to the nearest block
+    /// that starts there, and returns that one: whoever looks for the block over an address would
+    /// pass them by each time. `start` says where a block of the segment starts, and nothing of one
+    /// that is gone.
     pub(crate) fn forget_gone(
         &mut self,
         id: SegmentId,

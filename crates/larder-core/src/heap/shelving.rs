@@ -47,19 +47,11 @@ impl Heap {
     /// Puts a block into its lane's index as free. Its age starts anew.
     pub(super) fn shelve(&mut self, id: BlockId) {
         self.blocks[id].state = State::Free;
-        self.start_age::<false>(id);
+        self.start_age(id);
         let (slots, _) = self.blocks.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().insert(slots, id);
         self.note_free(id);
-    }
-
-    /// Where blocks are handed out by address, a free one is found by where it starts.
-    #[inline]
-    pub(super) fn note_free(&mut self, id: BlockId) {
-        if self.is_tight {
-            self.note_begin(id);
-        }
     }
 
     /// Remembers where a block starts.
@@ -76,12 +68,11 @@ impl Heap {
         self.pools.lane_mut(lane).index().remove(slots, id);
     }
 
-    /// A free block's age starts. `PLAIN` says that the fast path is open: then ages are not
-    /// counted.
+    /// A free block's age starts, where ages are counted.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn start_age<const PLAIN: bool>(&mut self, id: BlockId) {
-        if !PLAIN && self.has_ages {
+    pub(super) fn start_age(&mut self, id: BlockId) {
+        if self.has_ages {
             let lane = self.pools.lane(self.blocks[id].lane);
             self.blocks.set_free_since(id, self.pools.pool(lane.pool).searches);
         }
@@ -91,7 +82,14 @@ impl Heap {
     /// into the index.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would spend more on saving registers.
-    pub(super) fn merge_and_shelve<const PLAIN: bool>(&mut self, id: BlockId) -> Whole {
+    pub(super) fn merge_and_shelve(&mut self, id: BlockId) -> Whole {
+        self.merge_freed(id, self.drawn.is_on(), self.has_ages)
+    }
+
+    /// Merges and puts into the index, where it is known whether blocks are numbered and have ages.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn merge_freed(&mut self, id: BlockId, is_numbered: bool, has_ages: bool) -> Whole {
         let (slots, spare) = self.blocks.parts();
         let block = &mut slots[id.place()];
         block.state = State::Free;
@@ -102,8 +100,8 @@ impl Heap {
         lane.frees += 1;
         let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
-        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour. What lanes
-        // took from each other lies side by side, and is merged where it is one lane's.
+        // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
+        // What lanes took from each other lies side by side, and is merged where it is one lane's.
         #[allow(clippy::needless_bitwise_bool)] // One branch for both.
         let merges =
             |neighbour: &Block| (neighbour.state == State::Free) & (neighbour.lane == lane_id);
@@ -120,14 +118,16 @@ impl Heap {
             merged_blocks += 1;
             whole = prev;
         }
-        if !PLAIN && self.drawn.is_on() {
+        if is_numbered {
             slots[whole.place()].order = order;
         }
         free.insert(slots, whole);
         let block = &mut slots[whole.place()];
         block.requested_bytes = requested_bytes;
         let (size_bytes, is_split) = (block.size_bytes, block.is_split());
-        self.start_age::<PLAIN>(whole);
+        if has_ages {
+            self.start_age(whole);
+        }
         Whole { id: whole, freed, requested_bytes, expandable, size_bytes, is_split, merged_blocks }
     }
 

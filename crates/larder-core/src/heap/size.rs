@@ -22,7 +22,7 @@ pub fn round_plainly(size_bytes: u64) -> u64 {
     size_bytes.next_multiple_of(BLOCK_UNIT_BYTES).max(BLOCK_UNIT_BYTES)
 }
 
-/// Whether a request is for nothing, or for more than can ever be: the usual path serves neither.
+/// Whether a request is for nothing, or for more than can ever be: the fast path serves neither.
 #[inline]
 pub(crate) fn is_odd(requested_bytes: u64) -> bool {
     requested_bytes.wrapping_sub(1) >> REQUEST_LIMIT_BYTES.ilog2() != 0
@@ -61,7 +61,8 @@ fn round_to_division(size_bytes: u64, divisions: u64) -> u64 {
     if step == 0 { size_bytes.next_power_of_two() } else { size_bytes.next_multiple_of(step) }
 }
 
-/// Whether a request goes to a small pool where sizes are rounded plainly. One of no bytes does not.
+/// Whether a request goes to a small pool where sizes are rounded plainly. One of no bytes does
+/// not.
 #[inline]
 pub fn is_small(requested_bytes: u64) -> bool {
     requested_bytes.wrapping_sub(1) < SMALL_MAX_BYTES
@@ -86,7 +87,8 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
 
 /// A capture's pool grows by this part of what it holds for the stream.
 const CAPTURE_GROWTH: u64 = 8;
-/// Its first large segments have the usual size: programs count on them, and little is lost by so few.
+/// Its first large segments have the usual size: programs count on them, and little is lost by so
+/// few.
 const USUAL_CAPTURE_SEGMENTS: u64 = 2;
 
 /// The size of the plain segment that a rounded request of a capture's pool asks of the device, if

@@ -149,7 +149,7 @@ impl Heap {
                         stats.active_bytes += size_bytes;
                     }
                     State::Waiting => stats.active_bytes += size_bytes,
-                    State::Free | State::Resting => stats.free_bytes += size_bytes,
+                    State::Free | State::Deferred => stats.free_bytes += size_bytes,
                     State::Unmapped | State::Lent | State::Hollow => {}
                 }
             }

@@ -1,11 +1,11 @@
 //! Symmetric pools: private pools in which a block lies where the calls so far put it, and nothing
 //! else has a say: no address, no stream, no event.
 //!
-//! Each segment is a pool of its own, a plot, on the default stream. A request takes the first plot,
-//! in the order in which they came, with a free block that will do, and in it the smallest, the lowest
-//! first: where in the address space the plots are does not matter. What is freed is free at once; who
-//! has to wait for whom is between streams, and the shell sees to it. So ranks that make the same
-//! calls have every block in the same plot at the same offset.
+//! Each segment is a pool of its own, a plot, on the default stream. A request takes the first
+//! plot, in the order in which they came, with a free block that will do, and in it the smallest,
+//! the lowest first: where in the address space the plots are does not matter. What is freed is
+//! free at once; who has to wait for whom is between streams, and the shell sees to it. So ranks
+//! that make the same calls have every block in the same plot at the same offset.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -111,8 +111,8 @@ impl Symmetric {
 }
 
 impl Heap {
-    /// Makes a symmetric pool, whose segments come from a source of its own and have at least so many
-    /// bytes.
+    /// Makes a symmetric pool, whose segments come from a source of its own and have at least so
+    /// many bytes.
     pub(crate) fn add_symmetric_pool(
         &mut self,
         id: PoolId,
@@ -186,7 +186,8 @@ impl Heap {
         found.inspect(|&addr| self.note_request(id, &want, addr))
     }
 
-    /// How large a plot has to be for a request, and whether the settings let the device be asked for it.
+    /// How large a plot has to be for a request, and whether the settings let the device be asked
+    /// for it.
     pub(crate) fn plan_plot(&self, id: PoolId, want: &Want) -> (u64, bool) {
         let growth_bytes =
             self.privates.symmetric.get(&id).map_or(0, |symmetric| symmetric.growth_bytes);
@@ -211,7 +212,8 @@ impl Heap {
         addr
     }
 
-    /// A request was served. Its block is never put back on the usual path, where nobody would hear of it.
+    /// A request was served. Its block is never put back on the fast path, where nobody would hear
+    /// of it.
     fn note_request(&mut self, id: PoolId, want: &Want, addr: Addr) {
         if let Some(block) = self.live(addr) {
             self.blocks[block].used_elsewhere = true;
@@ -291,8 +293,9 @@ impl Heap {
         }
     }
 
-    /// A symmetric pool's plots are its segments, in the order of their numbers; its live blocks are those
-    /// that a call made and none freed; and the two pools that any private pool has are empty.
+    /// A symmetric pool's plots are its segments, in the order of their numbers; its live blocks
+    /// are those that a call made and none freed; and the two pools that any private pool has are
+    /// empty.
     pub(super) fn check_symmetric(&self) -> Result<(), String> {
         for (&id, symmetric) in &self.privates.symmetric {
             let is_ordered = symmetric.plots.is_sorted_by(|one, next| one.number < next.number);

@@ -25,17 +25,6 @@ impl Heap {
         }
     }
 
-    /// The same, on the usual path or not: on it nobody listens.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    pub(super) fn record_where<const PLAIN: bool>(&mut self, id: BlockId, record: Record) {
-        if PLAIN {
-            self.herald.record(record);
-        } else {
-            self.record_of(id, record);
-        }
-    }
-
     /// Does something of which nobody is told by it.
     fn unheard<T>(&mut self, act: impl FnOnce(&mut Heap) -> T) -> T {
         let listening = self.herald.pause();
@@ -73,8 +62,8 @@ impl Heap {
         self.unheard(|heap| heap.free(addr))
     }
 
-    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a program
-    /// that is remembered gets the blocks that it gets without.
+    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a
+    /// program that is remembered gets the blocks that it gets without.
     pub(crate) fn malloc_with_history(
         &mut self,
         requested_bytes: u64,
@@ -83,7 +72,6 @@ impl Heap {
         if !self.policy.merges_late || !self.herald.is_listening() {
             return None;
         }
-        self.end_fallow();
         let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
         let id = self.live(addr)?;
         let (place, requested_bytes) = self.facts(id);
@@ -98,7 +86,6 @@ impl Heap {
         }
         let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
         let Some(id) = own else { return false };
-        self.end_fallow();
         let (place, requested_bytes) = self.facts(id);
         self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
         self.unheard(|heap| heap.free(addr))
@@ -169,8 +156,9 @@ impl Heap {
         }
     }
 
-    /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever makes memory known
-    /// to a library does so by its addresses. The history does not, since no memory comes or goes.
+    /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever
+    /// makes memory known to a library does so by its addresses. The history does not, since no
+    /// memory comes or goes.
     pub(super) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
         let (stream, pool) = self.side_of(self.segments[view].lane);
         let Span { addr, size_bytes } = span;
@@ -234,8 +222,8 @@ impl Heap {
     }
 
     /// Where the context of a block's segment is kept. PyTorch keeps it with a block, which takes
-    /// it along through splits and merges, until it is lost; we keep it with the segment, unless the contexts
-    /// of what is allocated are all that is wanted.
+    /// it along through splits and merges, until it is lost; we keep it with the segment, unless
+    /// the contexts of what is allocated are all that is wanted.
     pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
         let block = &self.blocks[id];
         if self.policy.segment_context_stays {
@@ -349,8 +337,8 @@ impl Heap {
     }
 }
 
-/// Whether a segment keeps the context of the call that made it grow. Where contexts stay with segments that is only
-/// so if more is wanted than the contexts of what is allocated.
+/// Whether a segment keeps the context of the call that made it grow. Where contexts stay with
+/// segments that is only so if more is wanted than the contexts of what is allocated.
 fn owns_segment(policy: &Policy, level: Level) -> bool {
     !policy.segment_context_stays || level >= Level::Alloc
 }

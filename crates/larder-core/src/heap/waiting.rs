@@ -46,8 +46,8 @@ impl Heap {
     }
 
     /// The stream is gone, and its work was waited for: whatever waited for it alone is free, and
-    /// what was handed out on it goes back to the device once it is free. Gives back the events that
-    /// were recorded on it.
+    /// what was handed out on it goes back to the device once it is free. Gives back the events
+    /// that were recorded on it.
     pub(crate) fn forget_stream(&mut self, stream: StreamId) -> Vec<EventId> {
         self.settle();
         let mut events = Vec::new();
@@ -59,7 +59,7 @@ impl Heap {
         for block in self.pending.forget_uses(stream) {
             // One whose free was put off is not live any more, and only what is live asks for care.
             let is_live = self.blocks[block].state == State::Live;
-            let is_told = self.is_tenant(block) || self.is_symmetric(block);
+            let is_told = self.is_in_view(block) || self.is_symmetric(block);
             self.blocks[block].used_elsewhere = is_live && is_told;
         }
         self.forget_reserve(stream);

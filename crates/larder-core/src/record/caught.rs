@@ -1,9 +1,9 @@
 //! Caught: what a program's own function threw while the allocator's lock was held, and what must
 //! not be dropped under it.
 //!
-//! A panic that went through the heap would leave it half changed, and nobody could use it again. So
-//! it is caught where the function is called, the call under way goes on without its answer, and the
-//! panic goes on when the lock is dropped: to the caller whose call it was.
+//! A panic that went through the heap would leave it half changed, and nobody could use it again.
+//! So it is caught where the function is called, the call under way goes on without its answer, and
+//! the panic goes on when the lock is dropped: to the caller whose call it was.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

@@ -51,8 +51,8 @@ pub(super) struct Family {
 }
 
 impl Family {
-    /// Increases. What is left below the fence goes out, for `meet_fence` to look at: whoever changes several
-    /// families looks at all of them with one branch.
+    /// Increases. What is left below the fence goes out, for `meet_fence` to look at: whoever
+    /// changes several families looks at all of them with one branch.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would take longer.
     pub(super) fn raise(&mut self, kind: PoolKind, amount: u64) -> i64 {
@@ -70,7 +70,8 @@ impl Family {
         self.rooms[kind as usize] += amount as i64;
     }
 
-    /// Increases or decreases, as `raise` does. With no branch on which of the two it is: that is anybody's guess.
+    /// Increases or decreases, as `raise` does. With no branch on which of the two it is: that is
+    /// anybody's guess.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn change(&mut self, kind: PoolKind, amount: i64) -> i64 {
@@ -312,7 +313,8 @@ mod tests {
         }
     }
 
-    /// Long rises and falls of both kinds, together and against each other, and now and then a reset.
+    /// Long rises and falls of both kinds, together and against each other, and now and then a
+    /// reset.
     #[test]
     fn fences_miss_no_peak() {
         let (mut family, mut naive) = (Family::default(), Naive::default());

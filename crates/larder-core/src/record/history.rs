@@ -263,7 +263,8 @@ impl History {
         id
     }
 
-    /// Something is added to what is said about the call under way, until `unsay` gets back what was said before.
+    /// Something is added to what is said about the call under way, until `unsay` gets back what
+    /// was said before.
     pub(crate) fn say(&mut self, add: impl FnOnce(&mut Note)) -> Unsaid {
         let said = self.scene.0.note;
         let mut note = said.map_or_else(Note::default, |note| Note::clone(self.notes.get(note)));
@@ -345,8 +346,8 @@ impl History {
         self.remember(fact, pool, context);
     }
 
-    /// An event, where [`History::is_simple`] holds: there is no context, and nobody but the ring to
-    /// be told.
+    /// An event, where [`History::is_simple`] holds: there is no context, and nobody but the ring
+    /// to be told.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn tell_simply(&mut self, fact: &Fact) {

@@ -9,7 +9,8 @@ use std::sync::Arc;
 pub(crate) struct Note {
     pub(crate) compile_context: Option<Arc<str>>,
     pub(crate) user_metadata: Arc<str>,
-    /// What the allocator itself says: the call that it is part of, where that is an unusual one. No thread does.
+    /// What the allocator itself says: the call that it is part of, where that is an unusual one.
+    /// No thread does.
     pub(crate) internal_metadata: Arc<str>,
 }
 

@@ -153,8 +153,8 @@ impl Counts {
         self.inactive_split_bytes.meet_fence(kind);
     }
 
-    /// The facts that come with a device call, a wait or a failure. Apart, so that the frequent ones stay
-    /// small enough to be inlined where they are stated.
+    /// The facts that come with a device call, a wait or a failure. Apart, so that the frequent
+    /// ones stay small enough to be inlined where they are stated.
     #[inline(never)]
     fn record_rare(&mut self, record: Record) {
         match record {

@@ -27,8 +27,8 @@ pub struct Divergence {
 }
 
 impl Divergence {
-    /// The ranks that did what fewer of them did than anything else: those to look at first. Empty where
-    /// that is a tie, or not known.
+    /// The ranks that did what fewer of them did than anything else: those to look at first. Empty
+    /// where that is a tie, or not known.
     pub fn odd_ranks(&self) -> Vec<usize> {
         let groups = self.groups();
         let sizes = || groups.iter().map(|(_, ranks)| ranks.len());

@@ -1,8 +1,9 @@
-//! Sequences: what was asked of a symmetric pool, call by call, and a hash of it that ranks compare.
+//! Sequences: what was asked of a symmetric pool, call by call, and a hash of it that ranks
+//! compare.
 //!
 //! A symmetric pool's placement follows from its sequence alone. So ranks whose sequences are equal
-//! have every block at the same offset, and to know that they are it is enough to compare one number.
-//! Where they are not, the search finds the first call that differs.
+//! have every block at the same offset, and to know that they are it is enough to compare one
+//! number. Where they are not, the search finds the first call that differs.
 
 mod divergence;
 mod search;
@@ -18,8 +19,8 @@ pub const KEPT_MAX: usize = 1 << 20;
 /// Where a block lies in a symmetric pool: the same on every rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Position {
-    /// Which of the pool's segments, counted from 0 in the order in which they came. A number is never
-    /// used again.
+    /// Which of the pool's segments, counted from 0 in the order in which they came. A number is
+    /// never used again.
     pub segment: u64,
     /// Where the block begins in the segment.
     pub offset_bytes: u64,

@@ -1,9 +1,10 @@
-//! The search for the first call that differs: every rank sends the same kind of message, hears all of
-//! them, and takes the same next step.
+//! The search for the first call that differs: every rank sends the same kind of message, hears all
+//! of them, and takes the same next step.
 //!
 //! First all say how many calls they made, and the hash of them; mostly that is the end of it. Else
-//! they compare hashes at a few places between the last call on which they can agree and the first at
-//! which they cannot, over and over, until one call is left, and then tell each other what it was.
+//! they compare hashes at a few places between the last call on which they can agree and the first
+//! at which they cannot, over and over, until one call is left, and then tell each other what it
+//! was.
 
 use std::fmt;
 
@@ -24,8 +25,8 @@ const WORDS_BYTES: usize = 32;
 enum Round {
     /// How many calls, and their hash.
     Greeting,
-    /// The hashes at places from `low`, where they may be equal, to `high`, where they are not, or where
-    /// some rank ends.
+    /// The hashes at places from `low`, where they may be equal, to `high`, where they are not, or
+    /// where some rank ends.
     Hashes { low: u64, high: u64, is_low_agreed: bool },
     /// What the call of this number was.
     Call { number: u64 },
@@ -73,7 +74,8 @@ impl Search {
         Search { round: Round::Greeting, count: sequence.count() }
     }
 
-    /// The number of the call whose stack belongs into the next message, if that is what it is about.
+    /// The number of the call whose stack belongs into the next message, if that is what it is
+    /// about.
     pub fn wants_stack(&self) -> Option<u64> {
         match self.round {
             Round::Call { number } if number < self.count => Some(number),

@@ -25,9 +25,9 @@ pub struct SourceProperties {
     /// Whether making a segment, and giving it back, is something that every rank has to do in the
     /// same order and with the same size: all of them get memory, or none does.
     pub collective: bool,
-    /// Where they make segments together: whether one that may not have memory can tell the others by
-    /// [`SegmentSource::decline`]. If not, a cap does not keep it from asking with them: they would wait for
-    /// it for ever.
+    /// Where they make segments together: whether one that may not have memory can tell the others
+    /// by [`SegmentSource::decline`]. If not, a cap does not keep it from asking with them: they
+    /// would wait for it for ever.
     pub declines: bool,
     /// What the segments are registered with, in a word or two; none if they are not.
     pub registrar: Option<String>,
@@ -78,11 +78,12 @@ impl SourceProperties {
 /// has expandable segments. All but the first two methods have answers of their own.
 pub trait SegmentSource: Send + Sync {
     /// Memory of at least `size_bytes`, for requests on `stream`, at an address that is a multiple
-    /// of 512. Without memory to give it says `OutOfMemory`. Where making segments is collective, it
-    /// says so on every rank or on none.
+    /// of 512. Without memory to give it says `OutOfMemory`. Where making segments is collective,
+    /// it says so on every rank or on none.
     fn alloc(&self, size_bytes: u64, stream: StreamId) -> Result<Addr, DeviceError>;
 
-    /// Takes back what `alloc` gave. If it fails the segment stays the pool's, and is offered again.
+    /// Takes back what `alloc` gave. If it fails the segment stays the pool's, and is offered
+    /// again.
     fn free(&self, segment: Span, stream: StreamId) -> Result<(), DeviceError>;
 
     /// What holds for its segments. It is asked once.

@@ -21,8 +21,8 @@ pub trait Registrar: Send + Sync {
     fn deregister(&self, segment: Span, handle: u64) -> Result<(), DeviceError>;
 }
 
-/// That a segment is registered: who kept one from before the segment went and another came, even at
-/// the same address, has an older generation.
+/// That a segment is registered: who kept one from before the segment went and another came, even
+/// at the same address, has an older generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Registration {
     /// The segment.

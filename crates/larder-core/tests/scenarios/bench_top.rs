@@ -133,7 +133,7 @@ impl BenchTop {
     pub(crate) fn segments(&self) -> Vec<Vec<Piece>> {
         let piece = |state: State, size_bytes| match state {
             State::Live => Piece::Live(size_bytes),
-            State::Free | State::Resting => Piece::Free(size_bytes),
+            State::Free | State::Deferred => Piece::Free(size_bytes),
             State::Waiting => Piece::Waiting(size_bytes),
             State::Unmapped => Piece::Unmapped(size_bytes),
             State::Lent | State::Hollow => panic!("no story tells of views"),

@@ -139,7 +139,7 @@ fn cells(segment: &SegmentState, cell_bytes: u64) -> Vec<Cell> {
         let which = match block.state {
             State::Live | State::Lent => 0,
             State::Waiting => 1,
-            State::Free | State::Resting => 2,
+            State::Free | State::Deferred => 2,
             State::Unmapped | State::Hollow => continue,
         };
         let end = at + block.span.size_bytes;

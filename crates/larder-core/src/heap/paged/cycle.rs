@@ -1,34 +1,37 @@
-//! Rounds: the requests of a program that goes round. Each is told where to go, and mostly finds there what lies fallow: then
-//! it is handed out with nothing searched for. This is the usual path of the policy tight, and so is what such a program gives back.
+//! Cycles: the requests of a program that repeats itself. Each is told where to go, and mostly
+//! finds there what is deferred: then it is handed out with nothing searched for. This is the fast
+//! path of the policy tight, and so is what such a program gives back.
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
+use crate::heap::paged::Attempt;
+use crate::heap::paged::lending::Followed;
+use crate::heap::paged::request_log::Goal;
+use crate::heap::placement::Ready;
 use crate::heap::size;
-use crate::heap::tight::tenancy::Followed;
-use crate::heap::tight::trail::Goal;
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
 impl Heap {
-    /// A request of the fast path comes. Where it is told to go, if the program goes round and it is
-    /// the next of the round.
+    /// A request of the fast path comes. Where it is told to go, if the program repeats itself and
+    /// it is the next of the cycle.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
-    pub(in crate::heap) fn next_of_round(
+    pub(in crate::heap) fn next_of_cycle(
         &mut self,
         requested_bytes: u64,
         stream: StreamId,
     ) -> Option<(LaneId, Goal)> {
-        if !self.fallow.is_on {
+        if !self.deferred.is_in_place() {
             return None;
         }
         let lane = self.pools.default_lane(PoolKind::Large, stream);
-        let goal = self.tight.walk_round(lane, size::round_usual(requested_bytes))?;
+        let goal = self.paged.walk_cycle(lane, size::round_usual(requested_bytes))?;
         Some((lane, goal))
     }
 
-    /// Puts a request of a round where it is told to go.
+    /// Puts a request of a cycle where it is told to go.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn take_goal(
@@ -36,23 +39,24 @@ impl Heap {
         (lane, goal): (LaneId, Goal),
         requested_bytes: u64,
         stream: StreamId,
-    ) -> Option<Addr> {
-        match self.fit_lying(lane, goal, size::round_usual(requested_bytes)) {
-            Some(id) => Some(self.hand_out_lying(id, requested_bytes, stream)),
-            None => self.find_goal(requested_bytes, stream),
+    ) -> Ready {
+        if let Some(id) = self.fit_deferred(lane, goal, size::round_usual(requested_bytes)) {
+            return Ready::Taken(self.hand_out_deferred(id, requested_bytes, stream));
         }
+        self.find_goal(requested_bytes, stream).map_or(Ready::Declined, Ready::Taken)
     }
 
-    /// The block that lies fallow where a request is told to go, once it has the request's size. None where it is not known
-    /// which one that is, or there is not enough.
+    /// The block that is deferred where a request is told to go, once it has the request's size.
+    /// None where it is not known which one that is, or there is not enough.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
-    fn fit_lying(&mut self, lane: LaneId, goal: Goal, size_bytes: u64) -> Option<BlockId> {
+    fn fit_deferred(&mut self, lane: LaneId, goal: Goal, size_bytes: u64) -> Option<BlockId> {
         let id = self.hints.get(goal.addr())?;
         let (slots, _) = self.blocks.parts();
         let block = &slots[id.place()];
-        let lies = (block.addr == goal.addr()) & (block.state == State::Resting);
-        // What is free there begins where it did; or there are several lanes, and places are kept all the same.
+        let lies = (block.addr == goal.addr()) & (block.state == State::Deferred);
+        // What is free there begins where it did; or there are several lanes, and places are kept
+        // all the same.
         let before = &slots[place_of(block.prev)];
         let is_inside = before.state.is_unused() & (before.lane == lane);
         let is_first = goal.is_first() & !is_inside;
@@ -63,10 +67,10 @@ impl Heap {
         (block.size_bytes == size_bytes || self.refit(lane, id, size_bytes)).then_some(id)
     }
 
-    /// Makes a block live that lay fallow and has the size of the request.
+    /// Makes a block live that was deferred and has the size of the request.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn hand_out_lying(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
+    fn hand_out_deferred(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
         let block = &mut self.blocks[id];
         (block.state, block.requested_bytes) = (State::Live, requested_bytes);
         let &mut Block { addr, size_bytes, .. } = block;
@@ -75,22 +79,24 @@ impl Heap {
         addr
     }
 
-    /// A request of a round where it is not known which block lies where it is told to go, or that one will not do.
+    /// A request of a cycle where it is not known which block lies where it is told to go, or that
+    /// one will not do.
     #[inline(never)]
     fn find_goal(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let want = self.want_rounded(requested_bytes, stream);
-        if let Some(spot) = self.tight.way(want.lane).trail.told(want.ask()) {
+        if let Some(spot) = self.paged.way(want.lane).log.told(want.ask()) {
             if spot.was_others {
                 // It probably is again, and is looked at where it can be waited for.
                 self.note_others_have(&want);
                 return None;
             }
-            if let Some((id, from)) = self.find_lying(&want, spot)
+            if let Some((id, from)) = self.find_deferred(&want, spot)
                 && self.refit(want.lane, id, want.size_bytes)
             {
-                let addr = self.hand_out_lying(id, requested_bytes, stream);
+                let addr = self.hand_out_deferred(id, requested_bytes, stream);
                 self.hints.note(addr, id);
-                // It may have been in the index, and then it is not among those that are noted later.
+                // It may have been in the index, and then it is not among those that are noted
+                // later.
                 self.note_begin(id);
                 // Its segment may lie elsewhere by now.
                 if addr != spot.addr || from != self.segments[spot.segment].at_unit(spot.from) {
@@ -99,21 +105,22 @@ impl Heap {
                 return Some(addr);
             }
             // In a view, or not its own lane's alone: that does not depend on what is merged.
-            match self.take_told_place::<true>(&want, spot) {
+            match self.take_told_place(&want, spot, Attempt::First) {
                 Followed::Taken(addr) => return Some(addr),
                 Followed::OthersHave => return None,
                 Followed::Lost => {}
             }
         }
-        self.till();
-        self.take_anywhere::<true>(&want)
+        self.coalesce();
+        self.take_anywhere(&want, Attempt::First)
     }
 
-    /// A request of a round that missed on the usual path, because what it was told to have was probably another lane's, and
-    /// that is not free. If it finds nothing else, it is as if it had missed for want of that.
+    /// A request of a cycle that missed on the fast path, because what it was told to have was
+    /// probably another lane's, and that is not free. If it finds nothing else, it is as if it had
+    /// missed for want of that.
     pub(crate) fn take_lost(&mut self, want: &Want) -> Option<Addr> {
         self.note_miss(want);
-        self.till();
-        self.take_anywhere::<false>(want)
+        self.coalesce();
+        self.take_anywhere(want, Attempt::Again)
     }
 }

@@ -1,11 +1,11 @@
-//! Ground: the home blocks under a place, found along the blocks themselves. A request that is told where to
-//! go looks at what is there, and not at all that is free.
+//! Ground: the home blocks under a place, found along the blocks themselves. A request that is told
+//! where to go looks at what is there, and not at all that is free.
 
 use std::iter::successors;
 
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
-use crate::heap::tight::trail::Spot;
+use crate::heap::paged::request_log::Spot;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
@@ -68,7 +68,7 @@ impl Heap {
             return Some(Ground { segment, span, site: Site::Home(first), waits });
         }
         // Where a segment was given back, a view may have its name by now.
-        if !self.can_lodge(want) {
+        if !self.can_be_in_view(want) {
             return None;
         }
         let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
@@ -83,14 +83,15 @@ impl Heap {
         Some(Ground { segment, span, site: Site::View { door, homes }, waits })
     }
 
-    /// What lies under the place that a request was told by the trail.
+    /// What lies under the place that a request was told by the request log.
     pub(super) fn ground_told(&mut self, want: &Want, spot: Spot) -> Option<Ground> {
         let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
         self.ground(want, spot.segment, addr)
     }
 
-    /// Adds the streams that a request has to wait for if it is to have these bytes, and returns the first of the
-    /// blocks that they lie in; none if they are not all free, or some are of a lane that it cannot have them of.
+    /// Adds the streams that a request has to wait for if it is to have these bytes, and returns
+    /// the first of the blocks that they lie in; none if they are not all free, or some are of a
+    /// lane that it cannot have them of.
     fn add_waits(&mut self, want: &Want, home: Home, waits: &mut Vec<StreamId>) -> Option<BlockId> {
         let first = self.first_under(home.segment, home.span.addr)?;
         let is_private = self.pools.pool(want.pool).owner.is_some();
@@ -112,8 +113,8 @@ impl Heap {
         Some(first)
     }
 
-    /// The stream of a lane that another one has to wait for before it has what is free there: none if it did
-    /// and nothing was freed since, or if the stream is gone.
+    /// The stream of a lane that another one has to wait for before it has what is free there: none
+    /// if it did and nothing was freed since, or if the stream is gone.
     pub(super) fn wait_for(&self, lane: LaneId, other: LaneId) -> Option<StreamId> {
         if lane == other || self.pools.has_followed(lane, other) {
             return None;
@@ -121,8 +122,8 @@ impl Heap {
         self.pools.lane(other).living_stream()
     }
 
-    /// The request's stream waits for what these streams have been given to do so far: what is free of theirs
-    /// is as good as its own, until they free more.
+    /// The request's stream waits for what these streams have been given to do so far: what is free
+    /// of theirs is as good as its own, until they free more.
     pub(crate) fn note_followed(&mut self, want: &Want, streams: &[StreamId]) {
         let lane = self.lane_of(want);
         for &stream in streams {
@@ -138,8 +139,8 @@ impl Heap {
         first.into_iter().flat_map(move |first| self.blocks_from(first, home.span.end()))
     }
 
-    /// The block of a segment that an address lies in. Notes on the way to it that say nothing any more are forgotten, and
-    /// it is hinted at: who looks at a place looks again when it is taken.
+    /// The block of a segment that an address lies in. Notes on the way to it that say nothing any
+    /// more are forgotten, and it is hinted at: who looks at a place looks again when it is taken.
     pub(super) fn first_under(&mut self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
         if let Some(id) = self.block_hinted(segment, addr) {
             return Some(id);
@@ -165,7 +166,8 @@ impl Heap {
         onward.take_while(move |&id| self.blocks[id].addr < end)
     }
 
-    /// The block of a segment that an address lies in, if there is a hint of it. A block that is gone looks unmapped.
+    /// The block of a segment that an address lies in, if there is a hint of it. A block that is
+    /// gone looks unmapped.
     #[inline]
     fn block_hinted(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
         let is_it = |id: &BlockId| {
@@ -176,8 +178,8 @@ impl Heap {
         self.hints.get(addr).filter(is_it)
     }
 
-    /// The block of a segment that an address lies in: along the blocks, from the nearest before it of which it
-    /// is known where it starts.
+    /// The block of a segment that an address lies in: along the blocks, from the nearest before it
+    /// of which it is known where it starts.
     pub(in crate::heap) fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
         if let Some(id) = self.block_hinted(segment, addr) {
             return Some(id);

@@ -1,29 +1,30 @@
-//! Tenancy: blocks that live in views, and the home blocks that are lent to them.
+//! Lending: blocks that live in views, and the home blocks that are lent to them.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::paged::ground::{Ground, Home, Shown, Site};
+use crate::heap::paged::request_log::{Ask, Spot};
+use crate::heap::paged::{Attempt, Miss};
 use crate::heap::segment::Segment;
-use crate::heap::tight::Miss;
-use crate::heap::tight::ground::{Ground, Home, Shown, Site};
-use crate::heap::tight::trail::{Ask, Spot};
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::{Addr, Span, StreamId};
 
-/// What came of following the trail.
+/// What came of following the request log.
 pub(crate) enum Followed {
     /// The request has its block.
     Taken(Addr),
-    /// What it was told to have is free, but another lane's: it has to wait for that one's stream first.
+    /// What it was told to have is free, but another lane's: it has to wait for that one's stream
+    /// first.
     OthersHave,
     /// It was told nothing, or nothing that is free.
     Lost,
 }
 
 impl Want {
-    /// The request as the trail knows it.
+    /// The request as the request log knows it.
     #[inline]
     pub(super) fn ask(&self) -> Ask {
         Ask::new(self.size_bytes)
@@ -32,65 +33,69 @@ impl Want {
 
 impl Heap {
     /// The request goes where it was put the last time, if that is free.
-    #[inline]
-    pub(in crate::heap) fn follow_trail<const PLAIN: bool>(&mut self, want: &Want) -> Followed {
+    #[inline(always)]
+    #[allow(clippy::inline_always)] // Then it is known which attempt it is.
+    pub(in crate::heap) fn follow_log(&mut self, want: &Want, attempt: Attempt) -> Followed {
         let ask = want.ask();
-        // A request that missed on the usual path comes once more, and is one step all the same.
-        let way = self.tight.way(want.lane);
-        let again = if PLAIN { None } else { way.missed.take() };
+        // A request that missed on the fast path comes once more, and is one entry all the same.
+        let way = self.paged.way(want.lane);
+        let is_first = attempt == Attempt::First;
+        let again = if is_first { None } else { way.missed.take() };
         let again = again.filter(|miss| miss.ask == ask);
         if again.is_some_and(|miss| miss.is_others) {
             return Followed::OthersHave;
         }
-        let told =
-            if again.is_some() { way.trail.told(ask) } else { way.trail.walk(want.size_bytes) };
-        let is_round = PLAIN && way.trail.goes_round();
+        let told = if again.is_some() { way.log.told(ask) } else { way.log.walk(want.size_bytes) };
+        let in_cycle = is_first && way.log.repeats();
         let Some(spot) = told else {
-            self.till();
+            self.coalesce();
             return Followed::Lost;
         };
-        if is_round {
-            self.go_round();
+        if in_cycle {
+            self.begin_in_place();
         }
-        self.till();
-        match self.take_spot::<PLAIN>(want, spot) {
+        self.coalesce();
+        match self.take_spot(want, spot) {
             Some(addr) => Followed::Taken(addr),
-            None => self.take_told_place::<PLAIN>(want, spot),
+            None => self.take_told_place(want, spot, attempt),
         }
     }
 
-    /// A request finds nothing on the usual path, and will come again.
+    /// A request finds nothing on the fast path, and will come again.
     #[cold]
     pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: false });
+        self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: false });
     }
 
-    /// The request that just missed on the usual path, if the program goes round and what the request was told to have is
-    /// another lane's. It needs no more than to wait for that one's stream, and nothing has to be merged for it.
+    /// The request that just missed on the fast path, if the program repeats itself and what the
+    /// request was told to have is another lane's. It needs no more than to wait for that one's
+    /// stream, and nothing has to be merged for it.
     pub(crate) fn missed_for_others(
         &mut self,
         requested_bytes: u64,
         stream: StreamId,
     ) -> Option<Want> {
-        if !self.fallow.is_on {
+        if !self.deferred.is_in_place() {
             return None;
         }
         let want = self.want_rounded(requested_bytes, stream);
-        let missed = self.tight.way(want.lane).missed?;
+        let missed = self.paged.way(want.lane).missed?;
         (missed.is_others && missed.ask == want.ask()).then_some(want)
     }
 
-    /// A request that missed on the usual path does not come again.
+    /// A request that missed on the fast path does not come again.
     pub(crate) fn forget_miss(&mut self, want: &Want) {
-        self.tight.way(want.lane).missed = None;
+        self.paged.way(want.lane).missed = None;
     }
 
-    /// The request goes where it was put the last time, if that is in a view, or not its own lane's alone.
+    /// The request goes where it was put the last time, if that is in a view, or not its own lane's
+    /// alone.
     #[inline(never)]
-    pub(super) fn take_told_place<const PLAIN: bool>(
+    pub(super) fn take_told_place(
         &mut self,
         want: &Want,
         spot: Spot,
+        attempt: Attempt,
     ) -> Followed {
         let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
         if !is_view && !self.pools.had_many_lanes(want.pool) {
@@ -98,9 +103,9 @@ impl Heap {
         }
         let Some(ground) = self.ground_told(want, spot) else { return Followed::Lost };
         if ground.waits.is_empty() {
-            return self.settle_on::<PLAIN>(want, &ground).map_or(Followed::Lost, Followed::Taken);
+            return self.settle_on(want, &ground).map_or(Followed::Lost, Followed::Taken);
         }
-        if PLAIN {
+        if attempt == Attempt::First {
             self.note_others_have(want);
         }
         Followed::OthersHave
@@ -108,55 +113,58 @@ impl Heap {
 
     /// A request was told to have what is probably another lane's, and will come again.
     pub(super) fn note_others_have(&mut self, want: &Want) {
-        self.tight.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: true });
+        self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: true });
     }
 
-    /// The free block that the last request is cut out of is noted among the small ones, or among the others.
+    /// The free block that the last request is cut out of is noted among the small ones, or among
+    /// the others.
     #[cold]
     #[inline(never)]
     pub(in crate::heap) fn note_kind(&mut self, lane: LaneId, is_small: bool) {
-        self.tight.way(lane).trail.note_kind(is_small);
+        self.paged.way(lane).log.note_kind(is_small);
     }
 
     /// The request goes where nobody should be led.
-    pub(in crate::heap) fn stray(&mut self, want: &Want) {
+    pub(in crate::heap) fn forget_place(&mut self, want: &Want) {
         let lane = self.lane_of(want);
-        self.tight.way(lane).trail.stray(want.ask());
+        self.paged.way(lane).log.forget_place(want.ask());
     }
 
-    /// Notes where the last request was put: at an address, cut out of the free block that began there.
+    /// Notes where the last request was put: at an address, cut out of the free block that began
+    /// there.
     #[inline]
-    pub(in crate::heap) fn note_step(&mut self, want: &Want, id: BlockId) {
+    pub(in crate::heap) fn note_entry(&mut self, want: &Want, id: BlockId) {
         let Block { segment, addr, .. } = self.blocks[id];
         self.note_place(want, segment, addr, addr);
     }
 
-    /// Notes where the last request was put: at an address, cut out of the free block that began at another.
+    /// Notes where the last request was put: at an address, cut out of the free block that began at
+    /// another.
     #[inline]
     pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
         let spot = Spot::new(segment, self.segments[segment].span.addr, addr, from);
-        self.tight.way(want.lane).trail.note(want.ask(), spot);
+        self.paged.way(want.lane).log.note(want.ask(), spot);
     }
 
     /// Where a request was told to go, if that is free.
     pub(crate) fn plan_told(&mut self, want: &Want) -> Option<Ground> {
         let want = &Want { lane: self.lane_of(want), ..*want };
-        let spot = self.tight.way(want.lane).trail.told(want.ask())?;
+        let spot = self.paged.way(want.lane).log.told(want.ask())?;
         self.ground_told(want, spot)
     }
 
     /// The request's stream waits for those that had the place that it was told.
     pub(crate) fn take_told_ground(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
-        let addr = self.settle_on::<false>(want, ground)?;
+        let addr = self.settle_on(want, ground)?;
         if !ground.waits.is_empty() {
-            self.tight.way(want.lane).trail.note_others();
+            self.paged.way(want.lane).log.note_others();
         }
         Some(addr)
     }
 
-    /// Puts a request at a place, in a view or at home, if all bytes under it are free and its stream waits for
-    /// whoever had them.
+    /// Puts a request at a place, in a view or at home, if all bytes under it are free and its
+    /// stream waits for whoever had them.
     pub(crate) fn take_place(
         &mut self,
         want: &Want,
@@ -165,26 +173,26 @@ impl Heap {
     ) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let ground = self.ground(want, segment, addr).filter(|ground| ground.waits.is_empty())?;
-        self.settle_on::<false>(want, &ground)
+        self.settle_on(want, &ground)
     }
 
-    fn settle_on<const PLAIN: bool>(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
+    fn settle_on(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
         let &Ground { segment, span, ref site, .. } = ground;
         let first = match *site {
             Site::View { door, ref homes } => {
-                return self.lodge::<PLAIN>(want, ground, door, homes);
+                return self.place_in_view(want, ground, door, homes);
             }
             Site::Home(first) => first,
         };
         let from = self.blocks[self.first_free(first)].addr;
         let id = self.claim(want, first, span)?;
-        let addr = self.hand_out::<PLAIN>(id, want);
+        let addr = self.hand_out(id, want);
         self.note_place(want, segment, addr, from);
         Some(addr)
     }
 
-    /// A request becomes a tenant.
-    fn lodge<const PLAIN: bool>(
+    /// A request becomes a block in a view.
+    fn place_in_view(
         &mut self,
         want: &Want,
         ground: &Ground,
@@ -205,14 +213,14 @@ impl Heap {
         block.used_elsewhere = true;
         let oversize = want.size_bytes >= self.split_limit_bytes;
         block.oversize = oversize;
-        self.tight.tenants.insert(door, lent);
-        self.tight.note_use(view);
+        self.paged.in_views.insert(door, lent);
+        self.paged.note_use(view);
         let Span { addr, size_bytes } = span;
         self.segments.note_start(view, addr, size_bytes, door);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
-        self.record_where::<PLAIN>(door, Record::Alloc { place, requested_bytes, oversize });
-        self.note_step(want, door);
+        self.record_of(door, Record::Alloc { place, requested_bytes, oversize });
+        self.note_entry(want, door);
         Some(addr)
     }
 
@@ -249,16 +257,16 @@ impl Heap {
         all
     }
 
-    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one block of the
-    /// request's lane, in no index.
+    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one
+    /// block of the request's lane, in no index.
     fn claim(&mut self, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
         let mut claimed: Option<BlockId> = None;
         let mut at = Some(first);
         while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
             let whole_span = self.blocks[whole].span();
             at = self.blocks[whole].next;
-            let lies_fallow = self.blocks[whole].state == State::Resting;
-            if !lies_fallow {
+            let was_deferred = self.blocks[whole].state == State::Deferred;
+            if !was_deferred {
                 self.unshelve(whole);
             }
             let begin = whole_span.addr.max(span.addr);
@@ -267,8 +275,8 @@ impl Heap {
             let before = Some(whole).filter(|&whole| whole != id);
             let behind = self.blocks[id].next.filter(|_| whole_span.end() > end);
             for rest in [before, behind].into_iter().flatten() {
-                if lies_fallow {
-                    self.leave_fallow(rest);
+                if was_deferred {
+                    self.defer_free(rest);
                 } else {
                     self.shelve(rest);
                 }
@@ -282,7 +290,8 @@ impl Heap {
         claimed
     }
 
-    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's name.
+    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's
+    /// name.
     fn cut_out(&mut self, whole: BlockId, span: Span) -> BlockId {
         let before_bytes = span.addr.0 - self.blocks[whole].addr.0;
         let id = if before_bytes > 0 { self.blocks.split(whole, before_bytes) } else { whole };
@@ -293,20 +302,20 @@ impl Heap {
     }
 
     /// Whether a block lives in a view.
-    pub(in crate::heap) fn is_tenant(&self, id: BlockId) -> bool {
+    pub(in crate::heap) fn is_in_view(&self, id: BlockId) -> bool {
         self.segments[self.blocks[id].segment].is_view()
     }
 
-    /// A tenant is gone: what was lent to it is free again.
+    /// A block in a view is gone: what was lent to it is free again.
     pub(in crate::heap) fn vacate(&mut self, id: BlockId) {
-        for home in self.tight.tenants.remove(&id).unwrap_or_default() {
-            if self.fallow.is_on {
+        for home in self.paged.in_views.remove(&id).unwrap_or_default() {
+            if self.deferred.is_in_place() {
                 let lane = self.blocks[home].lane;
                 self.pools.lane_mut(lane).frees += 1;
-                self.leave_fallow(home);
+                self.defer_free(home);
                 continue;
             }
-            let whole = self.merge_and_shelve::<false>(home).id;
+            let whole = self.merge_and_shelve(home).id;
             self.note_free(whole);
         }
         let block = &mut self.blocks[id];
@@ -321,15 +330,15 @@ impl Heap {
         }
     }
 
-    /// Says in one sentence what is wrong with tenants and views, if anything is: what is lent to a tenant is
-    /// what its view shows under it, all that is lent is lent to one tenant, and views and pages agree on
-    /// what is shown.
-    pub(in crate::heap) fn check_tenants(&self) -> Result<(), String> {
+    /// Says in one sentence what is wrong with blocks in views and views, if anything is: what is
+    /// lent to a block in a view is what its view shows under it, all that is lent is lent to one
+    /// block in a view, and views and pages agree on what is shown.
+    pub(in crate::heap) fn check_in_views(&self) -> Result<(), String> {
         let mut lent = HashSet::new();
-        for (&id, homes) in &self.tight.tenants {
+        for (&id, homes) in &self.paged.in_views {
             let block = &self.blocks[id];
-            if !self.is_tenant(id) || !matches!(block.state, State::Live | State::Waiting) {
-                return Err(format!("{id:?} is listed as a tenant and is none"));
+            if !self.is_in_view(id) || !matches!(block.state, State::Live | State::Waiting) {
+                return Err(format!("{id:?} is listed as in a view and is not"));
             }
             let home = |&home: &BlockId| {
                 let Block { segment, addr, size_bytes, .. } = self.blocks[home];
@@ -349,7 +358,7 @@ impl Heap {
         }
         let mut shown = HashMap::new();
         for (id, segment) in self.segments.iter() {
-            if segment.is_view() != self.tight.views.contains(&id) {
+            if segment.is_view() != self.paged.views.contains(&id) {
                 return Err(format!("{id:?} is a view that is not listed, or listed and none"));
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {
@@ -363,14 +372,14 @@ impl Heap {
                 let is_at_home = (state == State::Lent) == lent.contains(&block);
                 let is_in_view = !segment.is_view()
                     || state == State::Hollow
-                    || self.tight.tenants.contains_key(&block);
+                    || self.paged.in_views.contains_key(&block);
                 if !is_at_home || !is_in_view || (state == State::Hollow && !segment.is_view()) {
                     return Err(format!("{block:?} is {state:?}, and nobody knows of it"));
                 }
             }
         }
         let shown_pages: u64 = shown.values().map(|&times| u64::from(times)).sum();
-        if shown == self.tight.shown && shown_pages == self.tight.shown_pages {
+        if shown == self.paged.shown && shown_pages == self.paged.shown_pages {
             Ok(())
         } else {
             Err("pages are shown otherwise than counted".to_owned())

@@ -1,107 +1,42 @@
-//! The tray: small blocks that were given back and not merged yet.
+//! By size: small blocks whose frees were deferred, as stacks of one size each. The next request of
+//! the size gets the block that came last, as it is; it serves no other size.
 //!
-//! Programs give back small blocks and ask for the same sizes again within moments. To merge such a block with its
-//! neighbours and to cut it off once more is most of the work, so it *rests* on its lane's tray instead, as large
-//! as it is, and the next request of that size gets it. What rests is in no index, and serves no other size.
-//!
-//! The tray is open only on the usual path: before anything else changes the heap all that rests is put down, that
-//! is, merged and put into the index, as it would have been when it was given back. So does a request for which the
-//! index has no block, before memory is asked for. What it costs are a few MiB: blocks that were not merged in time
-//! make for other places, and so for a small segment more now and then.
-//!
-//! Whoever looks is shown the heap as it will be once all is put down, and changes nothing by it: a program that asks
-//! for its statistics gets the same blocks as one that does not.
+//! A request for which the index has no block has the largest coalesced, before memory is asked
+//! for, until one will do. What it costs are a few MiB: blocks that were not merged in time make
+//! for other places, and so for a small segment more now and then.
 
-use crate::heap::block::{Block, State};
+use crate::heap::Heap;
+use crate::heap::block::State;
+use crate::heap::deferred::Deferral;
 use crate::heap::ids::{BlockId, LaneId};
-use crate::heap::seen::SeenPieces;
 use crate::heap::shelving::Pieces;
-use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
-use crate::heap::{Heap, size};
+use crate::heap::size;
+use crate::heap::size_stacks::{SizeAt, SizeStacks, WORDS};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
-/// There is a size for each number of units that a small block may have.
-const SIZES: usize = (SMALL_MAX_BYTES / BLOCK_UNIT_BYTES) as usize;
-pub(super) const SIZES_PER_WORD: usize = u64::BITS as usize;
-const WORDS: usize = SIZES / SIZES_PER_WORD;
-/// Where so many rest in a lane, the next one has those put down: so that never takes long, and sizes that nobody
-/// asks for any more do not keep their neighbours apart.
-pub(super) const RESTED_MAX: u32 = 4096;
-
-/// The small blocks of one lane that rest.
-#[derive(Clone, Debug)]
-pub(super) struct Tray {
-    /// How many blocks may still come before all are put down. None while the lane is not known to have any.
-    pub(super) room: u32,
-    /// For each size the block that came last; it names the one before it by `shelf_next`.
-    pub(super) firsts: [Option<BlockId>; SIZES],
-    /// Which sizes may have blocks.
-    pub(super) words: [u64; WORDS],
-}
-
-/// What the trays of all lanes have in common.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Trays {
-    /// Requests of at most so many bytes go by the tray: none while it is closed.
-    pub(super) open_bytes: u64,
-    /// Blocks of at most so many bytes rest: those of fixed segments, and those of expandable ones. While the setting is off
-    /// these must not serve anybody.
-    rest_bytes: [u64; 2],
-    /// The lanes that may have blocks that rest.
-    pub(super) busy: Vec<LaneId>,
-    /// The pieces that there were when somebody looked, or when all was put down.
-    pub(super) seen: SeenPieces,
-}
-
-impl Tray {
-    #[cold]
-    fn new() -> Box<Tray> {
-        Box::new(Tray { room: 0, firsts: [None; SIZES], words: [0; WORDS] })
-    }
-
-    /// Takes all blocks of the largest size off the tray that is in a word: the size, and the block that came last.
-    fn take_size(&mut self, word: usize) -> Option<(usize, Option<BlockId>)> {
-        let bit = self.words[word].checked_ilog2()?;
-        self.words[word] ^= 1 << bit;
-        let size = word * SIZES_PER_WORD + bit as usize;
-        Some((size, self.firsts[size].take()))
-    }
-
-    /// Puts back what was not needed.
-    fn put_back(&mut self, size: usize, first: Option<BlockId>) {
-        self.firsts[size] = first;
-        self.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
-    }
-}
-
 impl Heap {
-    /// Opens the tray where the policy has one, with the fast path.
-    pub(super) fn open_tray(&mut self) {
-        let has_tray = self.guard.is_unbroken() && self.policy.merges_late && !self.is_tight;
-        let open_bytes = if has_tray { SMALL_MAX_BYTES } else { 0 };
-        let growing = self.config.expandable_segments;
-        self.trays.open_bytes = open_bytes;
-        self.trays.rest_bytes = [open_bytes, if growing { open_bytes } else { 0 }];
-    }
-
-    /// Hands out a block that rests, if there is one of the size that a request gets.
+    /// Hands out a small block whose free was deferred, if there is one of the size that a request
+    /// gets.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn take_rested(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+    pub(in crate::heap) fn take_by_size(
+        &mut self,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
         // Of no bytes the last one is behind all sizes.
         let last = requested_bytes.wrapping_sub(1);
-        if last >= self.trays.open_bytes {
+        if last >= self.deferred.by_size_bytes(false) {
             return None;
         }
-        let kind = self.kind(BLOCK_UNIT_BYTES);
+        let kind = PoolKind::Small;
         let lane = self.pools.recent_lane(kind, stream)?;
-        let tray = self.pools.lane_mut(lane).tray.as_deref_mut()?;
-        let first = &mut tray.firsts[(last / BLOCK_UNIT_BYTES) as usize % SIZES];
-        let id = (*first)?;
+        let stacks = self.pools.lane_mut(lane).by_size.as_deref_mut()?;
+        let size = SizeAt::of(requested_bytes);
+        let id = stacks.first(size)?;
         let block = &mut self.blocks[id];
-        *first = block.shelf_next;
-        tray.room += 1;
+        stacks.pop(size, block.shelf_next);
         block.state = State::Live;
         block.requested_bytes = requested_bytes;
         let (addr, size_bytes) = (block.addr, block.size_bytes);
@@ -111,132 +46,123 @@ impl Heap {
         Some(addr)
     }
 
-    /// Turns to the tray of a stream, while the tray is open. Says whether it was another one's until now.
+    /// Turns to the stacks of a stream, if there may be any. Says whether they were another one's
+    /// until now.
     #[inline]
     pub(super) fn turn_to(&mut self, stream: StreamId) -> bool {
-        let kind = self.kind(BLOCK_UNIT_BYTES);
-        let turns = self.trays.open_bytes > 0 && self.pools.recent_lane(kind, stream).is_none();
+        let kind = PoolKind::Small;
+        let has_stacks = self.deferred.by_size_bytes(false) > 0;
+        let turns = has_stacks && self.pools.recent_lane(kind, stream).is_none();
         if turns {
             self.pools.default_lane(kind, stream);
         }
         turns
     }
 
-    /// Lets a block rest that is given back on the usual path, if it is small and the tray is open.
+    /// Defers the free of a block on the fast path, if it is small and the policy wants it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn rest(&mut self, id: BlockId) -> bool {
+    pub(in crate::heap) fn defer_by_size(&mut self, id: BlockId) -> bool {
         let block = &mut self.blocks[id];
-        if block.size_bytes > self.trays.rest_bytes[usize::from(block.expandable)] {
+        if block.size_bytes > self.deferred.by_size_bytes(block.expandable) {
             return false;
         }
-        let &mut Block { addr, size_bytes, requested_bytes, kind, lane: lane_id, .. } = block;
-        let lane = self.pools.lane_mut(lane_id);
-        let Some(tray) = lane.tray.as_deref_mut().filter(|tray| tray.room > 0) else {
-            return self.rest_first(id);
+        let size = SizeAt::of(block.size_bytes);
+        let lane = self.pools.lane_mut(block.lane);
+        let stacks = lane.by_size.as_deref_mut();
+        let Some(stacks) = stacks.filter(|stacks| stacks.has_room()) else {
+            return self.defer_first(id);
         };
-        tray.room -= 1;
-        let size = (size_bytes / BLOCK_UNIT_BYTES - 1) as usize % SIZES;
-        block.state = State::Resting;
-        block.shelf_next = tray.firsts[size].replace(id);
-        tray.words[size / SIZES_PER_WORD] |= 1 << (size % SIZES_PER_WORD);
-        let place = Place { kind, stream: lane.stream, addr, size_bytes };
-        self.herald.record(Record::Free { place, requested_bytes, oversize: false });
+        block.shelf_next = stacks.push(size, id);
+        let (deferred, herald) = (&mut self.deferred, &mut self.herald);
+        Deferral { id, block, lane, deferred, herald }.begin();
         true
     }
 
-    /// The same for the first block on its lane's tray, and for one that finds no room there.
+    /// Defers the first free of a lane, or one for which there is no room.
     #[cold]
     #[inline(never)]
-    fn rest_first(&mut self, id: BlockId) -> bool {
+    fn defer_first(&mut self, id: BlockId) -> bool {
         let lane = self.blocks[id].lane;
-        if self.trays.busy.contains(&lane) {
+        if self.pools.lane(lane).by_size.is_some() {
             let mut pieces = Pieces::default();
-            self.put_down(lane, u64::MAX, &mut pieces);
+            self.coalesce_lane(lane, u64::MAX, &mut pieces);
             self.change_pieces(pieces);
         } else {
-            self.trays.busy.push(lane);
-            self.pools.lane_mut(lane).tray.get_or_insert_with(Tray::new).room = RESTED_MAX;
+            self.pools.lane_mut(lane).by_size = Some(SizeStacks::new());
         }
-        self.rest(id)
+        self.defer_by_size(id)
     }
 
-    /// No free block will do for a small request on the usual path: so much of what rests is put down that one does.
-    /// Says whether one does now.
+    /// No free block will do for a small request on the fast path: so much is coalesced that one
+    /// does. Says whether one does now.
     #[inline(never)]
-    pub(super) fn yield_rested(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
-        if requested_bytes.wrapping_sub(1) >= self.trays.open_bytes {
+    pub(super) fn coalesce_for(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
+        if requested_bytes.wrapping_sub(1) >= self.deferred.by_size_bytes(false) {
             return false;
         }
-        let lane = self.pools.recent_lane(self.kind(BLOCK_UNIT_BYTES), stream);
+        let lane = self.pools.recent_lane(PoolKind::Small, stream);
         let mut pieces = Pieces::default();
         let wanted_bytes = size::round_plainly(requested_bytes);
-        let has_one = lane.is_some_and(|lane| self.put_down(lane, wanted_bytes, &mut pieces));
+        let has_one = lane.is_some_and(|lane| self.coalesce_lane(lane, wanted_bytes, &mut pieces));
         self.change_pieces(pieces);
         has_one
     }
 
-    /// Puts down all that rests, and closes the tray. Called before anything but the usual path changes the heap.
-    #[inline]
-    pub(crate) fn settle(&mut self) {
-        self.guard.close();
-        self.trays.open_bytes = 0;
-        self.trays.rest_bytes = [0; 2];
-        self.end_fallow();
-        if !self.trays.busy.is_empty() {
-            self.merge_rested();
-        }
-    }
-
-    #[inline(never)]
-    fn merge_rested(&mut self) {
-        let mut pieces = Pieces::default();
-        while let Some(lane) = self.trays.busy.pop() {
-            self.put_down(lane, u64::MAX, &mut pieces);
-            if let Some(tray) = &mut self.pools.lane_mut(lane).tray {
-                tray.room = 0;
-            }
-        }
-        self.change_pieces(pieces);
-        self.see_pieces();
-    }
-
-    /// There are more or fewer small pieces.
-    fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
-        let kind = PoolKind::Small;
-        self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
-    }
-
-    /// Puts down blocks that rest in a lane, the largest first, until one has become part of a free block of so many
-    /// bytes. Says whether one has, and adds what that makes of pieces.
-    fn put_down(&mut self, lane: LaneId, wanted_bytes: u64, pieces: &mut Pieces) -> bool {
+    /// Coalesces what is deferred in a lane, the largest first, until one has become part of a free
+    /// block of so many bytes. Says whether one has, and adds what that makes of pieces.
+    fn coalesce_lane(&mut self, lane: LaneId, wanted_bytes: u64, pieces: &mut Pieces) -> bool {
         for word in (0..WORDS).rev() {
-            while let Some(tray) = self.pools.lane_mut(lane).tray.as_deref_mut()
-                && let Some((size, mut first)) = tray.take_size(word)
+            while let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut()
+                && let Some((size, mut first)) = stacks.take_size(word)
             {
                 let mut count = 0;
                 let mut has_one = false;
                 while let Some(id) = first.filter(|_| !has_one) {
                     first = self.blocks[id].shelf_next;
-                    let whole = self.merge_and_shelve::<true>(id);
-                    if !whole.expandable {
-                        let Pieces { blocks, bytes } = whole.pieces();
-                        pieces.blocks += blocks;
-                        pieces.bytes += bytes;
-                    }
-                    has_one = whole.size_bytes >= wanted_bytes;
+                    has_one = self.coalesce_one(id, pieces).size_bytes >= wanted_bytes;
                     count += 1;
                 }
-                if let Some(tray) = self.pools.lane_mut(lane).tray.as_deref_mut() {
-                    tray.room += count;
-                    if has_one {
-                        tray.put_back(size, first);
-                        return true;
-                    }
+                if let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut() {
+                    stacks.put_back(size, count, first);
+                }
+                if has_one {
+                    return true;
                 }
             }
         }
         false
+    }
+
+    /// A deferred block is coalesced with all others: nobody finds it by its size any more.
+    #[inline]
+    pub(in crate::heap) fn forget_by_size(&mut self, id: BlockId) {
+        let block = &self.blocks[id];
+        if let Some(stacks) = self.pools.lane_mut(block.lane).by_size.as_deref_mut() {
+            stacks.forget(SizeAt::of(block.size_bytes));
+        }
+    }
+
+    /// What is in a lane's stacks is deferred, under its size. Says how many blocks there are.
+    pub(in crate::heap) fn check_by_size(
+        &self,
+        lane: LaneId,
+        stacks: &SizeStacks,
+    ) -> Result<u32, String> {
+        let mut count = 0;
+        for (size, size_bytes) in SizeAt::all() {
+            let next = |&id: &BlockId| self.blocks[id].shelf_next;
+            for id in std::iter::successors(stacks.first(size), next) {
+                let block = &self.blocks[id];
+                let is_deferred = (block.state, block.lane) == (State::Deferred, lane);
+                if !is_deferred || block.size_bytes != size_bytes {
+                    return Err(format!("{id:?} is wrongly found by its size in {lane:?}"));
+                }
+                count += 1;
+            }
+        }
+        stacks.check(count).map_err(|said| format!("{lane:?}: {said}"))?;
+        Ok(count)
     }
 }
 
@@ -244,6 +170,7 @@ impl Heap {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::heap::size_stacks::LANE_MAX;
     use crate::policy::Policy;
     use crate::record::stats::Stats;
     use crate::types::{MIB, Span};
@@ -265,7 +192,7 @@ mod tests {
     fn resting(heap: &Heap) -> usize {
         let segments = heap.segments.iter();
         let blocks = segments.flat_map(|(id, _)| heap.chain(id));
-        blocks.filter(|&id| heap.blocks[id].state == State::Resting).count()
+        blocks.filter(|&id| heap.blocks[id].state == State::Deferred).count()
     }
 
     #[test]
@@ -332,7 +259,8 @@ mod tests {
         assert_eq!(resting(&heap), 1);
     }
 
-    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as will do.
+    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as
+    /// will do.
     #[test]
     fn a_request_that_nothing_free_will_do_for_gets_the_room_of_the_largest() {
         let mut heap = heap(1);
@@ -355,16 +283,17 @@ mod tests {
     #[test]
     fn there_is_room_for_so_many_and_then_those_are_put_down() {
         let mut heap = heap(2);
-        let blocks: Vec<_> = (0..=RESTED_MAX).map(|_| heap.malloc(512, STREAM).unwrap()).collect();
+        let blocks: Vec<_> = (0..=LANE_MAX).map(|_| heap.malloc(512, STREAM).unwrap()).collect();
         let (last, others) = blocks.split_last().unwrap();
         assert!(others.iter().all(|&addr| heap.free(addr)));
-        assert_eq!(resting(&heap), RESTED_MAX as usize);
+        assert_eq!(resting(&heap), LANE_MAX as usize);
         assert!(heap.free(*last));
         assert_eq!((resting(&heap), heap.check()), (1, Ok(())));
     }
 
-    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much, is the same, no
-    /// block is handed out twice, and put down both are the same memory in the same order.
+    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much,
+    /// is the same, no block is handed out twice, and put down both are the same memory in the same
+    /// order.
     #[test]
     fn it_changes_nothing_but_which_block_a_request_gets() {
         let mut heaps = [heap(40), heap(40)];
@@ -417,7 +346,8 @@ mod tests {
         assert!(from_tray > 5000, "{from_tray}");
     }
 
-    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is another matter.
+    /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is
+    /// another matter.
     fn spans(heap: &Heap) -> Vec<(Span, State)> {
         let blocks = heap.snapshot().into_iter().flat_map(|segment| segment.blocks);
         blocks.map(|block| (block.span, block.state)).collect()

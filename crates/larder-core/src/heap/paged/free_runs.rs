@@ -1,4 +1,4 @@
-//! The survey: what is free and may be had, whosoever it is.
+//! The list of free runs: what is free and may be had, whosoever it is.
 
 use std::iter::successors;
 
@@ -8,8 +8,8 @@ use crate::heap::pool::Lane;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
-/// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone or can be
-/// waited for.
+/// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone
+/// or can be waited for.
 #[derive(Clone, Copy)]
 pub(super) struct Reach<'a> {
     pub(super) want: &'a Want,
@@ -62,7 +62,7 @@ impl Heap {
     }
 
     /// All runs in which some block has at least so many bytes, by address.
-    pub(super) fn survey(&self, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
+    pub(super) fn free_runs(&self, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
         let own = self.pools.lane(reach.want.lane);
         let lanes = self.lanes_beside(reach).chain(std::iter::once(own));
         let blocks = lanes.flat_map(|lane| lane.free_blocks_from(&self.blocks, least_bytes));

@@ -1,10 +1,11 @@
-//! Annexing: a stream that waits for another makes its own what that one has free beside its own.
+//! Absorbing: a stream that waits for another makes its own what that one has free beside its own.
 //!
-//! Streams that take memory from each other come to lie in between each other. Free blocks of two lanes are not merged,
-//! because whoever takes the other's has to wait first: so what is free is in more and smaller pieces than if it were
-//! one lane's, and requests need views for which there would be room in one piece. A stream that was made to wait
-//! may have all that the other one has free by then, and takes as much of it as makes larger pieces of its own. What lies
-//! apart stays with the other, who would have to wait for it in turn.
+//! Streams that take memory from each other come to lie in between each other. Free blocks of two
+//! lanes are not merged, because whoever takes the other's has to wait first: so what is free is in
+//! more and smaller pieces than if it were one lane's, and requests need views for which there
+//! would be room in one piece. A stream that was made to wait may have all that the other one has
+//! free by then, and takes as much of it as makes larger pieces of its own. What lies apart stays
+//! with the other, who would have to wait for it in turn.
 
 use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId};
@@ -12,10 +13,11 @@ use crate::heap::{Heap, Want};
 use crate::types::StreamId;
 
 impl Heap {
-    /// The request's stream waits for what these have been given to do so far: what they have free beside what its own
-    /// has free becomes its own. What lies fallow is merged first, so that what was found before may be gone.
-    pub(crate) fn annex(&mut self, want: &Want, streams: &[StreamId]) {
-        self.till();
+    /// The request's stream waits for what these have been given to do so far: what they have free
+    /// beside what its own has free becomes its own. What is deferred is merged first, so that what
+    /// was found before may be gone.
+    pub(crate) fn absorb(&mut self, want: &Want, streams: &[StreamId]) {
+        self.coalesce();
         let lane = self.lane_of(want);
         for &stream in streams {
             let Some(other) = self.pools.lane_at(want.pool, stream) else { continue };
@@ -26,28 +28,29 @@ impl Heap {
         }
     }
 
-    /// The same for a request that was told its place; false, and nothing is done, where the program goes round: others are
-    /// told theirs as well, and blocks had better stay whose they are.
-    pub(crate) fn annex_off_round(&mut self, want: &Want, streams: &[StreamId]) -> bool {
+    /// The same for a request that was told its place; false, and nothing is done, where the
+    /// program repeats itself: others are told theirs as well, and blocks had better stay whose
+    /// they are.
+    pub(crate) fn absorb_outside_cycle(&mut self, want: &Want, streams: &[StreamId]) -> bool {
         let lane = self.lane_of(want);
-        let goes_round = self.tight.way(lane).trail.goes_round();
-        if !goes_round {
-            self.annex(want, streams);
+        let repeats = self.paged.way(lane).log.repeats();
+        if !repeats {
+            self.absorb(want, streams);
         }
-        !goes_round
+        !repeats
     }
 
-    /// A free block goes to another lane, and merges with what is free there. That counts as a free: whoever waited
-    /// for that lane has not waited for this.
+    /// A free block goes to another lane, and merges with what is free there. That counts as a
+    /// free: whoever waited for that lane has not waited for this.
     pub(super) fn hand_over(&mut self, id: BlockId, lane: LaneId) {
         self.unshelve(id);
         self.blocks[id].lane = lane;
-        let whole = self.merge_and_shelve::<false>(id).id;
+        let whole = self.merge_and_shelve(id).id;
         self.note_free(whole);
     }
 
-    /// The free blocks of another lane that lie right beside free ones of this lane. Either lane could tell them all: so
-    /// both are asked by turns, until one has no more.
+    /// The free blocks of another lane that lie right beside free ones of this lane. Either lane
+    /// could tell them all: so both are asked by turns, until one has no more.
     fn blocks_beside(&self, lane: LaneId, other: LaneId) -> Vec<BlockId> {
         let is_free = |id: BlockId, lane: LaneId| {
             let block = &self.blocks[id];

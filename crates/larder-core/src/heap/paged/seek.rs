@@ -1,27 +1,28 @@
-//! Seeking: what a request that no free block can serve gets, and what has to be asked of the device for it.
+//! Seeking: what a request that no free block can serve gets, and what has to be asked of the
+//! device for it.
 
 use std::collections::BTreeSet;
 
 use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::paged::free_runs::{Reach, Run};
+use crate::heap::paged::ground::{Ground, Home, Shown};
+use crate::heap::paged::stitch::{Gap, Stitch, stitch};
+use crate::heap::paged::views::ViewPlan;
+use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::pool::Lane;
-use crate::heap::tight::ground::{Ground, Home, Shown};
-use crate::heap::tight::stitch::{Gap, Stitch, stitch};
-use crate::heap::tight::survey::{Reach, Run};
-use crate::heap::tight::views::ViewPlan;
-use crate::heap::tight::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 
-/// The next step on the way to a block for a request. `waits` are streams whose work so far may still use
-/// what the request gets: its own stream has to wait for them first.
+/// The next entry on the way to a block for a request. `waits` are streams whose work so far may
+/// still use what the request gets: its own stream has to wait for them first.
 #[derive(Clone, Debug)]
 pub(crate) enum Move {
     /// A free block will do.
     Fits,
-    /// The request goes to this address: of a view that is there, or at home, where free blocks lie side by
-    /// side of which some are other streams'.
+    /// The request goes to this address: of a view that is there, or at home, where free blocks lie
+    /// side by side of which some are other streams'.
     Place { segment: SegmentId, addr: Addr, waits: Vec<StreamId> },
     /// Reserve addresses for a home whose pages have this size.
     Reserve { page_bytes: u64, size_bytes: u64 },
@@ -38,8 +39,8 @@ pub(crate) enum Move {
 pub(crate) enum Asking {
     /// It has refused nothing yet.
     Freely,
-    /// It had no room for growth that the request could do without: no more is asked for than what nothing else gives, in
-    /// pages of this size at most.
+    /// It had no room for growth that the request could do without: no more is asked for than what
+    /// nothing else gives, in pages of this size at most.
     Sparingly { page_most_bytes: u64 },
 }
 
@@ -58,7 +59,8 @@ impl Asking {
 
 /// Pieces that are smaller are looked at only when the others do not suffice.
 const PIECE_BYTES: u64 = PAGE_MIN_BYTES / 4;
-/// Of runs of blocks side by side, those are found in which one block has this part of what is wanted.
+/// Of runs of blocks side by side, those are found in which one block has this part of what is
+/// wanted.
 const RUN_BLOCKS: u64 = 4;
 /// So many views are looked at for a place.
 const WINDOWS_TRIED: usize = 16;
@@ -79,12 +81,12 @@ impl Heap {
         lanes.filter_map(Lane::living_stream).filter(|&stream| stream != want.stream).collect()
     }
 
-    /// What a request that missed should do next. What it asks for is done, and then it asks again. `open`
-    /// are the streams that its own can wait for.
+    /// What a request that missed should do next. What it asks for is done, and then it asks again.
+    /// `open` are the streams that its own can wait for.
     pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], asking: Asking) -> Move {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let peak_bytes = self.herald.active_bytes().peak as u64;
-        self.tight.high_bytes = self.tight.high_bytes.max(peak_bytes);
+        self.paged.high_bytes = self.paged.high_bytes.max(peak_bytes);
         if let Some(Ground { segment, span, waits, .. }) = self.plan_told(want)
             && waits.iter().all(|stream| open.contains(stream))
         {
@@ -94,8 +96,8 @@ impl Heap {
             return Move::Fits;
         }
         let reach = self.reach(want, open);
-        let can_lodge = self.can_lodge(want);
-        if can_lodge && let Some(window) = self.find_window(reach) {
+        let can_be_in_view = self.can_be_in_view(want);
+        if can_be_in_view && let Some(window) = self.find_window(reach) {
             return window;
         }
         if self.config.tight_floor_bytes > 0
@@ -111,15 +113,15 @@ impl Heap {
         {
             return growth;
         }
-        if can_lodge {
+        if can_be_in_view {
             self.stitch_or_grow(reach, asking)
         } else {
             self.grow_hard(want, want.size_bytes, Some(reach), asking)
         }
     }
 
-    /// The device refused pages of this size: what is left to ask for, if anything. What is short by a part of a large page
-    /// may be had in smaller ones.
+    /// The device refused pages of this size: what is left to ask for, if anything. What is short
+    /// by a part of a large page may be had in smaller ones.
     pub(crate) fn ask_less(&self, asking: Asking, page_bytes: u64) -> Option<Asking> {
         let page_most_bytes = match asking {
             Asking::Freely => u64::MAX,
@@ -129,16 +131,16 @@ impl Heap {
         may_be_had.then_some(Asking::Sparingly { page_most_bytes })
     }
 
-    /// Free pages side by side, or so many more that they suffice. Most of what is free lies in a few large
-    /// pieces; before memory grows for want of little ones, these are looked at too.
+    /// Free pages side by side, or so many more that they suffice. Most of what is free lies in a
+    /// few large pieces; before memory grows for want of little ones, these are looked at too.
     fn stitch_or_grow(&self, reach: Reach<'_>, asking: Asking) -> Move {
         let mut missing = 0;
         for least_bytes in [PIECE_BYTES, 0] {
-            match stitch(&self.gaps(&self.survey(reach, least_bytes)), reach.want.size_bytes) {
-                Stitch::Seam(seam) => {
-                    let pages = seam.pages.iter().map(|&(page, _)| page);
+            match stitch(&self.gaps(&self.free_runs(reach, least_bytes)), reach.want.size_bytes) {
+                Stitch::PageList(page_list) => {
+                    let pages = page_list.pages.iter().map(|&(page, _)| page);
                     let waits = self.waits_under(reach, pages);
-                    return Move::View { plan: self.plan_view(seam), waits };
+                    return Move::View { plan: self.plan_view(page_list), waits };
                 }
                 Stitch::Short { missing_bytes } => missing = missing_bytes,
             }
@@ -146,7 +148,8 @@ impl Heap {
         self.grow_hard(reach.want, missing, None, asking)
     }
 
-    /// The streams whose free blocks lie under these pages, and that the request's own has yet to wait for.
+    /// The streams whose free blocks lie under these pages, and that the request's own has yet to
+    /// wait for.
     fn waits_under(&self, reach: Reach<'_>, pages: impl Iterator<Item = PageAt>) -> Vec<StreamId> {
         let mut waits = BTreeSet::new();
         for page in pages {
@@ -158,8 +161,8 @@ impl Heap {
         waits.into_iter().collect()
     }
 
-    /// The smallest free block of another lane that is large enough; or else the shortest run of several
-    /// lanes' blocks, side by side, that is long enough.
+    /// The smallest free block of another lane that is large enough; or else the shortest run of
+    /// several lanes' blocks, side by side, that is long enough.
     fn find_claim(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
         let mut lanes = self.lanes_beside(reach).filter(|lane| !lane.has_no_block()).peekable();
@@ -172,7 +175,7 @@ impl Heap {
         let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
             (self.blocks[id].segment, self.blocks[id].addr)
         } else {
-            let runs = self.survey(reach, want.size_bytes / RUN_BLOCKS).into_iter();
+            let runs = self.free_runs(reach, want.size_bytes / RUN_BLOCKS).into_iter();
             let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
             let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
             (run.segment, run.span.addr)
@@ -181,9 +184,10 @@ impl Heap {
         Some(Move::Place { segment, addr, waits })
     }
 
-    /// Whether the request may become a tenant. What is smaller than a page is not worth a view. Private
-    /// pools have none: a graph may use its addresses at any time, and a checkpoint knows segments alone.
-    pub(super) fn can_lodge(&self, want: &Want) -> bool {
+    /// Whether the request may become a block in a view. What is smaller than a page is not worth a
+    /// view. Private pools have none: a graph may use its addresses at any time, and a checkpoint
+    /// knows segments alone.
+    pub(super) fn can_be_in_view(&self, want: &Want) -> bool {
         let is_private = self.pools.pool(want.pool).owner.is_some();
         want.size_bytes >= PAGE_MIN_BYTES && !is_private
     }
@@ -199,8 +203,9 @@ impl Heap {
         }
     }
 
-    /// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each other, each finds its
-    /// places taken by others, and goes on looking for new ones however much is free.
+    /// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each
+    /// other, each finds its places taken by others, and goes on looking for new ones however much
+    /// is free.
     fn keep_apart(&mut self, want: &Want, asking: Asking) -> Option<Move> {
         let alone = self.reach(want, &[]);
         if let Some(claim) = self.find_claim(alone) {
@@ -211,11 +216,12 @@ impl Heap {
         grown.flatten()
     }
 
-    /// How much the policy allows itself to hold for a request before others' memory is put together.
+    /// How much the policy allows itself to hold for a request before others' memory is put
+    /// together.
     fn soft_bytes(&self, want: &Want) -> u64 {
         let active_bytes = self.herald.active_bytes().current as u64;
-        let high_bytes = self.tight.high_bytes.max(active_bytes + want.size_bytes);
-        let soft_bytes = (self.tight.soft(&self.config) * high_bytes as f64) as u64;
+        let high_bytes = self.paged.high_bytes.max(active_bytes + want.size_bytes);
+        let soft_bytes = (self.paged.soft(&self.config) * high_bytes as f64) as u64;
         soft_bytes.max(self.config.tight_floor_bytes)
     }
 
@@ -239,8 +245,8 @@ impl Heap {
         }
     }
 
-    /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is what it
-    /// may begin in.
+    /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is
+    /// what it may begin in.
     fn grow_hard(
         &self,
         want: &Want,
@@ -266,8 +272,8 @@ impl Heap {
         }
     }
 
-    /// How to grow by pages of this size, and by how much. A piece that has to be whole may begin in the
-    /// free block before the new pages, if the request may have that.
+    /// How to grow by pages of this size, and by how much. A piece that has to be whole may begin
+    /// in the free block before the new pages, if the request may have that.
     fn plan_pages(
         &self,
         want: &Want,
@@ -308,8 +314,8 @@ impl Heap {
         rooms.min_by_key(|room| room.more_bytes.next_multiple_of(page_bytes))
     }
 
-    /// What a survey has, as pages see it.
-    fn gaps(&self, survey: &[Run]) -> Vec<Gap> {
+    /// What a list of free runs has, as pages see it.
+    fn gaps(&self, free_runs: &[Run]) -> Vec<Gap> {
         let gap = |&Run { span, segment, last }: &Run| {
             let owner = &self.segments[segment];
             let next = self.blocks[last].next.map(|next| self.blocks[next].state);
@@ -317,15 +323,15 @@ impl Heap {
             let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
             Gap { span, segment, origin, page_bytes, is_end }
         };
-        survey.iter().map(gap).collect()
+        free_runs.iter().map(gap).collect()
     }
 
-    /// The shortest run in a view of the lane's under which everything is free, and that is long enough. Of
-    /// the views those are looked at that were used last: a program that repeats itself finds its own by
-    /// the trail.
+    /// The shortest run in a view of the lane's under which everything is free, and that is long
+    /// enough. Of the views those are looked at that were used last: a program that repeats itself
+    /// finds its own by the request log.
     fn find_window(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
-        let views = self.tight.views.iter().rev().copied().filter(|&view| {
+        let views = self.paged.views.iter().rev().copied().filter(|&view| {
             let segment = &self.segments[view];
             segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
         });

@@ -1,4 +1,5 @@
-//! Views: ranges of addresses in which pages are shown a second time. A view has no memory of its own.
+//! Views: ranges of addresses in which pages are shown a second time. A view has no memory of its
+//! own.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +8,10 @@ use crate::heap::Want;
 use crate::heap::block::State;
 use crate::heap::growth::PagesBehind;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::paged::SHOWN_MAX;
+use crate::heap::paged::ground::Home;
+use crate::heap::paged::stitch::PageList;
 use crate::heap::segment::{Backing, Part, Segment};
-use crate::heap::tight::SHOWN_MAX;
-use crate::heap::tight::ground::Home;
-use crate::heap::tight::stitch::Seam;
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::types::{PageHandle, Span, StreamId};
@@ -18,7 +19,7 @@ use crate::types::{PageHandle, Span, StreamId};
 /// A view to be made: pages that are to be mapped side by side.
 #[derive(Clone, Debug)]
 pub(crate) struct ViewPlan {
-    pub(crate) seam: Seam,
+    pub(crate) page_list: PageList,
     /// Each page with its size, in order.
     pub(crate) pages: Vec<(PageHandle, u64)>,
     /// How many addresses it takes.
@@ -38,33 +39,34 @@ pub(crate) struct UnviewPlan {
 }
 
 impl Heap {
-    pub(super) fn plan_view(&self, seam: Seam) -> ViewPlan {
+    pub(super) fn plan_view(&self, page_list: PageList) -> ViewPlan {
         let handle = |page: PageAt| {
             self.segments[page.segment].page(page.index).expect("a free block is backed")
         };
-        let pages: Vec<_> = seam.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
-        let size_bytes = seam.pages.iter().map(|&(_, page_bytes)| page_bytes).sum();
-        ViewPlan { seam, pages, size_bytes }
+        let pages: Vec<_> =
+            page_list.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
+        let size_bytes = page_list.pages.iter().map(|&(_, page_bytes)| page_bytes).sum();
+        ViewPlan { page_list, pages, size_bytes }
     }
 
     /// The pages of a plan were mapped at these addresses.
     pub(crate) fn commit_view(&mut self, want: &Want, plan: &ViewPlan, span: Span) -> SegmentId {
         let mut offset_bytes = 0;
-        let parts = plan.seam.pages.iter().map(|&(page, size_bytes)| {
+        let parts = plan.page_list.pages.iter().map(|&(page, size_bytes)| {
             let part = Part { page: Some(page), offset_bytes, size_bytes };
             offset_bytes += size_bytes;
             part
         });
         let parts: Vec<Part> = parts.collect();
         for part in &parts {
-            *self.tight.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
+            *self.paged.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
         }
-        self.tight.shown_pages += parts.len() as u64;
+        self.paged.shown_pages += parts.len() as u64;
         let id = self.add_segment(want, span, Backing::View { parts }, State::Hollow);
         let view = self.blocks[id].segment;
         self.segments.cover(view, span);
-        self.tight.views.push(view);
-        self.tight.note_shown(plan.size_bytes, self.reserved_bytes);
+        self.paged.views.push(view);
+        self.paged.note_shown(plan.size_bytes, self.reserved_bytes);
         self.herald.record(Record::Shown);
         let segment = &self.segments[view];
         for part in segment.parts() {
@@ -75,12 +77,12 @@ impl Heap {
 
     /// The views of these lanes.
     pub(crate) fn views_of(&self, is_theirs: impl Fn(LaneId) -> bool) -> Vec<SegmentId> {
-        let views = self.tight.views.iter().copied();
+        let views = self.paged.views.iter().copied();
         views.filter(|&view| is_theirs(self.segments[view].lane)).collect()
     }
 
-    /// What of a view can be unmapped: the pages that are free from end to end at home, and those that no
-    /// tenant has any more where it has none.
+    /// What of a view can be unmapped: the pages that are free from end to end at home, and those
+    /// that no block in a view has any more where it has none.
     pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
         let segment = &self.segments[view];
         let is_empty = self.is_vacant(view);
@@ -112,8 +114,8 @@ impl Heap {
         streams.into_iter().collect()
     }
 
-    /// All work of these streams is done, and that of those that are gone: what is free of theirs goes to
-    /// the lanes that it is at home with, and merges.
+    /// All work of these streams is done, and that of those that are gone: what is free of theirs
+    /// goes to the lanes that it is at home with, and merges.
     pub(crate) fn unite(&mut self, quiet: &[StreamId]) {
         let is_quiet = |heap: &Heap, lane: LaneId| {
             heap.pools.lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
@@ -149,11 +151,11 @@ impl Heap {
             self.tell_of_view(plan.view, Action::SegmentUnmap, span);
             let part = &mut self.segments[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
-            if let Some(times) = self.tight.shown.get_mut(&page) {
+            if let Some(times) = self.paged.shown.get_mut(&page) {
                 *times -= 1;
-                self.tight.shown_pages -= 1;
+                self.paged.shown_pages -= 1;
                 if *times == 0 {
-                    self.tight.shown.remove(&page);
+                    self.paged.shown.remove(&page);
                 }
             }
         }
@@ -166,7 +168,7 @@ impl Heap {
         self.segments.uncover(view, span);
         self.blocks.remove(first);
         self.segments.remove(view);
-        self.tight.views.retain(|&other| other != view);
+        self.paged.views.retain(|&other| other != view);
     }
 
     /// The pages that a view shows under a span, if they have one size.
@@ -190,17 +192,18 @@ impl Heap {
 
     /// Every place at which a view shows a page.
     pub(in crate::heap) fn shown_pages(&self) -> Vec<Span> {
-        let views = self.tight.views.iter().map(|&view| &self.segments[view]);
+        let views = self.paged.views.iter().map(|&view| &self.segments[view]);
         let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
         let shown = parts.filter(|(_, part)| part.page.is_some());
         shown.map(|(view, part)| view.place_of(part)).collect()
     }
 
-    /// Views to do without, because too much is shown: those that nobody has, the longest unused first.
+    /// Views to do without, because too much is shown: those that nobody has, the longest unused
+    /// first.
     pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
         let held_pages = self.held_pages();
-        let mut surplus = self.tight.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
-        let vacant = self.tight.views.iter().copied().filter(|&view| self.is_vacant(view));
+        let mut surplus = self.paged.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
+        let vacant = self.paged.views.iter().copied().filter(|&view| self.is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
             surplus = surplus.saturating_sub(self.segments[view].parts().len() as u64);
@@ -220,6 +223,6 @@ impl Heap {
 
     /// Whether a page of a home is shown in some view.
     pub(crate) fn is_shown(&self, segment: SegmentId, index: usize) -> bool {
-        self.tight.shown.contains_key(&PageAt { segment, index })
+        self.paged.shown.contains_key(&PageAt { segment, index })
     }
 }

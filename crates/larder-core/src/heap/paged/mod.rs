@@ -1,25 +1,27 @@
-//! Tight: a program holds what it uses.
+//! Paged: the placement of the policy tight, under which a program holds what it uses.
 //!
-//! Physical memory is pages, and each page has one **home**: the address where it is mapped as long as it
-//! exists. All sizes share the lanes of the large pools, so that what is free is free for all. When no free
-//! block holds a request, pages out of several free blocks are mapped a second time, side by side, in a
-//! **view**, and the request gets a block there: it is a **tenant**, and the home blocks under it are
-//! *lent* until it is freed. Views are remembered: where the bytes under one are free again it serves with
-//! no call. And the **trail** puts each request where it lay the last time.
+//! Physical memory is pages, and each page has one **home**: the address where it is mapped as long
+//! as it exists. All sizes share the lanes of the large pools, so that what is free is free for
+//! all. When no free block holds a request, pages out of several free blocks are mapped a second
+//! time, side by side, in a
+//! **view**, and the request gets a block there; the home blocks under it are *lent* until it is
+//! freed. Views are remembered: where the bytes under one are free again it serves with
+//! no call. And the **request log** puts each request where it lay the last time.
 //!
-//! New pages are made as long as what is held stays within `soft` of the most that was ever in use; beyond
-//! that only where all that is free does not suffice.
+//! New pages are made as long as what is held stays within `soft` of the most that was ever in use;
+//! beyond that only where all that is free does not suffice.
 
-mod annex;
-pub(in crate::heap) mod fallow;
+mod absorb;
+pub(in crate::heap) mod cycle;
 pub(in crate::heap) mod fit;
+mod free_runs;
 pub(crate) mod ground;
-pub(in crate::heap) mod round;
+pub(in crate::heap) mod in_place;
+pub(crate) mod lending;
+mod place;
+pub(crate) mod request_log;
 pub(crate) mod seek;
 pub(crate) mod stitch;
-mod survey;
-pub(crate) mod tenancy;
-pub(crate) mod trail;
 pub(crate) mod views;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,56 +29,59 @@ use std::collections::{BTreeMap, HashMap};
 use crate::config::Config;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::types::MIB;
-use trail::{Ask, Goal, Trail};
+use request_log::{Ask, Goal, RequestLog};
 
-/// The smallest page, and the unit of all of them. What is smaller than this is no tenant.
+/// The smallest page, and the unit of all of them. What is smaller than this is no block in a view.
 pub(crate) const PAGE_MIN_BYTES: u64 = 2 * MIB;
 /// The largest page.
 const PAGE_MAX_BYTES: u64 = 64 * MIB;
-/// A page is at most a part of what is held: what is lost in pages that are partly in use grows with the pages, and
-/// must not grow beside what is held. The less is lost so far, the larger that part may be: while what is lost times
-/// the first is less than what is held, as many pages as the second says are the fewest.
+/// A page is at most a part of what is held: what is lost in pages that are partly in use grows
+/// with the pages, and must not grow beside what is held. The less is lost so far, the larger that
+/// part may be: while what is lost times the first is less than what is held, as many pages as the
+/// second says are the fewest.
 const PAGES_MIN: [(u64, u64); 3] = [(512, 256), (100, 512), (0, 1024)];
-/// Or this part of what a request needs, though not more than that: a program that is about to hold much
-/// does not have to begin with the smallest pages.
+/// Or this part of what a request needs, though not more than that: a program that is about to hold
+/// much does not have to begin with the smallest pages.
 const GROWTH_PAGES_MIN: u64 = 16;
 const EARLY_PAGE_MAX_BYTES: u64 = 4 * MIB;
-/// Pages are shown at most this many times over, on average. Views that nobody has go before that, those
-/// first that were not used for the longest time.
+/// Pages are shown at most this many times over, on average. Views that nobody has go before that,
+/// those first that were not used for the longest time.
 pub(crate) const SHOWN_MAX: u64 = 16;
 
 /// A program that shows so many times in new views what it holds does not repeat itself.
 const DOUBT: u64 = 2;
-/// It may hold this much more each time, as a part of what is in use: views cost time for as long as it runs, and memory
-/// costs it once.
-const LEEWAY: f64 = 0.01;
-/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter, down to one part in two
-/// to this power.
+/// It may hold this much more each time, as a part of what is in use: views cost time for as long
+/// as it runs, and memory costs it once.
+const SLACK: f64 = 0.01;
+/// Once it has shown that, it is surer each time: half of what it holds will do, then a quarter,
+/// down to one part in two to this power.
 const SURE_MAX: u32 = 3;
-/// A program that comes to use so much more than ever before still grows, and could not repeat itself yet: what was
-/// shown until then is not counted.
+/// A program that comes to use so much more than ever before still grows, and could not repeat
+/// itself yet: what was shown until then is not counted.
 const RISE: f64 = 1.1;
 
 /// What the tight policy knows beside the blocks.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tight {
-    /// For each lane, the way of its requests: threads that work on streams of their own come in any order.
+pub(crate) struct Paged {
+    /// For each lane, the way of its requests: threads that work on streams of their own come in
+    /// any order.
     ways: Vec<Way>,
-    /// For each tenant, the home blocks that are lent to it, in the order in which they lie under it.
-    tenants: BTreeMap<BlockId, Vec<BlockId>>,
+    /// For each block in a view, the home blocks that are lent to it, in the order in which they
+    /// lie under it.
+    in_views: BTreeMap<BlockId, Vec<BlockId>>,
     /// In how many views a page is shown.
     shown: HashMap<PageAt, u32>,
     /// The sum of that.
     shown_pages: u64,
     /// All views, those first that were not used for the longest time.
     views: Vec<SegmentId>,
-    /// How much new views showed since the leeway grew, since the program did, or since pages were given back: then
-    /// views have to be made anew though the program repeats itself.
+    /// How much new views showed since the slack grew, since the program did, or since pages were
+    /// given back: then views have to be made anew though the program repeats itself.
     shown_anew_bytes: u64,
     /// The most that was in use when it last rose, so that counting began anew.
     risen_bytes: u64,
     /// How often what may be held grew, for views that were made.
-    leeways: u32,
+    slacks: u32,
     /// The most that was in use, as far as it was looked at.
     high_bytes: u64,
 }
@@ -84,12 +89,21 @@ pub(crate) struct Tight {
 /// What is known of the requests in one lane.
 #[derive(Clone, Debug, Default)]
 struct Way {
-    trail: Trail,
-    /// The request that missed on the usual path last, if nothing was asked for since.
+    log: RequestLog,
+    /// The request that missed on the fast path last, if nothing was asked for since.
     missed: Option<Miss>,
 }
 
-/// A request that missed on the usual path.
+/// How often a request comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::heap) enum Attempt {
+    /// On the fast path: if it gets nothing it comes again.
+    First,
+    /// On the slow way.
+    Again,
+}
+
+/// A request that missed on the fast path.
 #[derive(Clone, Copy, Debug)]
 struct Miss {
     ask: Ask,
@@ -97,7 +111,7 @@ struct Miss {
     is_others: bool,
 }
 
-impl Tight {
+impl Paged {
     /// The way of a lane's requests.
     #[inline]
     fn way(&mut self, lane: LaneId) -> &mut Way {
@@ -108,10 +122,11 @@ impl Tight {
         &mut self.ways[at]
     }
 
-    /// A request comes in a lane. Says where it was put the last time, if the program goes round and it is the next.
+    /// A request comes in a lane. Says where it was put the last time, if the program repeats
+    /// itself and it is the next.
     #[inline]
-    fn walk_round(&mut self, lane: LaneId, size_bytes: u64) -> Option<Goal> {
-        self.ways.get_mut(lane.0 as usize)?.trail.walk_round(size_bytes)
+    fn walk_cycle(&mut self, lane: LaneId, size_bytes: u64) -> Option<Goal> {
+        self.ways.get_mut(lane.0 as usize)?.log.walk_cycle(size_bytes)
     }
 
     #[cold]
@@ -119,12 +134,12 @@ impl Tight {
     fn make_way(&mut self, at: usize) {
         self.ways.resize_with(at + 1, Way::default);
         let lanes = self.ways.len();
-        self.ways.iter_mut().for_each(|way| way.trail.share_with(lanes));
+        self.ways.iter_mut().for_each(|way| way.log.share_with(lanes));
     }
 
     /// How much of the host's memory is kept to know the lanes' ways again.
     pub(super) fn way_bytes(&self) -> usize {
-        self.ways.iter().map(|way| size_of::<Way>() + way.trail.held_bytes()).sum()
+        self.ways.iter().map(|way| size_of::<Way>() + way.log.held_bytes()).sum()
     }
 
     /// Forgets the ways of lanes that are not there any more: their names may be used again.
@@ -133,7 +148,7 @@ impl Tight {
         for (at, way) in self.ways.iter_mut().enumerate() {
             if !is_there(LaneId(at as u32)) {
                 *way = Way::default();
-                way.trail.share_with(lanes);
+                way.log.share_with(lanes);
             }
         }
     }
@@ -145,13 +160,13 @@ impl Tight {
             self.shown_anew_bytes = 0;
         }
         self.shown_anew_bytes += shown_bytes;
-        let proof_bytes = match self.leeways {
+        let proof_bytes = match self.slacks {
             0 => DOUBT * held_bytes,
             times => held_bytes >> times.min(SURE_MAX),
         };
         if self.shown_anew_bytes >= proof_bytes {
             self.shown_anew_bytes = 0;
-            self.leeways = self.leeways.saturating_add(1);
+            self.slacks = self.slacks.saturating_add(1);
         }
     }
 
@@ -161,13 +176,13 @@ impl Tight {
     }
 
     /// Whether the program may hold more than others, because it does not repeat itself.
-    pub(super) fn has_leeway(&self) -> bool {
-        self.leeways > 0
+    pub(super) fn has_slack(&self) -> bool {
+        self.slacks > 0
     }
 
     /// How much may be held before views are made, as a multiple of the most that was in use.
     fn soft(&self, config: &Config) -> f64 {
-        let grown = config.tight_soft + LEEWAY * f64::from(self.leeways);
+        let grown = config.tight_soft + SLACK * f64::from(self.slacks);
         grown.min(config.tight_most.max(config.tight_soft))
     }
 
@@ -229,16 +244,16 @@ mod tests {
 
     #[test]
     fn what_may_be_held_grows_with_the_views_that_are_made() {
-        let (mut tight, mut config) = (Tight::default(), Config::default());
+        let (mut tight, mut config) = (Paged::default(), Config::default());
         tight.note_shown(199, 100);
         assert!((tight.soft(&config) - config.tight_soft).abs() < 1e-9);
         tight.note_shown(1, 100);
-        assert!((tight.soft(&config) - config.tight_soft - LEEWAY).abs() < 1e-9);
+        assert!((tight.soft(&config) - config.tight_soft - SLACK).abs() < 1e-9);
         tight.note_shown(49, 100);
-        assert_eq!(tight.leeways, 1, "half of what is held is needed now");
+        assert_eq!(tight.slacks, 1, "half of what is held is needed now");
         tight.note_shown(1, 100);
         tight.note_shown(25, 100);
-        assert_eq!(tight.leeways, 3, "and then a quarter");
+        assert_eq!(tight.slacks, 3, "and then a quarter");
         (0..1000).for_each(|_| tight.note_shown(100, 100));
         assert!((tight.soft(&config) - config.tight_most).abs() < 1e-9, "and no further");
         config.tight_soft = 1.5;
@@ -247,16 +262,16 @@ mod tests {
 
     #[test]
     fn a_program_that_still_grows_has_not_shown_that_it_does_not_repeat_itself() {
-        let mut tight = Tight { high_bytes: 1000, ..Tight::default() };
+        let mut tight = Paged { high_bytes: 1000, ..Paged::default() };
         tight.note_shown(199, 100);
         tight.high_bytes = 1100;
         tight.note_shown(0, 100);
         assert_eq!(tight.shown_anew_bytes, 199, "a tenth is no rise");
         tight.high_bytes = 1101;
         tight.note_shown(199, 100);
-        assert_eq!((tight.shown_anew_bytes, tight.leeways), (199, 0));
+        assert_eq!((tight.shown_anew_bytes, tight.slacks), (199, 0));
         tight.note_shown(1, 100);
-        assert_eq!(tight.leeways, 1);
+        assert_eq!(tight.slacks, 1);
     }
 
     #[test]

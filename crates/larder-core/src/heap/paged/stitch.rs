@@ -1,7 +1,8 @@
-//! Stitching: which free pages to show side by side, so that they hold a request that no free block holds.
+//! Stitching: which free pages to show side by side, so that they hold a request that no free block
+//! holds.
 //!
-//! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in the
-//! middle of one. So a choice is a head, whole pages, and a tail.
+//! Only the middle of a view needs whole pages: its first page may begin, and its last may end, in
+//! the middle of one. So a choice is a head, whole pages, and a tail.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -17,7 +18,8 @@ pub(crate) struct Gap {
     /// Where the segment's pages begin.
     pub(crate) origin: Addr,
     pub(crate) page_bytes: u64,
-    /// It lies at the end of what the segment has: what is not used of it now will hold the next growth.
+    /// It lies at the end of what the segment has: what is not used of it now will hold the next
+    /// growth.
     pub(crate) is_end: bool,
 }
 
@@ -32,7 +34,7 @@ struct Piece {
 
 /// Pages to show side by side, and where in them the request goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Seam {
+pub(crate) struct PageList {
     pub(crate) pages: Vec<(PageAt, u64)>,
     /// How far into the first page the request begins.
     pub(crate) skip_bytes: u64,
@@ -42,7 +44,7 @@ pub(crate) struct Seam {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stitch {
     /// They suffice.
-    Seam(Seam),
+    PageList(PageList),
     /// So much more is needed, in whole pages.
     Short { missing_bytes: u64 },
 }
@@ -79,8 +81,9 @@ impl Pieces {
         for gap in gaps {
             pieces.cut(gap, &mut whole);
         }
-        // What lies at the end would be left behind if memory grew there later, so that it comes before all. Of the
-        // rest large pages come first, and then the lowest: what is left lies together.
+        // What lies at the end would be left behind if memory grew there later, so that it comes
+        // before all. Of the rest large pages come first, and then the lowest: what is left lies
+        // together.
         let large_bytes =
             |piece: &Piece| Some(piece.page_bytes).filter(|&size| size >= LARGE_PAGE_BYTES);
         whole.sort_by_key(|(is_end, piece)| (!is_end, Reverse(large_bytes(piece)), piece.addr));
@@ -130,8 +133,8 @@ impl Pieces {
         }
     }
 
-    /// Chooses whole pages for so much, says which by runs of them, and returns how much is missing. `near` is how far
-    /// the last choice came.
+    /// Chooses whole pages for so much, says which by runs of them, and returns how much is
+    /// missing. `near` is how far the last choice came.
     fn choose(&self, size_bytes: u64, near: &mut Near, mut take: impl FnMut(Range<usize>)) -> u64 {
         let (last, bytes) = self.first_of(&self.last, size_bytes, &mut near.last);
         take(last);
@@ -154,8 +157,8 @@ impl Pieces {
         left_bytes - bytes
     }
 
-    /// The first of these pages that hold so much, or all of them, and how much of it they hold. They are found from where
-    /// those before were: one choice is much like the last.
+    /// The first of these pages that hold so much, or all of them, and how much of it they hold.
+    /// They are found from where those before were: one choice is much like the last.
     fn first_of(
         &self,
         places: &Range<usize>,
@@ -175,8 +178,8 @@ impl Pieces {
         (places.start..until, held_bytes(until).min(size_bytes))
     }
 
-    /// How much is missing if a head and a tail of these sizes are used, how many whole pages it takes, and
-    /// how much of ends it takes: the less of each, the better, in this order.
+    /// How much is missing if a head and a tail of these sizes are used, how many whole pages it
+    /// takes, and how much of ends it takes: the less of each, the better, in this order.
     fn cost(&self, size_bytes: u64, ends_bytes: u64, near: &mut Near) -> Cost {
         let mut count = 0;
         let rest_bytes = size_bytes.saturating_sub(ends_bytes);
@@ -242,11 +245,11 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
         return Stitch::Short { missing_bytes };
     }
     let mut left_bytes = size_bytes;
-    let mut seam = Seam { pages: Vec::new(), skip_bytes: 0 };
+    let mut page_list = PageList { pages: Vec::new(), skip_bytes: 0 };
     if let Some(head) = head {
         let used_bytes = head.size_bytes.min(left_bytes);
-        seam.skip_bytes = head.page_bytes - used_bytes;
-        seam.pages.push((head.page, head.page_bytes));
+        page_list.skip_bytes = head.page_bytes - used_bytes;
+        page_list.pages.push((head.page, head.page_bytes));
         left_bytes -= used_bytes;
     }
     let mut chosen = Vec::new();
@@ -256,13 +259,13 @@ pub(crate) fn stitch(gaps: &[Gap], size_bytes: u64) -> Stitch {
     });
     chosen.sort_by_key(|piece| piece.addr);
     for piece in chosen {
-        seam.pages.push((piece.page, piece.page_bytes));
+        page_list.pages.push((piece.page, piece.page_bytes));
         left_bytes = left_bytes.saturating_sub(piece.size_bytes);
     }
     if let Some(tail) = tail.filter(|_| left_bytes > 0) {
-        seam.pages.push((tail.page, tail.page_bytes));
+        page_list.pages.push((tail.page, tail.page_bytes));
     }
-    Stitch::Seam(seam)
+    Stitch::PageList(page_list)
 }
 
 #[cfg(test)]
@@ -277,11 +280,11 @@ mod tests {
         Gap { span, segment: SegmentId::NONE, origin: Addr(0), page_bytes: PAGE, is_end }
     }
 
-    fn seam(gaps: &[Gap], pages: f64) -> (Vec<usize>, f64) {
+    fn page_list(gaps: &[Gap], pages: f64) -> (Vec<usize>, f64) {
         match stitch(gaps, (pages * PAGE as f64) as u64) {
-            Stitch::Seam(seam) => {
-                let indexes = seam.pages.iter().map(|(page, _)| page.index).collect();
-                (indexes, seam.skip_bytes as f64 / PAGE as f64)
+            Stitch::PageList(page_list) => {
+                let indexes = page_list.pages.iter().map(|(page, _)| page.index).collect();
+                (indexes, page_list.skip_bytes as f64 / PAGE as f64)
             }
             Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
         }
@@ -290,20 +293,20 @@ mod tests {
     #[test]
     fn a_head_whole_pages_and_a_tail_make_one_range() {
         let gaps = [gap(1.5, 3.0, false), gap(7.0, 8.25, false)];
-        assert_eq!(seam(&gaps, 2.75), (vec![1, 2, 7, 8], 0.5));
+        assert_eq!(page_list(&gaps, 2.75), (vec![1, 2, 7, 8], 0.5));
         assert_eq!(stitch(&gaps, 3 * PAGE), Stitch::Short { missing_bytes: PAGE / 4 });
     }
 
     #[test]
     fn a_head_is_used_whole_and_the_last_page_from_its_start() {
         let gaps = [gap(0.25, 1.0, false), gap(4.0, 5.0, false)];
-        assert_eq!(seam(&gaps, 1.5), (vec![0, 4], 0.25));
+        assert_eq!(page_list(&gaps, 1.5), (vec![0, 4], 0.25));
     }
 
     #[test]
     fn what_lies_at_the_end_is_used_first_and_then_what_lies_lowest() {
         let gaps = [gap(0.0, 4.0, false), gap(8.0, 9.0, false), gap(20.0, 22.0, true)];
-        assert_eq!(seam(&gaps, 3.0), (vec![0, 20, 21], 0.0));
+        assert_eq!(page_list(&gaps, 3.0), (vec![0, 20, 21], 0.0));
     }
 
     #[test]
@@ -315,7 +318,9 @@ mod tests {
         };
         let gaps = [of_size(2, 0, 12), of_size(64, 1, 3), of_size(32, 10, 12)];
         let sizes = |size_mib: u64| match stitch(&gaps, size_mib * MIB) {
-            Stitch::Seam(seam) => seam.pages.iter().map(|(_, size)| size / MIB).collect::<Vec<_>>(),
+            Stitch::PageList(page_list) => {
+                page_list.pages.iter().map(|(_, size)| size / MIB).collect::<Vec<_>>()
+            }
             Stitch::Short { missing_bytes } => panic!("{missing_bytes} bytes are missing"),
         };
         assert_eq!(sizes(6), [2, 2, 2], "a large page would be broken into");
@@ -335,8 +340,9 @@ mod tests {
     #[test]
     fn a_page_is_not_head_and_tail_at_once() {
         let gaps = [gap(0.5, 1.0, false), gap(2.0, 2.5, false), gap(5.0, 6.0, false)];
-        assert_eq!(seam(&gaps, 1.75), (vec![0, 5, 2], 0.5));
-        // The only head and the only tail are the two ends of one page, with something live between.
+        assert_eq!(page_list(&gaps, 1.75), (vec![0, 5, 2], 0.5));
+        // The only head and the only tail are the two ends of one page, with something live
+        // between.
         let gaps = [gap(0.0, 0.25, false), gap(0.75, 1.0, false), gap(5.0, 6.0, false)];
         assert!(matches!(stitch(&gaps, PAGE + PAGE / 2), Stitch::Short { .. }));
     }

@@ -1,9 +1,10 @@
 //! Fit: which of the free blocks that are large enough a request gets.
 //!
-//! What is free on a page that is partly in use is **stranded**: it serves small requests, or is an end of a view, and is
-//! no whole page for anybody. So the smallest block is not always the best one. Where it would leave a piece that
-//! nobody can use, a larger one may leave whole pages. That costs views now and then, because large blocks are broken
-//! into: a program that has leeway, so that it need not be sparing, would rather have fewer of those.
+//! What is free on a page that is partly in use is **stranded**: it serves small requests, or is an
+//! end of a view, and is no whole page for anybody. So the smallest block is not always the best
+//! one. Where it would leave a piece that nobody can use, a larger one may leave whole pages. That
+//! costs views now and then, because large blocks are broken into: a program that has slack, so
+//! that it need not be sparing, would rather have fewer of those.
 
 use crate::heap::block::Block;
 use crate::heap::free_index::{FreeIndex, Spot};
@@ -12,7 +13,8 @@ use crate::heap::segment::Segments;
 /// So many blocks are looked at, from the smallest one on.
 const BLOCKS_TRIED: usize = 16;
 
-/// The first of these blocks of an index, from one on that is large enough, at whose front a request strands the least.
+/// The first of these blocks of an index, from one on that is large enough, at whose front a
+/// request strands the least.
 pub(in crate::heap) fn least_stranding(
     slots: &[Block],
     segments: &Segments,
@@ -40,8 +42,9 @@ pub(in crate::heap) fn least_stranding(
     best.map_or(from, |(_, spot)| spot)
 }
 
-/// How much more is stranded once a free block has a request at its front; what is less is negative. It is never less by
-/// more than the request: what is left has no whole page that was none before.
+/// How much more is stranded once a free block has a request at its front; what is less is
+/// negative. It is never less by more than the request: what is left has no whole page that was
+/// none before.
 fn stranded_more_bytes(begin_bytes: u64, free_bytes: u64, size_bytes: u64, page_bytes: u64) -> i64 {
     let end_bytes = begin_bytes + free_bytes;
     let before_bytes = stranded_bytes(begin_bytes, end_bytes, page_bytes);

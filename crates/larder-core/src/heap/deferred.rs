@@ -1,0 +1,203 @@
+//! Deferred frees: blocks that were freed and not merged yet, because the next request probably
+//! takes them as they are. To merge a block with its neighbours and to cut it off once more is most
+//! of the work of a free and a malloc.
+//!
+//! There is one list of them. How one of them is found again is the placement's matter: by its size
+//! (`best_fit/by_size.rs`), or by where the request lay the last time (`paged/in_place.rs`). Frees
+//! are deferred on the fast path alone: before anything else changes the heap all of them are
+//! coalesced, that is, merged and put into the index, as they would have been when they were freed;
+//! and whoever looks is shown them merged, and changes nothing by it.
+
+use crate::heap::Heap;
+use crate::heap::block::{Block, State};
+use crate::heap::ids::BlockId;
+use crate::heap::pool::Lane;
+use crate::heap::seen::SeenPieces;
+use crate::heap::shelving::{Pieces, Whole};
+use crate::record::{Herald, Place, Record};
+use crate::types::PoolKind;
+
+/// Where so many are listed that are found by their places, the next one has all of them coalesced,
+/// so that this never takes long.
+const IN_PLACE_MAX: usize = 8192;
+
+/// The deferred frees of all lanes.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Deferred {
+    /// All of them, each once, and some blocks that are live again or gone.
+    listed: Vec<BlockId>,
+    /// By slot, whether it is listed.
+    is_listed: Vec<bool>,
+    /// Whether blocks are deferred that are found by their places: since a request went where its
+    /// cycle told it, and nothing but the fast path was taken.
+    in_place: bool,
+    /// Blocks of at most so many bytes are found by their size: those of fixed segments, and those
+    /// of expandable ones. While the setting is off these must not serve anybody.
+    by_size_bytes: [u64; 2],
+    /// The pieces that there were when somebody looked, or when all were coalesced.
+    pub(super) seen: SeenPieces,
+}
+
+impl Deferred {
+    /// Lists a block that was deferred, if it is not listed yet.
+    #[inline]
+    pub(super) fn list(&mut self, id: BlockId) {
+        if self.is_listed.get(id.place()) != Some(&true) {
+            self.list_anew(id);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn list_anew(&mut self, id: BlockId) {
+        if self.is_listed.len() <= id.place() {
+            self.is_listed.resize(id.place() + 1, false);
+        }
+        self.is_listed[id.place()] = true;
+        self.listed.push(id);
+        // The next request has them coalesced.
+        self.in_place &= self.listed.len() < IN_PLACE_MAX;
+    }
+
+    fn pop(&mut self) -> Option<BlockId> {
+        let id = self.listed.pop()?;
+        self.is_listed[id.place()] = false;
+        Some(id)
+    }
+
+    /// Whether nothing is deferred, and all that is live is noted where it starts.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.listed.is_empty()
+    }
+
+    /// Those that may be deferred.
+    pub(super) fn listed(&self) -> &[BlockId] {
+        &self.listed
+    }
+
+    /// Whether frees are deferred whose blocks are found by their places.
+    #[inline]
+    pub(super) fn is_in_place(&self) -> bool {
+        self.in_place
+    }
+
+    /// Blocks of at most so many bytes are found by their size: of fixed segments, and of
+    /// expandable ones.
+    #[inline]
+    pub(super) fn by_size_bytes(&self, is_expandable: bool) -> u64 {
+        self.by_size_bytes[usize::from(is_expandable)]
+    }
+
+    /// Sets what is found by its size.
+    pub(super) fn set_by_size_bytes(&mut self, max_bytes: u64, growing: bool) {
+        debug_assert!(self.is_empty(), "the settings change while frees are deferred");
+        self.by_size_bytes = [max_bytes, if growing { max_bytes } else { 0 }];
+    }
+
+    /// Each is listed once.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let marked = self.is_listed.iter().filter(|&&is_listed| is_listed).count();
+        let are_marked = self.listed.iter().all(|id| self.is_listed.get(id.place()) == Some(&true));
+        if marked != self.listed.len() || !are_marked {
+            return Err(format!("{} frees are listed, and {marked} marked", self.listed.len()));
+        }
+        Ok(())
+    }
+}
+
+/// A live block, its lane, and who has to know that its free is deferred.
+pub(super) struct Deferral<'a> {
+    pub(super) id: BlockId,
+    pub(super) block: &'a mut Block,
+    pub(super) lane: &'a mut Lane,
+    pub(super) deferred: &'a mut Deferred,
+    pub(super) herald: &'a mut Herald,
+}
+
+impl Deferral<'_> {
+    /// Defers the merging of the block, which is used on its own stream alone.
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn begin(self) {
+        let Deferral { id, block, lane, deferred, herald } = self;
+        debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not freed");
+        block.state = State::Deferred;
+        lane.frees += 1;
+        deferred.list(id);
+        let &mut Block { addr, size_bytes, requested_bytes, kind, .. } = block;
+        let place = Place { kind, stream: lane.stream, addr, size_bytes };
+        herald.record(Record::Free { place, requested_bytes, oversize: false });
+    }
+}
+
+impl Heap {
+    /// Frees are deferred in place from now on: a request went where its cycle told it.
+    #[inline]
+    pub(super) fn begin_in_place(&mut self) {
+        self.deferred.in_place = true;
+        if self.deferred.listed.len() >= IN_PLACE_MAX {
+            self.coalesce();
+        }
+    }
+
+    /// Coalesces all that is deferred, and closes the guard of the fast path. Called before
+    /// anything but the fast path changes the heap.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.guard.close();
+        self.deferred.in_place = false;
+        self.coalesce();
+    }
+
+    /// Merges all that is deferred, and puts it into the index.
+    #[inline]
+    pub(super) fn coalesce(&mut self) {
+        if !self.deferred.is_empty() {
+            self.coalesce_all();
+        }
+    }
+
+    #[inline(never)]
+    fn coalesce_all(&mut self) {
+        let mut pieces = Pieces::default();
+        while let Some(id) = self.deferred.pop() {
+            match self.blocks[id].state {
+                State::Deferred => {
+                    self.forget_by_size(id);
+                    let whole = self.coalesce_one(id, &mut pieces);
+                    self.note_free(whole.id);
+                }
+                // In a cycle it was not noted where it starts: its hint is mostly enough, and there
+                // are more notes than the processor keeps at hand.
+                State::Live => self.note_free(id),
+                _ => {}
+            }
+        }
+        self.change_pieces(pieces);
+        if self.policy.merges_late {
+            self.see_pieces();
+        }
+    }
+
+    /// Merges a deferred block with its free neighbours, and adds what that makes of pieces.
+    pub(super) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
+        debug_assert!(self.blocks[id].state == State::Deferred, "{id:?} is not deferred");
+        let whole = self.merge_and_shelve(id);
+        // It counts as a free since it was deferred.
+        let lane = self.blocks[whole.id].lane;
+        self.pools.lane_mut(lane).frees -= 1;
+        if !whole.expandable {
+            let Pieces { blocks, bytes } = whole.pieces();
+            pieces.blocks += blocks;
+            pieces.bytes += bytes;
+        }
+        whole
+    }
+
+    /// There are more or fewer small pieces.
+    pub(super) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
+        let kind = PoolKind::Small;
+        self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
+    }
+}
