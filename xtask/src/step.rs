@@ -9,9 +9,9 @@ use std::time::Instant;
 /// Format, clippy and docs, the rules of the source text, and links: a name, and the words after
 /// `cargo`.
 ///
-/// Warnings are denied by flags of the last tool in the line. `RUSTFLAGS` would do it too, but it is
-/// part of every artifact's fingerprint, and everything would be built twice. The fuzz targets are
-/// a workspace of their own, which `--all` and `--workspace` do not reach.
+/// Warnings are denied by flags of the last tool in the line. `RUSTFLAGS` would do it too, but it
+/// is part of every artifact's fingerprint, and everything would be built twice. The fuzz targets
+/// are a workspace of their own, which `--all` and `--workspace` do not reach.
 const LINTS: &str = "\
 format: fmt --all --check
 format of fuzz: fmt --manifest-path fuzz/Cargo.toml --check
