@@ -2,9 +2,9 @@
 
     python torch/record.py SCRIPT OUT
 
-prints the statistics that a replay of the snapshot should come to. Requests that fail are left out, as are the frees that
-belong to them. The operations are those of recorded programs: alloc, free, record, sync, pool-new, pool-begin, pool-end,
-pool-release and empty.
+prints the statistics that a replay of the snapshot should come to. Requests that fail are left out,
+as are the frees that belong to them. The operations are those of recorded programs: alloc, free,
+record, sync, pool-new, pool-begin, pool-end, pool-release and empty.
 """
 
 import json

@@ -2,9 +2,9 @@
 
     python torch/verdicts.py OUT [-k WORD]... FILE...
 
-writes a line `VERDICT NAME` into OUT for each test: passed, failed, skipped, or ended (the process did). Each file runs
-in a process of its own, and goes on in another behind a test that ended one or took too long. Children of
-`python -m larder torch/verdicts.py …` run on Larder as well.
+writes a line `VERDICT NAME` into OUT for each test: passed, failed, skipped, or ended (the process
+did). Each file runs in a process of its own, and goes on in another behind a test that ended one or
+took too long. Children of `python -m larder torch/verdicts.py …` run on Larder as well.
 """
 
 import argparse

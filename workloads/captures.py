@@ -1,5 +1,6 @@
-"""Writes an op script of a served model whose decoding is captured as graphs, one for each batch size, as serving
-engines do: each capture allocates what a forward pass does, keeps its output, and all share one pool, or have one each.
+"""Writes an op script of a served model whose decoding is captured as graphs, one for each batch
+size, as serving engines do: each capture allocates what a forward pass does, keeps its output, and
+all share one pool, or have one each.
 
     python workloads/captures.py shared > captures.ops      # the largest batch first, one pool
     python workloads/captures.py rising > captures.ops      # the smallest first, one pool

@@ -1,4 +1,6 @@
-"""Stand-ins: a package `torch` that is not PyTorch, and a C++ part that has no PyTorch behind it."""
+"""Stand-ins: a package `torch` that is not PyTorch, and a C++ part that has no PyTorch behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Script = Callable[..., str]
 """Writes a script; its name."""
 
-# What Larder's C++ part exports, without PyTorch behind it. It tells what it was installed with, and calls the
-# library that it is linked to.
+# What Larder's C++ part exports, without PyTorch behind it. It tells what it was installed with,
+# and calls the library that it is linked to.
 STAND_IN = r"""
 #include <cuda_runtime_api.h>
 #include <cstdio>

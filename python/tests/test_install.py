@@ -248,7 +248,9 @@ def test_settings_that_only_pytorch_knows_are_left_to_it(
 def test_a_child_may_have_the_drivers_own_allocator(
     run_python: Run, script: Script, fake_torch: FakeTorch
 ) -> None:
-    """A program starts a process to try that allocator, as PyTorch's own tests do: it gets what it asks for."""
+    """A program starts a process to try that allocator, as PyTorch's own tests do: it gets what it
+    asks for.
+    """
     fake_torch.make(allocator="cudaMallocAsync")
     code = "import torch, larder; print(larder.torch.is_installed())"
     done = run_python("-m", "larder", "-c", code)

@@ -1,4 +1,6 @@
-"""`python -m larder`: its options, and that the program is the one that `python` alone would run."""
+"""`python -m larder`: its options, and that the program is the one that `python` alone would
+run.
+"""
 
 from __future__ import annotations
 

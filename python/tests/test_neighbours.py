@@ -1,4 +1,6 @@
-"""CuPy, Numba and RMM beside PyTorch, as far as it shows without them: small stand-ins call ours as the libraries do."""
+"""CuPy, Numba and RMM beside PyTorch, as far as it shows without them: small stand-ins call ours as
+the libraries do.
+"""
 
 from __future__ import annotations
 
@@ -344,7 +346,9 @@ def test_what_is_missing_is_said(neighbours: Neighbours, library: str) -> None:
 
 
 def test_blocks_may_outlive_everything(neighbours: Neighbours) -> None:
-    """Arrays in cycles and in modules' hands are given back as the interpreter goes, or not at all, without a word."""
+    """Arrays in cycles and in modules' hands are given back as the interpreter goes, or not at all,
+    without a word.
+    """
     neighbours.make("cupy")
     program = """
         import os, sys, cupy, larder.cupy

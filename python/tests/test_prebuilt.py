@@ -127,7 +127,9 @@ def test_asked_to_compile_it_says_that_nothing_needs_it(run_python: Run, brought
 
 
 def test_nothing_is_imported_that_a_start_does_not_need(run_python: Run) -> None:
-    """A program pays for what comes before it; what PyTorch imports by itself is no matter behind `import torch`."""
+    """A program pays for what comes before it; what PyTorch imports by itself is no matter behind
+    `import torch`.
+    """
     show = "; import sys; print(*sorted(set(sys.modules) - before))"
     done = run_python("-c", "import sys; before = set(sys.modules); import larder.__main__" + show)
     ours = {"_native", "__main__", "children", "environment", "errors"}

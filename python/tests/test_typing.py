@@ -1,4 +1,6 @@
-"""The types that the package declares are those that it has, and the examples in its texts are true."""
+"""The types that the package declares are those that it has, and the examples in its texts are
+true.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""The libraries of other people that clients.py, serving.py and neighbours.py run, for a machine without a network.
+"""The libraries of other people that clients.py, serving.py and neighbours.py run, for a machine
+without a network.
 
     python bundle.py pack FOLDER          fetches the wheels of bundle.txt and lays them out in FOLDER in parts
     python bundle.py unpack FOLDER        on the machine with the card: installs what its Python does not have
 
-A line of bundle.txt is a name with its version, and may name files that are left out, because what runs here does not need
-them and they are large. A library that the machine has stays, in the version that it has, unless its line ends with `!`.
+A line of bundle.txt is a name with its version, and may name files that are left out, because what
+runs here does not need them and they are large. A library that the machine has stays, in the
+version that it has, unless its line ends with `!`.
 """
 
 import argparse

@@ -4,9 +4,11 @@
     python -m larder clients.py NAME
     python clients.py NAME --wait
 
-With --wait it says `ready` once it is prepared, and waits for a line before what is timed. Each prints one line of JSON last: what it computed, exact to the bit, the library's version, the most memory that PyTorch
-held, and what the steps took. Nothing in here knows which allocator is in place. A program whose library is not installed says
-so in that line. The serving engine has a file of its own, serving.py.
+With --wait it says `ready` once it is prepared, and waits for a line before what is timed. Each
+prints one line of JSON last: what it computed, exact to the bit, the library's version, the most
+memory that PyTorch held, and what the steps took. Nothing in here knows which allocator is in
+place. A program whose library is not installed says so in that line. The serving engine has a file
+of its own, serving.py.
 """
 
 import argparse
@@ -362,7 +364,9 @@ def free_bytes():
 
 
 def memory_saver(mode):
-    """A region is paused, which gives its memory back to the card, and resumed with what was in it."""
+    """A region is paused, which gives its memory back to the card, and resumed with what was in
+    it.
+    """
     import torch_memory_saver as saving
 
     saver = saving.torch_memory_saver
@@ -410,7 +414,8 @@ CLIENTS = {
     "memory_saver_torch": (memory_saver_torch, "torch-memory-saver"),
     "memory_saver_preload": (memory_saver_preload, "torch-memory-saver"),
 }
-# Their library ends the process with an error when the interpreter frees what a region holds, whichever allocator is in place.
+# Their library ends the process with an error when the interpreter frees what a region holds,
+# whichever allocator is in place.
 ENDED_HERE = {memory_saver_torch, memory_saver_preload}
 
 

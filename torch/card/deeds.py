@@ -1,5 +1,5 @@
-"""Things that a PyTorch program does with memory besides allocating it, each to be done on a card with one
-allocator or another.
+"""Things that a PyTorch program does with memory besides allocating it, each to be done on a card
+with one allocator or another.
 
     python deeds.py NAME
     python -m larder deeds.py NAME
@@ -23,7 +23,9 @@ MIB = 1 << 20
 
 
 def out_of_memory():
-    """Too much is asked for in the middle of training, which then goes on as if nothing had been."""
+    """Too much is asked for in the middle of training, which then goes on as if nothing had
+    been.
+    """
     model = torch.nn.Linear(256, 256).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     caught = 0
@@ -105,7 +107,9 @@ extern "C" void nccl_free(void *memory, size_t, int, void *) { ncclMemFree(memor
 
 
 def nccl_allocator(backend, folder):
-    """NCCL's allocator as PyTorch offers it; where it does not, the same around NCCL's own functions."""
+    """NCCL's allocator as PyTorch offers it; where it does not, the same around NCCL's own
+    functions.
+    """
     try:
         return backend.mem_allocator, None
     except RuntimeError:

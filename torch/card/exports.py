@@ -1,4 +1,5 @@
-"""Memory that other processes read through the driver's own handles, as custom collectives and RDMA libraries take them.
+"""Memory that other processes read through the driver's own handles, as custom collectives and RDMA
+libraries take them.
 
 Used by deeds.py.
 """
@@ -72,7 +73,9 @@ def captured(body):
 
 
 def plain_memory():
-    """Where Larder is in place, its word for memory that can be exported; PyTorch's own always can."""
+    """Where Larder is in place, its word for memory that can be exported; PyTorch's own always
+    can.
+    """
     larder = sys.modules.get("larder")
     if larder is None or not larder.torch.is_installed():
         return contextlib.nullcontext()
@@ -80,7 +83,9 @@ def plain_memory():
 
 
 def exported():
-    """Tensors of a graph's pool and of the default pool, small and large, are read in another process."""
+    """Tensors of a graph's pool and of the default pool, small and large, are read in another
+    process.
+    """
     sizes = (256, 3 * MIB, 30 * MIB)
     _graph, kept = captured(lambda: [torch.full((size,), 7, dtype=torch.uint8, device="cuda") for size in sizes])
     for tensor in kept:
@@ -94,7 +99,9 @@ def exported():
 
 
 def graph_statistics():
-    """Three tensors of a graph of each size count as segments of PyTorch's sizes, and outlive the graph."""
+    """Three tensors of a graph of each size count as segments of PyTorch's sizes, and outlive the
+    graph.
+    """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     # Bytes of a tensor, and how many segments of which size three of them take.

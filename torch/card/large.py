@@ -3,10 +3,10 @@
     python large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
     python -m larder large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
 
-The first ten steps settle what the program needs; those after them are timed. --cap says how much of the card's
-memory the program may have. With --wait it says "ready" before it takes any, and goes on when it is sent a line.
---record writes PyTorch's snapshot with the history of all of it. It prints one line of JSON last. Nothing in here
-knows which allocator is in place.
+The first ten steps settle what the program needs; those after them are timed. --cap says how much
+of the card's memory the program may have. With --wait it says "ready" before it takes any, and goes
+on when it is sent a line. --record writes PyTorch's snapshot with the history of all of it. It
+prints one line of JSON last. Nothing in here knows which allocator is in place.
 """
 
 import argparse
@@ -95,7 +95,9 @@ def language_model():
 
 
 def serving():
-    """Caches of many conversations, which grow by copying and end at different times; no step is like another."""
+    """Caches of many conversations, which grow by copying and end at different times; no step is
+    like another.
+    """
     chance, layers = random.Random(9), 16
     conversations = []
 

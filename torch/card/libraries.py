@@ -1,5 +1,6 @@
-"""The libraries that share PyTorch's cache in neighbours.py, each behind the same few calls: how it makes memory on a
-stream, where that lies, and how it fills it. A stream is whoever's: PyTorch's, the library's own, or a handle."""
+"""The libraries that share PyTorch's cache in neighbours.py, each behind the same few calls: how it
+makes memory on a stream, where that lies, and how it fills it. A stream is whoever's: PyTorch's,
+the library's own, or a handle."""
 
 import warnings
 
@@ -38,8 +39,8 @@ def of_torch(stream):
 
 
 def count_wrong(words, value):
-    """How many words are not this value, once the current stream is done with them. The host compares, so that it needs
-    no kernel of anybody's."""
+    """How many words are not this value, once the current stream is done with them. The host
+    compares, so that it needs no kernel of anybody's."""
     return int((words.cpu() != value).sum())
 
 
@@ -73,7 +74,9 @@ class Torch:
         made.record_stream(of_torch(stream))
 
     def new_stream(self):
-        """A stream that is destroyed with the last reference to it; none where its streams live for ever."""
+        """A stream that is destroyed with the last reference to it; none where its streams live for
+        ever.
+        """
         return None
 
 
@@ -143,7 +146,9 @@ class Numba(Torch):
         self.kernel = self.compiled()
 
     def compiled(self):
-        """A kernel that fills words, or none where Numba's compiler does not go with this driver."""
+        """A kernel that fills words, or none where Numba's compiler does not go with this
+        driver.
+        """
         cuda = self.cuda
         words = cuda.device_array(16, dtype=self.numpy.int64)
 
@@ -220,13 +225,16 @@ NAMES = {library.name: library for library in (Cupy, Numba, Rmm)}
 
 
 def find(needed):
-    """The libraries that are here, PyTorch first, and sentences about those that are not, with whether that is a failure."""
+    """The libraries that are here, PyTorch first, and sentences about those that are not, with
+    whether that is a failure.
+    """
     found, missing = [Torch()], []
     for name, library in NAMES.items():
         try:
             found.append(library())
         except Exception as error:
-            # A library that is there and not well is told as one that is not there; one that we broke is not.
+            # A library that is there and not well is told as one that is not there; one that we
+            # broke is not.
             is_failure = isinstance(error, Failure) or name in needed
             is_absent = isinstance(error, (ImportError, larder.InstallError))
             missing.append((name, f"{'not here' if is_absent else 'broken'}: {first_line(error)}", is_failure))

@@ -2,12 +2,14 @@
 
     python -m larder neighbours.py [PART ...] [--seed N] [--exchanges N] [--need LIBRARY ...] [--limit SECONDS]
 
-What one library gives back serves another on the same stream without a call of the driver, and on another stream when it
-may; statistics and snapshots show all; contents are right. sharing.py has the parts. Each tells its verdict as it ends, and
-has a limit of its own: what hangs is ended, with the stacks of all threads, and what follows goes on in a new process. What
-takes longest runs beside the others. All together take no longer than --limit, after the C++ part is compiled. A library
-that is not there is skipped in a sentence, or a failure if --need names it. A table is printed last, and the exit status
-tells whether all of it held. `--policy tight` before the script's name has all of it run under tight.
+What one library gives back serves another on the same stream without a call of the driver, and on
+another stream when it may; statistics and snapshots show all; contents are right. sharing.py has
+the parts. Each tells its verdict as it ends, and has a limit of its own: what hangs is ended, with
+the stacks of all threads, and what follows goes on in a new process. What takes longest runs beside
+the others. All together take no longer than --limit, after the C++ part is compiled. A library that
+is not there is skipped in a sentence, or a failure if --need names it. A table is printed last, and
+the exit status tells whether all of it held. `--policy tight` before the script's name has all of
+it run under tight.
 """
 
 import argparse
@@ -25,7 +27,8 @@ import traceback
 
 import larder.torch
 
-# How long each part may take at most, in the order in which they run; each of the two rows in processes of its own.
+# How long each part may take at most, in the order in which they run; each of the two rows in
+# processes of its own.
 ROWS = (
     {
         "serves": 20,
@@ -49,7 +52,9 @@ END_S = 20
 
 
 class Diary:
-    """What a process has done so far, in a file, for whoever goes on after its death: a line for each thing."""
+    """What a process has done so far, in a file, for whoever goes on after its death: a line for
+    each thing.
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -119,7 +124,9 @@ class Worker:
 
 
 class Supervisor:
-    """Has the parts run, by one process after the other where one dies, and keeps what is known of each."""
+    """Has the parts run, by one process after the other where one dies, and keeps what is known of
+    each.
+    """
 
     def __init__(self, options, folder):
         self.options, self.folder = options, pathlib.Path(folder)
@@ -179,7 +186,9 @@ class Supervisor:
                     return process.wait()
 
     def is_over(self, diary):
-        """Whether a process that should have ended by itself has not: hung where Python is gone, or past all limits."""
+        """Whether a process that should have ended by itself has not: hung where Python is gone, or
+        past all limits.
+        """
         last = (diary.read() or [{"kind": ""}])[-1]
         ends = last["kind"] == "begins" and last["part"] == "its end"
         return time.time() > self.until + 5 or ends and time.time() > diary.path.stat().st_mtime + END_S + 5

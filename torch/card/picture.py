@@ -12,7 +12,9 @@ LABEL_GAP = 18
 
 
 def draw(results):
-    """The picture as SVG: results by allocator, each with its card and what was held and active after each step."""
+    """The picture as SVG: results by allocator, each with its card and what was held and active
+    after each step.
+    """
     steps = min(len(result["held"]) for result in results.values())
     top_gib = round_up(max(max(result["held"]) for result in results.values()) / GIB)
 

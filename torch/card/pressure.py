@@ -1,10 +1,11 @@
-"""Small programs that run out of memory, or nearly, each recorded by PyTorch. To be run on a card with PyTorch's own
-allocator, one program a process, because settings are read once.
+"""Small programs that run out of memory, or nearly, each recorded by PyTorch. To be run on a card
+with PyTorch's own allocator, one program a process, because settings are read once.
 
     PYTORCH_CUDA_ALLOC_CONF=... python pressure.py NAME OUT.pickle.gz OUT.json
 
-Without settings it lists the programs and the settings that each wants, as JSON. The second file says what the card
-did, for a replay to be compared with: retries, failures, and the peak of what was reserved.
+Without settings it lists the programs and the settings that each wants, as JSON. The second file
+says what the card did, for a replay to be compared with: retries, failures, and the peak of what
+was reserved.
 """
 
 import gzip
@@ -57,7 +58,9 @@ def streams(limit_bytes):
 
 
 def emptied(limit_bytes):
-    """A program that empties its cache now and then, beside what the allocator gives back by itself."""
+    """A program that empties its cache now and then, beside what the allocator gives back by
+    itself.
+    """
     chance = random.Random(5)
     for _ in range(6):
         mixed(chance, limit_bytes, 120)
@@ -102,7 +105,9 @@ PROGRAMS = {
 
 
 def ballast(left_bytes):
-    """Takes the card's memory but for so much, past PyTorch's allocator. The driver keeps it until the process ends."""
+    """Takes the card's memory but for so much, past PyTorch's allocator. The driver keeps it until
+    the process ends.
+    """
     import ctypes
 
     free, _ = torch.cuda.mem_get_info()
@@ -113,7 +118,9 @@ def ballast(left_bytes):
 
 
 def shorten(part):
-    """Names files in call stacks by their last two parts: where they lie on this machine tells nobody anything."""
+    """Names files in call stacks by their last two parts: where they lie on this machine tells
+    nobody anything.
+    """
     if isinstance(part, dict):
         if "filename" in part:
             part["filename"] = "/".join(part["filename"].split("/")[-2:])

@@ -1,6 +1,8 @@
-"""Programs in processes of their own, on one allocator or another: started, waited for, and run in turns.
+"""Programs in processes of their own, on one allocator or another: started, waited for, and run in
+turns.
 
-Each prints one line of JSON last. One that others are compared with says `ready` once it is prepared, and goes on at each line.
+Each prints one line of JSON last. One that others are compared with says `ready` once it is
+prepared, and goes on at each line.
 """
 
 import json
@@ -52,7 +54,9 @@ def said_by(process):
 
 
 def outcome(process, what, limit_s=200):
-    """The last line that a program printed, as JSON; None with the reason on the screen if it failed."""
+    """The last line that a program printed, as JSON; None with the reason on the screen if it
+    failed.
+    """
     try:
         printed, _ = process.communicate("go\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -74,7 +78,9 @@ def line_of(process, wanted):
 
 
 def go(process):
-    """Sends a program on, and waits until it is at rest again: what it said then, or none if it ended."""
+    """Sends a program on, and waits until it is at rest again: what it said then, or none if it
+    ended.
+    """
     try:
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -97,8 +103,8 @@ def end_of(process):
 
 
 def take_turns(started, turns):
-    """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
-    meanwhile falls on all of them alike. The first to go is another one each time."""
+    """Runs programs that are ready turn by turn, with nothing else at work, so that what the
+    machine does meanwhile falls on all of them alike. The first to go is another one each time."""
     alive = dict(started)
     for turn in range(turns):
         order = list(alive)
@@ -115,7 +121,9 @@ def prepared(started):
 
 
 def in_turns(started, ready, turns):
-    """Programs that were started side by side, of which some are ready, turn by turn: what each came to."""
+    """Programs that were started side by side, of which some are ready, turn by turn: what each
+    came to.
+    """
     outcomes = take_turns({key: process for key, process in ready.items() if key in started}, turns)
     for key, process in started.items():
         if end_of(process) != 0 or outcomes.get(key) is None:

@@ -1,10 +1,12 @@
-"""One thread captures graphs again and again, with a side stream and record_stream, while others allocate, free,
-record and empty the cache on streams of their own. To be run on a card with one allocator or another.
+"""One thread captures graphs again and again, with a side stream and record_stream, while others
+allocate, free, record and empty the cache on streams of their own. To be run on a card with one
+allocator or another.
 
     python race.py [--seconds N]
     python -m larder race.py [--seconds N]
 
-It ends quietly if nobody crashed and all data was what it should be, and prints one line of JSON about it.
+It ends quietly if nobody crashed and all data was what it should be, and prints one line of JSON
+about it.
 """
 
 import argparse
@@ -51,7 +53,9 @@ def capture_again_and_again(until, result):
 
 
 def work(until, result, seed):
-    """Tensors on two streams of this thread's own, filled, read by the other stream, compared and freed."""
+    """Tensors on two streams of this thread's own, filled, read by the other stream, compared and
+    freed.
+    """
     chance = random.Random(seed)
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     live = []

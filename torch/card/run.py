@@ -1,13 +1,14 @@
-"""Runs everything on a card: the same programs on PyTorch's own allocator and on Larder, each in a process
-of its own, and prints tables last.
+"""Runs everything on a card: the same programs on PyTorch's own allocator and on Larder, each in a
+process of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients, neighbours. Without any, all of them. --seconds says how long
-each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
-and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
-pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there,
-neighbours what they said.
+Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients,
+neighbours. Without any, all of them. --seconds says how long each race goes on. costs times mallocs
+and the driver's calls, which the other parts leave alone. replays records programs of one stream
+under tight and replays them there on the simulated GPU. picture draws what a program holds over
+time, as tight.svg in the folder. pressure writes the recordings of programs that ran out of memory
+to pressure.tar in the folder. clients writes programs.md there, neighbours what they said.
 """
 
 import argparse
@@ -48,8 +49,8 @@ TURNS = 24
 # So many workloads are prepared at once, each with every allocator.
 PREPARED_AT_ONCE = 4
 LARGE = ["mixture_of_experts", "language_model", "serving"]
-# With whom what memory costs is compared, and how many steps a small program makes at a time for it: those whose shapes
-# differ make all of them.
+# With whom what memory costs is compared, and how many steps a small program makes at a time for
+# it: those whose shapes differ make all of them.
 COMPARED = ("native", "native, expandable", "larder", "larder, tight")
 COST_TURNS, COST_STEPS = 3, {"gpt2_varlen": 24, "resnet_varbatch": 24, "compiled": 8}
 # Programs of one stream, of which nothing depends on when the card is done.
@@ -84,8 +85,9 @@ def start_workload(workload, allocator, turns):
 
 
 def undisturbed_ms(result):
-    """What a step takes when nothing else slows the machine down, which never makes it faster: the lower tenth
-    of the times. Steps whose work differs count apart, and the first of a turn, which also wakes the card, not."""
+    """What a step takes when nothing else slows the machine down, which never makes it faster: the
+    lower tenth of the times. Steps whose work differs count apart, and the first of a turn, which
+    also wakes the card, not."""
     alike, index = collections.defaultdict(list), 0
     for turn in result["turn_times_ms"]:
         for position, time_ms in enumerate(turn):
@@ -133,8 +135,9 @@ def show_workloads(results):
 
 
 def run_large(options):
-    """Programs of about 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
-    than they use. Each says its row as it ends, because whoever stops a run of minutes wants what there is."""
+    """Programs of about 50 GiB, one after the other, since two may not fit; and once more with
+    hardly more memory than they use. Each says its row as it ends, because whoever stops a run of
+    minutes wants what there is."""
     steps = ("--steps", "4") if options.short else ()
     results = {}
 
@@ -180,8 +183,8 @@ def show_large(results):
 
 
 def run_costs(options):
-    """What mallocs and the driver's calls take: large programs are prepared side by side and run one after the other,
-    small ones in turns. Each says its row as it ends."""
+    """What mallocs and the driver's calls take: large programs are prepared side by side and run
+    one after the other, small ones in turns. Each says its row as it ends."""
     library = str(stopwatch.build(options.out))
     front = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
     more = {"LD_PRELOAD": front, "STOPWATCH": library}
@@ -248,7 +251,9 @@ def show_costs(results):
 
 
 def run_replays(options):
-    """Records programs under tight, side by side, and replays each on a simulated GPU of the same memory."""
+    """Records programs under tight, side by side, and replays each on a simulated GPU of the same
+    memory.
+    """
     recorded = {workload: ("workloads.py", workload, "--turns", "2") for workload in ONE_STREAM}
     recorded |= {program: ("large.py", program, "--steps", "16") for program in LARGE}
     results = {}
@@ -367,7 +372,9 @@ def run_race(options):
 
 
 def run_pressure(options):
-    """Programs that run out of memory, recorded by PyTorch's own allocator; all recordings in one file."""
+    """Programs that run out of memory, recorded by PyTorch's own allocator; all recordings in one
+    file.
+    """
     listed = subprocess.run([sys.executable, str(HERE / "pressure.py")], check=True, capture_output=True, text=True)
     results = {}
     with tempfile.TemporaryDirectory() as folder, tarfile.open(options.out / "pressure.tar", "w") as tar:
@@ -437,8 +444,8 @@ def run_clients(options):
 
 
 def run_neighbours(options):
-    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure. It ends by itself, whatever hangs;
-    all that it says is in the folder."""
+    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure. It ends by
+    itself, whatever hangs; all that it says is in the folder."""
     results = {}
     for allocator in ("larder", "larder, tight"):
         before, changes = ALLOCATORS[allocator]

@@ -1,5 +1,6 @@
-"""What must hold where libraries share one cache, each as a function of the libraries that are here and the options of
-neighbours.py, which runs them. Each returns a sentence about what was seen, or raises what is not so."""
+"""What must hold where libraries share one cache, each as a function of the libraries that are here
+and the options of neighbours.py, which runs them. Each returns a sentence about what was seen, or
+raises what is not so."""
 
 import ctypes
 import gc
@@ -46,7 +47,9 @@ def pairs(libraries):
 
 
 def serves(libraries, _options):
-    """What one gives back is what the other gets, on the same stream, with no call of the driver."""
+    """What one gives back is what the other gets, on the same stream, with no call of the
+    driver.
+    """
     said = []
     for giver, taker in pairs(libraries):
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
@@ -77,7 +80,9 @@ LATE = 200_000_000
 
 
 def waits(libraries, _options):
-    """On another stream nobody gets it too early, and what another stream works on is kept until that is done."""
+    """On another stream nobody gets it too early, and what another stream works on is kept until
+    that is done.
+    """
     tries, kept, capped = 0, 0, 0
     for giver, taker in pairs(libraries):
         for has_room in (True, False):
@@ -92,7 +97,9 @@ def waits(libraries, _options):
 
 
 def writes_late(giver, taker, has_room):
-    """The giver's last work is still to come when the taker's begins on another stream; with room for both, or not."""
+    """The giver's last work is still to come when the taker's begins on another stream; with room
+    for both, or not.
+    """
     size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
@@ -118,7 +125,9 @@ def writes_late(giver, taker, has_room):
 
 
 def reads_late(giver, taker):
-    """Another stream reads after the giver has let go. Whether the giver's own stream got other memory meanwhile."""
+    """Another stream reads after the giver has let go. Whether the giver's own stream got other
+    memory meanwhile.
+    """
     size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
@@ -148,7 +157,9 @@ def reads_late(giver, taker):
 
 
 def statistics(libraries, _options):
-    """To the byte: what all hold together is what PyTorch says, and each block is in the snapshot where it is."""
+    """To the byte: what all hold together is what PyTorch says, and each block is in the snapshot
+    where it is.
+    """
     start_anew()
     before = counts()
     held = hold_random(libraries)
@@ -198,7 +209,9 @@ def shown_blocks():
 
 
 def stacks(libraries, _options):
-    """A snapshot names the Python function that asked, whichever library it asked; so does the history."""
+    """A snapshot names the Python function that asked, whichever library it asked; so does the
+    history.
+    """
     torch.cuda.memory._record_memory_history(stacks="python")
     try:
         stream = torch.cuda.current_stream()
@@ -236,8 +249,8 @@ def exchanges(libraries, options):
 
 
 def threads(libraries, options):
-    """Eight threads exchange at once, and give back what others took, while stacks are recorded, snapshots are taken,
-    the cache is emptied and garbage is collected."""
+    """Eight threads exchange at once, and give back what others took, while stacks are recorded,
+    snapshots are taken, the cache is emptied and garbage is collected."""
     gc.collect()
     start_anew()
     before, limit_s = counts()["allocated"], options.part_limit_s * 0.8
@@ -260,7 +273,9 @@ def threads(libraries, options):
 
 
 def graphs(libraries, _options):
-    """Memory that a neighbour takes while PyTorch captures its stream is the graph's, and replays are right."""
+    """Memory that a neighbour takes while PyTorch captures its stream is the graph's, and replays
+    are right.
+    """
     source = torch.zeros(1 << 16, device="cuda")
     done = []
     for library in libraries[1:]:
@@ -321,8 +336,9 @@ def refuses(libraries, _options):
 
 
 def streams(libraries, _options):
-    """Streams that libraries make are destroyed, some before the memory that was taken for them goes back. What was cached
-    for them is given back, and whoever has such a handle next is served."""
+    """Streams that libraries make are destroyed, some before the memory that was taken for them
+    goes back. What was cached for them is given back, and whoever has such a handle next is
+    served."""
     said = []
     for library in libraries:
         if library.new_stream() is None:
@@ -363,8 +379,9 @@ def uses_stream(library, outlives):
 
 
 def callbacks(libraries, _options):
-    """A stream calls Python functions, which wait for the interpreter, while a thread that has it gives memory back, and
-    other streams are destroyed: nobody may wait for the interpreter and be waited for by whoever has it."""
+    """A stream calls Python functions, which wait for the interpreter, while a thread that has it
+    gives memory back, and other streams are destroyed: nobody may wait for the interpreter and be
+    waited for by whoever has it."""
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
     called, turns = [], 30
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)

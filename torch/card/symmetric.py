@@ -4,7 +4,8 @@
     python symmetric.py                      # PyTorch's own pool, for comparison
 
 Both print one line of JSON for each part. Two ranks share the card, which PyTorch allows with
-TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1; what goes over links and networks between cards this does not show.
+TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1; what goes over links and networks between cards this
+does not show.
 """
 
 import argparse
@@ -177,7 +178,8 @@ def nccl_alone():
     try:
         allocators = [backend.mem_allocator]
     except RuntimeError as error:
-        # PyTorch offers NCCL's memory only where the GPU has multicast; NCCL registers plain memory too.
+        # PyTorch offers NCCL's memory only where the GPU has multicast; NCCL registers plain memory
+        # too.
         told["memory of NCCL's own"], allocators = str(error), []
     for symmetric in (False, True):
         pool = torch.cuda.MemPool(*allocators)
@@ -226,7 +228,9 @@ class InitAttributes(ctypes.Structure):
 
 
 def nvshmem_alone():
-    """One processing element: allocates, puts and gets through a symmetric pool of Larder's own allocator."""
+    """One processing element: allocates, puts and gets through a symmetric pool of Larder's own
+    allocator.
+    """
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     library = nvshmem_library()

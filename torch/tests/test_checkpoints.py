@@ -47,7 +47,9 @@ def checkpoint(pool_id):
 
 
 def restore(state, stale=(), owned=()):
-    """Puts a pool back. `stale` are tensors whose memory goes by it, `owned` those that take theirs."""
+    """Puts a pool back. `stale` are tensors whose memory goes by it, `owned` those that take
+    theirs.
+    """
     torch._C._cuda_setCheckpointPoolState(
         DEVICE,
         state,

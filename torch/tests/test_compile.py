@@ -1,4 +1,6 @@
-"""torch.compile with graphs: recorded graphs share a pool, and go back and forth between checkpoints."""
+"""torch.compile with graphs: recorded graphs share a pool, and go back and forth between
+checkpoints.
+"""
 
 import copy
 import importlib.util

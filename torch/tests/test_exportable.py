@@ -1,4 +1,6 @@
-"""Memory that libraries can export where nobody set anything: what graphs work on, and what is asked for as such."""
+"""Memory that libraries can export where nobody set anything: what graphs work on, and what is
+asked for as such.
+"""
 
 import unittest
 

@@ -1,4 +1,6 @@
-"""Pinned host memory. Its allocator is PyTorch's own, and it works beside whichever one is below."""
+"""Pinned host memory. Its allocator is PyTorch's own, and it works beside whichever one is
+below.
+"""
 
 import gc
 import unittest

@@ -1,4 +1,6 @@
-"""A library that stands in front of cudaMalloc, as torch_memory_saver's does, sees the segments of pools and graphs."""
+"""A library that stands in front of cudaMalloc, as torch_memory_saver's does, sees the segments of
+pools and graphs.
+"""
 
 import os
 import tempfile

@@ -282,8 +282,8 @@ class SegmentSettingsCase(SettingsCase):
             oversize, ordinary = byte_tensor(60 * MIB), byte_tensor(30 * MIB)
             kept = ordinary.data_ptr()
             del oversize, ordinary
-            # The large block is too wasteful for this request, and there is no room beside it. To give
-            # it back is enough; nothing has to be waited for.
+            # The large block is too wasteful for this request, and there is no room beside it. To
+            # give it back is enough; nothing has to be waited for.
             wanted = byte_tensor(40 * MIB)
             self.assertEqual(change["num_device_free"], 1)
             self.assertEqual(change["num_alloc_retries"], 0)

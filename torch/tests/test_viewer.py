@@ -1,4 +1,6 @@
-"""PyTorch's own tools read what the allocator tells: the snapshot viewer, the profiler, the cycle finder."""
+"""PyTorch's own tools read what the allocator tells: the snapshot viewer, the profiler, the cycle
+finder.
+"""
 
 import ctypes
 import gc

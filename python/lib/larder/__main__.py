@@ -1,7 +1,8 @@
 """`python -m larder`: runs a program with Larder in the place of PyTorch's CUDA allocator.
 
-The program is run by Python itself, in this very process, in an environment that has Larder installed as
-soon as the program imports torch. So it is in every way the program that `python` alone would run.
+The program is run by Python itself, in this very process, in an environment that has Larder
+installed as soon as the program imports torch. So it is in every way the program that `python`
+alone would run.
 
 What it does not need it does not import: all of this comes before the program starts.
 """
@@ -137,7 +138,9 @@ class Request:
             raise UsageError(f"--{self.does} runs no program: leave out '{' '.join(self.program)}'")
 
     def check(self) -> str:
-        """Refuses what cannot be, from the command line or from the environment; else Larder's own settings."""
+        """Refuses what cannot be, from the command line or from the environment; else Larder's own
+        settings.
+        """
         environment.check_device()
         conf = self._settings()
         environment.check_torch()

@@ -19,7 +19,9 @@ __all__ = ["Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "
 
 
 class Explanation:
-    """Why a request failed, and what would have helped, found by replaying the program under each remedy."""
+    """Why a request failed, and what would have helped, found by replaying the program under each
+    remedy.
+    """
 
     def __init__(self, text: str, data: dict[str, Any]) -> None:
         self._text = text
@@ -28,7 +30,9 @@ class Explanation:
 
     @property
     def cause(self) -> str:
-        """The cause: fragmentation, other_streams, other_pools, memory_fraction, demand and so on."""
+        """The cause: fragmentation, other_streams, other_pools, memory_fraction, demand and so
+        on.
+        """
         return str(self.data["cause"]["name"])
 
     @property

@@ -1,4 +1,6 @@
-"""The C++ part where the package brings none for the PyTorch that is installed: compiled once, and kept in a cache."""
+"""The C++ part where the package brings none for the PyTorch that is installed: compiled once, and
+kept in a cache.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +106,8 @@ def build(torch: TorchFacts) -> Path:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is there, from its beginning to its end. What a full disk or a crash cut off is not:
-    a linker puts the table of sections last."""
+    """Whether a library is there, from its beginning to its end. What a full disk or a crash cut
+    off is not: a linker puts the table of sections last."""
     try:
         with open(library, "rb") as file:
             head = file.read(64)
@@ -121,8 +123,8 @@ def is_whole(library: Path) -> bool:
 
 
 def _clear_away(folder: Path, prefix: str, source: str) -> None:
-    """Removes what was made for this PyTorch out of other sources, by another Larder. A process that has such a
-    library loaded keeps it; one that is about to load it has it compiled anew."""
+    """Removes what was made for this PyTorch out of other sources, by another Larder. A process
+    that has such a library loaded keeps it; one that is about to load it has it compiled anew."""
     for path in folder.glob(f"{prefix}-*"):
         if path.suffix in (".so", ".log", ".lock") and not path.name.startswith(f"{prefix}-{source}-"):
             with contextlib.suppress(OSError):
@@ -165,8 +167,8 @@ def _native_library() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lets one process at a time compile. Where a file system has no locks, all of them do, which is
-    slow but right: each writes a file of its own and renames it."""
+    """Lets one process at a time compile. Where a file system has no locks, all of them do, which
+    is slow but right: each writes a file of its own and renames it."""
     import fcntl
 
     with open(path, "w") as file:
@@ -280,8 +282,8 @@ def command(torch: TorchFacts, out: Path) -> list[str]:
 
 
 def _standard_library() -> list[str]:
-    """The C++ library that PyTorch runs with in this process. Some compilers would put one of their own into
-    what they make, and two of them in one process do not know of each other's state."""
+    """The C++ library that PyTorch runs with in this process. Some compilers would put one of their
+    own into what they make, and two of them in one process do not know of each other's state."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:

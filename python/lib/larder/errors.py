@@ -1,7 +1,7 @@
 """What can go wrong. What Larder refuses is a `larder.Error`, and its text is one sentence.
 
-An argument of a type that a call does not take is a `TypeError`, and a path that leads nowhere an `OSError`, as
-everywhere in Python.
+An argument of a type that a call does not take is a `TypeError`, and a path that leads nowhere an
+`OSError`, as everywhere in Python.
 """
 
 from __future__ import annotations

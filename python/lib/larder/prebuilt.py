@@ -1,6 +1,8 @@
-"""The C++ part as a wheel brings it: built beforehand for each PyTorch that is known, so that nothing is compiled.
+"""The C++ part as a wheel brings it: built beforehand for each PyTorch that is known, so that
+nothing is compiled.
 
-A package that was built where it is used brings none, and all of them are compiled (`larder.backend`).
+A package that was built where it is used brings none, and all of them are compiled
+(`larder.backend`).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def versions() -> list[str]:
 def path_for(torch: TorchFacts) -> str | None:
     """The library for this PyTorch; none where one has to be compiled.
 
-    A minor version's interface is that of all its releases. What was built in between is none of them.
+    A minor version's interface is that of all its releases. What was built in between is none of
+    them.
     """
     release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?(\+.*)?", torch.version)
     if _compiles_all_the_same() or release is None or not torch.cxx11_abi:

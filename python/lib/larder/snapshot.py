@@ -1,4 +1,6 @@
-"""Memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, and what our allocators show."""
+"""Memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, and what our allocators
+show.
+"""
 
 from __future__ import annotations
 
@@ -109,13 +111,15 @@ class Snapshot:
     def save(self, path: _PathLike, format: str | None = None, *, device: int = 0) -> None:
         """Writes a file, whole or not at all.
 
-        Its name says the format: `.pickle`, `.json`, `.perfetto.json`, `.ops`, each also with `.gz`; or
-        `format` does: `pickle`, `json`, `perfetto`, `ops`. An op script takes one device.
+        Its name says the format: `.pickle`, `.json`, `.perfetto.json`, `.ops`, each also with
+        `.gz`; or `format` does: `pickle`, `json`, `perfetto`, `ops`. An op script takes one device.
         """
         self._native.save(path, format, device)
 
     def records(self) -> list[dict[str, Any]]:
-        """Every block of every segment at the end as a dictionary, with the segment that it lies in."""
+        """Every block of every segment at the end as a dictionary, with the segment that it lies
+        in.
+        """
         return [
             {
                 "device": segment.get("device", 0),

@@ -1,4 +1,6 @@
-"""Symmetric pools under PyTorch: the same offsets on every rank, over PyTorch's own symmetric memory."""
+"""Symmetric pools under PyTorch: the same offsets on every rank, over PyTorch's own symmetric
+memory.
+"""
 
 from __future__ import annotations
 
@@ -66,11 +68,12 @@ def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: E
 
 
 class SymmetricPool:
-    """Symmetric memory with the same offsets on every rank. Inside `with pool:` the thread's tensors come from it.
+    """Symmetric memory with the same offsets on every rank. Inside `with pool:` the thread's
+    tensors come from it.
 
-    Use on another stream than the default one makes that wait for the default stream, and a free makes the default
-    stream wait for all streams that used the tensor. Tensors of one segment share its signal pad, so that
-    collectives on them must follow one another on one stream.
+    Use on another stream than the default one makes that wait for the default stream, and a free
+    makes the default stream wait for all streams that used the tensor. Tensors of one segment share
+    its signal pad, so that collectives on them must follow one another on one stream.
     """
 
     def __init__(
@@ -107,9 +110,11 @@ class SymmetricPool:
         return Position(*found)
 
     def seal(self) -> int:
-        """Compares the calls of all ranks, each of which calls this at the same point, and says how many there are.
+        """Compares the calls of all ranks, each of which calls this at the same point, and says how
+        many there are.
 
-        If they differ every rank gets the same `DivergenceError`, which names the first call that does.
+        If they differ every rank gets the same `DivergenceError`, which names the first call that
+        does.
         """
         if self._scopes:
             # What an exchange allocates would be a call of this rank's own.
@@ -140,15 +145,19 @@ class SymmetricPool:
         return calls.value
 
     def rendezvous(self, tensor: Any) -> Any:
-        """Seals the pool, and then does what `torch.distributed._symmetric_memory.rendezvous` does."""
+        """Seals the pool, and then does what `torch.distributed._symmetric_memory.rendezvous`
+        does.
+        """
         self.seal()
         memory = importlib.import_module("torch.distributed._symmetric_memory")
         return memory.rendezvous(tensor, self._group)
 
     def get_buffer(self, handle: Any, rank: int, tensor: Any) -> Any:
-        """The tensor that another rank has where this one has `tensor`, through the handle of its rendezvous.
+        """The tensor that another rank has where this one has `tensor`, through the handle of its
+        rendezvous.
 
-        PyTorch's own `handle.get_buffer` counts from where the segment begins, which tensors here share.
+        PyTorch's own `handle.get_buffer` counts from where the segment begins, which tensors here
+        share.
         """
         if not tensor.is_contiguous():
             raise UsageError("get_buffer is for contiguous tensors")
@@ -157,7 +166,9 @@ class SymmetricPool:
         return handle.get_buffer(rank, tuple(tensor.shape), tensor.dtype, begin)
 
     def trim(self) -> int:
-        """Gives back the segments in which there is no tensor, and says how many. All ranks have to do it."""
+        """Gives back the segments in which there is no tensor, and says how many. All ranks have to
+        do it.
+        """
         segments = ctypes.c_uint64()
         if self._library.larder_torch_trim(self._device.index, *self.pool.id, ctypes.byref(segments)) != 0:
             raise PoolError(self._said())

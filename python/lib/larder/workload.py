@@ -1,4 +1,6 @@
-"""What a recorded program needs: replays, comparisons and the smallest device, on a simulated GPU."""
+"""What a recorded program needs: replays, comparisons and the smallest device, on a simulated
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -154,7 +156,9 @@ class Replay:
         return self._native.elapsed_seconds
 
     def record(self) -> dict[str, Any]:
-        """What came of it, as one dictionary: the figures first, and every key of `memory_stats`."""
+        """What came of it, as one dictionary: the figures first, and every key of
+        `memory_stats`.
+        """
         figures: dict[str, Any] = {
             "name": self.name,
             "policy": self.policy,
@@ -194,7 +198,9 @@ class Comparison(Sequence[Replay]):
 
     @property
     def best(self) -> Replay | None:
-        """The run that reserved least of those that did not run out of memory; None if all of them did."""
+        """The run that reserved least of those that did not run out of memory; None if all of them
+        did.
+        """
         if not self._runs:
             raise UsageError("no run is the best of none")
         ran = [run for run in self._runs if run.ooms == 0]
@@ -214,7 +220,9 @@ class Comparison(Sequence[Replay]):
         return iter(self._runs)
 
     def records(self) -> list[dict[str, Any]]:
-        """The runs as dictionaries: `pandas.DataFrame(comparison.records())` makes a data frame of them."""
+        """The runs as dictionaries: `pandas.DataFrame(comparison.records())` makes a data frame of
+        them.
+        """
         return [run.record() for run in self._runs]
 
     def to_frame(self) -> pandas.DataFrame:
@@ -383,8 +391,8 @@ def compare(
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
-    A recording is run under the settings that it was recorded with too, if they are none of the others; and, if it
-    was held to a memory fraction, without that.
+    A recording is run under the settings that it was recorded with too, if they are none of the
+    others; and, if it was held to a memory fraction, without that.
 
     policy
         Who decides, in all runs: `larder` without it. Stock PyTorch is `torch-2.11`.
@@ -423,8 +431,9 @@ def fit(
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what the
-    recorded program had, if that is more; and that a recorded memory fraction is left out of the recorded settings.
+    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what
+    the recorded program had, if that is more; and that a recorded memory fraction is left out of
+    the recorded settings.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
