@@ -80,8 +80,19 @@ def main():
                 program.run(words[0], words[1:])
     torch.cuda.memory._dump_snapshot(out)
     stats = torch.cuda.memory_stats()
-    print(json.dumps({name: stats[name] for name in (
-        "reserved_bytes.all.peak", "active_bytes.all.peak", "num_ooms", "num_alloc_retries")}))
+    print(
+        json.dumps(
+            {
+                name: stats[name]
+                for name in (
+                    "reserved_bytes.all.peak",
+                    "active_bytes.all.peak",
+                    "num_ooms",
+                    "num_alloc_retries",
+                )
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

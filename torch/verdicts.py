@@ -122,9 +122,13 @@ def settle(out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("-k", action="append", default=[], metavar="WORD", help="tests with this in their names")
+    parser.add_argument(
+        "-k", action="append", default=[], metavar="WORD", help="tests with this in their names"
+    )
     parser.add_argument("out")
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     asked = parser.parse_intermixed_args()

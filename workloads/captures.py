@@ -56,7 +56,11 @@ def main(kind):
     script = Script()
     # The weights, so that the graphs' part is what it is in a program.
     for _ in range(LAYERS):
-        for elements in (HIDDEN * HIDDEN * 5 // 2, HIDDEN * INTERMEDIATE * 2, HIDDEN * INTERMEDIATE):
+        for elements in (
+            HIDDEN * HIDDEN * 5 // 2,
+            HIDDEN * INTERMEDIATE * 2,
+            HIDDEN * INTERMEDIATE,
+        ):
             script.alloc(elements, 0)
     for number, batch in enumerate(BATCHES if kind == "rising" else reversed(BATCHES)):
         pool = number + 1 if kind == "apart" else 1

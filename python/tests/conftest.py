@@ -65,7 +65,11 @@ def run_python(tmp_path: Path, fake_torch: FakeTorch) -> Run:
         *words: str, environment: dict[str, str] | None = None, input: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         paths = [str(fake_torch.folder), str(home)]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "STAND_IN_DIARY": str(fake_torch.diary)}
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "STAND_IN_DIARY": str(fake_torch.diary),
+        }
         variables.update(environment or {})
         return subprocess.run(
             [sys.executable, *words],

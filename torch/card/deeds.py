@@ -117,7 +117,9 @@ def nccl_allocator(backend, folder):
     import importlib.util
 
     found = importlib.util.find_spec("nvidia.nccl")
-    libraries = [os.path.join(place, "lib", "libnccl.so.2") for place in found.submodule_search_locations]
+    libraries = [
+        os.path.join(place, "lib", "libnccl.so.2") for place in found.submodule_search_locations
+    ]
     source, library = os.path.join(folder, "nccl.cpp"), os.path.join(folder, "nccl.so")
     with open(source, "w") as file:
         file.write(NCCL_SOURCE)
@@ -154,7 +156,11 @@ def nccl_pool():
     del tensor, pool
     torch.cuda.empty_cache()
     dist.destroy_process_group()
-    return {"segment": segments[0]["total_size"], "registered": registered, "shim": kept is not None}
+    return {
+        "segment": segments[0]["total_size"],
+        "registered": registered,
+        "shim": kept is not None,
+    }
 
 
 def pluggable():
@@ -166,7 +172,8 @@ def pluggable():
         library = larder.library_path()
     code = f"""
 import torch
-larder = torch.cuda.memory.CUDAPluggableAllocator({library!r}, "larder_torch_alloc", "larder_torch_free")
+names = "larder_torch_alloc", "larder_torch_free"
+larder = torch.cuda.memory.CUDAPluggableAllocator({library!r}, *names)
 torch.cuda.memory.change_current_allocator(larder)
 model = torch.nn.Linear(64, 64).cuda()
 for _ in range(50):

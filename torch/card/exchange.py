@@ -70,7 +70,9 @@ class Exchange:
 
     def make(self):
         library, at = self.chance.choice(self.libraries), self.chance.randrange(len(self.streams))
-        words = self.chance.choice((self.chance.randrange(1, 4096), self.chance.randrange(1, self.largest // 8)))
+        words = self.chance.choice(
+            (self.chance.randrange(1, 4096), self.chance.randrange(1, self.largest // 8))
+        )
         value, stream = self.chance.randrange(1, 1 << 40), self.streams[at]
         made = library.make(8 * words, stream)
         former = self.last.pop(library.address(made), None)
@@ -165,7 +167,10 @@ def run_threads(libraries, seed, count, steps, limit_s, meanwhile):
     """
     given = queue.SimpleQueue()
     until = time.monotonic() + limit_s
-    workers = [Worker(libraries, seed + number, steps, until - limit_s / 2, given) for number in range(count)]
+    workers = [
+        Worker(libraries, seed + number, steps, until - limit_s / 2, given)
+        for number in range(count)
+    ]
     for worker in workers:
         worker.start()
     times = 0
@@ -180,4 +185,8 @@ def run_threads(libraries, seed, count, steps, limit_s, meanwhile):
     while not given.empty():
         given.get()
     torch.cuda.synchronize()
-    return sum(worker.exchange.contents.blocks for worker in workers), sum(worker.wrong for worker in workers), times
+    return (
+        sum(worker.exchange.contents.blocks for worker in workers),
+        sum(worker.wrong for worker in workers),
+        times,
+    )

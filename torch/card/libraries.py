@@ -35,7 +35,11 @@ class Handle:
 
 def of_torch(stream):
     """A stream of anybody's, as PyTorch takes it."""
-    return stream if isinstance(stream, torch.cuda.Stream) else torch.cuda.ExternalStream(handle_of(stream))
+    return (
+        stream
+        if isinstance(stream, torch.cuda.Stream)
+        else torch.cuda.ExternalStream(handle_of(stream))
+    )
 
 
 def count_wrong(words, value):
@@ -61,7 +65,11 @@ class Torch:
 
     def words(self, made):
         """The memory as whole words of 64 bits, as a tensor that keeps it alive."""
-        return torch.as_tensor(made, device="cuda").view(torch.uint8)[: self.size(made) // 8 * 8].view(torch.int64)
+        return (
+            torch.as_tensor(made, device="cuda")
+            .view(torch.uint8)[: self.size(made) // 8 * 8]
+            .view(torch.int64)
+        )
 
     def size(self, made):
         return made.nbytes
@@ -103,12 +111,20 @@ class Cupy(Torch):
             words.fill(7)
             return bool((words.get() == 7).all())
         except Exception as error:
-            print(f"CuPy's kernels do not run here, and PyTorch fills its arrays: {first_line(error)}", flush=True)
+            print(
+                f"CuPy's kernels do not run here, and PyTorch fills its arrays: "
+                f"{first_line(error)}",
+                flush=True,
+            )
             return False
 
     def on(self, stream):
         streams = self.cupy.cuda
-        return stream if isinstance(stream, streams.Stream) else streams.Stream.from_external(Handle(stream))
+        return (
+            stream
+            if isinstance(stream, streams.Stream)
+            else streams.Stream.from_external(Handle(stream))
+        )
 
     def make(self, size, stream):
         with self.on(stream):
@@ -165,7 +181,11 @@ class Numba(Torch):
         except Failure:
             raise
         except Exception as error:
-            print(f"Numba's kernels do not run here, and PyTorch fills its arrays: {first_line(error)}", flush=True)
+            print(
+                f"Numba's kernels do not run here, and PyTorch fills its arrays: "
+                f"{first_line(error)}",
+                flush=True,
+            )
             return None
 
     def make(self, size, stream):
@@ -237,5 +257,7 @@ def find(needed):
             # broke is not.
             is_failure = isinstance(error, Failure) or name in needed
             is_absent = isinstance(error, (ImportError, larder.InstallError))
-            missing.append((name, f"{'not here' if is_absent else 'broken'}: {first_line(error)}", is_failure))
+            missing.append(
+                (name, f"{'not here' if is_absent else 'broken'}: {first_line(error)}", is_failure)
+            )
     return found, missing

@@ -1,6 +1,7 @@
 """CuPy, Numba and RMM in the cache that PyTorch uses, on a card.
 
-    python -m larder neighbours.py [PART ...] [--seed N] [--exchanges N] [--need LIBRARY ...] [--limit SECONDS]
+    python -m larder neighbours.py [PART ...] [--seed N] [--exchanges N] [--need LIBRARY ...]
+    [--limit SECONDS]
 
 What one library gives back serves another on the same stream without a call of the driver, and on
 another stream when it may; statistics and snapshots show all; contents are right. sharing.py has
@@ -135,7 +136,10 @@ class Supervisor:
 
     def run(self):
         wanted = self.options.parts or LIMITS_S
-        rows = [threading.Thread(target=self.run_row, args=([part for part in row if part in wanted],)) for row in ROWS]
+        rows = [
+            threading.Thread(target=self.run_row, args=([part for part in row if part in wanted],))
+            for row in ROWS
+        ]
         for row in rows:
             row.start()
         for row in rows:
@@ -167,16 +171,27 @@ class Supervisor:
             return left
         part = current["part"] if current else "start"
         limit = f", within {current['limit_s']} s" if current else ""
-        self.tell(part, "FAILED", f"the process ended in it with {ended}{limit}: what it said is above")
+        self.tell(
+            part, "FAILED", f"the process ended in it with {ended}{limit}: what it said is above"
+        )
         # Without its libraries there is nothing to go on with.
         return [each for each in left if each != part] if part in left or part == "its end" else []
 
     def wait_for_worker(self, parts, diary):
-        words = ["--inside", str(diary.path), "--until", str(self.until), "--seed", str(self.options.seed)]
+        words = [
+            "--inside",
+            str(diary.path),
+            "--until",
+            str(self.until),
+            "--seed",
+            str(self.options.seed),
+        ]
         words += ["--exchanges", str(self.options.exchanges), "--steps", str(self.options.steps)]
         if self.options.need:
             words += ["--need", *self.options.need]
-        process = subprocess.Popen([sys.executable, "-m", "larder", os.path.abspath(__file__), *parts, *words])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "larder", os.path.abspath(__file__), *parts, *words]
+        )
         while True:
             try:
                 return process.wait(timeout=0.2)
@@ -191,7 +206,11 @@ class Supervisor:
         """
         last = (diary.read() or [{"kind": ""}])[-1]
         ends = last["kind"] == "begins" and last["part"] == "its end"
-        return time.time() > self.until + 5 or ends and time.time() > diary.path.stat().st_mtime + END_S + 5
+        return (
+            time.time() > self.until + 5
+            or ends
+            and time.time() > diary.path.stat().st_mtime + END_S + 5
+        )
 
     def take_libraries(self, line):
         self.names = line["names"]
@@ -215,7 +234,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", choices=[*LIMITS_S, []])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--exchanges", type=int, default=1000, help="so many blocks pass from one library to another")
+    parser.add_argument(
+        "--exchanges",
+        type=int,
+        default=1000,
+        help="so many blocks pass from one library to another",
+    )
     parser.add_argument("--steps", type=int, default=250, help="what each of the threads does")
     parser.add_argument("--need", nargs="*", default=[], choices=["cupy", "numba", "rmm"])
     parser.add_argument("--limit", type=float, default=110, help="seconds for all of it")

@@ -27,7 +27,13 @@ def mixed(chance, limit_bytes, steps, streams=1, ends=False):
     live, failures = [], 0
     for _ in range(steps):
         held = sum(tensor.numel() for tensor in live)
-        size = chance.choice((chance.randrange(1, MIB), chance.randrange(MIB, 24 * MIB), chance.randrange(MIB, limit_bytes // 4)))
+        size = chance.choice(
+            (
+                chance.randrange(1, MIB),
+                chance.randrange(MIB, 24 * MIB),
+                chance.randrange(MIB, limit_bytes // 4),
+            )
+        )
         if live and (chance.random() < 0.45 or held + size > 0.97 * limit_bytes):
             del live[chance.randrange(len(live))]
             continue
@@ -112,7 +118,9 @@ def ballast(left_bytes):
 
     free, _ = torch.cuda.mem_get_info()
     address = ctypes.c_uint64()
-    result = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free - left_bytes))
+    result = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(
+        ctypes.byref(address), ctypes.c_size_t(free - left_bytes)
+    )
     if result != 0:
         raise RuntimeError(f"the driver refused the ballast: {result}")
 
@@ -153,7 +161,12 @@ def main():
         pickle.dump(snapshot, out)
     keys = ("num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak")
     told = {key: stats[key] for key in keys}
-    told.update(settings=conf, device_bytes=total_bytes, torch=torch.__version__, card=torch.cuda.get_device_name())
+    told.update(
+        settings=conf,
+        device_bytes=total_bytes,
+        torch=torch.__version__,
+        card=torch.cuda.get_device_name(),
+    )
     with open(facts, "w") as out:
         out.write(json.dumps(told, indent=1) + "\n")
     print(json.dumps({"name": name, **told}))

@@ -34,12 +34,20 @@ OURS = [allocator for allocator in ALLOCATORS if allocator.startswith("larder")]
 def start(allocator, script, *words, more=None, limit_s=None):
     """Starts a program with an allocator; it is ended when it takes longer than its limit."""
     before, changes = ALLOCATORS[allocator]
-    environment = {**os.environ, **changes, **(more or {}), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        **changes,
+        **(more or {}),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     command = [sys.executable, *before, str(HERE / script), *words]
     pipe = subprocess.PIPE
     # What a program says besides must not fill a pipe that nobody reads while it is prepared.
     said = tempfile.TemporaryFile("w+")
-    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True
+    )
     process.said = said
     if limit_s:
         watch = threading.Timer(limit_s, process.kill)

@@ -1,6 +1,5 @@
-"""Runs programs of other people's libraries (clients.py, serving.py) natively, on Larder and under
-the policy tight, each in processes of its own, compares what they computed, held and took, and
-writes docs/programs.md.
+"""Runs programs of other people's libraries (clients.py, serving.py) natively, on Larder and under the policy tight, each in
+processes of its own, compares what they computed, held and took, and writes docs/programs.md.
 
 It is a part of run.py: `run.py clients`.
 """
@@ -17,8 +16,7 @@ import clients
 from processes import in_turns, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
-# The engine as its users start it first: what it is called, the words for it, and how many turns it
-# has.
+# The engine as its users start it first: what it is called, the words for it, and how many turns it has.
 ENGINES = {
     "vllm_graphs": ("vLLM, graphs, a process of its own", (), 7),
     "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 5),
@@ -37,8 +35,8 @@ NAMES = [*clients.CLIENTS, *ENGINES]
 
 
 def run(options):
-    """The engines are prepared side by side and take turns; so are small programs, each of which
-    has one turn. What an earlier run left in the folder counts where a program is not run again."""
+    """The engines are prepared side by side and take turns; so are small programs, each of which has one turn.
+    What an earlier run left in the folder counts where a program is not run again."""
     kept = options.out / "clients.json"
     results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
 
@@ -67,8 +65,8 @@ def run(options):
 
 
 def prepared_engines(options):
-    """The engines that are asked for, on each allocator, and those of them that are ready; what
-    takes too long is ended. The native ones come first, and the others find what they compiled."""
+    """The engines that are asked for, on each allocator, and those of them that are ready; what takes too long is ended. The
+    native ones come first, and the others find what they compiled."""
     names = [name for name in ENGINES if name in (options.only or NAMES)]
     engines, ready = {}, {}
     for allocators in (COLUMNS[:1], COLUMNS[1:]):

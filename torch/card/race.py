@@ -63,7 +63,13 @@ def work(until, result, seed):
         if len(live) < 12 and chance.random() < 0.6:
             at, value = chance.randrange(2), chance.randrange(1 << 30)
             with torch.cuda.stream(streams[at]):
-                live.append((at, value, torch.full((chance.randrange(1, 4 * ELEMENTS),), value, device="cuda")))
+                live.append(
+                    (
+                        at,
+                        value,
+                        torch.full((chance.randrange(1, 4 * ELEMENTS),), value, device="cuda"),
+                    )
+                )
             result["tensors"] += 1
         elif live:
             at, value, tensor = live.pop(chance.randrange(len(live)))

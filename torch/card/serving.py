@@ -1,15 +1,13 @@
-"""The serving engine vLLM with a small model of dummy weights, to be run on a card with one
-allocator or another.
+"""The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
 
     python serving.py [--eager] [--sleep] [--inside] [--turns N] [--rounds N] [--wait]
     python -m larder serving.py …
 
-It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs;
-with --sleep it sleeps and wakes at the end; with --inside the engine is in this process and not in
-one of its own. With --wait it says `ready` and waits for a line before each turn, and before the
-end, so that several engines can take turns. It prints one line of JSON last: the tokens, those of
-each second in the turns' fastest rounds, and what the engine's process holds of the card (where
-NVML does not know the process, what PyTorch holds in it).
+It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
+wakes at the end; with --inside the engine is in this process and not in one of its own. With --wait it says `ready` and waits
+for a line before each turn, and before the end, so that several engines can take turns. It prints one line of
+JSON last: the tokens, those of each second in the turns' fastest rounds, and what the engine's process holds of the card (where NVML does not know
+the process, what PyTorch holds in it).
 """
 
 import argparse
@@ -39,8 +37,7 @@ MODEL = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-# What the engine has for keys and values. It is said and not measured, because several engines
-# start on one card.
+# What the engine has for keys and values. It is said and not measured, because several engines start on one card.
 CACHE_BYTES = 8 << 30
 # What must be free of the card when the engine starts.
 PART_OF_CARD = 0.1
@@ -60,9 +57,7 @@ class Process(ctypes.Structure):
 
 
 def ask(function, *arguments):
-    """What NVML writes about the first card. It takes no CUDA context, which would hold something
-    itself.
-    """
+    """What NVML writes about the first card. It takes no CUDA context, which would hold something itself."""
     nvml, card = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
     for code in (
         nvml.nvmlInit_v2(),
@@ -103,9 +98,7 @@ def look(_worker):
 
 
 def model_folder():
-    """The model's configuration, always at one place: what the engine compiles for it is kept under
-    that name.
-    """
+    """The model's configuration, always at one place: what the engine compiles for it is kept under that name."""
     folder = pathlib.Path(tempfile.gettempdir()) / "larder-serving"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(MODEL))

@@ -91,7 +91,8 @@ def waits(libraries, _options):
         tries += 1
         kept += reads_late(giver, taker)
     return (
-        f"0 words wrong; {capped} times there was no room but what another stream had; {kept} of {tries} times its own "
+        f"0 words wrong; {capped} times there was no room but what another stream had; {kept} of "
+        f"{tries} times its own "
         "stream got other memory while another one read it"
     )
 
@@ -121,7 +122,10 @@ def writes_late(giver, taker, has_room):
         torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.synchronize()
     wrong = count_wrong(taker.words(got), 2)
-    expect(wrong == 0, f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream")
+    expect(
+        wrong == 0,
+        f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream",
+    )
 
 
 def reads_late(giver, taker):
@@ -152,7 +156,10 @@ def reads_late(giver, taker):
     # All is done: now it serves.
     before = counts()
     got = taker.make(size, first)
-    expect(counts()["calls"] == before["calls"], f"{giver.name}'s memory did not come free for {taker.name}")
+    expect(
+        counts()["calls"] == before["calls"],
+        f"{giver.name}'s memory did not come free for {taker.name}",
+    )
     return is_other
 
 
@@ -166,24 +173,35 @@ def statistics(libraries, _options):
     after = counts()
     requested = sum(size for _, _, size in held)
     found = after["requested"] - before["requested"]
-    expect(found == requested, f"the libraries hold {requested} bytes, and requested_bytes says {found}")
+    expect(
+        found == requested,
+        f"the libraries hold {requested} bytes, and requested_bytes says {found}",
+    )
     shown = shown_blocks()
     total = 0
     for library, made, size in held:
         block = shown.get(library.address(made))
         expect(block is not None, f"a block of {library.name}'s is not in the snapshot")
-        expect(block["requested_size"] == size, f"{size} bytes of {library.name}'s are {block['requested_size']} there")
+        expect(
+            block["requested_size"] == size,
+            f"{size} bytes of {library.name}'s are {block['requested_size']} there",
+        )
         expect(block["size"] >= size, f"{size} bytes of {library.name}'s lie in {block['size']}")
         total += block["size"]
     found = after["allocated"] - before["allocated"]
-    expect(found == total, f"the libraries' blocks have {total} bytes, and allocated_bytes says {found}")
+    expect(
+        found == total,
+        f"the libraries' blocks have {total} bytes, and allocated_bytes says {found}",
+    )
     count = len(held)
     made = None
     held.clear()
     for what in ("allocated", "requested"):
         left = counts()[what] - before[what]
         expect(left == 0, f"{left} bytes are left {what} when all is given back")
-    return f"{count} blocks: {requested} bytes requested, {total} allocated, 0 left; all to the byte"
+    return (
+        f"{count} blocks: {requested} bytes requested, {total} allocated, 0 left; all to the byte"
+    )
 
 
 def hold_random(libraries):
@@ -191,7 +209,9 @@ def hold_random(libraries):
     stream, chance, held = torch.cuda.current_stream(), random.Random(1), []
     for index in range(200):
         library = libraries[index % len(libraries)]
-        size = chance.choice((1, 511, 512, 513, chance.randrange(1, 2 * MIB), chance.randrange(1, 48 * MIB)))
+        size = chance.choice(
+            (1, 511, 512, 513, chance.randrange(1, 2 * MIB), chance.randrange(1, 48 * MIB))
+        )
         held.append((library, library.make(size, stream), size))
         if chance.random() < 0.3:
             held.pop(chance.randrange(len(held)))
@@ -225,13 +245,23 @@ def stacks(libraries, _options):
             names = names_in(shown_blocks()[address])
             expect("asks_for_memory" in names, f"the stack of {library.name}'s block is {names}")
             traces = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-            last = next(entry for entry in reversed(traces) if (entry["action"], entry["addr"]) == ("alloc", address))
+            last = next(
+                entry
+                for entry in reversed(traces)
+                if (entry["action"], entry["addr"]) == ("alloc", address)
+            )
             names = names_in(last)
-            expect("asks_for_memory" in names, f"the stack of {library.name}'s request in the history is {names}")
+            expect(
+                "asks_for_memory" in names,
+                f"the stack of {library.name}'s request in the history is {names}",
+            )
             del made
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    return f"{', '.join(library.name for library in libraries)}: the caller's name is in the block's stack and in the history's"
+    return (
+        f"{', '.join(library.name for library in libraries)}: the caller's name is in the "
+        f"block's stack and in the history's"
+    )
 
 
 def names_in(shown):
@@ -240,12 +270,20 @@ def names_in(shown):
 
 def exchanges(libraries, options):
     """Random requests of all libraries on four streams, whose contents are all compared."""
-    ran, wrong = exchange.run(libraries, options.seed, options.exchanges, options.part_limit_s * 0.8)
+    ran, wrong = exchange.run(
+        libraries, options.seed, options.exchanges, options.part_limit_s * 0.8
+    )
     count = sum(ran.passed.values())
     expect(wrong == 0, f"seed {options.seed}: {wrong} words are wrong")
-    expect(count >= options.exchanges, f"seed {options.seed}: only {count} exchanges in the time there is")
+    expect(
+        count >= options.exchanges,
+        f"seed {options.seed}: only {count} exchanges in the time there is",
+    )
     ways = ", ".join(f"{way} {times}" for way, times in sorted(ran.passed.items()))
-    return f"seed {options.seed}: {ran.contents.blocks} blocks, {count} exchanges ({ways}), 0 words wrong"
+    return (
+        f"seed {options.seed}: {ran.contents.blocks} blocks, {count} exchanges ({ways}), 0 "
+        f"words wrong"
+    )
 
 
 def threads(libraries, options):
@@ -262,14 +300,19 @@ def threads(libraries, options):
 
     torch.cuda.memory._record_memory_history(stacks="python")
     try:
-        blocks, wrong, times = exchange.run_threads(libraries, options.seed, 8, options.steps, limit_s, meanwhile)
+        blocks, wrong, times = exchange.run_threads(
+            libraries, options.seed, 8, options.steps, limit_s, meanwhile
+        )
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
     expect(wrong == 0, f"seed {options.seed}: {wrong} words are wrong")
     gc.collect()
     left = counts()["allocated"] - before
     expect(left == 0, f"{left} bytes are left when all threads have given back")
-    return f"seed {options.seed}: 8 threads, {blocks} blocks, {times} snapshots meanwhile, 0 words wrong, 0 bytes left"
+    return (
+        f"seed {options.seed}: 8 threads, {blocks} blocks, {times} snapshots meanwhile, 0 "
+        f"words wrong, 0 bytes left"
+    )
 
 
 def graphs(libraries, _options):
@@ -287,7 +330,10 @@ def graphs(libraries, _options):
             copy = library.words(made).view(torch.float32).copy_(source)
             result = copy + 1
         pools = pools_of(library, made)
-        expect(pools == [tuple(graph.pool())], f"{library.name}'s block lies in {pools}, and the graph has {graph.pool()}")
+        expect(
+            pools == [tuple(graph.pool())],
+            f"{library.name}'s block lies in {pools}, and the graph has {graph.pool()}",
+        )
         for step in range(20):
             source.fill_(step)
             # What is eager must not come to lie in the graph's memory.
@@ -322,12 +368,16 @@ def refuses(libraries, _options):
         try:
             library.make(1 << 42, stream)
         except library.is_full as error:
-            expect("out of memory" in str(error).lower(), f"{library.name} says {first_line(error)}")
+            expect(
+                "out of memory" in str(error).lower(), f"{library.name} says {first_line(error)}"
+            )
             said.append(f"{library.name} {type(error).__name__}")
         else:
             raise Failure(f"{library.name} got four tebibytes")
         made = library.make(0, stream)
-        expect(counts()["allocated"] == before["allocated"], f"no bytes of {library.name}'s are some")
+        expect(
+            counts()["allocated"] == before["allocated"], f"no bytes of {library.name}'s are some"
+        )
         made = library.make(MIB, stream)
         library.fill(made, 9, stream)
         expect(count_wrong(library.words(made), 9) == 0, f"{library.name} is not well after it")
@@ -352,7 +402,10 @@ def streams(libraries, _options):
         start_anew()
         for what in ("allocated", "reserved"):
             left = counts()[what] - before[what]
-            expect(left == 0, f"{left} bytes are {what} for streams of {library.name}'s that are destroyed")
+            expect(
+                left == 0,
+                f"{left} bytes are {what} for streams of {library.name}'s that are destroyed",
+            )
         said.append(f"{library.name} 20")
     return f"{', '.join(said)} streams destroyed, 0 words wrong, 0 bytes left"
 
@@ -407,7 +460,10 @@ def callbacks(libraries, _options):
     is_over.set()
     beside.join()
     expect(len(called) == turns, f"{len(called)} of {turns} calls came")
-    return f"{turns} calls of a Python function by a stream, while memory was taken, given back and forgotten"
+    return (
+        f"{turns} calls of a Python function by a stream, while memory was taken, given back "
+        f"and forgotten"
+    )
 
 
 def take_and_give(is_over):
@@ -475,10 +531,16 @@ def ends(libraries, options):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         raise Failure(f"it has not ended after {limit_s:.0f} s: {error.stderr or b''!r}") from error
-    expect(ran.returncode == 0, f"it ended with {ran.returncode}: {ran.stderr.strip().splitlines()[-8:]}")
+    expect(
+        ran.returncode == 0,
+        f"it ended with {ran.returncode}: {ran.stderr.strip().splitlines()[-8:]}",
+    )
     words = ("larder:", "Exception", "Error")
     complaints = [line for line in ran.stderr.splitlines() if any(word in line for word in words)]
     expect(not complaints, f"it said {complaints[:3]}")
     held = ran.stdout.splitlines()[-1]
-    expect(held.endswith(f" {len(libraries)}"), f"not all libraries were there: {ran.stdout.splitlines()}")
+    expect(
+        held.endswith(f" {len(libraries)}"),
+        f"not all libraries were there: {ran.stdout.splitlines()}",
+    )
     return f"exit code 0 with {held.split()[1]} blocks alive, and nothing said"

@@ -1,7 +1,8 @@
 """What memory costs a program: how often it asks the allocator, how often the driver is asked, and
 how long they take.
 
-    library = stopwatch.build(folder)        # whoever starts programs, with library in LD_PRELOAD and in STOPWATCH
+    library = stopwatch.build(folder)   # whoever starts programs, with library in LD_PRELOAD
+                                        # and in STOPWATCH
     stages = stopwatch.Stages(steps, last)   # the program, which is none the wiser without them
 """
 

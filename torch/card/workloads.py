@@ -165,7 +165,9 @@ def streams(course):
     """Batches that are copied and prepared on a stream of their own while the last one is trained
     on.
     """
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(6)]).cuda()
+    model = nn.Sequential(
+        *[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(6)]
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     side = torch.cuda.Stream()
     host = [torch.randn(2048, 1024, pin_memory=True) for _ in range(4)]

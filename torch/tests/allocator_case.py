@@ -206,7 +206,8 @@ class Room:
 
     def __init__(self):
         self.door, self.room = (
-            open(os.path.join(tempfile.gettempdir(), f"larder-tests-{name}"), "w") for name in ("door", "room")
+            open(os.path.join(tempfile.gettempdir(), f"larder-tests-{name}"), "w")
+            for name in ("door", "room")
         )
 
     def enter(self, alone):
@@ -301,7 +302,9 @@ class AllocatorCase(unittest.TestCase):
                 count("segment", pool)
             address, allocated, active, requested = segment["address"], 0, 0, 0
             for block in segment["blocks"]:
-                self.assertEqual(block["address"], address, "blocks follow one another without a gap")
+                self.assertEqual(
+                    block["address"], address, "blocks follow one another without a gap"
+                )
                 address += block["size"]
                 if block["state"] == "inactive":
                     if len(segment["blocks"]) > 1 and not segment["is_expandable"]:

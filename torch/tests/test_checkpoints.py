@@ -75,7 +75,14 @@ def layout(pool_id):
 
 def describe(tensor):
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    return (
+        storage.data_ptr(),
+        storage.nbytes(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+    )
 
 
 def rebuild(description):

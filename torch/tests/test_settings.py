@@ -246,7 +246,9 @@ class SegmentSettingsCase(SettingsCase):
             self.assertEqual(block_sizes(segment_at(first.data_ptr())), [2 * MIB, 18 * MIB])
             configure()
             second = byte_tensor(10 * MIB)
-            self.assertFalse(segment_at(second.data_ptr())["is_expandable"], "the old one is left alone")
+            self.assertFalse(
+                segment_at(second.data_ptr())["is_expandable"], "the old one is left alone"
+            )
             self.assertEqual(change["segment.large_pool.current"], 1)
             configure("expandable_segments:True")
             third = byte_tensor(18 * MIB)

@@ -69,7 +69,9 @@ else:
             return importlib.import_module("larder.torch")
         home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
-            raise AttributeError(f"module 'larder' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+            raise AttributeError(
+                f"module 'larder' has no attribute '{name}'", name=name, obj=sys.modules[__name__]
+            )
         value = globals()[name] = getattr(importlib.import_module(f"larder.{home}"), name)
         return value
 

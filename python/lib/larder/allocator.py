@@ -200,16 +200,16 @@ class Allocator(_native.Allocator):
     on another stream is told by `record_stream`. Streams are numbers; 0 is the default stream.
 
     device
-        `sim:80GiB` for a simulated GPU, `cuda:0` for a real one. Without it, what LARDER_DEVICE says,
-        or else a simulated GPU with 80 GiB.
+        `sim:80GiB` for a simulated GPU, `cuda:0` for a real one. Without it, what LARDER_DEVICE
+        says, or else a simulated GPU with 80 GiB.
     memory
         How much memory the simulated GPU has: a number of bytes or a text such as `"24GiB"`.
     policy
-        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11` to
-        `torch-2.15` exactly as that PyTorch does.
+        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11`
+        to `torch-2.15` exactly as that PyTorch does.
     settings
-        As in PYTORCH_CUDA_ALLOC_CONF, with our own keys: a text or a dictionary. Without it, what the
-        environment says; `""` for none.
+        As in PYTORCH_CUDA_ALLOC_CONF, with our own keys: a text or a dictionary. Without it, what
+        the environment says; `""` for none.
 
     >>> allocator = Allocator(memory="8GiB", settings={"expandable_segments": True})
     >>> address = allocator.malloc(300_000)
@@ -242,7 +242,9 @@ class Allocator(_native.Allocator):
 
     def new_pool(self, source: Source | None = None) -> Pool:
         """A new private pool, whose segments come from a source of its own if there is one."""
-        return Pool(self._new_pool() if source is None else self._new_pool_with_source(ready(source)))
+        return Pool(
+            self._new_pool() if source is None else self._new_pool_with_source(ready(source))
+        )
 
     def symmetric_pool(self, source: Source, *, growth: int = 0) -> Pool:
         """A new symmetric pool: where a block lies follows from the sequence of requests and frees
@@ -252,7 +254,8 @@ class Allocator(_native.Allocator):
         `Pool.seal` proves it. Segments come from the source and have at least `growth` bytes.
 
         >>> allocator = Allocator()
-        >>> pool = allocator.symmetric_pool(Source(lambda size, stream: 1 << 40, lambda *segment: None))
+        >>> source = Source(lambda size, stream: 1 << 40, lambda *segment: None)
+        >>> pool = allocator.symmetric_pool(source)
         >>> with pool:
         ...     first, second = allocator.malloc(1000), allocator.malloc(1000)
         >>> pool.position_of(second)
@@ -309,7 +312,9 @@ class Allocator(_native.Allocator):
     def on_out_of_memory(self, observer: Callable[[OutOfMemoryError], object]) -> None:
         """Calls `observer(error)` for every request that cannot be met, before it is raised."""
         if not callable(observer):
-            raise TypeError(f"an observer is called with the error, and {observer!r} cannot be called")
+            raise TypeError(
+                f"an observer is called with the error, and {observer!r} cannot be called"
+            )
         self._on_out_of_memory(observer)
 
     def __repr__(self) -> str:

@@ -33,7 +33,8 @@ def opened() -> ctypes.CDLL:
         torch = larder_torch._import_torch()
         if not larder_torch.is_installed():
             raise InstallError(
-                "there is no cache to share: PyTorch's memory in this process is not Larder's; start the program by "
+                "there is no cache to share: PyTorch's memory in this process is not Larder's; "
+                "start the program by "
                 "`python -m larder`, or call larder.torch.install() first"
             )
         library = larder_torch._installed()

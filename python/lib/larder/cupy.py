@@ -68,7 +68,10 @@ def record_stream(array: Any, stream: Any) -> None:
     """
     owner = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
     if not isinstance(owner, cache.Block):
-        raise UsageError("the array's memory is not Larder's: it was made before larder.cupy.install(), or by others")
+        raise UsageError(
+            "the array's memory is not Larder's: it was made before larder.cupy.install(), or by "
+            "others"
+        )
     cache.record_use(owner.address, handle_of(stream))
 
 
@@ -76,7 +79,9 @@ def _cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        raise InstallError(f"CuPy cannot be imported ({error}): pip install cupy-cuda13x") from error
+        raise InstallError(
+            f"CuPy cannot be imported ({error}): pip install cupy-cuda13x"
+        ) from error
 
 
 def _make_allocator(cupy: Any) -> Any:
@@ -118,7 +123,9 @@ def _follow_streams(cupy: Any) -> None:
     end = kind.__del__
 
     # Whoever is left when the interpreter ends has no module to look into.
-    def forget_and_end(stream: Any, streams: dict[int, int] = _streams, forget: Any = cache.forget) -> None:
+    def forget_and_end(
+        stream: Any, streams: dict[int, int] = _streams, forget: Any = cache.forget
+    ) -> None:
         # A stream of somebody else's goes on.
         if getattr(stream, "_foreign_stream_ref", None) is None:
             device = streams.pop(getattr(stream, "ptr", 0), None)

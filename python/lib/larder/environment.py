@@ -34,7 +34,8 @@ def check_device() -> None:
             "CUDA_VISIBLE_DEVICES which there are"
         )
     raise SettingsError(
-        f"{DEVICE} is '{text}', and PyTorch programs need a real GPU: unset it; simulated ones are for "
+        f"{DEVICE} is '{text}', and PyTorch programs need a real GPU: unset it; simulated ones "
+        f"are for "
         "larder.Allocator, larder.replay and their like"
     )
 

@@ -94,7 +94,9 @@ class DivergenceError(Error):
         self.call = call
         """The number of the first call that differs; none if some rank no longer remembers it."""
         self.ranks = ranks or []
-        """What each rank did there, as "request 4096" or "free 17", and its stack if it kept a history."""
+        """What each rank did there, as "request 4096" or "free 17", and its stack if it kept a
+        history.
+        """
         self.odd_ranks = odd_ranks or []
         """The ranks that did what fewer of them did than anything else."""
 

@@ -29,7 +29,9 @@ try:
     from numba.cuda import HostOnlyCUDAMemoryManager, MemoryPointer
     from numba.cuda.cudadrv import driver
 except ImportError as error:
-    raise InstallError(f"Numba's CUDA part cannot be imported ({error}): pip install numba-cuda") from error
+    raise InstallError(
+        f"Numba's CUDA part cannot be imported ({error}): pip install numba-cuda"
+    ) from error
 
 __all__ = ["Manager", "allocating_on", "record_stream"]
 
@@ -70,7 +72,9 @@ def record_stream(array: Any, stream: Any) -> None:
     try:
         cache.record_use(address, handle_of(stream))
     except AddressError as error:
-        raise UsageError("the array's memory is not Larder's: it came from others, or before the manager") from error
+        raise UsageError(
+            "the array's memory is not Larder's: it came from others, or before the manager"
+        ) from error
 
 
 def _current() -> int:
@@ -120,7 +124,8 @@ class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ign
             raise driver.CudaAPIError(
                 error.code,
                 f"{error.msg}: memory of expandable segments has no such handle; allocate it under "
-                "larder.torch.plain_memory(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, unless the policy is tight",
+                "larder.torch.plain_memory(), or set "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, unless the policy is tight",
             ) from error
 
 

@@ -60,7 +60,8 @@ def check(library: ctypes.CDLL, path: str, torch: TorchFacts) -> None:
     major, minor = torch.release
     if built_for != f"{major}.{minor}":
         raise InstallError(
-            f"{path} says that it was built for torch {built_for}, and this is torch {torch.version}: install larder "
+            f"{path} says that it was built for torch {built_for}, and this is torch "
+            f"{torch.version}: install larder "
             f"anew, or set {VARIABLE}=1, which compiles the C++ part here"
         )
 
@@ -72,5 +73,7 @@ def _file(version: str) -> str:
 def _compiles_all_the_same() -> bool:
     text = os.environ.get(VARIABLE, "")
     if text not in ("", "0", "1"):
-        raise SettingsError(f"{VARIABLE} is '{text}', and it takes 1, which has the C++ part compiled, or 0")
+        raise SettingsError(
+            f"{VARIABLE} is '{text}', and it takes 1, which has the C++ part compiled, or 0"
+        )
     return text == "1"

@@ -44,7 +44,9 @@ def resource(device: int | None = None) -> Any:
 def is_installed() -> bool:
     """Whether RMM takes the memory of all devices from Larder."""
     mr = _rmm().mr
-    return bool(_before) and all(mr.get_per_device_resource(device) is _resources[device] for device in _before)
+    return bool(_before) and all(
+        mr.get_per_device_resource(device) is _resources[device] for device in _before
+    )
 
 
 def install() -> None:
@@ -89,7 +91,8 @@ def record_stream(buffer: Any, stream: Any) -> None:
         cache.record_use(address, handle_of(stream))
     except AddressError as error:
         raise UsageError(
-            "the buffer's memory is not Larder's: it was made before larder.rmm.install(), or by others"
+            "the buffer's memory is not Larder's: it was made before larder.rmm.install(), or by "
+            "others"
         ) from error
 
 

@@ -51,7 +51,9 @@ class Snapshot:
             self._native = _native.Snapshot.unpickle(_pickled(plain))
             self._name = "program"
         else:
-            raise TypeError(f"a snapshot is a file's path or a dictionary, not {type(source).__name__}")
+            raise TypeError(
+                f"a snapshot is a file's path or a dictionary, not {type(source).__name__}"
+            )
 
     @classmethod
     def _of(cls, native: _native.Snapshot, name: str) -> Snapshot:
@@ -153,7 +155,12 @@ class Snapshot:
             private = "" if pool == (0, 0) else f", private pool {pool}"
             free, live = sums.get("inactive", 0), sums.get("active_allocated", 0)
             sizes = (sum(sums.values()), live, sum(sums.values()) - free - live, free)
-            rows.append([f"device {device}, stream {stream}, {kind}{private}", *map(_native.format_size, sizes)])
+            rows.append(
+                [
+                    f"device {device}, stream {stream}, {kind}{private}",
+                    *map(_native.format_size, sizes),
+                ]
+            )
         return Table(["stream and pool", "held", "live", "waiting", "free"], rows)
 
     def _repr_html_(self) -> str:
@@ -174,7 +181,9 @@ class _PlainPickler(pickle.Pickler):
 
     def reducer_override(self, thing: object) -> NoReturn:
         kind = type(thing).__name__
-        raise UsageError(f"a snapshot is made of plain data, and something in this one is of the type {kind}")
+        raise UsageError(
+            f"a snapshot is made of plain data, and something in this one is of the type {kind}"
+        )
 
 
 def _pickled(plain: object) -> bytes:

@@ -18,7 +18,9 @@ class Position(NamedTuple):
     offset: int
     """Where the block begins in the segment."""
     generation: int
-    """The number of the call that made the block: an older one speaks of memory that was freed since."""
+    """The number of the call that made the block: an older one speaks of memory that was freed
+    since.
+    """
 
 
 class Source:
@@ -43,7 +45,9 @@ class Source:
     collective: bool = False
     """Whether every rank makes segments together with the others: all get memory, or none does."""
     declines: bool = False
-    """Whether `decline` tells the other ranks; else no cap keeps this one from asking for memory with them."""
+    """Whether `decline` tells the other ranks; else no cap keeps this one from asking for memory
+    with them.
+    """
     registrar: str | None = None
     """What the segments are registered with, in a word or two."""
 

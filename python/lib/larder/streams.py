@@ -24,7 +24,8 @@ def handle_of(stream: Any) -> int:
     handle = raw_handle_of(stream)
     if handle == _PER_THREAD:
         raise UsageError(
-            "the per-thread default stream is another one in each thread under one name, and no memory can be kept for "
+            "the per-thread default stream is another one in each thread under one name, and no "
+            "memory can be kept for "
             "it: use the default stream, or streams that are made"
         )
     return handle

@@ -40,7 +40,9 @@ def _declare(library: ctypes.CDLL) -> None:
     library.larder_torch_trim.restype = ctypes.c_int
 
 
-def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: Exchange | None) -> SymmetricPool:
+def make(
+    library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: Exchange | None
+) -> SymmetricPool:
     """Makes the pool of a group; see `larder.torch.symmetric_pool`."""
     if growth < 0:
         raise UsageError(f"growth is a number of bytes, not {growth}")
@@ -51,7 +53,11 @@ def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: E
         group = distributed.group.WORLD
     if group is None:
         raise UsageError("torch.distributed has no process group yet: init_process_group makes one")
-    device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+    device = (
+        torch.device("cuda", torch.cuda.current_device())
+        if device is None
+        else torch.device(device)
+    )
     _declare(library)
     # PyTorch makes the pool, and the C++ part makes it a symmetric one.
     allocator = memory.get_mempool_allocator(device)
@@ -63,7 +69,9 @@ def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: E
     finally:
         was_made = bool(library.larder_torch_symmetric_was_made())
     if not was_made:
-        raise PoolError("PyTorch made the pool with no allocator of its own, so that it is not symmetric")
+        raise PoolError(
+            "PyTorch made the pool with no allocator of its own, so that it is not symmetric"
+        )
     return SymmetricPool(library, pool, group, device, exchange)
 
 
@@ -126,7 +134,9 @@ class SymmetricPool:
             try:
                 answers = self._exchange(ctypes.string_at(said, SEAL_BYTES))
                 if len(answers) != ranks or any(len(answer) != SEAL_BYTES for answer in answers):
-                    raise ExchangeError(f"the exchange returned something else than {SEAL_BYTES} bytes of each rank")
+                    raise ExchangeError(
+                        f"the exchange returned something else than {SEAL_BYTES} bytes of each rank"
+                    )
                 ctypes.memmove(heard, b"".join(answers), ranks * SEAL_BYTES)
             except BaseException as error:  # noqa: BLE001 (it goes on below, past the C++ part)
                 raised.append(error)
@@ -170,7 +180,12 @@ class SymmetricPool:
         do it.
         """
         segments = ctypes.c_uint64()
-        if self._library.larder_torch_trim(self._device.index, *self.pool.id, ctypes.byref(segments)) != 0:
+        if (
+            self._library.larder_torch_trim(
+                self._device.index, *self.pool.id, ctypes.byref(segments)
+            )
+            != 0
+        ):
             raise PoolError(self._said())
         return segments.value
 
@@ -179,7 +194,9 @@ class SymmetricPool:
 
     def _gather(self, said: bytes) -> list[bytes]:
         heard: list[Any] = [None] * self._ranks()
-        importlib.import_module("torch.distributed").all_gather_object(heard, said, group=self._group)
+        importlib.import_module("torch.distributed").all_gather_object(
+            heard, said, group=self._group
+        )
         return heard
 
     def _said(self) -> str:

@@ -127,7 +127,9 @@ def plain_memory() -> Iterator[None]:
 
 def _installed() -> ctypes.CDLL:
     if _library is None or not is_installed():
-        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+        raise InstallError(
+            "Larder is not installed in this process: larder.torch.install() does it"
+        )
     return _library
 
 
@@ -138,7 +140,11 @@ def _done(code: int) -> None:
 
 
 def symmetric_pool(
-    group: Any = None, *, device: Any = None, growth: int = 0, exchange: symmetric.Exchange | None = None
+    group: Any = None,
+    *,
+    device: Any = None,
+    growth: int = 0,
+    exchange: symmetric.Exchange | None = None,
 ) -> SymmetricPool:
     """A pool of symmetric memory with the same offsets on every rank of the group, split as finely
     as any pool.
@@ -164,7 +170,9 @@ def _refusal(sentence: str) -> InstallError | SettingsError:
     """Why the C++ part does not install Larder. What PyTorch says of its settings is told as we
     tell it.
     """
-    unread = re.fullmatch(r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL)
+    unread = re.fullmatch(
+        r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL
+    )
     variables = environment.torch_variables()
     if unread and variables:
         return SettingsError(f"{' or '.join(variables)}: PyTorch cannot read it: {unread[1]}")
@@ -181,7 +189,11 @@ def compile_backend() -> str:
     path = prebuilt.path_for(facts)
     if path is None:
         return os.fspath(backend.build(facts))
-    print(f"larder: nothing needs compiling: the package brings the C++ part for torch {facts.version}", file=sys.stderr)
+    print(
+        f"larder: nothing needs compiling: the package brings the C++ part for torch "
+        f"{facts.version}",
+        file=sys.stderr,
+    )
     return path
 
 
@@ -193,7 +205,10 @@ def _install_in_child() -> None:
     torch = _import_torch()
     _examine(torch)
     if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
-        print("larder: this process asks for backend:cudaMallocAsync and goes without Larder", file=sys.stderr)
+        print(
+            "larder: this process asks for backend:cudaMallocAsync and goes without Larder",
+            file=sys.stderr,
+        )
         return
     install(children_too=False)
 

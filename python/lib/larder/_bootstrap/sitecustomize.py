@@ -1,9 +1,8 @@
-# Python runs this as it starts, if `python -m larder` put its folder on PYTHONPATH. It has Larder
-# take the place of PyTorch's allocator right after the program has imported torch, and costs next
-# to nothing if it never does.
+# Python runs this as it starts, if `python -m larder` put its folder on PYTHONPATH. It has Larder take the place
+# of PyTorch's allocator right after the program has imported torch, and costs next to nothing if it never does.
 #
-# Any Python that the program starts comes by here, also a very old one, so this file keeps to what
-# all of them can read and does nothing where it has no business.
+# Any Python that the program starts comes by here, also a very old one, so this file keeps to what all of
+# them can read and does nothing where it has no business.
 import os
 import sys
 
@@ -72,9 +71,7 @@ def _larder():
 
 
 def _found():
-    """The file that has the package's name here; it is looked for and not run, for it may be the
-    program's.
-    """
+    """The file that has the package's name here; it is looked for and not run, for it may be the program's."""
     import importlib.util
 
     try:
