@@ -21,7 +21,7 @@ clippy of fuzz: clippy --manifest-path fuzz/Cargo.toml --target-dir target --loc
 docs: doc --workspace --no-deps
 tidy: xtask tidy
 links: xtask tidy --links
-format of C++: xtask tidy --format";
+format of Python and C++: xtask tidy --format";
 
 /// What else CI checks. The doc tests stand before the tests, because nextest does not run them and
 /// because the summary of the tests shall be the last thing on the screen.

@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Instead, see that every link between pages leads to a file and a heading; lychee does it.
     #[arg(long)]
     links: bool,
-    /// Instead, see that the C++ is as clang-format has it.
+    /// Instead, see that Python and C++ are as ruff and clang-format have them.
     #[arg(long, conflicts_with = "links")]
     format: bool,
     /// Instead, tell what is not checked yet because it is not clean: files that call each other
