@@ -7,6 +7,7 @@
 mod backend;
 mod bench;
 mod command;
+mod crew;
 mod differences;
 mod docs;
 mod file;
