@@ -2,9 +2,9 @@
 
     python torch/record.py SCRIPT OUT
 
-prints the statistics that a replay of the snapshot should come to. Requests that fail are left out, as are the frees that
-belong to them. The operations are those of recorded programs: alloc, free, record, sync, pool-new, pool-begin, pool-end,
-pool-release and empty.
+prints the statistics that a replay of the snapshot should come to. Requests that fail are left out,
+as are the frees that belong to them. The operations are those of recorded programs: alloc, free,
+record, sync, pool-new, pool-begin, pool-end, pool-release and empty.
 """
 
 import json
@@ -80,8 +80,19 @@ def main():
                 program.run(words[0], words[1:])
     torch.cuda.memory._dump_snapshot(out)
     stats = torch.cuda.memory_stats()
-    print(json.dumps({name: stats[name] for name in (
-        "reserved_bytes.all.peak", "active_bytes.all.peak", "num_ooms", "num_alloc_retries")}))
+    print(
+        json.dumps(
+            {
+                name: stats[name]
+                for name in (
+                    "reserved_bytes.all.peak",
+                    "active_bytes.all.peak",
+                    "num_ooms",
+                    "num_alloc_retries",
+                )
+            }
+        )
+    )
 
 
 if __name__ == "__main__":

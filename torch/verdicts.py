@@ -2,9 +2,9 @@
 
     python torch/verdicts.py OUT [-k WORD]... FILE...
 
-writes a line `VERDICT NAME` into OUT for each test: passed, failed, skipped, or ended (the process did). Each file runs
-in a process of its own, and goes on in another behind a test that ended one or took too long. Children of
-`python -m larder torch/verdicts.py …` run on Larder as well.
+writes a line `VERDICT NAME` into OUT for each test: passed, failed, skipped, or ended (the process
+did). Each file runs in a process of its own, and goes on in another behind a test that ended one or
+took too long. Children of `python -m larder torch/verdicts.py …` run on Larder as well.
 """
 
 import argparse
@@ -122,9 +122,13 @@ def settle(out):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("-k", action="append", default=[], metavar="WORD", help="tests with this in their names")
+    parser.add_argument(
+        "-k", action="append", default=[], metavar="WORD", help="tests with this in their names"
+    )
     parser.add_argument("out")
     parser.add_argument("files", nargs="+", type=pathlib.Path)
     asked = parser.parse_intermixed_args()

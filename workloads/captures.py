@@ -1,5 +1,6 @@
-"""Writes an op script of a served model whose decoding is captured as graphs, one for each batch size, as serving
-engines do: each capture allocates what a forward pass does, keeps its output, and all share one pool, or have one each.
+"""Writes an op script of a served model whose decoding is captured as graphs, one for each batch
+size, as serving engines do: each capture allocates what a forward pass does, keeps its output, and
+all share one pool, or have one each.
 
     python workloads/captures.py shared > captures.ops      # the largest batch first, one pool
     python workloads/captures.py rising > captures.ops      # the smallest first, one pool
@@ -55,7 +56,11 @@ def main(kind):
     script = Script()
     # The weights, so that the graphs' part is what it is in a program.
     for _ in range(LAYERS):
-        for elements in (HIDDEN * HIDDEN * 5 // 2, HIDDEN * INTERMEDIATE * 2, HIDDEN * INTERMEDIATE):
+        for elements in (
+            HIDDEN * HIDDEN * 5 // 2,
+            HIDDEN * INTERMEDIATE * 2,
+            HIDDEN * INTERMEDIATE,
+        ):
             script.alloc(elements, 0)
     for number, batch in enumerate(BATCHES if kind == "rising" else reversed(BATCHES)):
         pool = number + 1 if kind == "apart" else 1

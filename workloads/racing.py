@@ -1,5 +1,6 @@
-"""Writes an op script in which streams race: on each of them 600 blocks of 256 bytes to 64 MiB live at a time, and
-one after the other makes room for a new one, on any stream and of any size. Nothing ever repeats itself.
+"""Writes an op script in which streams race: on each of them 600 blocks of 256 bytes to 64 MiB live
+at a time, and one after the other makes room for a new one, on any stream and of any size. Nothing
+ever repeats itself.
 
     python workloads/racing.py 2 300000 > racing.ops
     larder replay racing.ops --policy tight --memory 139GiB --json

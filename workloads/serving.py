@@ -1,7 +1,7 @@
 """Writes the requests of `serving` in torch/card/large.py as an op script, with the same choices.
 
-    python workloads/serving.py 600 > serving.ops
-    larder replay serving.ops --policy tight --memory 139GiB --json
+python workloads/serving.py 600 > serving.ops
+larder replay serving.ops --policy tight --memory 139GiB --json
 """
 
 import argparse
@@ -60,6 +60,8 @@ def main(steps):
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Writes the requests of `serving` as an op script.")
+    parser = argparse.ArgumentParser(
+        description="Writes the requests of `serving` as an op script."
+    )
     parser.add_argument("steps", type=int, help="how many steps")
     main(parser.parse_args().steps)

@@ -1,4 +1,6 @@
-"""What the tests share: the recorded programs, small stand-ins for PyTorch, and other Pythons to start."""
+"""What the tests share: the recorded programs, small stand-ins for PyTorch, and other Pythons to
+start.
+"""
 
 from __future__ import annotations
 
@@ -54,14 +56,20 @@ def fake_torch(tmp_path: Path) -> FakeTorch:
 
 @pytest.fixture
 def run_python(tmp_path: Path, fake_torch: FakeTorch) -> Run:
-    """Starts Python with some words, the stand-in for PyTorch on its path, in a folder of the test."""
+    """Starts Python with some words, the stand-in for PyTorch on its path, in a folder of the
+    test.
+    """
     home = Path(larder.__file__).parents[1]
 
     def run(
         *words: str, environment: dict[str, str] | None = None, input: str | None = None
     ) -> subprocess.CompletedProcess[str]:
         paths = [str(fake_torch.folder), str(home)]
-        variables = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "STAND_IN_DIARY": str(fake_torch.diary)}
+        variables = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "STAND_IN_DIARY": str(fake_torch.diary),
+        }
         variables.update(environment or {})
         return subprocess.run(
             [sys.executable, *words],

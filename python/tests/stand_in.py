@@ -1,4 +1,6 @@
-"""Stand-ins: a package `torch` that is not PyTorch, and a C++ part that has no PyTorch behind it."""
+"""Stand-ins: a package `torch` that is not PyTorch, and a C++ part that has no PyTorch behind
+it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 Script = Callable[..., str]
 """Writes a script; its name."""
 
-# What Larder's C++ part exports, without PyTorch behind it. It tells what it was installed with, and calls the
-# library that it is linked to.
+# What Larder's C++ part exports, without PyTorch behind it. It tells what it was installed with,
+# and calls the library that it is linked to.
 STAND_IN = r"""
 #include <cuda_runtime_api.h>
 #include <cstdio>
@@ -35,7 +37,8 @@ extern "C" int larder_torch_install(const char *settings) {
     if (const char *path = std::getenv("STAND_IN_DIARY"))
         if (std::FILE *diary = std::fopen(path, "a")) {
             const char *conf = std::getenv("LARDER_CONF");
-            std::fprintf(diary, "%d %s %s\n", getpid(), larder_version(), settings ? settings : conf ? conf : "-");
+            const char *said = settings ? settings : conf ? conf : "-";
+            std::fprintf(diary, "%d %s %s\n", getpid(), larder_version(), said);
             std::fclose(diary);
         }
     installed = true;
@@ -105,16 +108,31 @@ class FakeTorch:
         (self.sources / "backend.cpp").write_text(source)
         shutil.copy(Path(larder.__file__).parent / "_backend" / "larder.h", self.sources)
         for name in ("libc10.so", "libc10_cuda.so"):
-            words = ["g++", "-shared", "-fPIC", "-x", "c++", os.devnull, f"-Wl,-soname,{name}", "-o"]
+            words = [
+                "g++",
+                "-shared",
+                "-fPIC",
+                "-x",
+                "c++",
+                os.devnull,
+                f"-Wl,-soname,{name}",
+                "-o",
+            ]
             subprocess.run([*words, str(package / "lib" / name)], check=True)
         include = self.folder / "nvidia" / "cu13" / "include"
         include.mkdir(parents=True)
         (include / "cuda_runtime_api.h").write_text(
-            '#define CUDART_VERSION 13000\n#include "crt/host_defines.h"\n__host__ int larder_test_only();\n'
+            '#define CUDART_VERSION 13000\n#include "crt/host_defines.h"\n__host__ int '
+            "larder_test_only();\n"
         )
         (include / "cuda.h").write_text("")
         text = INIT.format(
-            version=version, cuda=cuda, hip=hip, used=used, allocator=allocator, sources=str(self.sources)
+            version=version,
+            cuda=cuda,
+            hip=hip,
+            used=used,
+            allocator=allocator,
+            sources=str(self.sources),
         )
         (package / "__init__.py").write_text(text)
         return self

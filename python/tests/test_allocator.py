@@ -18,7 +18,9 @@ def test_freed_memory_is_handed_out_again() -> None:
     first = allocator.malloc(3 * MIB)
     allocator.free(first)
     assert allocator.malloc(3 * MIB) == first
-    assert allocator.device_calls()["create"] == 1, "segments are expandable unless settings say otherwise"
+    assert allocator.device_calls()["create"] == 1, (
+        "segments are expandable unless settings say otherwise"
+    )
     plain = larder.Allocator(settings="expandable_segments:False")
     plain.free(plain.malloc(3 * MIB))
     assert plain.malloc(3 * MIB) and plain.device_calls()["malloc"] == 1
@@ -158,7 +160,10 @@ def test_settings_are_texts_or_dictionaries() -> None:
         ({"settings": "backend:cudaMallocAsync"}, "leave it out, or do not use Larder"),
         ({"settings": "policy:best"}, "best"),
         ({"policy": "torch-1"}, "torch-1"),
-        ({"settings": "policy:larder", "policy": "torch-2.11"}, "the settings name the policy larder"),
+        (
+            {"settings": "policy:larder", "policy": "torch-2.11"},
+            "the settings name the policy larder",
+        ),
         ({"device": "gpu"}, "'gpu' names no devices"),
         ({"device": "cuda:first"}, "'first' is no number of a GPU"),
         ({"device": "sim:80QB"}, "'sim:80QB' names no devices"),
@@ -168,7 +173,9 @@ def test_settings_are_texts_or_dictionaries() -> None:
         ({"device": "cuda:0", "memory": "8GiB"}, "a real GPU has the memory that it has"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, object], sentence: str) -> None:
+def test_what_cannot_be_is_refused_in_one_sentence(
+    arguments: dict[str, object], sentence: str
+) -> None:
     with pytest.raises(larder.Error, match=sentence) as caught:
         larder.Allocator(**arguments)  # type: ignore[arg-type]
     assert isinstance(caught.value, ValueError)
@@ -178,10 +185,22 @@ def test_what_cannot_be_is_refused_in_one_sentence(arguments: dict[str, object],
 def test_a_wrong_type_is_told_as_python_tells_it() -> None:
     allocator = larder.Allocator()
     calls: list[tuple[Callable[..., object], object, str]] = [
-        (lambda it: larder.Allocator(settings=it), 3, "settings are a text or a dictionary, not int"),
-        (lambda it: larder.Allocator(memory=it), 1.5, "memory is a number of bytes or a text such as '80GiB', not float"),
+        (
+            lambda it: larder.Allocator(settings=it),
+            3,
+            "settings are a text or a dictionary, not int",
+        ),
+        (
+            lambda it: larder.Allocator(memory=it),
+            1.5,
+            "memory is a number of bytes or a text such as '80GiB', not float",
+        ),
         (allocator.configure, 3, "settings are a text or a dictionary, not int"),
-        (allocator.on_out_of_memory, 3, "an observer is called with the error, and 3 cannot be called"),
+        (
+            allocator.on_out_of_memory,
+            3,
+            "an observer is called with the error, and 3 cannot be called",
+        ),
         (allocator.malloc, "many", "str"),
         (allocator.malloc, 1.5, "float"),
     ]
@@ -212,7 +231,9 @@ def test_a_number_that_does_not_fit_is_named() -> None:
             with pytest.raises(larder.UsageError) as caught:
                 call(number)
             sentence = str(caught.value)
-            assert sentence.startswith(f"{name} is a whole number from 0 to ") and sentence.endswith(f", not {number}")
+            assert sentence.startswith(
+                f"{name} is a whole number from 0 to "
+            ) and sentence.endswith(f", not {number}")
     assert allocator.memory_allocated() == 512
 
 
@@ -362,7 +383,10 @@ def test_the_history_has_pythons_stacks() -> None:
     assert entry["frames"][0]["name"] == "train", "the package's own frames are left out"
     assert entry["frames"][0]["filename"] == __file__
     annotations = snapshot.to_dict()["external_annotations"]
-    assert [(one["name"], one["stage"]) for one in annotations] == [("step", "START"), ("step", "END")]
+    assert [(one["name"], one["stage"]) for one in annotations] == [
+        ("step", "START"),
+        ("step", "END"),
+    ]
     allocator.stop_history()
     assert allocator.snapshot().trace() == []
 

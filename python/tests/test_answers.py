@@ -86,13 +86,19 @@ def test_the_command_is_the_whole_program(pinned: pathlib.Path) -> None:
     assert done.returncode == 0 and "Why: fragmentation" in done.stdout, done.stderr
     asked = subprocess.run([*command, "--version"], capture_output=True, text=True)
     assert asked.stdout == f"larder {larder.__version__}\n"
-    wrong = subprocess.run([*command, "explain", "--no-such-option"], capture_output=True, text=True)
+    wrong = subprocess.run(
+        [*command, "explain", "--no-such-option"], capture_output=True, text=True
+    )
     assert wrong.returncode == 2
 
 
-def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(tmp_path: pathlib.Path) -> None:
+def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(
+    tmp_path: pathlib.Path,
+) -> None:
     path = tmp_path / "oom.pickle"
-    allocator = larder.Allocator("sim:400MiB", settings=f"oom_snapshot:{path},metrics:127.0.0.1:0,policy:torch-2.11")
+    allocator = larder.Allocator(
+        "sim:400MiB", settings=f"oom_snapshot:{path},metrics:127.0.0.1:0,policy:torch-2.11"
+    )
     first = allocator.malloc(200 << 20)
     allocator.free(first)
     allocator.malloc(40 << 20)
@@ -112,7 +118,14 @@ def test_a_failed_request_is_written_down_and_the_page_is_openmetrics(tmp_path: 
         assert sum(sample.value for sample in family.samples) == stats[f"{name}_bytes.all.current"]
     assert families["larder_ooms"].type == "counter"
     assert families["larder_ooms"].samples[0].value == stats["num_ooms"] == 1
-    command = [sys.executable, "-m", "larder.command", "top", "--once", str(allocator.metrics_address)]
+    command = [
+        sys.executable,
+        "-m",
+        "larder.command",
+        "top",
+        "--once",
+        str(allocator.metrics_address),
+    ]
     shown = subprocess.run(command, capture_output=True, text=True)
     assert shown.returncode == 0, shown.stderr
     reserved = larder._native.format_size(stats["reserved_bytes.all.current"])

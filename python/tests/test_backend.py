@@ -37,11 +37,15 @@ def wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return calls
 
 
-def test_it_is_compiled_once(facts: TorchFacts, wrapper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_is_compiled_once(
+    facts: TorchFacts, wrapper: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     library = backend.build(facts)
     assert library.parent == backend.cache_folder()
     assert library.name.startswith("backend-2.11.0_cu130-")
-    assert capsys.readouterr().err == "larder: compiling the C++ part for torch 2.11.0+cu130 (once)\n"
+    assert (
+        capsys.readouterr().err == "larder: compiling the C++ part for torch 2.11.0+cu130 (once)\n"
+    )
     assert backend.build(facts) == library
     assert len(wrapper.read_text().splitlines()) == 1
     assert capsys.readouterr().err == ""
@@ -63,19 +67,29 @@ def test_it_is_compiled_anew_for_what_is_new(
     assert all(path.is_file() for path in made), "another installation may have need of them"
 
 
-def test_what_other_sources_became_is_cleared_away(facts: TorchFacts, fake_torch: FakeTorch) -> None:
+def test_what_other_sources_became_is_cleared_away(
+    facts: TorchFacts, fake_torch: FakeTorch
+) -> None:
     other_torch = backend.build(TorchFacts("2.12.0", facts.folder, facts.cuda, True))
-    old = [backend.build(facts), *(backend.cache_folder() / f"backend-2.11.0_cu130-0123.{end}" for end in ("lock", "log"))]
+    old = [
+        backend.build(facts),
+        *(backend.cache_folder() / f"backend-2.11.0_cu130-0123.{end}" for end in ("lock", "log")),
+    ]
     for path in old[1:]:
         path.touch()
     (fake_torch.sources / "backend_part.hpp").write_text("// Another part.\n")
     new = backend.build(facts)
     assert not any(path.exists() for path in old)
-    assert {path.name for path in backend.cache_folder().glob("*.so")} == {new.name, other_torch.name}
+    assert {path.name for path in backend.cache_folder().glob("*.so")} == {
+        new.name,
+        other_torch.name,
+    }
 
 
 @pytest.mark.parametrize("length", [0, 40, 64, 0.5, -1])
-def test_a_library_that_was_cut_off_is_compiled_anew(facts: TorchFacts, wrapper: Path, length: float) -> None:
+def test_a_library_that_was_cut_off_is_compiled_anew(
+    facts: TorchFacts, wrapper: Path, length: float
+) -> None:
     library = backend.build(facts)
     whole = library.read_bytes()
     cut = whole[: int(len(whole) * length)] if isinstance(length, float) else whole[:length]
@@ -92,7 +106,10 @@ def test_a_log_goes_when_its_fault_does(
     facts: TorchFacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "compiler"
-    path.write_text('#!/bin/sh\ntest -e works && exec g++ "$@"\necho "errors.hpp: note" >&2; echo "x: error: no" >&2; exit 1\n')
+    path.write_text(
+        '#!/bin/sh\ntest -e works && exec g++ "$@"\necho "errors.hpp: note" >&2; echo "x: error: '
+        'no" >&2; exit 1\n'
+    )
     path.chmod(0o700)
     monkeypatch.setenv("CXX", str(path))
     monkeypatch.chdir(tmp_path)
@@ -109,7 +126,9 @@ def test_a_variable_that_is_not_words_is_named(
     facts: TorchFacts, monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     monkeypatch.setenv(variable, 'g++ "')
-    with pytest.raises(InstallError, match=rf"^{variable} cannot be split into words \(no closing quotation\): g"):
+    with pytest.raises(
+        InstallError, match=rf"^{variable} cannot be split into words \(no closing quotation\): g"
+    ):
         backend.build(facts)
 
 
@@ -156,7 +175,9 @@ def test_what_does_not_compile_leaves_a_log_and_nothing_else(
     assert sentence.startswith("the C++ part cannot be compiled for torch 2.11.0+cu130 (")
     assert "missing" in sentence and f"the whole log is {log}" in sentence and "\n" not in sentence
     assert "missing" in log.read_text() and "-shared" in log.read_text()
-    assert not list(backend.cache_folder().glob("*.so")) and not list(backend.cache_folder().glob(".*"))
+    assert not list(backend.cache_folder().glob("*.so")) and not list(
+        backend.cache_folder().glob(".*")
+    )
 
 
 def test_a_torch_from_the_future_is_tried(facts: TorchFacts, fake_torch: FakeTorch) -> None:
@@ -187,7 +208,9 @@ def test_a_library_in_the_cache_needs_no_compiler(
     assert backend.build(facts) == library
 
 
-def test_the_cache_is_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_is_where_it_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("LARDER_CACHE", str(tmp_path / "here"))
     assert backend.cache_folder() == tmp_path / "here"
     monkeypatch.delenv("LARDER_CACHE")
@@ -206,7 +229,9 @@ def test_a_cache_that_cannot_be_written_is_named(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("LARDER_CACHE", str(tmp_path / "file" / "cache"))
-    with pytest.raises(InstallError, match=r"cannot be kept in .*file/cache .*set LARDER_CACHE to another"):
+    with pytest.raises(
+        InstallError, match=r"cannot be kept in .*file/cache .*set LARDER_CACHE to another"
+    ):
         backend.build(facts)
 
 
@@ -227,7 +252,9 @@ def test_cudas_headers_are_those_of_torchs_version(
     facts = TorchFacts("2.11.0", fake_torch.folder / "torch", "99.0", True)
     old = cuda(tmp_path / "old" / "include", 98080)
     monkeypatch.setenv("CUDA_HOME", str(old.parent))
-    with pytest.raises(InstallError, match="the headers of CUDA 99, for which torch 2.11.0 is made, are not found"):
+    with pytest.raises(
+        InstallError, match="the headers of CUDA 99, for which torch 2.11.0 is made, are not found"
+    ):
         backend.cuda_folders(facts)
     wheel = cuda(fake_torch.folder / "nvidia" / "cu99" / "include", 99000, crt=False)
     assert backend.cuda_folders(facts) == [backend.PLAIN_CUDA, wheel]
@@ -236,14 +263,23 @@ def test_cudas_headers_are_those_of_torchs_version(
     assert backend.cuda_folders(facts) == [own]
 
 
-@pytest.mark.parametrize(("machine", "target"), [("x86_64", "x86_64-linux"), ("aarch64", "sbsa-linux")])
+@pytest.mark.parametrize(
+    ("machine", "target"), [("x86_64", "x86_64-linux"), ("aarch64", "sbsa-linux")]
+)
 def test_cudas_headers_are_those_of_the_machine(
-    fake_torch: FakeTorch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, target: str
+    fake_torch: FakeTorch,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    machine: str,
+    target: str,
 ) -> None:
     facts = TorchFacts("2.11.0", fake_torch.folder / "torch", "99.0", True)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
-    folders = [cuda(tmp_path / "home" / "targets" / name / "include", 99000) for name in ("x86_64-linux", "sbsa-linux")]
+    folders = [
+        cuda(tmp_path / "home" / "targets" / name / "include", 99000)
+        for name in ("x86_64-linux", "sbsa-linux")
+    ]
     (right,) = [folder for folder in folders if target in str(folder)]
     assert backend.cuda_folders(facts) == [right]
 

@@ -34,7 +34,9 @@ def test_workers_of_multiprocessing_have_it(
     )
     done = run_python("-m", "larder", name)
     child = "__main__" if method == "fork" else "__mp_main__"
-    assert done.stdout == str([(number * 2, True, child) for number in range(3)]) + "\n", done.stderr
+    assert done.stdout == str([(number * 2, True, child) for number in range(3)]) + "\n", (
+        done.stderr
+    )
 
 
 def test_a_module_can_be_the_main_module_of_workers(run_python: Run, script: Script) -> None:
@@ -61,8 +63,10 @@ def test_other_pythons_have_it(run_python: Run, script: Script, fake_torch: Fake
     name = script(
         """
         import subprocess, sys
-        for words in (["worker.py"], ["-c", "import torch, larder; print(larder.torch.is_installed())"]):
-            sys.stdout.write(subprocess.run([sys.executable, *words], capture_output=True, text=True).stdout)
+        code = "import torch, larder; print(larder.torch.is_installed())"
+        for words in (["worker.py"], ["-c", code]):
+            ran = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+            sys.stdout.write(ran.stdout)
         """
     )
     done = run_python("-m", "larder", name, environment={"LARDER_CONF": "page_size_mb:2"})
@@ -71,7 +75,9 @@ def test_other_pythons_have_it(run_python: Run, script: Script, fake_torch: Fake
     assert len(fake_torch.processes()) == 2
 
 
-def test_workers_that_start_at_once_compile_once(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_workers_that_start_at_once_compile_once(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     script("import torch, larder; assert larder.torch.is_installed()", "worker.py")
     name = script(
         """
@@ -89,7 +95,9 @@ def test_workers_that_start_at_once_compile_once(run_python: Run, script: Script
     assert len(fake_torch.processes()) == 6
 
 
-def test_a_call_in_a_notebook_reaches_its_workers(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_a_call_in_a_notebook_reaches_its_workers(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     name = script(
         """
         import os, subprocess, sys
@@ -97,7 +105,8 @@ def test_a_call_in_a_notebook_reaches_its_workers(run_python: Run, script: Scrip
         larder.torch.install(children_too="no" not in sys.argv)
         larder.torch.install()
         code = "import torch, sys; print('larder.torch' in sys.modules)"
-        print(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip())
+        ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        print(ran.stdout.strip())
         """
     )
     assert run_python(name).returncode == 0
@@ -106,7 +115,9 @@ def test_a_call_in_a_notebook_reaches_its_workers(run_python: Run, script: Scrip
     assert len(fake_torch.processes()) == 3
 
 
-def test_the_users_own_sitecustomize_still_runs(run_python: Run, script: Script, tmp_path: Path) -> None:
+def test_the_users_own_sitecustomize_still_runs(
+    run_python: Run, script: Script, tmp_path: Path
+) -> None:
     script("print('mine')", "mine/sitecustomize.py")
     name = script("import sitecustomize, sys; print(sitecustomize.__file__)")
     paths = str(tmp_path / "mine")
@@ -133,7 +144,9 @@ def test_a_child_that_cannot_have_it_ends(run_python: Run, script: Script) -> No
         print(done.returncode, done.stdout, done.stderr)
         """
     )
-    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"})
+    done = run_python(
+        "-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"}
+    )
     assert "went on" not in done.stdout
     lines = done.stdout.splitlines()
     assert lines[0].startswith("1 ")
@@ -150,7 +163,9 @@ def test_a_thread_that_cannot_have_it_ends_the_process(run_python: Run, script: 
         print("went on")
         """
     )
-    done = run_python("-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"})
+    done = run_python(
+        "-m", "larder", name, environment={"STAND_IN_REFUSES": "the stand-in refuses"}
+    )
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.endswith("larder: Larder cannot be installed: the stand-in refuses\n")
 
@@ -159,7 +174,10 @@ def test_an_import_of_torch_that_fails_can_be_tried_again(
     run_python: Run, script: Script, fake_torch: FakeTorch
 ) -> None:
     init = fake_torch.folder / "torch" / "__init__.py"
-    init.write_text("import os\nif os.environ.pop('BROKEN', ''): raise ImportError('broken')\n" + init.read_text())
+    init.write_text(
+        "import os\nif os.environ.pop('BROKEN', ''): raise ImportError('broken')\n"
+        + init.read_text()
+    )
     name = script(
         """
         try:
@@ -168,7 +186,8 @@ def test_an_import_of_torch_that_fails_can_be_tried_again(
             print(error)
         import torch, larder, sys
         print(larder.torch.is_installed(), "exec_module" in vars(torch.__spec__.loader))
-        print([type(finder).__name__ for finder in sys.meta_path if "Torch" in type(finder).__name__])
+        names = [type(finder).__name__ for finder in sys.meta_path]
+        print([name for name in names if "Torch" in name])
         """
     )
     done = run_python("-m", "larder", name, environment={"BROKEN": "1"})
@@ -197,13 +216,17 @@ def test_a_file_that_hides_the_package_is_named(
 ) -> None:
     """It is the program's own, and importing it might do anything."""
     (fake_torch.folder / "torch" / "__init__.py").write_text("")
-    hiding = tmp_path / "folder" / script("print('imported')", f"folder/{name}").removeprefix("folder/")
+    hiding = (
+        tmp_path / "folder" / script("print('imported')", f"folder/{name}").removeprefix("folder/")
+    )
     done = run_python("-m", "larder", script("import torch; print('went on')", "folder/script.py"))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"larder: {hiding} hides the package larder: give it another name\n"
 
 
-def test_a_child_with_bad_settings_ends_as_the_command_does(run_python: Run, script: Script) -> None:
+def test_a_child_with_bad_settings_ends_as_the_command_does(
+    run_python: Run, script: Script
+) -> None:
     name = script(
         """
         import os, subprocess, sys
@@ -214,4 +237,6 @@ def test_a_child_with_bad_settings_ends_as_the_command_does(run_python: Run, scr
     )
     done = run_python("-m", "larder", name)
     assert done.stdout == "2\n"
-    assert done.stderr.startswith("larder: LARDER_CONF: 'nonsense' is not one of Larder's own settings")
+    assert done.stderr.startswith(
+        "larder: LARDER_CONF: 'nonsense' is not one of Larder's own settings"
+    )

@@ -1,4 +1,6 @@
-"""`python -m larder`: its options, and that the program is the one that `python` alone would run."""
+"""`python -m larder`: its options, and that the program is the one that `python` alone would
+run.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ print(json.dumps({
     "package": globals().get("__package__"),
     "globals": sorted(name for name in vars(main) if name not in ("main", "json", "os", "sys")),
     "sitecustomize": getattr(sys.modules.get("sitecustomize"), "__file__", None),
-    "flags": [sys.flags.optimize, sys.flags.dont_write_bytecode, sys.flags.utf8_mode, sys.flags.dev_mode],
+    "flags": [
+        sys.flags.optimize, sys.flags.dont_write_bytecode, sys.flags.utf8_mode, sys.flags.dev_mode
+    ],
     "warnings": sys.warnoptions,
     "input": sys.stdin.read(),
 }))
@@ -38,11 +42,17 @@ def same(run_python: Run, *words: str, options: tuple[str, ...] = ()) -> str:
     """Runs the program with and without Larder; the output, which must be the same."""
     plain = run_python(*options, *words, input="typed")
     ours = run_python(*options, "-m", "larder", *words, input="typed")
-    assert (ours.stdout, ours.stderr, ours.returncode) == (plain.stdout, plain.stderr, plain.returncode)
+    assert (ours.stdout, ours.stderr, ours.returncode) == (
+        plain.stdout,
+        plain.stderr,
+        plain.returncode,
+    )
     return ours.stdout
 
 
-def test_a_script_sees_what_it_would_see(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_a_script_sees_what_it_would_see(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     fake_torch.make()
     name = script(PORTRAIT, "folder/script.py")
     seen = same(run_python, name, "-x", "--conf", "a b", "")
@@ -50,7 +60,9 @@ def test_a_script_sees_what_it_would_see(run_python: Run, script: Script, fake_t
     assert '"input": "typed"' in seen
 
 
-def test_a_module_sees_what_it_would_see(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_a_module_sees_what_it_would_see(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     fake_torch.make()
     script("", "package/__init__.py")
     script(PORTRAIT, "package/__main__.py")
@@ -59,7 +71,9 @@ def test_a_module_sees_what_it_would_see(run_python: Run, script: Script, fake_t
     assert '"spec": "package.__main__"' in same(run_python, "-m", "package")
 
 
-def test_code_folders_and_standard_input_run_too(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_code_folders_and_standard_input_run_too(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     fake_torch.make()
     script(PORTRAIT, "folder/__main__.py")
     assert '"argv": ["-c", "-m"]' in same(run_python, "-c", PORTRAIT, "-m")
@@ -68,7 +82,9 @@ def test_code_folders_and_standard_input_run_too(run_python: Run, script: Script
     assert done.stdout == "['-', 'x']\n"
 
 
-@pytest.mark.parametrize("options", [("-O",), ("-u", "-B"), ("-W", "error"), ("-X", "utf8"), ("-X", "dev"), ("-uB",)])
+@pytest.mark.parametrize(
+    "options", [("-O",), ("-u", "-B"), ("-W", "error"), ("-X", "utf8"), ("-X", "dev"), ("-uB",)]
+)
 def test_pythons_own_options_reach_the_program(
     run_python: Run, script: Script, fake_torch: FakeTorch, options: tuple[str, ...]
 ) -> None:
@@ -76,10 +92,15 @@ def test_pythons_own_options_reach_the_program(
     same(run_python, script(PORTRAIT), options=options)
 
 
-def test_options_may_be_written_together(run_python: Run, script: Script, fake_torch: FakeTorch) -> None:
+def test_options_may_be_written_together(
+    run_python: Run, script: Script, fake_torch: FakeTorch
+) -> None:
     fake_torch.make()
     name = script(PORTRAIT)
-    assert run_python("-OBm", "larder", name, input="").stdout == run_python("-OB", name, input="").stdout
+    assert (
+        run_python("-OBm", "larder", name, input="").stdout
+        == run_python("-OB", name, input="").stdout
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +137,10 @@ def test_a_program_without_torch_pays_next_to_nothing(
     run_python: Run, script: Script, fake_torch: FakeTorch
 ) -> None:
     fake_torch.make()
-    name = script("import sys; print([name for name in sys.modules if name.split('.')[0] in ('larder', 'ctypes')])")
+    name = script(
+        "import sys; print([name for name in sys.modules if name.split('.')[0] in ('larder', "
+        "'ctypes')])"
+    )
     assert run_python("-m", "larder", name).stdout == "[]\n"
     assert fake_torch.installs() == []
 
@@ -134,7 +158,10 @@ def test_the_environment_is_printed_for_a_shell(
     fake_torch.make()
     done = run_python("-m", "larder", "--policy", "larder", "--env")
     assert done.returncode == 0, done.stderr
-    assert "export LARDER_INSTALL=1\nexport LARDER_CONF=policy:larder\nexport PYTHONPATH=" in done.stdout
+    assert (
+        "export LARDER_INSTALL=1\nexport LARDER_CONF=policy:larder\nexport PYTHONPATH="
+        in done.stdout
+    )
     name = script("import torch, larder; print(larder.torch.is_installed())")
     shell = ["sh", "-c", f'{done.stdout}\nexec "$0" "$@"', sys.executable, name]
     told = subprocess.run(shell, cwd=tmp_path, capture_output=True, text=True, env=os.environ)
@@ -145,9 +172,17 @@ def test_the_environment_is_printed_for_a_shell(
     ("words", "environment", "conf"),
     [
         (["--policy", "torch-2.11"], "policy:larder", "policy:torch-2.11"),
-        (["--policy", "torch-2.11"], "page_size_mb:2 , policy:larder", "page_size_mb:2,policy:torch-2.11"),
+        (
+            ["--policy", "torch-2.11"],
+            "page_size_mb:2 , policy:larder",
+            "page_size_mb:2,policy:torch-2.11",
+        ),
         (["--conf", "page_size_mb:4"], "policy:larder", "page_size_mb:4"),
-        (["--conf", "policy:larder,page_size_mb:4", "--policy", "larder"], "nonsense:1", "page_size_mb:4,policy:larder"),
+        (
+            ["--conf", "policy:larder,page_size_mb:4", "--policy", "larder"],
+            "nonsense:1",
+            "page_size_mb:4,policy:larder",
+        ),
         ([], "policy:larder", "policy:larder"),
     ],
 )
@@ -162,13 +197,21 @@ def test_the_command_line_goes_before_the_environment(
 
 def test_a_shell_goes_on_only_if_there_is_an_environment(run_python: Run, tmp_path: Path) -> None:
     """By the line that the reference and the help give."""
-    (line,) = [line.strip() for line in run_python("-m", "larder", "--help").stdout.splitlines() if "eval" in line]
+    (line,) = [
+        line.strip()
+        for line in run_python("-m", "larder", "--help").stdout.splitlines()
+        if "eval" in line
+    ]
     page = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
     assert line in page
-    line = line.replace("python -m", f"{shlex.quote(sys.executable)} -m").replace("torchrun train.py", "echo $LARDER_INSTALL")
+    line = line.replace("python -m", f"{shlex.quote(sys.executable)} -m").replace(
+        "torchrun train.py", "echo $LARDER_INSTALL"
+    )
     for conf, said in (("policy:larder", "1\n"), ("nonsense:1", "")):
         variables = {**os.environ, "LARDER_CONF": conf}
-        done = subprocess.run(["sh", "-c", line], env=variables, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            ["sh", "-c", line], env=variables, cwd=tmp_path, capture_output=True, text=True
+        )
         assert done.stdout == said, done.stderr
 
 
@@ -186,21 +229,39 @@ def test_the_cpp_part_can_be_compiled_beforehand(run_python: Run, fake_torch: Fa
         ((), "there is no program to run"),
         (("--fast", "script.py"), "there is no option '--fast'"),
         (("-x",), "there is no option '-x'"),
-        (("compare", "x.pickle"), "the command is `larder compare`, and in Python it is larder.compare(file)"),
+        (
+            ("compare", "x.pickle"),
+            "the command is `larder compare`, and in Python it is larder.compare(file)",
+        ),
         (("-m",), "-m wants a module"),
         (("-c",), "-c wants code"),
         (("--conf",), "--conf wants a value"),
-        (("--conf", "nonsense:1", "x.py"), "--conf: 'nonsense' is not one of Larder's own settings"),
+        (
+            ("--conf", "nonsense:1", "x.py"),
+            "--conf: 'nonsense' is not one of Larder's own settings",
+        ),
         (("--conf", "expandable_segments:True", "x.py"), "belong into PYTORCH_CUDA_ALLOC_CONF"),
-        (("--conf", "nonsense:1", "--compile"), "--conf: 'nonsense' is not one of Larder's own settings"),
+        (
+            ("--conf", "nonsense:1", "--compile"),
+            "--conf: 'nonsense' is not one of Larder's own settings",
+        ),
         (("--conf", "nonsense:1", "--policy", "larder", "--env"), "--conf: 'nonsense' is not one"),
-        (("--policy", "best", "x.py"), "--policy: there is no policy 'best'; there are larder, tight, torch-2.11,"),
+        (
+            ("--policy", "best", "x.py"),
+            "--policy: there is no policy 'best'; there are larder, tight, torch-2.11,",
+        ),
         (
             ("--conf", "policy:larder", "--policy", "torch-2.11", "x.py"),
             "--conf names the policy larder, and --policy names torch-2.11",
         ),
-        (("--conf", "policy:larder,policy:larder", "x.py"), "--conf: the setting 'policy' stands twice"),
-        (("--policy", "larder", "--policy=torch-2.11", "x.py"), "--policy stands twice, as 'larder' and as 'torch-2.11'"),
+        (
+            ("--conf", "policy:larder,policy:larder", "x.py"),
+            "--conf: the setting 'policy' stands twice",
+        ),
+        (
+            ("--policy", "larder", "--policy=torch-2.11", "x.py"),
+            "--policy stands twice, as 'larder' and as 'torch-2.11'",
+        ),
         (("--env", "--compile"), "--env and --compile are two requests"),
         (("--env", "x.py", "y"), "--env runs no program: leave out 'x.py y'"),
     ],
@@ -222,4 +283,7 @@ def test_options_that_keep_larder_out_are_refused(run_python: Run, option: str) 
     code += "runpy.run_module('larder', run_name='__main__')"
     done = run_python(option, "-c", code)
     assert done.returncode == 1
-    assert done.stderr == f"larder: python {option} keeps Larder from reaching the program: leave it out\n"
+    assert (
+        done.stderr
+        == f"larder: python {option} keeps Larder from reaching the program: leave it out\n"
+    )

@@ -1,4 +1,6 @@
-"""CuPy, Numba and RMM beside PyTorch, as far as it shows without them: small stand-ins call ours as the libraries do."""
+"""CuPy, Numba and RMM beside PyTorch, as far as it shows without them: small stand-ins call ours as
+the libraries do.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,10 @@ extern "C" void *larder_torch_take(int device, size_t size, void *stream) {
 }
 extern "C" int larder_torch_was_out_of_memory() { return is_full; }
 extern "C" int larder_torch_put(void *ptr) { say("put", ptr, nullptr); std::free(ptr); return 0; }
-extern "C" int larder_torch_record_use(void *ptr, void *stream) { say("use", ptr, stream); return 0; }
+extern "C" int larder_torch_record_use(void *ptr, void *stream) {
+    say("use", ptr, stream);
+    return 0;
+}
 """
 
 # What PyTorch has to have for them.
@@ -146,7 +151,9 @@ class Neighbours:
         """What a program prints, which ends well and complains of nothing."""
         name = self.script(textwrap.dedent(text))
         done = self.run_python("-u", *before, name)
-        complaints = [line for line in done.stderr.splitlines() if "compiling the C++ part" not in line]
+        complaints = [
+            line for line in done.stderr.splitlines() if "compiling the C++ part" not in line
+        ]
         assert done.returncode == 0 and not complaints, done.stderr
         return done.stdout.splitlines()
 
@@ -178,7 +185,16 @@ def test_cupy_takes_memory_for_its_current_stream(neighbours: Neighbours) -> Non
         print(larder.cupy.is_installed(), cupy.state["allocator"] is before)
     """
     told = neighbours.told(program, *ON_LARDER)
-    expected = ["init", "True", "take 1 on 0", "take 1 on 7", "0", "use 1 on 9", "put 1 on 0", "put 1 on 0"]
+    expected = [
+        "init",
+        "True",
+        "take 1 on 0",
+        "take 1 on 7",
+        "0",
+        "use 1 on 9",
+        "put 1 on 0",
+        "put 1 on 0",
+    ]
     assert told[:8] == expected
     assert told[8] == "False True"
 
@@ -204,7 +220,9 @@ def test_cupy_is_told_what_is_wrong_in_its_own_words(neighbours: Neighbours) -> 
     assert full == (
         "OutOfMemoryError True Out of memory allocating 2,097,152 bytes. CUDA out of memory. Tried"
     )
-    assert per_thread.startswith("UsageError False the per-thread default stream is another one in each thread")
+    assert per_thread.startswith(
+        "UsageError False the per-thread default stream is another one in each thread"
+    )
     assert foreign.startswith("UsageError False the array's memory is not Larder's")
     assert well[:2] == ["take 1 on 0", "put 1 on 0"], "and then all is well"
 
@@ -212,7 +230,9 @@ def test_cupy_is_told_what_is_wrong_in_its_own_words(neighbours: Neighbours) -> 
 def test_a_stream_of_cupys_is_forgotten_before_it_is_destroyed(neighbours: Neighbours) -> None:
     neighbours.make("cupy")
     source = neighbours.fake_torch.sources / "backend.cpp"
-    said = source.read_text().replace('refusal = "stream 0', 'say("forget", stream, stream); refusal = "stream 0', 1)
+    said = source.read_text().replace(
+        'refusal = "stream 0', 'say("forget", stream, stream); refusal = "stream 0', 1
+    )
     source.write_text("static void say(const char *, void *, void *);\n" + said)
     program = """
         import cupy, larder.cupy
@@ -229,7 +249,9 @@ def test_a_stream_of_cupys_is_forgotten_before_it_is_destroyed(neighbours: Neigh
     """
     told = neighbours.told(program, *ON_LARDER)
     told = [line for line in told[: told.index("end")] if line.startswith(("forget", "destroy"))]
-    assert told == ["forget 1 on 7", "destroy 7", "destroy 8", "destroy 9"], "who never had memory is not waited for"
+    assert told == ["forget 1 on 7", "destroy 7", "destroy 8", "destroy 9"], (
+        "who never had memory is not waited for"
+    )
 
 
 def test_numba_takes_memory_for_the_stream_that_is_said(neighbours: Neighbours) -> None:
@@ -263,7 +285,15 @@ def test_numba_takes_memory_for_the_stream_that_is_said(neighbours: Neighbours) 
         print("end")
     """
     assert neighbours.told(program, *ON_LARDER) == [
-        *("1", "init", "take 1 on 0", "take 1 on 7", "take 1 on 0", "use 1 on 7", "MemoryInfo(free=3, total=8)"),
+        *(
+            "1",
+            "init",
+            "take 1 on 0",
+            "take 1 on 7",
+            "take 1 on 0",
+            "use 1 on 7",
+            "MemoryInfo(free=3, total=8)",
+        ),
         *("2 CUDA out of memory. Tried", "1 no memory of 0 bytes can be had", "1 True"),
         *("put 1 on 0", "put 1 on 0", "end", "put 1 on 0"),
     ]
@@ -318,7 +348,17 @@ def test_rmm_takes_memory_for_the_stream_that_it_names(neighbours: Neighbours) -
     """
     told = neighbours.told(program, *ON_LARDER)
     foreign = [f"{kind} is no buffer of RMM's: it has no ptr" for kind in ("object", "Stream")]
-    expected = ["init", "True", "True", "take 1 on 0", "use 1 on 9", *foreign, "use 1 on 7", "put 1 on 0", "0"]
+    expected = [
+        "init",
+        "True",
+        "True",
+        "take 1 on 0",
+        "use 1 on 9",
+        *foreign,
+        "use 1 on 7",
+        "put 1 on 0",
+        "0",
+    ]
     assert told[:10] == expected
     assert told[10] == "True CUDA out of memory. Tried"
     assert told[11].startswith("False the per-thread default stream")
@@ -333,18 +373,28 @@ def test_what_is_missing_is_said(neighbours: Neighbours, library: str) -> None:
     """
     program = textwrap.dedent(program.replace("LIBRARY", library))
     neighbours.make(None)
-    done = neighbours.run_python(neighbours.script(f"import sys\nsys.modules[{library!r}] = None\n" + program))
-    assert f"pip install {dict(cupy='cupy', numba='numba-cuda', rmm='rmm')[library]}" in done.stderr.splitlines()[-1]
+    done = neighbours.run_python(
+        neighbours.script(f"import sys\nsys.modules[{library!r}] = None\n" + program)
+    )
+    assert (
+        f"pip install {dict(cupy='cupy', numba='numba-cuda', rmm='rmm')[library]}"
+        in done.stderr.splitlines()[-1]
+    )
     for name, text in FILES[library].items():
         neighbours.script(text, f"site/{name}")
     done = neighbours.run_python(neighbours.script(program))
-    assert "InstallError: there is no cache to share: PyTorch's memory in this process is not Larder's" in done.stderr
+    assert (
+        "InstallError: there is no cache to share: PyTorch's memory in this process is not Larder's"
+        in done.stderr
+    )
     done = neighbours.run_python(*ON_LARDER, neighbours.script(program))
     assert done.returncode == 0, done.stderr
 
 
 def test_blocks_may_outlive_everything(neighbours: Neighbours) -> None:
-    """Arrays in cycles and in modules' hands are given back as the interpreter goes, or not at all, without a word."""
+    """Arrays in cycles and in modules' hands are given back as the interpreter goes, or not at all,
+    without a word.
+    """
     neighbours.make("cupy")
     program = """
         import os, sys, cupy, larder.cupy
@@ -377,7 +427,10 @@ def test_anybodys_stream_has_a_handle() -> None:
         class handle:
             value = None
 
-    found = [streams.handle_of(stream) for stream in (None, 1, 10, Protocol(), Torchs(), Cupys(), Numbas())]
+    found = [
+        streams.handle_of(stream)
+        for stream in (None, 1, 10, Protocol(), Torchs(), Cupys(), Numbas())
+    ]
     assert found == [0, 0, 10, 11, 12, 13, 0]
     with pytest.raises(UsageError, match="object is no stream"):
         streams.handle_of(object())

@@ -29,7 +29,9 @@ def test_a_snapshot_is_what_torch_wrote(path: Path) -> None:
     assert snapshot.trace() == torchs["device_traces"][0]
     assert snapshot.device_count == len(torchs["device_traces"])
     assert snapshot.name == path.name
-    assert repr(snapshot).startswith(f"<larder.Snapshot of {path.name}: {len(torchs['segments'])} segments, ")
+    assert repr(snapshot).startswith(
+        f"<larder.Snapshot of {path.name}: {len(torchs['segments'])} segments, "
+    )
 
 
 def test_the_dictionary_of_a_running_program_will_do(path: Path) -> None:
@@ -60,7 +62,9 @@ def test_what_is_saved_is_read_again(path: Path, tmp_path: Path, name: str) -> N
     snapshot.save(tmp_path / name)
     again = larder.Snapshot(tmp_path / name)
     assert again.operations() == snapshot.operations()
-    assert [one["address"] for one in again.segments] == [one["address"] for one in snapshot.segments]
+    assert [one["address"] for one in again.segments] == [
+        one["address"] for one in snapshot.segments
+    ]
 
 
 def test_other_tools_get_their_formats(path: Path, tmp_path: Path) -> None:
@@ -99,9 +103,15 @@ def test_what_is_no_snapshot_is_refused_in_one_sentence(workloads: Path, tmp_pat
 
 
 def test_a_dictionary_that_is_not_plain_is_refused_in_one_sentence() -> None:
-    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type function"):
+    with pytest.raises(
+        larder.UsageError,
+        match="made of plain data, and something in this one is of the type function",
+    ):
         larder.Snapshot({"segments": [{"x": lambda: 0}]})
-    with pytest.raises(larder.UsageError, match="made of plain data, and something in this one is of the type object"):
+    with pytest.raises(
+        larder.UsageError,
+        match="made of plain data, and something in this one is of the type object",
+    ):
         larder.Snapshot({"a": object()})
     nested: dict[str, object] = {}
     for _ in range(100_000):
@@ -120,13 +130,19 @@ def test_a_device_that_is_not_there_is_refused_in_one_way(path: Path, tmp_path: 
         lambda device: larder.replay(path, device=device),
     ]
     for call in calls:
-        with pytest.raises(larder.UsageError, match="no device 7: `device_traces` has device 0 alone"):
+        with pytest.raises(
+            larder.UsageError, match="no device 7: `device_traces` has device 0 alone"
+        ):
             call(7)
-        with pytest.raises(larder.UsageError, match="device is a whole number from 0 to 4294967295, not -1"):
+        with pytest.raises(
+            larder.UsageError, match="device is a whole number from 0 to 4294967295, not -1"
+        ):
             call(-1)
     segments = larder.Snapshot(snapshot.segments)
     for call in (segments.trace, segments.operations):
-        with pytest.raises(larder.FileError, match="there is no trace in this snapshot, only segments"):
+        with pytest.raises(
+            larder.FileError, match="there is no trace in this snapshot, only segments"
+        ):
             call(0)
 
 

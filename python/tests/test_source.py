@@ -84,7 +84,9 @@ def test_a_source_that_breaks_a_promise_is_told_which(
     spoil: Callable[[int | None], int | None], words: str
 ) -> None:
     yard = Yard()
-    source = larder.Source(lambda size, stream: spoil(yard.alloc(size, stream)), lambda *segment: None)
+    source = larder.Source(
+        lambda size, stream: spoil(yard.alloc(size, stream)), lambda *segment: None
+    )
     with pytest.raises(larder.Error, match=words):
         larder.check_source(source)
 
@@ -102,12 +104,19 @@ def test_a_source_is_told_what_happens_to_its_pool() -> None:
     assert allocator.memory_fraction() == 0.5
     allocator.empty_cache()
     allocator.free(address)
-    assert pool.source_counts() == {"made": 1, "given_back": 0, "refused": 0, "failed": 0, "held_bytes": 2 * MIB}
+    assert pool.source_counts() == {
+        "made": 1,
+        "given_back": 0,
+        "refused": 0,
+        "failed": 0,
+        "held_bytes": 2 * MIB,
+    }
     allocator.synchronize(7)
     del pool
     assert yard.given == {}
     assert yard.told == [
-        "init 0", "begin", "end", "record 1024 7", "fraction 0.5", "fraction 0.25", "reset", "release",
+        "init 0", "begin", "end", "record 1024 "
+                                  "7", "fraction 0.5", "fraction 0.25", "reset", "release",
     ]  # fmt: skip
 
 
@@ -122,7 +131,11 @@ def test_a_source_that_goes_wrong_leaves_the_allocator_whole(wrong: str) -> None
         return taken if wrong == "overlaps" else (1 << 44) + 8
 
     pool = allocator.new_pool(larder.Source(alloc, lambda *segment: None))
-    words = {"raises": "ValueError: no memory today", "misaligned": "no multiple of 512", "overlaps": "in use"}
+    words = {
+        "raises": "ValueError: no memory today",
+        "misaligned": "no multiple of 512",
+        "overlaps": "in use",
+    }
     with pool, pytest.raises(larder.Error, match=words[wrong]):
         allocator.malloc(1000)
     allocator.check()

@@ -1,4 +1,6 @@
-"""The types that the package declares are those that it has, and the examples in its texts are true."""
+"""The types that the package declares are those that it has, and the examples in its texts are
+true.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ MODULES = ["allocator", "settings", "snapshot", "workload"]
 
 
 def mypy(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", *words], cwd=PYTHON, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=PYTHON, capture_output=True, text=True
+    )
 
 
 def test_mypy_finds_nothing(tmp_path: Path) -> None:

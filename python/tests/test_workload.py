@@ -45,19 +45,32 @@ def test_a_replay_tells_what_the_calls_cost(varlen: Path, tmp_path: Path) -> Non
     script.write_text("alloc 1 1000 0\nalloc 2 1000 0\nfree 1\nfree 2\nempty\nalloc 3 1000 0\n")
     run = larder.replay(script)
     assert (run.driver_calls, run.driver_calls_last_third) == (3, 2)
-    assert run.driver_seconds == pytest.approx(195e-6) and run.driver_seconds_last_third == pytest.approx(123e-6)
-    assert "driver time    0.2 ms in 3 calls; in the last third of the operations 0.1 ms in 2 calls" in str(run)
+    assert run.driver_seconds == pytest.approx(
+        195e-6
+    ) and run.driver_seconds_last_third == pytest.approx(123e-6)
+    assert (
+        "driver time    0.2 ms in 3 calls; in the last third of the operations 0.1 ms in 2 calls"
+        in str(run)
+    )
     settled = larder.replay(varlen)
-    assert settled.driver_calls == settled.device_calls["malloc"] and settled.driver_calls_last_third == 0
+    assert (
+        settled.driver_calls == settled.device_calls["malloc"]
+        and settled.driver_calls_last_third == 0
+    )
     (row,) = larder.compare(script, "")
-    assert row.driver_seconds == run.driver_seconds and ">0.2 ms</td>" in larder.compare(script, "")._repr_html_()
+    assert (
+        row.driver_seconds == run.driver_seconds
+        and ">0.2 ms</td>" in larder.compare(script, "")._repr_html_()
+    )
 
 
 def test_a_program_that_runs_again_finds_what_is_cached(tmp_path: Path) -> None:
     script = tmp_path / "again.ops"
     script.write_text("alloc 1 1000 0\nalloc 2 3000000 0\nrecord 2 5\n")
     run = larder.replay(script, passes=3)
-    assert [one.driver_calls for one in run.passes] == [2, 0, 0] and run.passes[2].driver_seconds == 0
+    assert [one.driver_calls for one in run.passes] == [2, 0, 0] and run.passes[
+        2
+    ].driver_seconds == 0
     assert {one.peak_reserved_bytes for one in run.passes} == {run.peak_reserved_bytes}
     assert run.passes[0].overhead == run.overhead and run.passes[0].ooms == 0
     assert "3 times over" in str(run)
@@ -78,9 +91,13 @@ def test_a_program_may_have_other_sizes(workloads: Path, tmp_path: Path) -> None
     first, same, other = (larder.replay(path, jitter=jitter) for jitter in (3, "3:1", "3:2"))
     assert first.memory_stats == same.memory_stats != other.memory_stats
     assert "sizes: each up to 3 % off (seed 2)" in str(other)
-    assert "(seed 2)" in str(larder.fit(path, jitter="3:2")) and "(seed 2)" in str(larder.compare(path, "", jitter="3:2"))
+    assert "(seed 2)" in str(larder.fit(path, jitter="3:2")) and "(seed 2)" in str(
+        larder.compare(path, "", jitter="3:2")
+    )
     for call in (larder.replay, larder.compare, larder.fit):
-        with pytest.raises(larder.UsageError, match="a scale is a whole number from 1 to 1024, not '1.5'"):
+        with pytest.raises(
+            larder.UsageError, match="a scale is a whole number from 1 to 1024, not '1.5'"
+        ):
             call(script, scale=1.5)  # type: ignore[arg-type]
         with pytest.raises(larder.UsageError, match="a jitter is a percentage from 0 to below 100"):
             call(script, jitter=100)
@@ -136,11 +153,18 @@ def test_a_comparison_may_be_of_one_or_of_none(workloads: Path) -> None:
 def test_nothing_is_the_best_where_nothing_ran(workloads: Path) -> None:
     card = workloads.parent / "crates/larder-study/tests/card/dies.pickle.gz"
     held = ["", "expandable_segments:True", "per_process_memory_fraction:0.012"]
-    comparison = larder.compare(card, [*held, "per_process_memory_fraction:0.999"], policy="torch-2.11")
-    assert comparison.best is not None and comparison.best.settings == "per_process_memory_fraction:0.999"
+    comparison = larder.compare(
+        card, [*held, "per_process_memory_fraction:0.999"], policy="torch-2.11"
+    )
+    assert (
+        comparison.best is not None
+        and comparison.best.settings == "per_process_memory_fraction:0.999"
+    )
     assert comparison[-1].settings == "per_process_memory_fraction:1" and comparison[-1].ooms == 0
     small = larder.compare(card, "", memory="1GiB")
-    assert small.best is None and repr(small) == "<larder.Comparison of 2 settings, none of which ran>"
+    assert (
+        small.best is None and repr(small) == "<larder.Comparison of 2 settings, none of which ran>"
+    )
     assert "nothing here ran" in str(small)
 
 
@@ -148,7 +172,9 @@ def test_a_recording_brings_its_settings(workloads: Path) -> None:
     card = workloads.parent / "crates/larder-study/tests/card/collected.pickle.gz"
     recorded = "per_process_memory_fraction:0.012,garbage_collection_threshold:0.6"
     run = larder.replay(card, policy="torch-2.11")
-    assert (run.settings, run.ooms) == (recorded, 1) and f"settings as recorded: {recorded}" in str(run)
+    assert (run.settings, run.ooms) == (recorded, 1) and f"settings as recorded: {recorded}" in str(
+        run
+    )
     none = larder.replay(card, policy="torch-2.11", settings="")
     assert (none.settings, none.ooms) == ("", 0)
     whole = "settings as recorded, without the memory fraction: garbage_collection_threshold:0.6"
@@ -178,11 +204,15 @@ def test_the_smallest_device_is_enough(workloads: Path) -> None:
 def test_a_second_round_may_need_a_larger_device(tmp_path: Path) -> None:
     """The small request that begins it breaks the large block that the first round left cached."""
     script = tmp_path / "broken.ops"
-    script.write_text("alloc 1 12000000 0\nalloc 2 60000000 0\nfree 1\nfree 2\nempty\nalloc 3 70000000 0\n")
+    script.write_text(
+        "alloc 1 12000000 0\nalloc 2 60000000 0\nfree 1\nfree 2\nempty\nalloc 3 70000000 0\n"
+    )
     once, twice = (larder.fit(script, policy="torch-2.11", passes=passes) for passes in (1, 2))
     assert once.memory_bytes is not None and twice.memory_bytes is not None
     assert once.memory_bytes < 85_000_000 and twice.memory_bytes > 130_000_000
-    assert str(once) == str(larder.fit(script, policy="torch-2.11")) and "runs 2 times over in" in str(twice)
+    assert str(once) == str(
+        larder.fit(script, policy="torch-2.11")
+    ) and "runs 2 times over in" in str(twice)
     assert larder.replay(script, policy="torch-2.11", passes=2, memory=twice.memory_bytes).ooms == 0
     assert larder.replay(script, policy="torch-2.11", passes=2, memory=once.memory_bytes).ooms == 1
     with pytest.raises(larder.UsageError, match="passes is a whole number from 1, not 0"):
@@ -232,7 +262,9 @@ def test_a_wrong_type_is_told_as_python_tells_it(workloads: Path) -> None:
     not_sources: list[object] = [3, b"path", {"segments": []}]
     for call in (larder.replay, larder.compare, larder.fit):
         for wrong in not_sources:
-            with pytest.raises(TypeError, match=f"or a larder.Snapshot, .* not {type(wrong).__name__}$"):
+            with pytest.raises(
+                TypeError, match=f"or a larder.Snapshot, .* not {type(wrong).__name__}$"
+            ):
                 call(wrong)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="settings are a list of texts or dictionaries, not int"):
         larder.compare(path, 3)  # type: ignore[arg-type]

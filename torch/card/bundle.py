@@ -1,10 +1,12 @@
-"""The libraries of other people that clients.py, serving.py and neighbours.py run, for a machine without a network.
+"""The libraries of other people that clients.py, serving.py and neighbours.py run, for a machine
+without a network.
 
-    python bundle.py pack FOLDER          fetches the wheels of bundle.txt and lays them out in FOLDER in parts
-    python bundle.py unpack FOLDER        on the machine with the card: installs what its Python does not have
+    python bundle.py pack FOLDER     fetches the wheels of bundle.txt, lays them out in parts
+    python bundle.py unpack FOLDER   on the machine with the card: installs what it lacks
 
-A line of bundle.txt is a name with its version, and may name files that are left out, because what runs here does not need
-them and they are large. A library that the machine has stays, in the version that it has, unless its line ends with `!`.
+A line of bundle.txt is a name with its version, and may name files that are left out, because what
+runs here does not need them and they are large. A library that the machine has stays, in the
+version that it has, unless its line ends with `!`.
 """
 
 import argparse
@@ -24,7 +26,11 @@ PINS = pathlib.Path(__file__).with_suffix(".txt")
 PART_BYTES = 44 << 20
 # The machine's Python, and systems whose wheels run there.
 PYTHON = "3.12"
-SYSTEMS = ["manylinux1", "manylinux2014", *(f"manylinux_2_{minor}" for minor in (5, 12, 17, 24, 26, 27, 28, 31, 34))]
+SYSTEMS = [
+    "manylinux1",
+    "manylinux2014",
+    *(f"manylinux_2_{minor}" for minor in (5, 12, 17, 24, 26, 27, 28, 31, 34)),
+]
 
 
 class Pin:
@@ -58,7 +64,15 @@ def pack(folder):
     wanted = {pin.name: pin for pin in pins()}
     with tempfile.TemporaryDirectory() as fetched:
         systems = [word for system in SYSTEMS for word in ("--platform", f"{system}_x86_64")]
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         command += ["--only-binary=:all:", "--python-version", PYTHON, *systems, "--dest", fetched]
         subprocess.run([*command, *(pin.requirement for pin in wanted.values())], check=True)
         archive = io.BytesIO()
@@ -80,7 +94,11 @@ def leave_out(wheel, pattern):
     with zipfile.ZipFile(wheel) as source:
         names = fnmatch.filter(source.namelist(), pattern)
         assert names, f"{wheel.name} has no {pattern}"
-        kept = [(entry, source.read(entry)) for entry in source.infolist() if entry.filename not in names]
+        kept = [
+            (entry, source.read(entry))
+            for entry in source.infolist()
+            if entry.filename not in names
+        ]
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as out:
         for entry, content in kept:
             out.writestr(entry.filename, content)
@@ -89,7 +107,9 @@ def leave_out(wheel, pattern):
 def unpack(folder):
     parts = sorted(folder.glob("part-*"))
     if not parts:
-        sys.exit(f"{folder} has no parts: `bundle.py pack {folder}` makes them where there is a network")
+        sys.exit(
+            f"{folder} has no parts: `bundle.py pack {folder}` makes them where there is a network"
+        )
     replaced = {pin.name for pin in pins() if pin.replaces}
     present = {plain_name(found.name) for found in importlib.metadata.distributions()}
     packages = pathlib.Path(sysconfig.get_path("purelib"))

@@ -4,9 +4,11 @@
     python -m larder clients.py NAME
     python clients.py NAME --wait
 
-With --wait it says `ready` once it is prepared, and waits for a line before what is timed. Each prints one line of JSON last: what it computed, exact to the bit, the library's version, the most memory that PyTorch
-held, and what the steps took. Nothing in here knows which allocator is in place. A program whose library is not installed says
-so in that line. The serving engine has a file of its own, serving.py.
+With --wait it says `ready` once it is prepared, and waits for a line before what is timed. Each
+prints one line of JSON last: what it computed, exact to the bit, the library's version, the most
+memory that PyTorch held, and what the steps took. Nothing in here knows which allocator is in
+place. A program whose library is not installed says so in that line. The serving engine has a file
+of its own, serving.py.
 """
 
 import argparse
@@ -66,7 +68,9 @@ def timed(step, times=STEPS):
 
 
 def layers(width=512, depth=4):
-    parts = [part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.GELU())]
+    parts = [
+        part for _ in range(depth) for part in (torch.nn.Linear(width, width), torch.nn.GELU())
+    ]
     return torch.nn.Sequential(*parts).cuda()
 
 
@@ -88,7 +92,9 @@ def training(model, optimizer=None):
 def language_model():
     import transformers
 
-    config = transformers.GPT2Config(n_layer=4, n_embd=256, n_head=4, vocab_size=1000, n_positions=256)
+    config = transformers.GPT2Config(
+        n_layer=4, n_embd=256, n_head=4, vocab_size=1000, n_positions=256
+    )
     config.resid_pdrop = config.embd_pdrop = config.attn_pdrop = 0.0
     return transformers.GPT2LMHeadModel(config)
 
@@ -110,11 +116,21 @@ def transformers_trainer():
 
     with tempfile.TemporaryDirectory() as folder:
         arguments = transformers.TrainingArguments(
-            output_dir=folder, max_steps=STEPS, per_device_train_batch_size=8, gradient_checkpointing=True,
-            dataloader_num_workers=2, dataloader_pin_memory=True, logging_steps=1, save_steps=6, report_to=[],
-            disable_tqdm=True, seed=7,
+            output_dir=folder,
+            max_steps=STEPS,
+            per_device_train_batch_size=8,
+            gradient_checkpointing=True,
+            dataloader_num_workers=2,
+            dataloader_pin_memory=True,
+            logging_steps=1,
+            save_steps=6,
+            report_to=[],
+            disable_tqdm=True,
+            seed=7,
         )
-        trainer = transformers.Trainer(model=language_model(), args=arguments, train_dataset=Sentences())
+        trainer = transformers.Trainer(
+            model=language_model(), args=arguments, train_dataset=Sentences()
+        )
         turns.wait()
         begin = time.perf_counter()
         trainer.train()
@@ -144,12 +160,19 @@ def lightning():
     data = torch.utils.data.TensorDataset(torch.randn(STEPS * 32, 512))
     module = Module()
     trainer = light.Trainer(
-        max_epochs=2, accelerator="gpu", devices=1, logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False,
+        max_epochs=2,
+        accelerator="gpu",
+        devices=1,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
     )
     turns.wait()
     begin = time.perf_counter()
-    trainer.fit(module, torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, pin_memory=True))
+    trainer.fit(
+        module, torch.utils.data.DataLoader(data, batch_size=32, num_workers=2, pin_memory=True)
+    )
     assert len(module.losses) == 2 * STEPS
     return module.losses, (time.perf_counter() - begin) * 1e3 / len(module.losses)
 
@@ -157,9 +180,13 @@ def lightning():
 def peft():
     import peft as tuning
 
-    adapted = tuning.get_peft_model(language_model(), tuning.LoraConfig(r=8, target_modules=["c_attn"], fan_in_fan_out=True))
+    adapted = tuning.get_peft_model(
+        language_model(), tuning.LoraConfig(r=8, target_modules=["c_attn"], fan_in_fan_out=True)
+    )
     adapted.cuda()
-    optimizer = torch.optim.AdamW([weight for weight in adapted.parameters() if weight.requires_grad], lr=1e-3)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in adapted.parameters() if weight.requires_grad], lr=1e-3
+    )
 
     def step(index):
         ids = torch.randint(0, 1000, (8, 64 + 32 * (index % 3)), device="cuda")
@@ -194,10 +221,14 @@ def cupy():
     """Arrays and tensors of the same memory, both ways, and CuPy on PyTorch's allocator."""
     import cupy as cp
 
-    cp.cuda.set_allocator(cp.cuda.PythonFunctionAllocator(
-        lambda size, device: torch.cuda.caching_allocator_alloc(size, device, cp.cuda.get_current_stream().ptr),
-        lambda ptr, _: torch.cuda.caching_allocator_delete(ptr),
-    ).malloc)
+    cp.cuda.set_allocator(
+        cp.cuda.PythonFunctionAllocator(
+            lambda size, device: torch.cuda.caching_allocator_alloc(
+                size, device, cp.cuda.get_current_stream().ptr
+            ),
+            lambda ptr, _: torch.cuda.caching_allocator_delete(ptr),
+        ).malloc
+    )
 
     def step(index):
         tensor = torch.randn(256, 256 + index, device="cuda")
@@ -239,7 +270,9 @@ def jax():
     def step(index):
         tensor = torch.randn(256, 256 + index % 2, device="cuda")
         torch.cuda.synchronize()
-        return digest(torch.from_dlpack(halve(jx.dlpack.from_dlpack(tensor)).block_until_ready()), tensor)
+        return digest(
+            torch.from_dlpack(halve(jx.dlpack.from_dlpack(tensor)).block_until_ready()), tensor
+        )
 
     return timed(step)
 
@@ -290,7 +323,9 @@ def profiler():
     from torch.profiler import ProfilerActivity, profile
 
     step = training(layers())
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True) as seen:
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_memory=True
+    ) as seen:
         outcome = timed(step)
     assert any(event.self_device_memory_usage > 0 for event in seen.key_averages())
     return outcome
@@ -362,7 +397,9 @@ def free_bytes():
 
 
 def memory_saver(mode):
-    """A region is paused, which gives its memory back to the card, and resumed with what was in it."""
+    """A region is paused, which gives its memory back to the card, and resumed with what was in
+    it.
+    """
     import torch_memory_saver as saving
 
     saver = saving.torch_memory_saver
@@ -410,7 +447,8 @@ CLIENTS = {
     "memory_saver_torch": (memory_saver_torch, "torch-memory-saver"),
     "memory_saver_preload": (memory_saver_preload, "torch-memory-saver"),
 }
-# Their library ends the process with an error when the interpreter frees what a region holds, whichever allocator is in place.
+# Their library ends the process with an error when the interpreter frees what a region holds,
+# whichever allocator is in place.
 ENDED_HERE = {memory_saver_torch, memory_saver_preload}
 
 
@@ -429,7 +467,9 @@ def is_on_larder():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("client", choices=CLIENTS)
-    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before what is timed")
+    parser.add_argument(
+        "--wait", action="store_true", help="say `ready` and wait for a line before what is timed"
+    )
     options = parser.parse_args()
     client, distribution = CLIENTS[options.client]
     turns.waits = options.wait

@@ -1,5 +1,5 @@
-"""Things that a PyTorch program does with memory besides allocating it, each to be done on a card with one
-allocator or another.
+"""Things that a PyTorch program does with memory besides allocating it, each to be done on a card
+with one allocator or another.
 
     python deeds.py NAME
     python -m larder deeds.py NAME
@@ -23,7 +23,9 @@ MIB = 1 << 20
 
 
 def out_of_memory():
-    """Too much is asked for in the middle of training, which then goes on as if nothing had been."""
+    """Too much is asked for in the middle of training, which then goes on as if nothing had
+    been.
+    """
     model = torch.nn.Linear(256, 256).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     caught = 0
@@ -105,7 +107,9 @@ extern "C" void nccl_free(void *memory, size_t, int, void *) { ncclMemFree(memor
 
 
 def nccl_allocator(backend, folder):
-    """NCCL's allocator as PyTorch offers it; where it does not, the same around NCCL's own functions."""
+    """NCCL's allocator as PyTorch offers it; where it does not, the same around NCCL's own
+    functions.
+    """
     try:
         return backend.mem_allocator, None
     except RuntimeError:
@@ -113,7 +117,9 @@ def nccl_allocator(backend, folder):
     import importlib.util
 
     found = importlib.util.find_spec("nvidia.nccl")
-    libraries = [os.path.join(place, "lib", "libnccl.so.2") for place in found.submodule_search_locations]
+    libraries = [
+        os.path.join(place, "lib", "libnccl.so.2") for place in found.submodule_search_locations
+    ]
     source, library = os.path.join(folder, "nccl.cpp"), os.path.join(folder, "nccl.so")
     with open(source, "w") as file:
         file.write(NCCL_SOURCE)
@@ -150,7 +156,11 @@ def nccl_pool():
     del tensor, pool
     torch.cuda.empty_cache()
     dist.destroy_process_group()
-    return {"segment": segments[0]["total_size"], "registered": registered, "shim": kept is not None}
+    return {
+        "segment": segments[0]["total_size"],
+        "registered": registered,
+        "shim": kept is not None,
+    }
 
 
 def pluggable():
@@ -162,7 +172,8 @@ def pluggable():
         library = larder.library_path()
     code = f"""
 import torch
-larder = torch.cuda.memory.CUDAPluggableAllocator({library!r}, "larder_torch_alloc", "larder_torch_free")
+names = "larder_torch_alloc", "larder_torch_free"
+larder = torch.cuda.memory.CUDAPluggableAllocator({library!r}, *names)
 torch.cuda.memory.change_current_allocator(larder)
 model = torch.nn.Linear(64, 64).cuda()
 for _ in range(50):

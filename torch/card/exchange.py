@@ -1,4 +1,6 @@
-"""Random requests of all libraries at once, on several streams and by several threads, whose contents are all checked."""
+"""Random requests of all libraries at once, on several streams and by several threads, whose
+contents are all checked.
+"""
 
 import collections
 import queue
@@ -48,7 +50,8 @@ class Contents:
 class Exchange:
     """Random requests of all libraries on some streams; who had the memory before is remembered."""
 
-    # Of some writes and reads the stream is late by up to so many cycles, which are two milliseconds.
+    # Of some writes and reads the stream is late by up to so many cycles, which are two
+    # milliseconds.
     LATE = 4_000_000
     LIVE = 24
 
@@ -67,7 +70,9 @@ class Exchange:
 
     def make(self):
         library, at = self.chance.choice(self.libraries), self.chance.randrange(len(self.streams))
-        words = self.chance.choice((self.chance.randrange(1, 4096), self.chance.randrange(1, self.largest // 8)))
+        words = self.chance.choice(
+            (self.chance.randrange(1, 4096), self.chance.randrange(1, self.largest // 8))
+        )
         value, stream = self.chance.randrange(1, 1 << 40), self.streams[at]
         made = library.make(8 * words, stream)
         former = self.last.pop(library.address(made), None)
@@ -78,7 +83,9 @@ class Exchange:
         self.live.append((library, made, at, value))
 
     def check_and_drop(self):
-        """Reads on the block's own stream, or on another one, which is recorded; the block goes before that is done."""
+        """Reads on the block's own stream, or on another one, which is recorded; the block goes
+        before that is done.
+        """
         library, made, at, value = self.live.pop(self.chance.randrange(len(self.live)))
         reader = self.chance.randrange(len(self.streams)) if self.chance.random() < 0.4 else at
         if reader != at:
@@ -113,7 +120,9 @@ def run(libraries, seed, wanted, limit_s):
 
 
 class Worker(threading.Thread):
-    """Exchanges on a stream of its own, for so many steps or so long. Some of what it has, others give back."""
+    """Exchanges on a stream of its own, for so many steps or so long. Some of what it has, others
+    give back.
+    """
 
     def __init__(self, libraries, seed, steps, until, given):
         super().__init__(daemon=True)
@@ -153,10 +162,15 @@ class Worker(threading.Thread):
 
 
 def run_threads(libraries, seed, count, steps, limit_s, meanwhile):
-    """Workers side by side, while the calling thread does something over and over; blocks checked, and words wrong."""
+    """Workers side by side, while the calling thread does something over and over; blocks checked,
+    and words wrong.
+    """
     given = queue.SimpleQueue()
     until = time.monotonic() + limit_s
-    workers = [Worker(libraries, seed + number, steps, until - limit_s / 2, given) for number in range(count)]
+    workers = [
+        Worker(libraries, seed + number, steps, until - limit_s / 2, given)
+        for number in range(count)
+    ]
     for worker in workers:
         worker.start()
     times = 0
@@ -171,4 +185,8 @@ def run_threads(libraries, seed, count, steps, limit_s, meanwhile):
     while not given.empty():
         given.get()
     torch.cuda.synchronize()
-    return sum(worker.exchange.contents.blocks for worker in workers), sum(worker.wrong for worker in workers), times
+    return (
+        sum(worker.exchange.contents.blocks for worker in workers),
+        sum(worker.wrong for worker in workers),
+        times,
+    )

@@ -1,4 +1,5 @@
-"""Memory that other processes read through the driver's own handles, as custom collectives and RDMA libraries take them.
+"""Memory that other processes read through the driver's own handles, as custom collectives and RDMA
+libraries take them.
 
 Used by deeds.py.
 """
@@ -16,7 +17,8 @@ IPC_HANDLE_BYTES = 64
 # A process that knows nothing of PyTorch or of an allocator opens the handle and reads.
 READER = """
 import ctypes, sys
-library, handle, offset, count = sys.argv[1], bytes.fromhex(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+library, handle = sys.argv[1], bytes.fromhex(sys.argv[2])
+offset, count = int(sys.argv[3]), int(sys.argv[4])
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 64)]
 cudart = ctypes.CDLL(library)
@@ -24,7 +26,8 @@ opened, given = ctypes.c_void_p(), Handle.from_buffer_copy(handle)
 code = cudart.cudaIpcOpenMemHandle(ctypes.byref(opened), given, ctypes.c_uint(1))
 assert code == 0, f"cudaIpcOpenMemHandle says {code}"
 seen = ctypes.create_string_buffer(count)
-code = cudart.cudaMemcpy(seen, ctypes.c_void_p(opened.value + offset), ctypes.c_size_t(count), ctypes.c_int(2))
+there = ctypes.c_void_p(opened.value + offset)
+code = cudart.cudaMemcpy(seen, there, ctypes.c_size_t(count), ctypes.c_int(2))
 assert code == 0, f"cudaMemcpy says {code}"
 print(sorted(set(seen.raw)))
 """
@@ -51,11 +54,15 @@ def read_elsewhere(tensor):
     """The different bytes of a tensor, as another process reads them."""
     library = runtime()
     handle = Handle()
-    code = ctypes.CDLL(library).cudaIpcGetMemHandle(ctypes.byref(handle), ctypes.c_void_p(tensor.data_ptr()))
+    code = ctypes.CDLL(library).cudaIpcGetMemHandle(
+        ctypes.byref(handle), ctypes.c_void_p(tensor.data_ptr())
+    )
     assert code == 0, f"cudaIpcGetMemHandle says {code}"
     offset = tensor.data_ptr() - segment_of(tensor)["address"]
     words = [library, bytes(handle).hex(), str(offset), str(tensor.nbytes)]
-    ran = subprocess.run([sys.executable, "-c", READER, *words], capture_output=True, text=True, timeout=120)
+    ran = subprocess.run(
+        [sys.executable, "-c", READER, *words], capture_output=True, text=True, timeout=120
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout.strip()
 
@@ -72,7 +79,9 @@ def captured(body):
 
 
 def plain_memory():
-    """Where Larder is in place, its word for memory that can be exported; PyTorch's own always can."""
+    """Where Larder is in place, its word for memory that can be exported; PyTorch's own always
+    can.
+    """
     larder = sys.modules.get("larder")
     if larder is None or not larder.torch.is_installed():
         return contextlib.nullcontext()
@@ -80,9 +89,13 @@ def plain_memory():
 
 
 def exported():
-    """Tensors of a graph's pool and of the default pool, small and large, are read in another process."""
+    """Tensors of a graph's pool and of the default pool, small and large, are read in another
+    process.
+    """
     sizes = (256, 3 * MIB, 30 * MIB)
-    _graph, kept = captured(lambda: [torch.full((size,), 7, dtype=torch.uint8, device="cuda") for size in sizes])
+    _graph, kept = captured(
+        lambda: [torch.full((size,), 7, dtype=torch.uint8, device="cuda") for size in sizes]
+    )
     for tensor in kept:
         assert read_elsewhere(tensor) == "[7]"
     with plain_memory():
@@ -94,7 +107,9 @@ def exported():
 
 
 def graph_statistics():
-    """Three tensors of a graph of each size count as segments of PyTorch's sizes, and outlive the graph."""
+    """Three tensors of a graph of each size count as segments of PyTorch's sizes, and outlive the
+    graph.
+    """
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
     # Bytes of a tensor, and how many segments of which size three of them take.
@@ -104,7 +119,9 @@ def graph_statistics():
         (10 * MIB - 512, 2, 20 * MIB),
         (10 * MIB + 512, 3, 12 * MIB),
     ):
-        graph, kept = captured(lambda: [torch.full((size,), 5, dtype=torch.uint8, device="cuda") for _ in range(3)])
+        graph, kept = captured(
+            lambda: [torch.full((size,), 5, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        )
         pools = {segment_of(tensor)["segment_pool_id"] for tensor in kept}
         assert len(pools) == 1, pools
         sizes = {segment_of(tensor)["address"]: segment_of(tensor)["total_size"] for tensor in kept}
@@ -116,6 +133,10 @@ def graph_statistics():
         del last
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-        left = [segment for segment in torch.cuda.memory_snapshot() if segment["segment_pool_id"] in pools]
+        left = [
+            segment
+            for segment in torch.cuda.memory_snapshot()
+            if segment["segment_pool_id"] in pools
+        ]
         assert not left, left
     return {"sizes": 4}

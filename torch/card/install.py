@@ -1,10 +1,12 @@
-"""A wheel of Larder where nothing can be compiled: installed, used by a PyTorch program, and its start-up timed.
+"""A wheel of Larder where nothing can be compiled: installed, used by a PyTorch program, and its
+start-up timed.
 
     python install.py [WHEEL] [--times N] [--no-limit]
 
-The Python that runs it has PyTorch and a GPU, or a stand-in for one. PATH has nothing but programs that write down that they
-were called and fail, under the names of compilers and of what brings them; where the system lets it, there is no network.
-Exit code 1 if something does not hold, or a start takes more than 50 ms longer than without Larder.
+The Python that runs it has PyTorch and a GPU, or a stand-in for one. PATH has nothing but programs
+that write down that they were called and fail, under the names of compilers and of what brings
+them; where the system lets it, there is no network. Exit code 1 if something does not hold, or a
+start takes more than 50 ms longer than without Larder.
 """
 
 import argparse
@@ -20,7 +22,8 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 STUBS = (
-    "gcc g++ cc c++ cpp clang clang++ icpx nvcc cicc ptxas ninja make cmake meson ld ld.lld ld.gold as ar "
+    "gcc g++ cc c++ cpp clang clang++ icpx nvcc cicc ptxas ninja make cmake meson ld ld.lld "
+    "ld.gold as ar "
     "cargo rustc rustup maturin zig pip pip3 uv conda curl wget git apt apt-get"
 ).split()
 MOST_LONGER_MS = 50
@@ -32,7 +35,8 @@ parts = [torch.empty(n << 20, dtype=torch.uint8, device="cuda") for n in (1, 3, 
 intact = bool((on_card.cpu() == torch.arange(1 << 20, dtype=torch.int32)).all())
 stats = torch.cuda.memory_stats()
 segments = torch.cuda.memory_snapshot()
-loaded = [line.split()[-1] for line in open("/proc/self/maps") if "/_prebuilt/" in line or "/backend-" in line]
+mapped = [line.split()[-1] for line in open("/proc/self/maps")]
+loaded = [path for path in mapped if "/_prebuilt/" in path or "/backend-" in path]
 larder = sys.modules.get("larder")
 print(json.dumps({
     "torch": torch.__version__,
@@ -61,19 +65,44 @@ class Place:
             stub = self.stubs / name
             stub.write_text(f'#!/bin/sh\necho "{name} $*" >> "{self.calls}"\nexit 1\n')
             stub.chmod(0o755)
-        hidden = ("CXX", "CC", "CUDA_HOME", "CUDA_PATH", "LARDER_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        hidden = (
+            "CXX",
+            "CC",
+            "CUDA_HOME",
+            "CUDA_PATH",
+            "LARDER_CONF",
+            "PYTORCH_ALLOC_CONF",
+            "PYTORCH_CUDA_ALLOC_CONF",
+        )
         self.environment = {name: value for name, value in os.environ.items() if name not in hidden}
-        self.environment |= {"PATH": str(self.stubs), "HOME": str(folder), "LARDER_CACHE": str(self.cache)}
+        self.environment |= {
+            "PATH": str(self.stubs),
+            "HOME": str(folder),
+            "LARDER_CACHE": str(self.cache),
+        }
         self.environment["PYTHONPATH"] = str(self.site)
         self.prefix = offline_prefix()
-        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--target", self.site, wheel]
+        words = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+            "--target",
+            self.site,
+            wheel,
+        ]
         subprocess.run(words, env=self.environment, check=True)
         # pip asks which rustc there is, to tell it to the package index.
         self.called()
 
     def run(self, words, **variables):
         words = [*self.prefix, sys.executable, *words]
-        return subprocess.run(words, env=self.environment | variables, capture_output=True, text=True)
+        return subprocess.run(
+            words, env=self.environment | variables, capture_output=True, text=True
+        )
 
     def called(self):
         """What was called since it was asked last."""
@@ -86,7 +115,10 @@ def offline_prefix():
     """What starts a program without a network, if the system lets us."""
     unshare = shutil.which("unshare")
     words = [unshare, "--map-root-user", "--net", "--"]
-    if unshare and subprocess.run([*words, sys.executable, "-c", ""], capture_output=True).returncode == 0:
+    if (
+        unshare
+        and subprocess.run([*words, sys.executable, "-c", ""], capture_output=True).returncode == 0
+    ):
         return words
     return []
 
@@ -118,14 +150,20 @@ BEFORE_TIMES = 20
 
 
 def start_ups(place, times):
-    """How many ms longer a start takes on Larder, part by part: until the program begins, when torch is imported, and at
-    the first tensor. Importing torch takes seconds, now more and now less, by more than all of it: so it is left out."""
+    """How many ms longer a start takes on Larder, part by part: until the program begins, when
+    torch is imported, and at the first tensor. Importing torch takes seconds, now more and now
+    less, by more than all of it: so it is left out."""
     sides = ([], ["-m", "larder"])
-    turns = [[timed(place, [*side, "-c", "pass"]) for side in sides] for _ in range(BEFORE_TIMES + 1)]
+    turns = [
+        [timed(place, [*side, "-c", "pass"]) for side in sides] for _ in range(BEFORE_TIMES + 1)
+    ]
     # The first of each reads files that the next ones find in memory.
     yield "until the program begins", [ours - native for native, ours in turns[1:]]
     shown = [[said_ms(place, [*side, "-c", FIRST_TENSOR]) for side in sides] for _ in range(times)]
-    yield "when torch is imported", [said_ms(place, ["-c", INSTALL], LARDER_INSTALL="1") for _ in range(times)]
+    yield (
+        ("when torch is imported"),
+        [said_ms(place, ["-c", INSTALL], LARDER_INSTALL="1") for _ in range(times)],
+    )
     yield "at the first tensor", [ours - native for native, ours in shown]
 
 
@@ -147,7 +185,11 @@ def said_ms(place, words, **variables):
 
 
 def newest_wheel():
-    wheels = [wheel for folder in (HERE, HERE / "../../target/wheels") for wheel in folder.glob("larder-*manylinux*.whl")]
+    wheels = [
+        wheel
+        for folder in (HERE, HERE / "../../target/wheels")
+        for wheel in folder.glob("larder-*manylinux*.whl")
+    ]
     if not wheels:
         raise SystemExit("there is no wheel beside this program or in target/wheels: name one")
     return max(wheels, key=lambda wheel: wheel.stat().st_mtime)
@@ -165,28 +207,54 @@ def check(place):
     forced = place.run(["-m", "larder", "-c", "import torch"], LARDER_COMPILE="1")
     forced_calls = place.called()
     part = ours.get("part") or "none"
-    yield f"torch {ours.get('torch')} for CUDA {ours.get('cuda')} runs natively and on Larder", native.get("intact") and ours.get("intact")
-    yield f"Larder is installed, by the part {pathlib.Path(part).name}", ours.get("installed") and "/_prebuilt/" in part
     yield (
-        f"statistics and snapshots are Larder's: {ours.get('reserved', 0) >> 20} MiB reserved, natively {native.get('reserved', 0) >> 20}",
-        ours.get("expandable") and not native.get("expandable") and ours["reserved"] == ours["in snapshot"] != native["reserved"],
+        (f"torch {ours.get('torch')} for CUDA {ours.get('cuda')} runs natively and on Larder"),
+        native.get("intact") and ours.get("intact"),
+    )
+    yield (
+        (f"Larder is installed, by the part {pathlib.Path(part).name}"),
+        ours.get("installed") and "/_prebuilt/" in part,
+    )
+    yield (
+        f"statistics and snapshots are Larder's: {ours.get('reserved', 0) >> 20} MiB reserved, "
+        f"natively {native.get('reserved', 0) >> 20}",
+        ours.get("expandable")
+        and not native.get("expandable")
+        and ours["reserved"] == ours["in snapshot"] != native["reserved"],
     )
     yield f"no compiler is called: {calls or 'none'} (natively {native_calls or 'none'})", not calls
-    yield "nothing needs compiling", again.returncode == 0 and "/_prebuilt/" in again.stdout and not compiled
+    yield (
+        ("nothing needs compiling"),
+        again.returncode == 0 and "/_prebuilt/" in again.stdout and not compiled,
+    )
     yield "nothing is written into the cache", not cached
-    yield f"a compiler that is called shows: {forced_calls[:1]}"[:90], forced.returncode == 1 and bool(forced_calls)
+    yield (
+        (f"a compiler that is called shows: {forced_calls[:1]}")[:90],
+        forced.returncode == 1 and bool(forced_calls),
+    )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("wheel", nargs="?", type=pathlib.Path)
-    parser.add_argument("--times", type=int, default=3, help="how often starts that import torch are timed")
-    parser.add_argument("--no-limit", action="store_true", help="a start may take as long as it likes, as on a busy machine")
+    parser.add_argument(
+        "--times", type=int, default=3, help="how often starts that import torch are timed"
+    )
+    parser.add_argument(
+        "--no-limit",
+        action="store_true",
+        help="a start may take as long as it likes, as on a busy machine",
+    )
     options = parser.parse_args()
     wheel = (options.wheel or newest_wheel()).resolve()
     with tempfile.TemporaryDirectory() as folder:
         place = Place(pathlib.Path(folder), wheel)
-        print(f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, {'without' if place.prefix else 'with'} a network")
+        print(
+            f"{wheel.name}, {wheel.stat().st_size / 1e6:.1f} MB, "
+            f"{'without' if place.prefix else 'with'} a network"
+        )
         held = True
         for what, holds in check(place):
             print(f"{'ok ' if holds else 'NOT'} {what}", flush=True)

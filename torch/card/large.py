@@ -3,10 +3,10 @@
     python large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
     python -m larder large.py NAME [--steps N] [--cap BYTES] [--wait] [--record FILE]
 
-The first ten steps settle what the program needs; those after them are timed. --cap says how much of the card's
-memory the program may have. With --wait it says "ready" before it takes any, and goes on when it is sent a line.
---record writes PyTorch's snapshot with the history of all of it. It prints one line of JSON last. Nothing in here
-knows which allocator is in place.
+The first ten steps settle what the program needs; those after them are timed. --cap says how much
+of the card's memory the program may have. With --wait it says "ready" before it takes any, and goes
+on when it is sent a line. --record writes PyTorch's snapshot with the history of all of it. It
+prints one line of JSON last. Nothing in here knows which allocator is in place.
 """
 
 import argparse
@@ -77,8 +77,15 @@ def language_model():
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
-        vocab_size=16384, n_positions=2048, n_embd=2048, n_layer=20, n_head=16,
-        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False,
+        vocab_size=16384,
+        n_positions=2048,
+        n_embd=2048,
+        n_layer=20,
+        n_head=16,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+        use_cache=False,
     )
     model = GPT2LMHeadModel(config).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
@@ -95,7 +102,9 @@ def language_model():
 
 
 def serving():
-    """Caches of many conversations, which grow by copying and end at different times; no step is like another."""
+    """Caches of many conversations, which grow by copying and end at different times; no step is
+    like another.
+    """
     chance, layers = random.Random(9), 16
     conversations = []
 
@@ -117,7 +126,13 @@ def serving():
         # A token takes a quarter of a mebibyte.
         while held < 52 * 4096:
             tokens = chance.randrange(512, 6000)
-            conversations.append([tokens, tokens + chance.randrange(256, 4000), [cache(tokens) for _ in range(layers)]])
+            conversations.append(
+                [
+                    tokens,
+                    tokens + chance.randrange(256, 4000),
+                    [cache(tokens) for _ in range(layers)],
+                ]
+            )
             held += tokens
 
     return step
@@ -144,7 +159,9 @@ def main():
         torch.cuda.memory._record_memory_history("all", context=None, max_entries=10_000_000)
     torch.manual_seed(3)
     if options.cap:
-        torch.cuda.set_per_process_memory_fraction(options.cap / torch.cuda.get_device_properties(0).total_memory)
+        torch.cuda.set_per_process_memory_fraction(
+            options.cap / torch.cuda.get_device_properties(0).total_memory
+        )
     step, times_ms, held, active = PROGRAMS[options.program](), [], [], []
     for index in range(total_steps):
         stages.before(index)

@@ -1,5 +1,6 @@
-"""The libraries that share PyTorch's cache in neighbours.py, each behind the same few calls: how it makes memory on a
-stream, where that lies, and how it fills it. A stream is whoever's: PyTorch's, the library's own, or a handle."""
+"""The libraries that share PyTorch's cache in neighbours.py, each behind the same few calls: how it
+makes memory on a stream, where that lies, and how it fills it. A stream is whoever's: PyTorch's,
+the library's own, or a handle."""
 
 import warnings
 
@@ -34,12 +35,16 @@ class Handle:
 
 def of_torch(stream):
     """A stream of anybody's, as PyTorch takes it."""
-    return stream if isinstance(stream, torch.cuda.Stream) else torch.cuda.ExternalStream(handle_of(stream))
+    return (
+        stream
+        if isinstance(stream, torch.cuda.Stream)
+        else torch.cuda.ExternalStream(handle_of(stream))
+    )
 
 
 def count_wrong(words, value):
-    """How many words are not this value, once the current stream is done with them. The host compares, so that it needs
-    no kernel of anybody's."""
+    """How many words are not this value, once the current stream is done with them. The host
+    compares, so that it needs no kernel of anybody's."""
     return int((words.cpu() != value).sum())
 
 
@@ -60,7 +65,11 @@ class Torch:
 
     def words(self, made):
         """The memory as whole words of 64 bits, as a tensor that keeps it alive."""
-        return torch.as_tensor(made, device="cuda").view(torch.uint8)[: self.size(made) // 8 * 8].view(torch.int64)
+        return (
+            torch.as_tensor(made, device="cuda")
+            .view(torch.uint8)[: self.size(made) // 8 * 8]
+            .view(torch.int64)
+        )
 
     def size(self, made):
         return made.nbytes
@@ -73,7 +82,9 @@ class Torch:
         made.record_stream(of_torch(stream))
 
     def new_stream(self):
-        """A stream that is destroyed with the last reference to it; none where its streams live for ever."""
+        """A stream that is destroyed with the last reference to it; none where its streams live for
+        ever.
+        """
         return None
 
 
@@ -100,12 +111,20 @@ class Cupy(Torch):
             words.fill(7)
             return bool((words.get() == 7).all())
         except Exception as error:
-            print(f"CuPy's kernels do not run here, and PyTorch fills its arrays: {first_line(error)}", flush=True)
+            print(
+                f"CuPy's kernels do not run here, and PyTorch fills its arrays: "
+                f"{first_line(error)}",
+                flush=True,
+            )
             return False
 
     def on(self, stream):
         streams = self.cupy.cuda
-        return stream if isinstance(stream, streams.Stream) else streams.Stream.from_external(Handle(stream))
+        return (
+            stream
+            if isinstance(stream, streams.Stream)
+            else streams.Stream.from_external(Handle(stream))
+        )
 
     def make(self, size, stream):
         with self.on(stream):
@@ -143,7 +162,9 @@ class Numba(Torch):
         self.kernel = self.compiled()
 
     def compiled(self):
-        """A kernel that fills words, or none where Numba's compiler does not go with this driver."""
+        """A kernel that fills words, or none where Numba's compiler does not go with this
+        driver.
+        """
         cuda = self.cuda
         words = cuda.device_array(16, dtype=self.numpy.int64)
 
@@ -160,7 +181,11 @@ class Numba(Torch):
         except Failure:
             raise
         except Exception as error:
-            print(f"Numba's kernels do not run here, and PyTorch fills its arrays: {first_line(error)}", flush=True)
+            print(
+                f"Numba's kernels do not run here, and PyTorch fills its arrays: "
+                f"{first_line(error)}",
+                flush=True,
+            )
             return None
 
     def make(self, size, stream):
@@ -220,14 +245,19 @@ NAMES = {library.name: library for library in (Cupy, Numba, Rmm)}
 
 
 def find(needed):
-    """The libraries that are here, PyTorch first, and sentences about those that are not, with whether that is a failure."""
+    """The libraries that are here, PyTorch first, and sentences about those that are not, with
+    whether that is a failure.
+    """
     found, missing = [Torch()], []
     for name, library in NAMES.items():
         try:
             found.append(library())
         except Exception as error:
-            # A library that is there and not well is told as one that is not there; one that we broke is not.
+            # A library that is there and not well is told as one that is not there; one that we
+            # broke is not.
             is_failure = isinstance(error, Failure) or name in needed
             is_absent = isinstance(error, (ImportError, larder.InstallError))
-            missing.append((name, f"{'not here' if is_absent else 'broken'}: {first_line(error)}", is_failure))
+            missing.append(
+                (name, f"{'not here' if is_absent else 'broken'}: {first_line(error)}", is_failure)
+            )
     return found, missing

@@ -1,13 +1,16 @@
 """CuPy, Numba and RMM in the cache that PyTorch uses, on a card.
 
-    python -m larder neighbours.py [PART ...] [--seed N] [--exchanges N] [--need LIBRARY ...] [--limit SECONDS]
+    python -m larder neighbours.py [PART ...] [--seed N] [--exchanges N] [--need LIBRARY ...]
+    [--limit SECONDS]
 
-What one library gives back serves another on the same stream without a call of the driver, and on another stream when it
-may; statistics and snapshots show all; contents are right. sharing.py has the parts. Each tells its verdict as it ends, and
-has a limit of its own: what hangs is ended, with the stacks of all threads, and what follows goes on in a new process. What
-takes longest runs beside the others. All together take no longer than --limit, after the C++ part is compiled. A library
-that is not there is skipped in a sentence, or a failure if --need names it. A table is printed last, and the exit status
-tells whether all of it held. `--policy tight` before the script's name has all of it run under tight.
+What one library gives back serves another on the same stream without a call of the driver, and on
+another stream when it may; statistics and snapshots show all; contents are right. sharing.py has
+the parts. Each tells its verdict as it ends, and has a limit of its own: what hangs is ended, with
+the stacks of all threads, and what follows goes on in a new process. What takes longest runs beside
+the others. All together take no longer than --limit, after the C++ part is compiled. A library that
+is not there is skipped in a sentence, or a failure if --need names it. A table is printed last, and
+the exit status tells whether all of it held. `--policy tight` before the script's name has all of
+it run under tight.
 """
 
 import argparse
@@ -25,7 +28,8 @@ import traceback
 
 import larder.torch
 
-# How long each part may take at most, in the order in which they run; each of the two rows in processes of its own.
+# How long each part may take at most, in the order in which they run; each of the two rows in
+# processes of its own.
 ROWS = (
     {
         "serves": 20,
@@ -49,7 +53,9 @@ END_S = 20
 
 
 class Diary:
-    """What a process has done so far, in a file, for whoever goes on after its death: a line for each thing."""
+    """What a process has done so far, in a file, for whoever goes on after its death: a line for
+    each thing.
+    """
 
     def __init__(self, path):
         self.path = pathlib.Path(path)
@@ -119,7 +125,9 @@ class Worker:
 
 
 class Supervisor:
-    """Has the parts run, by one process after the other where one dies, and keeps what is known of each."""
+    """Has the parts run, by one process after the other where one dies, and keeps what is known of
+    each.
+    """
 
     def __init__(self, options, folder):
         self.options, self.folder = options, pathlib.Path(folder)
@@ -128,7 +136,10 @@ class Supervisor:
 
     def run(self):
         wanted = self.options.parts or LIMITS_S
-        rows = [threading.Thread(target=self.run_row, args=([part for part in row if part in wanted],)) for row in ROWS]
+        rows = [
+            threading.Thread(target=self.run_row, args=([part for part in row if part in wanted],))
+            for row in ROWS
+        ]
         for row in rows:
             row.start()
         for row in rows:
@@ -160,16 +171,27 @@ class Supervisor:
             return left
         part = current["part"] if current else "start"
         limit = f", within {current['limit_s']} s" if current else ""
-        self.tell(part, "FAILED", f"the process ended in it with {ended}{limit}: what it said is above")
+        self.tell(
+            part, "FAILED", f"the process ended in it with {ended}{limit}: what it said is above"
+        )
         # Without its libraries there is nothing to go on with.
         return [each for each in left if each != part] if part in left or part == "its end" else []
 
     def wait_for_worker(self, parts, diary):
-        words = ["--inside", str(diary.path), "--until", str(self.until), "--seed", str(self.options.seed)]
+        words = [
+            "--inside",
+            str(diary.path),
+            "--until",
+            str(self.until),
+            "--seed",
+            str(self.options.seed),
+        ]
         words += ["--exchanges", str(self.options.exchanges), "--steps", str(self.options.steps)]
         if self.options.need:
             words += ["--need", *self.options.need]
-        process = subprocess.Popen([sys.executable, "-m", "larder", os.path.abspath(__file__), *parts, *words])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "larder", os.path.abspath(__file__), *parts, *words]
+        )
         while True:
             try:
                 return process.wait(timeout=0.2)
@@ -179,10 +201,16 @@ class Supervisor:
                     return process.wait()
 
     def is_over(self, diary):
-        """Whether a process that should have ended by itself has not: hung where Python is gone, or past all limits."""
+        """Whether a process that should have ended by itself has not: hung where Python is gone, or
+        past all limits.
+        """
         last = (diary.read() or [{"kind": ""}])[-1]
         ends = last["kind"] == "begins" and last["part"] == "its end"
-        return time.time() > self.until + 5 or ends and time.time() > diary.path.stat().st_mtime + END_S + 5
+        return (
+            time.time() > self.until + 5
+            or ends
+            and time.time() > diary.path.stat().st_mtime + END_S + 5
+        )
 
     def take_libraries(self, line):
         self.names = line["names"]
@@ -206,7 +234,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", choices=[*LIMITS_S, []])
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--exchanges", type=int, default=1000, help="so many blocks pass from one library to another")
+    parser.add_argument(
+        "--exchanges",
+        type=int,
+        default=1000,
+        help="so many blocks pass from one library to another",
+    )
     parser.add_argument("--steps", type=int, default=250, help="what each of the threads does")
     parser.add_argument("--need", nargs="*", default=[], choices=["cupy", "numba", "rmm"])
     parser.add_argument("--limit", type=float, default=110, help="seconds for all of it")

@@ -1,10 +1,11 @@
-"""Small programs that run out of memory, or nearly, each recorded by PyTorch. To be run on a card with PyTorch's own
-allocator, one program a process, because settings are read once.
+"""Small programs that run out of memory, or nearly, each recorded by PyTorch. To be run on a card
+with PyTorch's own allocator, one program a process, because settings are read once.
 
     PYTORCH_CUDA_ALLOC_CONF=... python pressure.py NAME OUT.pickle.gz OUT.json
 
-Without settings it lists the programs and the settings that each wants, as JSON. The second file says what the card
-did, for a replay to be compared with: retries, failures, and the peak of what was reserved.
+Without settings it lists the programs and the settings that each wants, as JSON. The second file
+says what the card did, for a replay to be compared with: retries, failures, and the peak of what
+was reserved.
 """
 
 import gzip
@@ -26,7 +27,13 @@ def mixed(chance, limit_bytes, steps, streams=1, ends=False):
     live, failures = [], 0
     for _ in range(steps):
         held = sum(tensor.numel() for tensor in live)
-        size = chance.choice((chance.randrange(1, MIB), chance.randrange(MIB, 24 * MIB), chance.randrange(MIB, limit_bytes // 4)))
+        size = chance.choice(
+            (
+                chance.randrange(1, MIB),
+                chance.randrange(MIB, 24 * MIB),
+                chance.randrange(MIB, limit_bytes // 4),
+            )
+        )
         if live and (chance.random() < 0.45 or held + size > 0.97 * limit_bytes):
             del live[chance.randrange(len(live))]
             continue
@@ -57,7 +64,9 @@ def streams(limit_bytes):
 
 
 def emptied(limit_bytes):
-    """A program that empties its cache now and then, beside what the allocator gives back by itself."""
+    """A program that empties its cache now and then, beside what the allocator gives back by
+    itself.
+    """
     chance = random.Random(5)
     for _ in range(6):
         mixed(chance, limit_bytes, 120)
@@ -102,18 +111,24 @@ PROGRAMS = {
 
 
 def ballast(left_bytes):
-    """Takes the card's memory but for so much, past PyTorch's allocator. The driver keeps it until the process ends."""
+    """Takes the card's memory but for so much, past PyTorch's allocator. The driver keeps it until
+    the process ends.
+    """
     import ctypes
 
     free, _ = torch.cuda.mem_get_info()
     address = ctypes.c_uint64()
-    result = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(free - left_bytes))
+    result = ctypes.CDLL("libcuda.so.1").cuMemAlloc_v2(
+        ctypes.byref(address), ctypes.c_size_t(free - left_bytes)
+    )
     if result != 0:
         raise RuntimeError(f"the driver refused the ballast: {result}")
 
 
 def shorten(part):
-    """Names files in call stacks by their last two parts: where they lie on this machine tells nobody anything."""
+    """Names files in call stacks by their last two parts: where they lie on this machine tells
+    nobody anything.
+    """
     if isinstance(part, dict):
         if "filename" in part:
             part["filename"] = "/".join(part["filename"].split("/")[-2:])
@@ -146,7 +161,12 @@ def main():
         pickle.dump(snapshot, out)
     keys = ("num_alloc_retries", "num_ooms", "reserved_bytes.all.peak", "active_bytes.all.peak")
     told = {key: stats[key] for key in keys}
-    told.update(settings=conf, device_bytes=total_bytes, torch=torch.__version__, card=torch.cuda.get_device_name())
+    told.update(
+        settings=conf,
+        device_bytes=total_bytes,
+        torch=torch.__version__,
+        card=torch.cuda.get_device_name(),
+    )
     with open(facts, "w") as out:
         out.write(json.dumps(told, indent=1) + "\n")
     print(json.dumps({"name": name, **told}))

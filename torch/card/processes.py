@@ -1,6 +1,8 @@
-"""Programs in processes of their own, on one allocator or another: started, waited for, and run in turns.
+"""Programs in processes of their own, on one allocator or another: started, waited for, and run in
+turns.
 
-Each prints one line of JSON last. One that others are compared with says `ready` once it is prepared, and goes on at each line.
+Each prints one line of JSON last. One that others are compared with says `ready` once it is
+prepared, and goes on at each line.
 """
 
 import json
@@ -32,12 +34,20 @@ OURS = [allocator for allocator in ALLOCATORS if allocator.startswith("larder")]
 def start(allocator, script, *words, more=None, limit_s=None):
     """Starts a program with an allocator; it is ended when it takes longer than its limit."""
     before, changes = ALLOCATORS[allocator]
-    environment = {**os.environ, **changes, **(more or {}), "PYTHONUNBUFFERED": "1", "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        **changes,
+        **(more or {}),
+        "PYTHONUNBUFFERED": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     command = [sys.executable, *before, str(HERE / script), *words]
     pipe = subprocess.PIPE
     # What a program says besides must not fill a pipe that nobody reads while it is prepared.
     said = tempfile.TemporaryFile("w+")
-    process = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True)
+    process = subprocess.Popen(
+        command, env=environment, stdin=pipe, stdout=pipe, stderr=said, text=True
+    )
     process.said = said
     if limit_s:
         watch = threading.Timer(limit_s, process.kill)
@@ -52,7 +62,9 @@ def said_by(process):
 
 
 def outcome(process, what, limit_s=200):
-    """The last line that a program printed, as JSON; None with the reason on the screen if it failed."""
+    """The last line that a program printed, as JSON; None with the reason on the screen if it
+    failed.
+    """
     try:
         printed, _ = process.communicate("go\n", timeout=limit_s)
     except subprocess.TimeoutExpired:
@@ -74,7 +86,9 @@ def line_of(process, wanted):
 
 
 def go(process):
-    """Sends a program on, and waits until it is at rest again: what it said then, or none if it ended."""
+    """Sends a program on, and waits until it is at rest again: what it said then, or none if it
+    ended.
+    """
     try:
         process.stdin.write("go\n")
         process.stdin.flush()
@@ -97,8 +111,8 @@ def end_of(process):
 
 
 def take_turns(started, turns):
-    """Runs programs that are ready turn by turn, with nothing else at work, so that what the machine does
-    meanwhile falls on all of them alike. The first to go is another one each time."""
+    """Runs programs that are ready turn by turn, with nothing else at work, so that what the
+    machine does meanwhile falls on all of them alike. The first to go is another one each time."""
     alive = dict(started)
     for turn in range(turns):
         order = list(alive)
@@ -115,7 +129,9 @@ def prepared(started):
 
 
 def in_turns(started, ready, turns):
-    """Programs that were started side by side, of which some are ready, turn by turn: what each came to."""
+    """Programs that were started side by side, of which some are ready, turn by turn: what each
+    came to.
+    """
     outcomes = take_turns({key: process for key, process in ready.items() if key in started}, turns)
     for key, process in started.items():
         if end_of(process) != 0 or outcomes.get(key) is None:

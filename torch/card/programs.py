@@ -1,5 +1,6 @@
-"""Runs programs of other people's libraries (clients.py, serving.py) natively, on Larder and under the policy tight, each in
-processes of its own, compares what they computed, held and took, and writes docs/programs.md.
+"""Runs programs of other people's libraries (clients.py, serving.py) natively, on Larder and under
+the policy tight, each in processes of its own, compares what they computed, held and took, and
+writes docs/programs.md.
 
 It is a part of run.py: `run.py clients`.
 """
@@ -16,7 +17,8 @@ import clients
 from processes import in_turns, prepared, start
 
 COLUMNS = ("native", "larder", "larder, tight")
-# The engine as its users start it first: what it is called, the words for it, and how many turns it has.
+# The engine as its users start it first: what it is called, the words for it, and how many turns it
+# has.
 ENGINES = {
     "vllm_graphs": ("vLLM, graphs, a process of its own", (), 7),
     "vllm_sleep": ("vLLM, graphs, sleep mode", ("--inside", "--sleep"), 5),
@@ -24,7 +26,8 @@ ENGINES = {
 }
 # What a program needs, and what does not hold; written out where the table has it.
 NEEDS = {
-    "memory_saver_preload": "`LD_PRELOAD` of its library, as natively; pools and graphs then have plain segments, through it",
+    "memory_saver_preload": "`LD_PRELOAD` of its library, as natively; pools and graphs then "
+    "have plain segments, through it",
     "cupy": "or `larder.cupy.install()`: [neighbours.md](neighbours.md)",
     "numba": "or `larder.numba`: [neighbours.md](neighbours.md)",
 }
@@ -35,10 +38,14 @@ NAMES = [*clients.CLIENTS, *ENGINES]
 
 
 def run(options):
-    """The engines are prepared side by side and take turns; so are small programs, each of which has one turn.
-    What an earlier run left in the folder counts where a program is not run again."""
+    """The engines are prepared side by side and take turns; so are small programs, each of which
+    has one turn. What an earlier run left in the folder counts where a program is not run again."""
     kept = options.out / "clients.json"
-    results = {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()} if kept.exists() else {}
+    results = (
+        {tuple(key.split(": ")): result for key, result in json.loads(kept.read_text()).items()}
+        if kept.exists()
+        else {}
+    )
 
     def keep(key, result):
         results[key] = result
@@ -48,14 +55,18 @@ def run(options):
 
     engines, ready = prepared_engines(options)
     for name, (_, _, turns) in ENGINES.items():
-        for key, result in in_turns({key: engines[key] for key in engines if key[0] == name}, ready, turns).items():
+        for key, result in in_turns(
+            {key: engines[key] for key in engines if key[0] == name}, ready, turns
+        ).items():
             keep(key, result)
     waiting = [name for name in clients.CLIENTS if name in (options.only or NAMES)]
     more = {"memory_saver_preload": preloaded()}
     while waiting:
         batch, waiting = waiting[:AT_ONCE], waiting[AT_ONCE:]
         started = {
-            (name, allocator): start(allocator, "clients.py", name, "--wait", more=more.get(name), limit_s=BATCH_LIMIT_S)
+            (name, allocator): start(
+                allocator, "clients.py", name, "--wait", more=more.get(name), limit_s=BATCH_LIMIT_S
+            )
             for name in batch
             for allocator in COLUMNS
         }
@@ -65,12 +76,16 @@ def run(options):
 
 
 def prepared_engines(options):
-    """The engines that are asked for, on each allocator, and those of them that are ready; what takes too long is ended. The
-    native ones come first, and the others find what they compiled."""
+    """The engines that are asked for, on each allocator, and those of them that are ready; what
+    takes too long is ended. The native ones come first, and the others find what they compiled."""
     names = [name for name in ENGINES if name in (options.only or NAMES)]
     engines, ready = {}, {}
     for allocators in (COLUMNS[:1], COLUMNS[1:]):
-        started = {(name, allocator): start_engine(name, allocator) for name in names for allocator in allocators}
+        started = {
+            (name, allocator): start_engine(name, allocator)
+            for name in names
+            for allocator in allocators
+        }
         engines |= started
         ready |= prepared(started)
     return engines, ready
@@ -85,25 +100,33 @@ def start_engine(name, allocator):
 
 def preloaded():
     """What torch_memory_saver's own starter puts in front."""
-    look = "import torch_memory_saver.utils as u; print(u.get_binary_path_from_package('torch_memory_saver_hook_mode_preload'))"
+    look = (
+        "import torch_memory_saver.utils as u; "
+        "print(u.get_binary_path_from_package('torch_memory_saver_hook_mode_preload'))"
+    )
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True)
     return {"LD_PRELOAD": found.stdout.strip()} if found.returncode == 0 else None
 
 
 PREAMBLE = """# What people run
 
-Programs of libraries that nobody here wrote, each in processes of its own: with PyTorch's own allocator, by `python -m larder`, and with
-`--policy tight`. They are `torch/card/clients.py` and, for vLLM, `torch/card/serving.py`; this page is written by
+Programs of libraries that nobody here wrote, each in processes of its own: with PyTorch's own
+allocator, by `python -m larder`, and with `--policy tight`. They are `torch/card/clients.py` and,
+for vLLM, `torch/card/serving.py`; this page is written by
 
 ```sh
-cargo xtask gpu --bundle                       # with a network; then take target/gpu, target/bundle and torch/card to the card
-OUT=results target/gpu/run.sh torch clients    # there: writes results/programs.md
+# with a network; then take target/gpu, target/bundle and torch/card to the card
+cargo xtask gpu --bundle
+# there: writes results/programs.md
+OUT=results target/gpu/run.sh torch clients
 ```
 
-What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its process holds of the card.
-Programs are prepared side by side and timed alone: small ones for a dozen steps, which take some milliseconds, so that their times are
-rough; the engines in turns of three rounds of 128 requests (eager: one), of which the fastest counts, since a virtual machine is slow now
-and then for a second; the rate is the median of the turns. Results are compared to the bit: losses, digests of arrays, tokens.
+What is held is the most that PyTorch's statistics say was reserved; of vLLM what NVML says that its
+process holds of the card. Programs are prepared side by side and timed alone: small ones for a
+dozen steps, which take some milliseconds, so that their times are rough; the engines in turns of
+three rounds of 128 requests (eager: one), of which the fastest counts, since a virtual machine is
+slow now and then for a second; the rate is the median of the turns. Results are compared to the
+bit: losses, digests of arrays, tokens.
 """
 
 
@@ -114,14 +137,19 @@ def page(results):
     yield from table(results)
     slept = [line for line in sleeps(results)]
     if slept:
-        yield "\nvLLM's sleep mode:\n\n| allocator | awake | gives back | holds asleep | sleep | wake | tokens after |"
+        yield (
+            "\nvLLM's sleep mode:\n\n| allocator | awake | gives back | holds asleep | sleep | "
+            "wake | tokens after |"
+        )
         yield "|---|---|---|---|---|---|---|"
         yield from slept
 
 
 def card():
     look = "import torch; print(torch.cuda.get_device_name(), 'and PyTorch', torch.__version__)"
-    return subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 def sleeps(results):
@@ -139,7 +167,10 @@ def sleeps(results):
 
 
 def table(results):
-    yield "| program | version | native | Larder | tight | results | speed to native's: Larder, tight | what it needs |"
+    yield (
+        "| program | version | native | Larder | tight | results | speed to native's: Larder, "
+        "tight | what it needs |"
+    )
     yield "|---|---|---|---|---|---|---|---|"
     for name in NAMES:
         if not any(key[0] == name for key in results):
@@ -152,7 +183,10 @@ def table(results):
         held = " | ".join(map(held_words, (native, larder, tight)))
         needs = NEEDS.get(name, "")
         title, *_ = ENGINES.get(name, (name,))
-        yield f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | {speed_words(native, larder, tight)} | {needs} |"
+        yield (
+            f"| {title} | {version} | {held} | {same_words(native, larder, tight)} | "
+            f"{speed_words(native, larder, tight)} | {needs} |"
+        )
 
 
 def held_words(result):
@@ -171,7 +205,9 @@ def same_words(native, larder, tight):
         if result is not None and result["results"] != native["results"]
     ]
     words = f"{' and '.join(differ)}: not the same" if differ else "the same"
-    unmanaged = [result for result in (larder, tight) if result is not None and not runs_on_larder(result)]
+    unmanaged = [
+        result for result in (larder, tight) if result is not None and not runs_on_larder(result)
+    ]
     return f"{words}; NOT on Larder" if unmanaged else words
 
 
@@ -183,14 +219,20 @@ def speed_words(native, larder, tight):
     """How fast the two are, where native is 1."""
     if native is None:
         return ""
-    ratios = [speed(result) / speed(native) if result and speed(native) else None for result in (larder, tight)]
+    ratios = [
+        speed(result) / speed(native) if result and speed(native) else None
+        for result in (larder, tight)
+    ]
     if not any(ratios):
         return ""
     words = ", ".join("" if ratio is None else f"{ratio:.3f}" for ratio in ratios)
     if "tokens_a_second" not in native:
         return words
     rates = native["tokens_a_second"]
-    return f"{words}; native {speed(native):,.0f} tokens a second, its turns {min(rates):,.0f} to {max(rates):,.0f}"
+    return (
+        f"{words}; native {speed(native):,.0f} tokens a second, its turns {min(rates):,.0f} "
+        f"to {max(rates):,.0f}"
+    )
 
 
 def speed(result):

@@ -1,10 +1,12 @@
-"""One thread captures graphs again and again, with a side stream and record_stream, while others allocate, free,
-record and empty the cache on streams of their own. To be run on a card with one allocator or another.
+"""One thread captures graphs again and again, with a side stream and record_stream, while others
+allocate, free, record and empty the cache on streams of their own. To be run on a card with one
+allocator or another.
 
     python race.py [--seconds N]
     python -m larder race.py [--seconds N]
 
-It ends quietly if nobody crashed and all data was what it should be, and prints one line of JSON about it.
+It ends quietly if nobody crashed and all data was what it should be, and prints one line of JSON
+about it.
 """
 
 import argparse
@@ -51,7 +53,9 @@ def capture_again_and_again(until, result):
 
 
 def work(until, result, seed):
-    """Tensors on two streams of this thread's own, filled, read by the other stream, compared and freed."""
+    """Tensors on two streams of this thread's own, filled, read by the other stream, compared and
+    freed.
+    """
     chance = random.Random(seed)
     streams = [torch.cuda.Stream(), torch.cuda.Stream()]
     live = []
@@ -59,7 +63,13 @@ def work(until, result, seed):
         if len(live) < 12 and chance.random() < 0.6:
             at, value = chance.randrange(2), chance.randrange(1 << 30)
             with torch.cuda.stream(streams[at]):
-                live.append((at, value, torch.full((chance.randrange(1, 4 * ELEMENTS),), value, device="cuda")))
+                live.append(
+                    (
+                        at,
+                        value,
+                        torch.full((chance.randrange(1, 4 * ELEMENTS),), value, device="cuda"),
+                    )
+                )
             result["tensors"] += 1
         elif live:
             at, value, tensor = live.pop(chance.randrange(len(live)))

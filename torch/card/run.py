@@ -1,13 +1,14 @@
-"""Runs everything on a card: the same programs on PyTorch's own allocator and on Larder, each in a process
-of its own, and prints tables last.
+"""Runs everything on a card: the same programs on PyTorch's own allocator and on Larder, each in a
+process of its own, and prints tables last.
 
     python run.py [PART ...] [--short] [--seconds N] [--out FOLDER]
 
-Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients, neighbours. Without any, all of them. --seconds says how long
-each race goes on. costs times mallocs and the driver's calls, which the other parts leave alone. replays records programs of one stream under tight
-and replays them there on the simulated GPU. picture draws what a program holds over time, as tight.svg in the folder.
-pressure writes the recordings of programs that ran out of memory to pressure.tar in the folder. clients writes programs.md there,
-neighbours what they said.
+Parts: workloads, large, costs, replays, deeds, tests, race, pressure, symmetric, picture, clients,
+neighbours. Without any, all of them. --seconds says how long each race goes on. costs times mallocs
+and the driver's calls, which the other parts leave alone. replays records programs of one stream
+under tight and replays them there on the simulated GPU. picture draws what a program holds over
+time, as tight.svg in the folder. pressure writes the recordings of programs that ran out of memory
+to pressure.tar in the folder. clients writes programs.md there, neighbours what they said.
 """
 
 import argparse
@@ -26,7 +27,18 @@ import time
 import picture
 import programs
 import stopwatch
-from processes import ALLOCATORS, OURS, end_of, in_turns, line_of, outcome, prepared, said_by, start, take_turns
+from processes import (
+    ALLOCATORS,
+    OURS,
+    end_of,
+    in_turns,
+    line_of,
+    outcome,
+    prepared,
+    said_by,
+    start,
+    take_turns,
+)
 
 HERE = pathlib.Path(__file__).parent
 # How many steps a program makes at a time: about an eighth of a second's.
@@ -48,13 +60,23 @@ TURNS = 24
 # So many workloads are prepared at once, each with every allocator.
 PREPARED_AT_ONCE = 4
 LARGE = ["mixture_of_experts", "language_model", "serving"]
-# With whom what memory costs is compared, and how many steps a small program makes at a time for it: those whose shapes
-# differ make all of them.
+# With whom what memory costs is compared, and how many steps a small program makes at a time for
+# it: those whose shapes differ make all of them.
 COMPARED = ("native", "native, expandable", "larder", "larder, tight")
 COST_TURNS, COST_STEPS = 3, {"gpt2_varlen": 24, "resnet_varbatch": 24, "compiled": 8}
 # Programs of one stream, of which nothing depends on when the card is done.
-ONE_STREAM = ["gpt2_train", "gpt2_varlen", "gradient_checkpointing", "generation", "resnet_varbatch", "small_kernels"]
-DEEDS = ["out_of_memory", "snapshot", "sharing", "exported", "graph_statistics", "nccl_pool", "pluggable"]
+ONE_STREAM = (
+    "gpt2_train gpt2_varlen gradient_checkpointing generation resnet_varbatch small_kernels"
+).split()
+DEEDS = [
+    "out_of_memory",
+    "snapshot",
+    "sharing",
+    "exported",
+    "graph_statistics",
+    "nccl_pool",
+    "pluggable",
+]
 
 
 def chosen(options, programs):
@@ -68,12 +90,17 @@ def run_workloads(options):
     while waiting:
         batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
         started = {
-            workload: {(workload, allocator): start_workload(workload, allocator, turns) for allocator in ALLOCATORS}
+            workload: {
+                (workload, allocator): start_workload(workload, allocator, turns)
+                for allocator in ALLOCATORS
+            }
             for workload in batch
         }
         for processes in started.values():
             results |= in_turns(processes, prepared(processes), turns)
-    times = {f"{workload}, {allocator}": result for (workload, allocator), result in results.items()}
+    times = {
+        f"{workload}, {allocator}": result for (workload, allocator), result in results.items()
+    }
     (options.out / "workloads.json").write_text(json.dumps(times))
     return results
 
@@ -84,8 +111,9 @@ def start_workload(workload, allocator, turns):
 
 
 def undisturbed_ms(result):
-    """What a step takes when nothing else slows the machine down, which never makes it faster: the lower tenth
-    of the times. Steps whose work differs count apart, and the first of a turn, which also wakes the card, not."""
+    """What a step takes when nothing else slows the machine down, which never makes it faster: the
+    lower tenth of the times. Steps whose work differs count apart, and the first of a turn, which
+    also wakes the card, not."""
     alike, index = collections.defaultdict(list), 0
     for turn in result["turn_times_ms"]:
         for position, time_ms in enumerate(turn):
@@ -108,7 +136,8 @@ def turns_won(result, native):
 
 def show_workloads(results):
     print(
-        "\n| workload | allocator | ms a step | undisturbed | to native | faster than native in turns "
+        "\n| workload | allocator | ms a step | undisturbed | to native | faster than native in "
+        "turns "
         "| peak reserved MiB | peak active MiB | results |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
@@ -127,14 +156,17 @@ def show_workloads(results):
         ratio = undisturbed_ms(result) / undisturbed_ms(native)
         won = "" if allocator == "native" else turns_won(result, native)
         print(
-            f"| {workload} | {allocator} | {median_ms(result):.3f} | {undisturbed_ms(result):.3f} | {ratio:.3f} "
-            f"| {won} | {result['reserved_peak'] / 2**20:.0f} | {result['active_peak'] / 2**20:.0f} | {note} |"
+            f"| {workload} | {allocator} | {median_ms(result):.3f} | "
+            f"{undisturbed_ms(result):.3f} | {ratio:.3f} "
+            f"| {won} | {result['reserved_peak'] / 2**20:.0f} | "
+            f"{result['active_peak'] / 2**20:.0f} | {note} |"
         )
 
 
 def run_large(options):
-    """Programs of about 50 GiB, one after the other, since two may not fit; and once more with hardly more memory
-    than they use. Each says its row as it ends, because whoever stops a run of minutes wants what there is."""
+    """Programs of about 50 GiB, one after the other, since two may not fit; and once more with
+    hardly more memory than they use. Each says its row as it ends, because whoever stops a run of
+    minutes wants what there is."""
     steps = ("--steps", "4") if options.short else ()
     results = {}
 
@@ -151,7 +183,9 @@ def run_large(options):
             continue
         cap_bytes = int(1.05 * tight["active_peak"])
         for allocator in ("native", "larder, tight"):
-            measure(program, allocator, f"{allocator}, in 1.05 of peak active", "--cap", str(cap_bytes))
+            measure(
+                program, allocator, f"{allocator}, in 1.05 of peak active", "--cap", str(cap_bytes)
+            )
     return results
 
 
@@ -171,7 +205,8 @@ def large_row(results, program, allocator):
 
 def show_large(results):
     print(
-        "\n| program | allocator | ms a step | to native | worst step | first ten steps s | device calls a step "
+        "\n| program | allocator | ms a step | to native | worst step | first ten steps s | "
+        "device calls a step "
         "| retries | peak reserved MiB | peak active MiB | ratio |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|---|")
@@ -180,8 +215,8 @@ def show_large(results):
 
 
 def run_costs(options):
-    """What mallocs and the driver's calls take: large programs are prepared side by side and run one after the other,
-    small ones in turns. Each says its row as it ends."""
+    """What mallocs and the driver's calls take: large programs are prepared side by side and run
+    one after the other, small ones in turns. Each says its row as it ends."""
     library = str(stopwatch.build(options.out))
     front = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
     more = {"LD_PRELOAD": front, "STOPWATCH": library}
@@ -200,7 +235,11 @@ def run_costs(options):
     waiting = chosen(options, WORKLOADS)
     while waiting:
         batch, waiting = waiting[:PREPARED_AT_ONCE], waiting[PREPARED_AT_ONCE:]
-        started = {(key, allocator): start_costed(key, allocator, more) for key in batch for allocator in COMPARED}
+        started = {
+            (key, allocator): start_costed(key, allocator, more)
+            for key in batch
+            for allocator in COMPARED
+        }
         for process in started.values():
             line_of(process, "ready")
         for (workload, allocator), process in started.items():
@@ -208,7 +247,9 @@ def run_costs(options):
             if end_of(process) != 0:
                 print(f"FAILED {workload} on {allocator}\n{said_by(process)}", flush=True)
             keep(workload, allocator, outcomes.get(allocator))
-    (options.out / "costs.json").write_text(json.dumps({", ".join(key): result for key, result in results.items()}))
+    (options.out / "costs.json").write_text(
+        json.dumps({", ".join(key): result for key, result in results.items()})
+    )
     return results
 
 
@@ -227,19 +268,24 @@ def costs_row(program, allocator, result):
     def later(kind, figure):
         return middle[kind][figure] + last[kind][figure]
 
-    worst_us = [max(stage["mallocs"]["worst_ns"] for stage in stages) / 1e3 for stages in ([settling], [middle, last])]
+    worst_us = [
+        max(stage["mallocs"]["worst_ns"] for stage in stages) / 1e3
+        for stages in ([settling], [middle, last])
+    ]
     return (
         f"| {program} | {allocator} | {worst_us[0]:.0f} | {worst_us[1]:.0f} "
         f"| {later('mallocs', 'count') / later_steps:.0f} "
         f"| {later('mallocs', 'total_ns') / max(later('mallocs', 'count'), 1):.0f} "
-        f"| {later('calls', 'count') / later_steps:.2f} | {later('calls', 'total_ns') / later_steps / 1e6:.3f} "
+        f"| {later('calls', 'count') / later_steps:.2f} | "
+        f"{later('calls', 'total_ns') / later_steps / 1e6:.3f} "
         f"| {last['calls']['count'] / last['steps']:.2f} |"
     )
 
 
 def show_costs(results):
     print(
-        "\n| program | allocator | worst malloc of the first ten steps us | after them us | mallocs a step | ns each "
+        "\n| program | allocator | worst malloc of the first ten steps us | after them us | "
+        "mallocs a step | ns each "
         "| driver calls a step | ms of them a step | calls a step at the end |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
@@ -248,7 +294,9 @@ def show_costs(results):
 
 
 def run_replays(options):
-    """Records programs under tight, side by side, and replays each on a simulated GPU of the same memory."""
+    """Records programs under tight, side by side, and replays each on a simulated GPU of the same
+    memory.
+    """
     recorded = {workload: ("workloads.py", workload, "--turns", "2") for workload in ONE_STREAM}
     recorded |= {program: ("large.py", program, "--steps", "16") for program in LARGE}
     results = {}
@@ -256,7 +304,10 @@ def run_replays(options):
         # Two large ones may not fit.
         for names in (chosen(options, ONE_STREAM), *([name] for name in chosen(options, LARGE))):
             files = {name: os.path.join(folder, f"{name}.pickle") for name in names}
-            started = {name: start("larder, tight", *recorded[name], "--record", files[name]) for name in names}
+            started = {
+                name: start("larder, tight", *recorded[name], "--record", files[name])
+                for name in names
+            }
             for name, process in started.items():
                 results[name] = outcome(process, f"{name}, recorded")
                 if results[name] is not None:
@@ -277,13 +328,23 @@ def replayed(file):
 def replays_row(program, result):
     if result is None:
         return f"| {program} | failed | | | |"
-    figures = [run[peak] for peak in ("reserved_peak", "active_peak") for run in (result, result["replayed"])]
+    figures = [
+        run[peak]
+        for peak in ("reserved_peak", "active_peak")
+        for run in (result, result["replayed"])
+    ]
     same = figures[0] == figures[1] and figures[2] == figures[3]
-    return f"| {program} | {' | '.join(map(str, figures))} | {'to the byte' if same else 'NOT the same'} |"
+    return (
+        f"| {program} | {' | '.join(map(str, figures))} | "
+        f"{'to the byte' if same else 'NOT the same'} |"
+    )
 
 
 def show_replays(results):
-    print("\n| program under tight | peak reserved, card | replayed | peak active, card | replayed | the same |")
+    print(
+        "\n| program under tight | peak reserved, card | replayed | peak active, card | replayed "
+        "| the same |"
+    )
     print("|---|---|---|---|---|---|")
     for program, result in results.items():
         print(replays_row(program, result))
@@ -317,7 +378,18 @@ def run_tests(options):
     for allocator in ("native", *OURS):
         before, changes = ALLOCATORS[allocator]
         folder = str(HERE.parent / "tests")
-        command = [sys.executable, *before, "-m", "unittest", "discover", "-v", "-s", folder, "-t", folder]
+        command = [
+            sys.executable,
+            *before,
+            "-m",
+            "unittest",
+            "discover",
+            "-v",
+            "-s",
+            folder,
+            "-t",
+            folder,
+        ]
         log = open(options.out / f"tests-{allocator.replace(', ', '-')}.log", "w+")
         process = subprocess.Popen(command, env={**os.environ, **changes}, stdout=log, stderr=log)
         started[allocator] = (process, log)
@@ -329,7 +401,9 @@ def run_tests(options):
             process.kill()
         log.seek(0)
         said = log.read()
-        verdicts = re.findall(r"^\w+ \((\S+)\)(?:\n.*)? \.\.\. (?:.*\n)*?.*?\b(ok|FAIL|ERROR|skipped)\b", said, re.M)
+        verdicts = re.findall(
+            r"^\w+ \((\S+)\)(?:\n.*)? \.\.\. (?:.*\n)*?.*?\b(ok|FAIL|ERROR|skipped)\b", said, re.M
+        )
         results[allocator] = {
             "ended": process.returncode,
             "verdicts": dict(verdicts),
@@ -344,7 +418,8 @@ def show_tests(results):
     for allocator, result in results.items():
         passed = sum(verdict == "ok" for verdict in result["verdicts"].values())
         print(
-            f"| {allocator} | {len(result['verdicts'])} | {passed} | {' '.join(result['summary'])} |"
+            f"| {allocator} | {len(result['verdicts'])} | {passed} | "
+            f"{' '.join(result['summary'])} |"
         )
     native = results["native"]["verdicts"]
     for allocator, result in results.items():
@@ -367,10 +442,17 @@ def run_race(options):
 
 
 def run_pressure(options):
-    """Programs that run out of memory, recorded by PyTorch's own allocator; all recordings in one file."""
-    listed = subprocess.run([sys.executable, str(HERE / "pressure.py")], check=True, capture_output=True, text=True)
+    """Programs that run out of memory, recorded by PyTorch's own allocator; all recordings in one
+    file.
+    """
+    listed = subprocess.run(
+        [sys.executable, str(HERE / "pressure.py")], check=True, capture_output=True, text=True
+    )
     results = {}
-    with tempfile.TemporaryDirectory() as folder, tarfile.open(options.out / "pressure.tar", "w") as tar:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        tarfile.open(options.out / "pressure.tar", "w") as tar,
+    ):
         for name, conf in json.loads(listed.stdout).items():
             files = [pathlib.Path(folder) / f"{name}.{ending}" for ending in ("pickle.gz", "json")]
             command = [sys.executable, str(HERE / "pressure.py"), name, *map(str, files)]
@@ -396,7 +478,9 @@ def run_symmetric(_options):
     for allocator in ("native", "larder"):
         before, changes = ALLOCATORS[allocator]
         command = [sys.executable, *before, str(HERE / "symmetric.py")]
-        ran = subprocess.run(command, env={**os.environ, **changes}, capture_output=True, text=True, timeout=1200)
+        ran = subprocess.run(
+            command, env={**os.environ, **changes}, capture_output=True, text=True, timeout=1200
+        )
         lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
         results[allocator] = {"ended": ran.returncode, "parts": lines, "said": ran.stderr[-2500:]}
     return results
@@ -407,7 +491,9 @@ def show_symmetric(results):
     print("|---|---|---|")
     for allocator, result in results.items():
         for line in result["parts"]:
-            seen = ", ".join(f"{name} {value}" for name, value in line.items() if name not in ("larder", "part"))
+            seen = ", ".join(
+                f"{name} {value}" for name, value in line.items() if name not in ("larder", "part")
+            )
             print(f"| {allocator} | {line['part']} | {seen} |")
         if result["ended"] != 0:
             print(f"{allocator} ended with {result['ended']}: {result['said']}")
@@ -417,17 +503,25 @@ def run_picture(options):
     """What serving holds after each step, with one allocator after the other."""
     results = {}
     for allocator in ("native", "native, expandable", "larder, tight"):
-        process = start(allocator, "large.py", "serving", "--steps", str(10 if options.short else 190))
+        process = start(
+            allocator, "large.py", "serving", "--steps", str(10 if options.short else 190)
+        )
         results[allocator] = outcome(process, f"serving on {allocator}", limit_s=300)
     if all(results.values()):
-        named = {allocator.removeprefix("larder, "): result for allocator, result in results.items()}
+        named = {
+            allocator.removeprefix("larder, "): result for allocator, result in results.items()
+        }
         (options.out / "tight.svg").write_text(picture.draw(named))
     return results
 
 
 def show_picture(results):
     for allocator, result in results.items():
-        peak = "failed" if result is None else f"{result['reserved_peak'] / 2**30:.1f} GiB held at the peak"
+        peak = (
+            "failed"
+            if result is None
+            else f"{result['reserved_peak'] / 2**30:.1f} GiB held at the peak"
+        )
         print(f"serving on {allocator}: {peak}")
 
 
@@ -437,12 +531,20 @@ def run_clients(options):
 
 
 def run_neighbours(options):
-    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure. It ends by itself, whatever hangs;
-    all that it says is in the folder."""
+    """CuPy, Numba and RMM in PyTorch's cache; a library that is not there is a failure. It ends by
+    itself, whatever hangs; all that it says is in the folder."""
     results = {}
     for allocator in ("larder", "larder, tight"):
         before, changes = ALLOCATORS[allocator]
-        command = [sys.executable, *before, str(HERE / "neighbours.py"), "--need", "cupy", "numba", "rmm"]
+        command = [
+            sys.executable,
+            *before,
+            str(HERE / "neighbours.py"),
+            "--need",
+            "cupy",
+            "numba",
+            "rmm",
+        ]
         said = options.out / f"neighbours-{allocator.rpartition(' ')[2]}.txt"
         with said.open("w") as file:
             ran = subprocess.run(command, env={**os.environ, **changes}, stdout=file, stderr=file)
@@ -477,8 +579,10 @@ def main():
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []])
     parser.add_argument("--short", action="store_true", help="few turns, to see whether it runs")
     parser.add_argument("--seconds", type=float, default=20, help="how long each race goes on")
-    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, *LARGE, *programs.NAMES], help="these programs alone")
-    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path(os.environ.get("OUT", ".")))
+    names = [*WORKLOADS, *LARGE, *programs.NAMES]
+    parser.add_argument("--only", nargs="*", choices=names, help="these programs alone")
+    out = pathlib.Path(os.environ.get("OUT", "."))
+    parser.add_argument("--out", type=pathlib.Path, default=out)
     options = parser.parse_args()
     parts = options.parts or list(PARTS)
     results = {}

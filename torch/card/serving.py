@@ -1,13 +1,15 @@
-"""The serving engine vLLM with a small model of dummy weights, to be run on a card with one allocator or another.
+"""The serving engine vLLM with a small model of dummy weights, to be run on a card with one
+allocator or another.
 
     python serving.py [--eager] [--sleep] [--inside] [--turns N] [--rounds N] [--wait]
     python -m larder serving.py …
 
-It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs; with --sleep it sleeps and
-wakes at the end; with --inside the engine is in this process and not in one of its own. With --wait it says `ready` and waits
-for a line before each turn, and before the end, so that several engines can take turns. It prints one line of
-JSON last: the tokens, those of each second in the turns' fastest rounds, and what the engine's process holds of the card (where NVML does not know
-the process, what PyTorch holds in it).
+It takes token ids and gives token ids, and fetches nothing. With --eager it takes no CUDA graphs;
+with --sleep it sleeps and wakes at the end; with --inside the engine is in this process and not in
+one of its own. With --wait it says `ready` and waits for a line before each turn, and before the
+end, so that several engines can take turns. It prints one line of JSON last: the tokens, those of
+each second in the turns' fastest rounds, and what the engine's process holds of the card (where
+NVML does not know the process, what PyTorch holds in it).
 """
 
 import argparse
@@ -37,7 +39,8 @@ MODEL = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-# What the engine has for keys and values. It is said and not measured, because several engines start on one card.
+# What the engine has for keys and values. It is said and not measured, because several engines
+# start on one card.
 CACHE_BYTES = 8 << 30
 # What must be free of the card when the engine starts.
 PART_OF_CARD = 0.1
@@ -57,7 +60,9 @@ class Process(ctypes.Structure):
 
 
 def ask(function, *arguments):
-    """What NVML writes about the first card. It takes no CUDA context, which would hold something itself."""
+    """What NVML writes about the first card. It takes no CUDA context, which would hold something
+    itself.
+    """
     nvml, card = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
     for code in (
         nvml.nvmlInit_v2(),
@@ -78,7 +83,9 @@ def process_holds_mib(pid):
     """What a process holds of the card; none where NVML knows it under another number."""
     processes, count = (Process * 256)(), ctypes.c_uint(256)
     ask("nvmlDeviceGetComputeRunningProcesses_v3", ctypes.byref(count), processes)
-    return next((process.used >> 20 for process in processes[: count.value] if process.pid == pid), None)
+    return next(
+        (process.used >> 20 for process in processes[: count.value] if process.pid == pid), None
+    )
 
 
 def look(_worker):
@@ -93,12 +100,22 @@ def look(_worker):
         "pid": os.getpid(),
         "on_larder": larder is not None and larder.torch.is_installed(),
         "reserved_mib": torch.cuda.memory_reserved() >> 20,
-        "counts": [stats[name] for name in ("allocation.all.allocated", "num_device_alloc", "num_device_free", "num_sync_all_streams")],
+        "counts": [
+            stats[name]
+            for name in (
+                "allocation.all.allocated",
+                "num_device_alloc",
+                "num_device_free",
+                "num_sync_all_streams",
+            )
+        ],
     }
 
 
 def model_folder():
-    """The model's configuration, always at one place: what the engine compiles for it is kept under that name."""
+    """The model's configuration, always at one place: what the engine compiles for it is kept under
+    that name.
+    """
     folder = pathlib.Path(tempfile.gettempdir()) / "larder-serving"
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(MODEL))
@@ -108,7 +125,10 @@ def model_folder():
 def prompts():
     numbers = random.Random(7)
     lengths = [numbers.randint(*PROMPT_TOKENS) for _ in range(PROMPTS)]
-    return [{"prompt_token_ids": [numbers.randrange(3, 32000) for _ in range(length)]} for length in lengths]
+    return [
+        {"prompt_token_ids": [numbers.randrange(3, 32000) for _ in range(length)]}
+        for length in lengths
+    ]
 
 
 def time_steps(engine):
@@ -137,7 +157,11 @@ def generate(engine, asked, sampling):
 def steps_of(times_ms):
     """How many steps a round made, the middle one's time and the longest ones'."""
     ordered = sorted(times_ms)
-    return [len(ordered), round(ordered[len(ordered) // 2], 3), [round(time_ms, 1) for time_ms in ordered[-4:]]]
+    return [
+        len(ordered),
+        round(ordered[len(ordered) // 2], 3),
+        [round(time_ms, 1) for time_ms in ordered[-4:]],
+    ]
 
 
 def sleep_and_wake(engine, asked, sampling):
@@ -151,7 +175,12 @@ def sleep_and_wake(engine, asked, sampling):
     engine.wake_up()
     woke_s = time.perf_counter() - begin
     digest, _ = generate(engine, asked, sampling)
-    return {"given_back_mib": awake - asleep, "sleep_s": slept_s, "wake_s": woke_s, "digest_after": digest}
+    return {
+        "given_back_mib": awake - asleep,
+        "sleep_s": slept_s,
+        "wake_s": woke_s,
+        "digest_after": digest,
+    }
 
 
 def wait_for_turn(options):
@@ -168,7 +197,9 @@ def main():
     parser.add_argument("--turns", type=int, default=5, help="how often it goes on")
     # A round is now fast and now slow by what else the machine does: of a turn the fastest counts.
     parser.add_argument("--rounds", type=int, default=3, help="how many rounds a turn has")
-    parser.add_argument("--wait", action="store_true", help="say `ready` and wait for a line before each turn")
+    parser.add_argument(
+        "--wait", action="store_true", help="say `ready` and wait for a line before each turn"
+    )
     options = parser.parse_args()
     if options.inside:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -183,12 +214,24 @@ def main():
 
     begin = time.perf_counter()
     engine = vllm.LLM(
-        model=str(model_folder()), skip_tokenizer_init=True, load_format="dummy", dtype="bfloat16", max_model_len=2048,
-        gpu_memory_utilization=PART_OF_CARD, kv_cache_memory_bytes=CACHE_BYTES, enforce_eager=options.eager,
-        enable_sleep_mode=options.sleep, seed=7, disable_log_stats=True, generation_config="vllm", enable_prefix_caching=False,
+        model=str(model_folder()),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="bfloat16",
+        max_model_len=2048,
+        gpu_memory_utilization=PART_OF_CARD,
+        kv_cache_memory_bytes=CACHE_BYTES,
+        enforce_eager=options.eager,
+        enable_sleep_mode=options.sleep,
+        seed=7,
+        disable_log_stats=True,
+        generation_config="vllm",
+        enable_prefix_caching=False,
     )
     started_s = time.perf_counter() - begin
-    sampling = vllm.SamplingParams(temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False)
+    sampling = vllm.SamplingParams(
+        temperature=0.0, max_tokens=NEW_TOKENS, ignore_eos=True, detokenize=False
+    )
     asked = prompts()
     times_ms = time_steps(engine)
     digest, _ = generate(engine, asked, sampling)
@@ -204,7 +247,9 @@ def main():
             rates.append(rate)
             steps.append(steps_of(times_ms))
         turns.append(rates)
-        counts.append([now - then for now, then in zip(engine.collective_rpc(look)[0]["counts"], before)])
+        counts.append(
+            [now - then for now, then in zip(engine.collective_rpc(look)[0]["counts"], before)]
+        )
     wait_for_turn(options)
     seen = engine.collective_rpc(look)[0]
     outcome = {

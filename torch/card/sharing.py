@@ -1,5 +1,6 @@
-"""What must hold where libraries share one cache, each as a function of the libraries that are here and the options of
-neighbours.py, which runs them. Each returns a sentence about what was seen, or raises what is not so."""
+"""What must hold where libraries share one cache, each as a function of the libraries that are here
+and the options of neighbours.py, which runs them. Each returns a sentence about what was seen, or
+raises what is not so."""
 
 import ctypes
 import gc
@@ -46,7 +47,9 @@ def pairs(libraries):
 
 
 def serves(libraries, _options):
-    """What one gives back is what the other gets, on the same stream, with no call of the driver."""
+    """What one gives back is what the other gets, on the same stream, with no call of the
+    driver.
+    """
     said = []
     for giver, taker in pairs(libraries):
         for stream in (torch.cuda.default_stream(), torch.cuda.Stream()):
@@ -77,7 +80,9 @@ LATE = 200_000_000
 
 
 def waits(libraries, _options):
-    """On another stream nobody gets it too early, and what another stream works on is kept until that is done."""
+    """On another stream nobody gets it too early, and what another stream works on is kept until
+    that is done.
+    """
     tries, kept, capped = 0, 0, 0
     for giver, taker in pairs(libraries):
         for has_room in (True, False):
@@ -86,13 +91,16 @@ def waits(libraries, _options):
         tries += 1
         kept += reads_late(giver, taker)
     return (
-        f"0 words wrong; {capped} times there was no room but what another stream had; {kept} of {tries} times its own "
+        f"0 words wrong; {capped} times there was no room but what another stream had; {kept} of "
+        f"{tries} times its own "
         "stream got other memory while another one read it"
     )
 
 
 def writes_late(giver, taker, has_room):
-    """The giver's last work is still to come when the taker's begins on another stream; with room for both, or not."""
+    """The giver's last work is still to come when the taker's begins on another stream; with room
+    for both, or not.
+    """
     size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
@@ -114,11 +122,16 @@ def writes_late(giver, taker, has_room):
         torch.cuda.set_per_process_memory_fraction(1.0)
     torch.cuda.synchronize()
     wrong = count_wrong(taker.words(got), 2)
-    expect(wrong == 0, f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream")
+    expect(
+        wrong == 0,
+        f"{giver.name}'s late work wrote over {wrong} words of {taker.name}'s on another stream",
+    )
 
 
 def reads_late(giver, taker):
-    """Another stream reads after the giver has let go. Whether the giver's own stream got other memory meanwhile."""
+    """Another stream reads after the giver has let go. Whether the giver's own stream got other
+    memory meanwhile.
+    """
     size = 24 * MIB
     first, second = torch.cuda.Stream(), torch.cuda.Stream()
     start_anew()
@@ -143,36 +156,52 @@ def reads_late(giver, taker):
     # All is done: now it serves.
     before = counts()
     got = taker.make(size, first)
-    expect(counts()["calls"] == before["calls"], f"{giver.name}'s memory did not come free for {taker.name}")
+    expect(
+        counts()["calls"] == before["calls"],
+        f"{giver.name}'s memory did not come free for {taker.name}",
+    )
     return is_other
 
 
 def statistics(libraries, _options):
-    """To the byte: what all hold together is what PyTorch says, and each block is in the snapshot where it is."""
+    """To the byte: what all hold together is what PyTorch says, and each block is in the snapshot
+    where it is.
+    """
     start_anew()
     before = counts()
     held = hold_random(libraries)
     after = counts()
     requested = sum(size for _, _, size in held)
     found = after["requested"] - before["requested"]
-    expect(found == requested, f"the libraries hold {requested} bytes, and requested_bytes says {found}")
+    expect(
+        found == requested,
+        f"the libraries hold {requested} bytes, and requested_bytes says {found}",
+    )
     shown = shown_blocks()
     total = 0
     for library, made, size in held:
         block = shown.get(library.address(made))
         expect(block is not None, f"a block of {library.name}'s is not in the snapshot")
-        expect(block["requested_size"] == size, f"{size} bytes of {library.name}'s are {block['requested_size']} there")
+        expect(
+            block["requested_size"] == size,
+            f"{size} bytes of {library.name}'s are {block['requested_size']} there",
+        )
         expect(block["size"] >= size, f"{size} bytes of {library.name}'s lie in {block['size']}")
         total += block["size"]
     found = after["allocated"] - before["allocated"]
-    expect(found == total, f"the libraries' blocks have {total} bytes, and allocated_bytes says {found}")
+    expect(
+        found == total,
+        f"the libraries' blocks have {total} bytes, and allocated_bytes says {found}",
+    )
     count = len(held)
     made = None
     held.clear()
     for what in ("allocated", "requested"):
         left = counts()[what] - before[what]
         expect(left == 0, f"{left} bytes are left {what} when all is given back")
-    return f"{count} blocks: {requested} bytes requested, {total} allocated, 0 left; all to the byte"
+    return (
+        f"{count} blocks: {requested} bytes requested, {total} allocated, 0 left; all to the byte"
+    )
 
 
 def hold_random(libraries):
@@ -180,7 +209,9 @@ def hold_random(libraries):
     stream, chance, held = torch.cuda.current_stream(), random.Random(1), []
     for index in range(200):
         library = libraries[index % len(libraries)]
-        size = chance.choice((1, 511, 512, 513, chance.randrange(1, 2 * MIB), chance.randrange(1, 48 * MIB)))
+        size = chance.choice(
+            (1, 511, 512, 513, chance.randrange(1, 2 * MIB), chance.randrange(1, 48 * MIB))
+        )
         held.append((library, library.make(size, stream), size))
         if chance.random() < 0.3:
             held.pop(chance.randrange(len(held)))
@@ -198,7 +229,9 @@ def shown_blocks():
 
 
 def stacks(libraries, _options):
-    """A snapshot names the Python function that asked, whichever library it asked; so does the history."""
+    """A snapshot names the Python function that asked, whichever library it asked; so does the
+    history.
+    """
     torch.cuda.memory._record_memory_history(stacks="python")
     try:
         stream = torch.cuda.current_stream()
@@ -212,13 +245,23 @@ def stacks(libraries, _options):
             names = names_in(shown_blocks()[address])
             expect("asks_for_memory" in names, f"the stack of {library.name}'s block is {names}")
             traces = torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]
-            last = next(entry for entry in reversed(traces) if (entry["action"], entry["addr"]) == ("alloc", address))
+            last = next(
+                entry
+                for entry in reversed(traces)
+                if (entry["action"], entry["addr"]) == ("alloc", address)
+            )
             names = names_in(last)
-            expect("asks_for_memory" in names, f"the stack of {library.name}'s request in the history is {names}")
+            expect(
+                "asks_for_memory" in names,
+                f"the stack of {library.name}'s request in the history is {names}",
+            )
             del made
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    return f"{', '.join(library.name for library in libraries)}: the caller's name is in the block's stack and in the history's"
+    return (
+        f"{', '.join(library.name for library in libraries)}: the caller's name is in the "
+        f"block's stack and in the history's"
+    )
 
 
 def names_in(shown):
@@ -227,17 +270,25 @@ def names_in(shown):
 
 def exchanges(libraries, options):
     """Random requests of all libraries on four streams, whose contents are all compared."""
-    ran, wrong = exchange.run(libraries, options.seed, options.exchanges, options.part_limit_s * 0.8)
+    ran, wrong = exchange.run(
+        libraries, options.seed, options.exchanges, options.part_limit_s * 0.8
+    )
     count = sum(ran.passed.values())
     expect(wrong == 0, f"seed {options.seed}: {wrong} words are wrong")
-    expect(count >= options.exchanges, f"seed {options.seed}: only {count} exchanges in the time there is")
+    expect(
+        count >= options.exchanges,
+        f"seed {options.seed}: only {count} exchanges in the time there is",
+    )
     ways = ", ".join(f"{way} {times}" for way, times in sorted(ran.passed.items()))
-    return f"seed {options.seed}: {ran.contents.blocks} blocks, {count} exchanges ({ways}), 0 words wrong"
+    return (
+        f"seed {options.seed}: {ran.contents.blocks} blocks, {count} exchanges ({ways}), 0 "
+        f"words wrong"
+    )
 
 
 def threads(libraries, options):
-    """Eight threads exchange at once, and give back what others took, while stacks are recorded, snapshots are taken,
-    the cache is emptied and garbage is collected."""
+    """Eight threads exchange at once, and give back what others took, while stacks are recorded,
+    snapshots are taken, the cache is emptied and garbage is collected."""
     gc.collect()
     start_anew()
     before, limit_s = counts()["allocated"], options.part_limit_s * 0.8
@@ -249,18 +300,25 @@ def threads(libraries, options):
 
     torch.cuda.memory._record_memory_history(stacks="python")
     try:
-        blocks, wrong, times = exchange.run_threads(libraries, options.seed, 8, options.steps, limit_s, meanwhile)
+        blocks, wrong, times = exchange.run_threads(
+            libraries, options.seed, 8, options.steps, limit_s, meanwhile
+        )
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
     expect(wrong == 0, f"seed {options.seed}: {wrong} words are wrong")
     gc.collect()
     left = counts()["allocated"] - before
     expect(left == 0, f"{left} bytes are left when all threads have given back")
-    return f"seed {options.seed}: 8 threads, {blocks} blocks, {times} snapshots meanwhile, 0 words wrong, 0 bytes left"
+    return (
+        f"seed {options.seed}: 8 threads, {blocks} blocks, {times} snapshots meanwhile, 0 "
+        f"words wrong, 0 bytes left"
+    )
 
 
 def graphs(libraries, _options):
-    """Memory that a neighbour takes while PyTorch captures its stream is the graph's, and replays are right."""
+    """Memory that a neighbour takes while PyTorch captures its stream is the graph's, and replays
+    are right.
+    """
     source = torch.zeros(1 << 16, device="cuda")
     done = []
     for library in libraries[1:]:
@@ -272,7 +330,10 @@ def graphs(libraries, _options):
             copy = library.words(made).view(torch.float32).copy_(source)
             result = copy + 1
         pools = pools_of(library, made)
-        expect(pools == [tuple(graph.pool())], f"{library.name}'s block lies in {pools}, and the graph has {graph.pool()}")
+        expect(
+            pools == [tuple(graph.pool())],
+            f"{library.name}'s block lies in {pools}, and the graph has {graph.pool()}",
+        )
         for step in range(20):
             source.fill_(step)
             # What is eager must not come to lie in the graph's memory.
@@ -307,12 +368,16 @@ def refuses(libraries, _options):
         try:
             library.make(1 << 42, stream)
         except library.is_full as error:
-            expect("out of memory" in str(error).lower(), f"{library.name} says {first_line(error)}")
+            expect(
+                "out of memory" in str(error).lower(), f"{library.name} says {first_line(error)}"
+            )
             said.append(f"{library.name} {type(error).__name__}")
         else:
             raise Failure(f"{library.name} got four tebibytes")
         made = library.make(0, stream)
-        expect(counts()["allocated"] == before["allocated"], f"no bytes of {library.name}'s are some")
+        expect(
+            counts()["allocated"] == before["allocated"], f"no bytes of {library.name}'s are some"
+        )
         made = library.make(MIB, stream)
         library.fill(made, 9, stream)
         expect(count_wrong(library.words(made), 9) == 0, f"{library.name} is not well after it")
@@ -321,8 +386,9 @@ def refuses(libraries, _options):
 
 
 def streams(libraries, _options):
-    """Streams that libraries make are destroyed, some before the memory that was taken for them goes back. What was cached
-    for them is given back, and whoever has such a handle next is served."""
+    """Streams that libraries make are destroyed, some before the memory that was taken for them
+    goes back. What was cached for them is given back, and whoever has such a handle next is
+    served."""
     said = []
     for library in libraries:
         if library.new_stream() is None:
@@ -336,7 +402,10 @@ def streams(libraries, _options):
         start_anew()
         for what in ("allocated", "reserved"):
             left = counts()[what] - before[what]
-            expect(left == 0, f"{left} bytes are {what} for streams of {library.name}'s that are destroyed")
+            expect(
+                left == 0,
+                f"{left} bytes are {what} for streams of {library.name}'s that are destroyed",
+            )
         said.append(f"{library.name} 20")
     return f"{', '.join(said)} streams destroyed, 0 words wrong, 0 bytes left"
 
@@ -363,8 +432,9 @@ def uses_stream(library, outlives):
 
 
 def callbacks(libraries, _options):
-    """A stream calls Python functions, which wait for the interpreter, while a thread that has it gives memory back, and
-    other streams are destroyed: nobody may wait for the interpreter and be waited for by whoever has it."""
+    """A stream calls Python functions, which wait for the interpreter, while a thread that has it
+    gives memory back, and other streams are destroyed: nobody may wait for the interpreter and be
+    waited for by whoever has it."""
     runtime = ctypes.CDLL(f"libcudart.so.{torch.version.cuda.partition('.')[0]}")
     called, turns = [], 30
     call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(called.append)
@@ -390,7 +460,10 @@ def callbacks(libraries, _options):
     is_over.set()
     beside.join()
     expect(len(called) == turns, f"{len(called)} of {turns} calls came")
-    return f"{turns} calls of a Python function by a stream, while memory was taken, given back and forgotten"
+    return (
+        f"{turns} calls of a Python function by a stream, while memory was taken, given back "
+        f"and forgotten"
+    )
 
 
 def take_and_give(is_over):
@@ -458,10 +531,16 @@ def ends(libraries, options):
         ran = subprocess.run(command, capture_output=True, text=True, timeout=limit_s)
     except subprocess.TimeoutExpired as error:
         raise Failure(f"it has not ended after {limit_s:.0f} s: {error.stderr or b''!r}") from error
-    expect(ran.returncode == 0, f"it ended with {ran.returncode}: {ran.stderr.strip().splitlines()[-8:]}")
+    expect(
+        ran.returncode == 0,
+        f"it ended with {ran.returncode}: {ran.stderr.strip().splitlines()[-8:]}",
+    )
     words = ("larder:", "Exception", "Error")
     complaints = [line for line in ran.stderr.splitlines() if any(word in line for word in words)]
     expect(not complaints, f"it said {complaints[:3]}")
     held = ran.stdout.splitlines()[-1]
-    expect(held.endswith(f" {len(libraries)}"), f"not all libraries were there: {ran.stdout.splitlines()}")
+    expect(
+        held.endswith(f" {len(libraries)}"),
+        f"not all libraries were there: {ran.stdout.splitlines()}",
+    )
     return f"exit code 0 with {held.split()[1]} blocks alive, and nothing said"

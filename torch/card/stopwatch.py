@@ -1,6 +1,8 @@
-"""What memory costs a program: how often it asks the allocator, how often the driver is asked, and how long they take.
+"""What memory costs a program: how often it asks the allocator, how often the driver is asked, and
+how long they take.
 
-    library = stopwatch.build(folder)        # whoever starts programs, with library in LD_PRELOAD and in STOPWATCH
+    library = stopwatch.build(folder)   # whoever starts programs, with library in LD_PRELOAD
+                                        # and in STOPWATCH
     stages = stopwatch.Stages(steps, last)   # the program, which is none the wiser without them
 """
 
@@ -24,7 +26,9 @@ def build(folder):
 
 
 class Stages:
-    """The first steps, in which a program settles, those after them, and the last ones, each with its costs."""
+    """The first steps, in which a program settles, those after them, and the last ones, each with
+    its costs.
+    """
 
     def __init__(self, steps, last_steps):
         self.begins = [0, SETTLING_STEPS, max(steps - last_steps, SETTLING_STEPS), steps]

@@ -1,10 +1,12 @@
 """Symmetric memory on one card: two ranks that share it, and NCCL and NVSHMEM with one rank each.
 
-    python -m larder symmetric.py            # Larder's symmetric pool, and NCCL's and NVSHMEM's memory under Larder
+    python -m larder symmetric.py   # Larder's symmetric pool, and NCCL's and NVSHMEM's
+                                    # memory under Larder
     python symmetric.py                      # PyTorch's own pool, for comparison
 
 Both print one line of JSON for each part. Two ranks share the card, which PyTorch allows with
-TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1; what goes over links and networks between cards this does not show.
+TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1; what goes over links and networks between cards this
+does not show.
 """
 
 import argparse
@@ -60,7 +62,11 @@ class NativePool:
 
 
 def make_pool(device):
-    return larder.torch.symmetric_pool(device=device) if larder.torch.is_installed() else NativePool(device)
+    return (
+        larder.torch.symmetric_pool(device=device)
+        if larder.torch.is_installed()
+        else NativePool(device)
+    )
 
 
 def held_bytes(pool):
@@ -89,7 +95,9 @@ def read_each_others(rank, device):
         with pool:
             tensor = torch.empty(elements, dtype=torch.int64, device=device)
         offsets.append(
-            tuple(pool.position_of(tensor)) if larder.torch.is_installed() else offset_in_segment(pool, tensor)
+            tuple(pool.position_of(tensor))
+            if larder.torch.is_installed()
+            else offset_in_segment(pool, tensor)
         )
         tensor.fill_(number * 2 + rank)
         torch.cuda.synchronize()
@@ -159,10 +167,14 @@ def run_rank(rank, ranks):
 def run_two_ranks():
     starter = [sys.executable, *(["-m", "larder"] if larder.torch.is_installed() else [])]
     environment = dict(
-        os.environ, MASTER_ADDR="127.0.0.1", MASTER_PORT="29513", TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES="1"
+        os.environ,
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="29513",
+        TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES="1",
     )
     children = [
-        subprocess.Popen([*starter, __file__, "--rank", str(rank)], env=environment) for rank in range(2)
+        subprocess.Popen([*starter, __file__, "--rank", str(rank)], env=environment)
+        for rank in range(2)
     ]
     return max(child.wait(timeout=600) for child in children)
 
@@ -177,7 +189,8 @@ def nccl_alone():
     try:
         allocators = [backend.mem_allocator]
     except RuntimeError as error:
-        # PyTorch offers NCCL's memory only where the GPU has multicast; NCCL registers plain memory too.
+        # PyTorch offers NCCL's memory only where the GPU has multicast; NCCL registers plain memory
+        # too.
         told["memory of NCCL's own"], allocators = str(error), []
     for symmetric in (False, True):
         pool = torch.cuda.MemPool(*allocators)
@@ -226,7 +239,9 @@ class InitAttributes(ctypes.Structure):
 
 
 def nvshmem_alone():
-    """One processing element: allocates, puts and gets through a symmetric pool of Larder's own allocator."""
+    """One processing element: allocates, puts and gets through a symmetric pool of Larder's own
+    allocator.
+    """
     torch.cuda.init()
     torch.zeros(1, device="cuda")
     library = nvshmem_library()
@@ -239,7 +254,9 @@ def nvshmem_alone():
     attributes = InitAttributes(version=(1 << 16) + 144, args_version=(1 << 16) + 128)
     codes = [
         library.nvshmemx_get_uniqueid(ctypes.byref(identity)),
-        library.nvshmemx_set_attr_uniqueid_args(0, 1, ctypes.byref(identity), ctypes.byref(attributes)),
+        library.nvshmemx_set_attr_uniqueid_args(
+            0, 1, ctypes.byref(identity), ctypes.byref(attributes)
+        ),
         library.nvshmemx_hostlib_init_attr(8, ctypes.byref(attributes)),
     ]
     if any(codes):
@@ -268,11 +285,19 @@ def nvshmem_alone():
     allocator.free(here)
     trimmed = pool.trim()
     counts = pool.source_counts()
-    return {"part": "nvshmem, one rank", "wrong": wrong, "positions": positions, "trimmed": trimmed, "counts": counts}
+    return {
+        "part": "nvshmem, one rank",
+        "wrong": wrong,
+        "positions": positions,
+        "trimmed": trimmed,
+        "counts": counts,
+    }
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rank", type=int, help="be this one of the two ranks")
     parser.add_argument("--part", choices=["ranks", "nccl", "nvshmem"], help="this part alone")
     options = parser.parse_args()
@@ -292,7 +317,9 @@ def main():
             print(json.dumps({"larder": larder.torch.is_installed(), **told}), flush=True)
         elif options.part is None:
             starter = [sys.executable, *(["-m", "larder"] if larder.torch.is_installed() else [])]
-            code = max(code, subprocess.run([*starter, __file__, "--part", part], check=False).returncode)
+            code = max(
+                code, subprocess.run([*starter, __file__, "--part", part], check=False).returncode
+            )
     return code
 
 

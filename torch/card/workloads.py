@@ -3,11 +3,12 @@
     python workloads.py NAME [--turns N] [--steps N] [--wait] [--record FILE]
     python -m larder workloads.py NAME [--turns N] [--steps N] [--wait] [--record FILE]
 
-The steps after the first few come in turns. With --wait it says "ready" before each turn and goes on when
-it is sent a line, so that several can be prepared at once and then take turns on a machine that is not
-equally fast at all times. --record writes PyTorch's snapshot with the history of all of it. Each prints
-one line of JSON last: the losses (or whatever the program computes) as text that is exact to the bit, the
-time of every step, and what PyTorch's own statistics say of memory at the end. Nothing in here knows which allocator is in place.
+The steps after the first few come in turns. With --wait it says "ready" before each turn and goes
+on when it is sent a line, so that several can be prepared at once and then take turns on a machine
+that is not equally fast at all times. --record writes PyTorch's snapshot with the history of all of
+it. Each prints one line of JSON last: the losses (or whatever the program computes) as text that is
+exact to the bit, the time of every step, and what PyTorch's own statistics say of memory at the
+end. Nothing in here knows which allocator is in place.
 """
 
 import argparse
@@ -161,8 +162,12 @@ def generation(course):
 
 
 def streams(course):
-    """Batches that are copied and prepared on a stream of their own while the last one is trained on."""
-    model = nn.Sequential(*[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(6)]).cuda()
+    """Batches that are copied and prepared on a stream of their own while the last one is trained
+    on.
+    """
+    model = nn.Sequential(
+        *[nn.Sequential(nn.Linear(1024, 1024), nn.GELU()) for _ in range(6)]
+    ).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     side = torch.cuda.Stream()
     host = [torch.randn(2048, 1024, pin_memory=True) for _ in range(4)]
@@ -239,7 +244,9 @@ def resnet_varbatch(course):
 
 
 def small_kernels(course):
-    """Many little operations, so that the time goes into launching them and into allocating for them."""
+    """Many little operations, so that the time goes into launching them and into allocating for
+    them.
+    """
     layers = [nn.Linear(64, 64).cuda() for _ in range(16)]
     parameters = [parameter for layer in layers for parameter in layer.parameters()]
     optimizer = torch.optim.SGD(parameters, lr=1e-3, foreach=False)

@@ -1,7 +1,7 @@
 """What every test of this suite begins from: a clean cache, the default settings and no history.
 
-The suite says what a PyTorch program sees of its CUDA allocator. It knows nothing of which allocator
-that is: PyTorch's own and Larder's have to pass the same tests.
+The suite says what a PyTorch program sees of its CUDA allocator. It knows nothing of which
+allocator that is: PyTorch's own and Larder's have to pass the same tests.
 """
 
 import collections
@@ -23,8 +23,8 @@ MIB = 1024 * 1024
 SMALL_SEGMENT_BYTES = 2 * MIB
 LARGE_SEGMENT_BYTES = 20 * MIB
 
-# A change of settings puts back four keys by itself and leaves the others as they were, so those are
-# named here.
+# A change of settings puts back four keys by itself and leaves the others as they were, so those
+# are named here.
 DEFAULT_SETTINGS = (
     "large_segment_size_mb:20",
     "expandable_segments:False",
@@ -58,7 +58,9 @@ def on_stand_in():
 
 
 def holds(tensor, value):
-    """Whether every element has this value, as seen by the host: no memory of the GPU is needed to find out."""
+    """Whether every element has this value, as seen by the host: no memory of the GPU is needed to
+    find out.
+    """
     return bool((tensor.cpu() == value).all())
 
 
@@ -193,8 +195,8 @@ def build_library(folder, name, source, *words):
 
 
 def alone_on_the_card(test):
-    """Marks a test that looks at the whole card's memory. While it runs, none of this suite's tests runs in
-    another process."""
+    """Marks a test that looks at the whole card's memory. While it runs, none of this suite's tests
+    runs in another process."""
     test.alone_on_the_card = True
     return test
 
@@ -204,7 +206,8 @@ class Room:
 
     def __init__(self):
         self.door, self.room = (
-            open(os.path.join(tempfile.gettempdir(), f"larder-tests-{name}"), "w") for name in ("door", "room")
+            open(os.path.join(tempfile.gettempdir(), f"larder-tests-{name}"), "w")
+            for name in ("door", "room")
         )
 
     def enter(self, alone):
@@ -299,7 +302,9 @@ class AllocatorCase(unittest.TestCase):
                 count("segment", pool)
             address, allocated, active, requested = segment["address"], 0, 0, 0
             for block in segment["blocks"]:
-                self.assertEqual(block["address"], address, "blocks follow one another without a gap")
+                self.assertEqual(
+                    block["address"], address, "blocks follow one another without a gap"
+                )
                 address += block["size"]
                 if block["state"] == "inactive":
                     if len(segment["blocks"]) > 1 and not segment["is_expandable"]:

@@ -47,7 +47,9 @@ def checkpoint(pool_id):
 
 
 def restore(state, stale=(), owned=()):
-    """Puts a pool back. `stale` are tensors whose memory goes by it, `owned` those that take theirs."""
+    """Puts a pool back. `stale` are tensors whose memory goes by it, `owned` those that take
+    theirs.
+    """
     torch._C._cuda_setCheckpointPoolState(
         DEVICE,
         state,
@@ -73,7 +75,14 @@ def layout(pool_id):
 
 def describe(tensor):
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+    return (
+        storage.data_ptr(),
+        storage.nbytes(),
+        tensor.shape,
+        tensor.stride(),
+        tensor.dtype,
+        tensor.device,
+    )
 
 
 def rebuild(description):

@@ -1,4 +1,6 @@
-"""torch.compile with graphs: recorded graphs share a pool, and go back and forth between checkpoints."""
+"""torch.compile with graphs: recorded graphs share a pool, and go back and forth between
+checkpoints.
+"""
 
 import copy
 import importlib.util
@@ -126,7 +128,9 @@ class CompileCase(AllocatorCase):
         compiled = torch.compile(broken_in_two)
         data = torch.randn(4, 64, device="cuda")
         try:
-            torch.cuda.memory._record_memory_history(context="all", stacks="python", compile_context=True)
+            torch.cuda.memory._record_memory_history(
+                context="all", stacks="python", compile_context=True
+            )
             with torch.no_grad():
                 compiled(data)
             entries = torch.cuda.memory._snapshot()["device_traces"][0]
@@ -134,7 +138,9 @@ class CompileCase(AllocatorCase):
             torch.cuda.memory._record_memory_history(None)
         regions = {entry["compile_context"] for entry in entries} - {"N/A"}
         self.assertTrue(regions)
-        self.assertTrue(all(region.startswith("Torch-Compiled Region") for region in regions), regions)
+        self.assertTrue(
+            all(region.startswith("Torch-Compiled Region") for region in regions), regions
+        )
 
     def test_everything_goes_when_it_is_reset(self):
         step = torch.compile(lambda x: x.exp() + 1, mode="reduce-overhead")

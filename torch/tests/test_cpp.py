@@ -84,7 +84,9 @@ def cuda_includes():
     folders = [os.path.join(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")]
     folders += glob.glob(os.path.join(site, "nvidia", "*", "include"))
     folders.append(os.path.join(site, "triton", "backends", "nvidia", "include"))
-    return [folder for folder in folders if os.path.exists(os.path.join(folder, "cuda_runtime_api.h"))]
+    return [
+        folder for folder in folders if os.path.exists(os.path.join(folder, "cuda_runtime_api.h"))
+    ]
 
 
 class CppCase(AllocatorCase):
@@ -119,7 +121,13 @@ class CppCase(AllocatorCase):
             getattr(cls.calls, name).restype = ctypes.c_void_p
         for name in ("largest_block", "mapped_bytes"):
             getattr(cls.calls, name).restype = ctypes.c_size_t
-        for name in ("is_native", "is_enabled", "is_plain", "refuses_a_foreign_pointer", "frees_nothing"):
+        for name in (
+            "is_native",
+            "is_enabled",
+            "is_plain",
+            "refuses_a_foreign_pointer",
+            "frees_nothing",
+        ):
             getattr(cls.calls, name).restype = ctypes.c_bool
         cls.calls.base_of.argtypes = [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
         cls.calls.clone_of.argtypes = [ctypes.c_void_p, ctypes.c_size_t]

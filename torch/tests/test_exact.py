@@ -4,7 +4,16 @@ import unittest
 
 import torch
 
-from allocator_case import KIB, MIB, TORCH_VERSION, AllocatorCase, Change, block_at, byte_tensor, configure
+from allocator_case import (
+    KIB,
+    MIB,
+    TORCH_VERSION,
+    AllocatorCase,
+    Change,
+    block_at,
+    byte_tensor,
+    configure,
+)
 
 HAS_ADDRESSES = unittest.skipUnless(
     hasattr(torch.UntypedStorage, "_resize_with_addr_"), "this torch has no _resize_with_addr_"
@@ -143,7 +152,9 @@ class RemarkCase(AllocatorCase):
                 ("annotate", address, 1000, "a part of them"),
             ],
         )
-        self.assertIn("test_a_remark_is_an_entry_of_its_own", {f["name"] for f in entries[0]["frames"]})
+        self.assertIn(
+            "test_a_remark_is_an_entry_of_its_own", {f["name"] for f in entries[0]["frames"]}
+        )
 
     def test_without_a_history_a_remark_is_no_mistake(self):
         torch.cuda.memory._annotate_tensor(byte_tensor(1000), "nobody listens")

@@ -68,9 +68,11 @@ class ExpandablePoolCase(test_mem_pool.PoolCase):
 
 @unittest.skipUnless(TORCH_VERSION >= (2, 15), "this torch has no expandable_segments_reserve")
 class ReserveCase(AllocatorCase):
-    # Settled when a process starts: a later change of settings would leave it to the tests that follow.
+    # Settled when a process starts: a later change of settings would leave it to the tests that
+    # follow.
     SCRIPT = (
-        "import torch; tensors = [torch.empty(700 << 20, dtype=torch.uint8, device='cuda') for _ in range(2)]\n"
+        "import torch; tensors = [torch.empty(700 << 20, dtype=torch.uint8, device='cuda') for _ "
+        "in range(2)]\n"
         "first, second = (tensor.data_ptr() for tensor in tensors); print(abs(second - first))"
     )
 

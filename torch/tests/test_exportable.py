@@ -1,4 +1,6 @@
-"""Memory that libraries can export where nobody set anything: what graphs work on, and what is asked for as such."""
+"""Memory that libraries can export where nobody set anything: what graphs work on, and what is
+asked for as such.
+"""
 
 import unittest
 
@@ -7,7 +9,8 @@ from allocator_case import AllocatorCase, output_of, start_child
 CHILD = """
 import contextlib, sys, torch
 larder = sys.modules.get("larder")
-plain_memory = larder.torch.plain_memory if larder and larder.torch.is_installed() else contextlib.nullcontext
+is_larder = larder and larder.torch.is_installed()
+plain_memory = larder.torch.plain_memory if is_larder else contextlib.nullcontext
 
 def segment_of(tensor):
     for segment in torch.cuda.memory_snapshot():
@@ -39,7 +42,9 @@ print("given back", held - torch.cuda.memory_reserved() >= 30 << 20)
 
 class ExportableTest(AllocatorCase):
     def said_with(self, conf):
-        return output_of(start_child(CHILD, PYTORCH_CUDA_ALLOC_CONF=conf, PYTORCH_ALLOC_CONF=None)).splitlines()
+        return output_of(
+            start_child(CHILD, PYTORCH_CUDA_ALLOC_CONF=conf, PYTORCH_ALLOC_CONF=None)
+        ).splitlines()
 
     def test_with_no_settings_graphs_and_whoever_asks_have_plain_memory(self):
         expected = ["graph True", "asked for True", "cut from one segment True", "given back True"]

@@ -28,10 +28,14 @@ class FuzzCase(AllocatorCase):
         for step in range(steps):
             while 4 * held_words >= self.held_bytes_at_most:
                 release(step)
-            choice = rng.choices(("allocate", "release", "empty"), (1.0, 1.0 if held else 0.0, 0.1))[0]
+            choice = rng.choices(
+                ("allocate", "release", "empty"), (1.0, 1.0 if held else 0.0, 0.1)
+            )[0]
             if choice == "allocate":
                 words = rng.randrange(smallest // 4, largest // 4)
-                held.append((serial, torch.full((words,), serial, dtype=torch.int32, device="cuda")))
+                held.append(
+                    (serial, torch.full((words,), serial, dtype=torch.int32, device="cuda"))
+                )
                 held_words += words
                 serial += 1
             elif choice == "release":

@@ -194,7 +194,9 @@ class GraphCase(AllocatorCase):
                 self.assertEqual(last.data_ptr() == dies_address, sharing)
                 for graph in graphs:
                     graph.replay()
-                self.assertEqual((middle.cpu().sum().item(), last.cpu().sum().item()), (5000.0, 7000.0))
+                self.assertEqual(
+                    (middle.cpu().sum().item(), last.cpu().sum().item()), (5000.0, 7000.0)
+                )
                 for index in (0, 2, 1):
                     graphs[index].replay()
                 # Out of order, the shared block holds what the last graph wrote.
@@ -346,14 +348,18 @@ class GraphCase(AllocatorCase):
     def test_graphed_callables_share_a_pool(self):
         torch.manual_seed(5)
         models = [
-            torch.nn.Sequential(torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)).cuda()
+            torch.nn.Sequential(
+                torch.nn.Linear(32, 128), torch.nn.ReLU(), torch.nn.Linear(128, 128)
+            ).cuda()
             for _ in range(3)
         ]
         pool = torch.cuda.graph_pool_handle()
         graphed = []
         for model in models:
             sample = torch.randn(64, 32, device="cuda")
-            graphed.append(torch.cuda.make_graphed_callables(copy.deepcopy(model), (sample,), pool=pool))
+            graphed.append(
+                torch.cuda.make_graphed_callables(copy.deepcopy(model), (sample,), pool=pool)
+            )
         self.assertTrue(segments_of(pool))
         for model, graphed_model in zip(models, graphed):
             data = torch.randn(64, 32, device="cuda")
@@ -367,7 +373,9 @@ class GraphCase(AllocatorCase):
 
     def test_a_whole_training_step(self):
         torch.manual_seed(2)
-        model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)).cuda()
+        model = torch.nn.Sequential(
+            torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1)
+        ).cuda()
         twin = copy.deepcopy(model)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         twin_optimizer = torch.optim.SGD(twin.parameters(), lr=0.05)

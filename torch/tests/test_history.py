@@ -201,8 +201,8 @@ class EventCase(AllocatorCase):
         self.assertEqual({a["device"] for a in mine}, {0})
 
     def test_a_compiled_region_names_its_allocations(self):
-        # A compiled region is known by the name of its record. A function of autograd leaves a record
-        # with the name of its class, so one can be had without compiling anything.
+        # A compiled region is known by the name of its record. A function of autograd leaves a
+        # record with the name of its class, so one can be had without compiling anything.
         region = "Torch-Compiled Region: 7/0"
 
         def forward(context, tensor):

@@ -1,4 +1,6 @@
-"""Pinned host memory. Its allocator is PyTorch's own, and it works beside whichever one is below."""
+"""Pinned host memory. Its allocator is PyTorch's own, and it works beside whichever one is
+below.
+"""
 
 import gc
 import unittest
@@ -55,7 +57,9 @@ class PinnedCase(AllocatorCase):
         change = HostChange()
         first = torch.ones(10 * 1024, pin_memory=True)
         self.assertEqual(change["allocations.current"], 1)
-        self.assertEqual(change["allocated_bytes.current"], 64 * 1024, "rounded up to a power of two")
+        self.assertEqual(
+            change["allocated_bytes.current"], 64 * 1024, "rounded up to a power of two"
+        )
         self.assertEqual(change["active_requests.current"], 1)
         self.assertEqual(change["active_bytes.current"], 64 * 1024)
         self.assertEqual(change["num_host_alloc"], 1)
@@ -180,7 +184,9 @@ class CaptureCase(AllocatorCase):
     def test_memory_that_is_not_pinned_cannot_be_copied(self):
         for to_device in (True, False):
             with self.subTest(to_device=to_device):
-                with self.assertRaisesRegex(RuntimeError, "Cannot copy between CPU and CUDA tensors"):
+                with self.assertRaisesRegex(
+                    RuntimeError, "Cannot copy between CPU and CUDA tensors"
+                ):
                     with torch.cuda.graph(torch.cuda.CUDAGraph()):
                         on_device, on_host = torch.empty(8, device="cuda"), torch.empty(8)
                         target, source = (on_device, on_host) if to_device else (on_host, on_device)

@@ -1,4 +1,6 @@
-"""A library that stands in front of cudaMalloc, as torch_memory_saver's does, sees the segments of pools and graphs."""
+"""A library that stands in front of cudaMalloc, as torch_memory_saver's does, sees the segments of
+pools and graphs.
+"""
 
 import os
 import tempfile
@@ -70,7 +72,11 @@ class InterposedTest(AllocatorCase):
             library = build_library(folder, "front", SOURCE, "-ldl")
             front = " ".join(filter(None, [library, os.environ.get("LD_PRELOAD")]))
             child = start_child(
-                CHILD, LD_PRELOAD=front, IN_FRONT=library, PYTORCH_CUDA_ALLOC_CONF=None, PYTORCH_ALLOC_CONF=None
+                CHILD,
+                LD_PRELOAD=front,
+                IN_FRONT=library,
+                PYTORCH_CUDA_ALLOC_CONF=None,
+                PYTORCH_ALLOC_CONF=None,
             )
             said = output_of(child).splitlines()
         self.assertEqual(said, ["pool 1 7.0 1", "graph True", "given back True"])

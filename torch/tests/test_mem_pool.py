@@ -146,7 +146,8 @@ class PoolCase(AllocatorCase):
             with torch.cuda.use_mem_pool(pool):
                 held += [byte_tensor(4 * MIB), byte_tensor(4 * MIB)]
         self.assertEqual(
-            [block_sizes(segment) for segment in splitting.snapshot()], [[4 * MIB, 4 * MIB, 12 * MIB]]
+            [block_sizes(segment) for segment in splitting.snapshot()],
+            [[4 * MIB, 4 * MIB, 12 * MIB]],
         )
         self.assertEqual([block_sizes(segment) for segment in whole.snapshot()], [[20 * MIB]] * 2)
         del held
@@ -297,7 +298,9 @@ class CustomAllocatorCase(AllocatorCase):
         self.releases.value = 0
 
     def allocator(self):
-        return torch.cuda.memory.CUDAPluggableAllocator(self.path, "counting_alloc", "counting_free")
+        return torch.cuda.memory.CUDAPluggableAllocator(
+            self.path, "counting_alloc", "counting_free"
+        )
 
     def counts(self):
         return self.allocations.value, self.releases.value

@@ -51,7 +51,9 @@ class OutOfMemoryCase(AllocatorCase):
 
     def test_the_message_names_the_cap(self):
         with self.limit(50 * MIB):
-            with self.assertRaisesRegex(torch.OutOfMemoryError, r"Tried to allocate 60\.00 MiB") as raised:
+            with self.assertRaisesRegex(
+                torch.OutOfMemoryError, r"Tried to allocate 60\.00 MiB"
+            ) as raised:
                 byte_tensor(60 * MIB)
         self.assertIn("allowed", str(raised.exception))
 

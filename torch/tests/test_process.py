@@ -18,7 +18,8 @@ class ProcessCase(AllocatorCase):
     def test_before_cuda_is_used_a_snapshot_is_empty(self):
         child = start_child(
             "import torch; taken = torch.cuda.memory._snapshot(); "
-            "print(len(taken['segments']), len(taken['device_traces']), torch.cuda.is_initialized())"
+            "print(len(taken['segments']), len(taken['device_traces']), "
+            "torch.cuda.is_initialized())"
         )
         self.assertEqual(output_of(child), "0 0 False")
 

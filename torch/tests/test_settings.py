@@ -246,7 +246,9 @@ class SegmentSettingsCase(SettingsCase):
             self.assertEqual(block_sizes(segment_at(first.data_ptr())), [2 * MIB, 18 * MIB])
             configure()
             second = byte_tensor(10 * MIB)
-            self.assertFalse(segment_at(second.data_ptr())["is_expandable"], "the old one is left alone")
+            self.assertFalse(
+                segment_at(second.data_ptr())["is_expandable"], "the old one is left alone"
+            )
             self.assertEqual(change["segment.large_pool.current"], 1)
             configure("expandable_segments:True")
             third = byte_tensor(18 * MIB)
@@ -282,8 +284,8 @@ class SegmentSettingsCase(SettingsCase):
             oversize, ordinary = byte_tensor(60 * MIB), byte_tensor(30 * MIB)
             kept = ordinary.data_ptr()
             del oversize, ordinary
-            # The large block is too wasteful for this request, and there is no room beside it. To give
-            # it back is enough; nothing has to be waited for.
+            # The large block is too wasteful for this request, and there is no room beside it. To
+            # give it back is enough; nothing has to be waited for.
             wanted = byte_tensor(40 * MIB)
             self.assertEqual(change["num_device_free"], 1)
             self.assertEqual(change["num_alloc_retries"], 0)

@@ -150,7 +150,9 @@ class SharingCase(AllocatorCase):
     def test_tensors_of_one_segment(self):
         # Two that lie in the same segment, so that the handle is opened once there.
         first, second = torch.ones(100, device="cuda"), torch.full((100,), 2.0, device="cuda")
-        self.assertEqual(segment_at(first.data_ptr())["address"], segment_at(second.data_ptr())["address"])
+        self.assertEqual(
+            segment_at(first.data_ptr())["address"], segment_at(second.data_ptr())["address"]
+        )
         torch.cuda.synchronize()
         self.ask("keep", first)
         self.ask("keep", second)
@@ -177,7 +179,9 @@ class SharingCase(AllocatorCase):
         torch.cuda.synchronize()
         self.assertEqual(self.ask("sums_of", tensors), [5.0 * value for value in range(200)])
         received = self.ask("make_many", 200)
-        self.assertEqual([t.cpu().sum().item() for t in received], [5.0 * value for value in range(200)])
+        self.assertEqual(
+            [t.cpu().sum().item() for t in received], [5.0 * value for value in range(200)]
+        )
         del received
 
     def test_the_same_one_again_and_again(self):

@@ -35,7 +35,8 @@ class SnapshotCase(AllocatorCase):
         keep = byte_tensor(3 * MIB)
         snapshot = torch.cuda.memory._snapshot()
         self.assertLessEqual(
-            {"segments", "device_traces", "allocator_settings", "external_annotations"}, set(snapshot)
+            {"segments", "device_traces", "allocator_settings", "external_annotations"},
+            set(snapshot),
         )
         self.assertEqual(len(snapshot["device_traces"]), torch.cuda.device_count())
         self.assertEqual(snapshot["device_traces"][0], [], "nothing is recorded unless asked for")
@@ -101,7 +102,9 @@ class SnapshotCase(AllocatorCase):
         self.assertEqual(sum(len(trace) for trace in lean["device_traces"]), 0)
         self.assertEqual(full["segments"], lean["segments"])
         self.assertEqual(pool.snapshot(include_traces=False), pool.snapshot())
-        self.assertEqual(torch.cuda.memory_snapshot(include_traces=False), torch.cuda.memory_snapshot())
+        self.assertEqual(
+            torch.cuda.memory_snapshot(include_traces=False), torch.cuda.memory_snapshot()
+        )
         del held
 
 

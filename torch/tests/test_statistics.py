@@ -40,7 +40,9 @@ class StatisticsCase(AllocatorCase):
 
     def test_every_key_is_there(self):
         core = {f"{f}.{p}.{m}" for f in CORE_FAMILIES for p in POOLS for m in METRICS}
-        oversize = {f"{f}.{m}" for f in ("oversize_allocations", "oversize_segments") for m in METRICS}
+        oversize = {
+            f"{f}.{m}" for f in ("oversize_allocations", "oversize_segments") for m in METRICS
+        }
         plain = {
             "num_alloc_retries",
             "num_ooms",
@@ -76,13 +78,17 @@ class StatisticsCase(AllocatorCase):
             self.assertEqual(general[key], ours[key], key)
         self.assertEqual(torch.accelerator.memory_allocated(), torch.cuda.memory_allocated())
         self.assertEqual(torch.accelerator.memory_reserved(), torch.cuda.memory_reserved())
-        self.assertEqual(torch.accelerator.max_memory_allocated(), torch.cuda.max_memory_allocated())
+        self.assertEqual(
+            torch.accelerator.max_memory_allocated(), torch.cuda.max_memory_allocated()
+        )
         self.assertEqual(torch.accelerator.max_memory_reserved(), torch.cuda.max_memory_reserved())
         del keep
         torch.accelerator.empty_cache()
         torch.accelerator.reset_peak_memory_stats()
         torch.accelerator.reset_accumulated_memory_stats()
-        self.assertEqual(torch.accelerator.max_memory_allocated(), torch.accelerator.memory_allocated())
+        self.assertEqual(
+            torch.accelerator.max_memory_allocated(), torch.accelerator.memory_allocated()
+        )
         self.assertEqual(torch.accelerator.memory_stats()["active_bytes.all.allocated"], 0)
         free_bytes, total_bytes = torch.accelerator.get_memory_info()
         self.assertLessEqual(free_bytes, total_bytes)
@@ -184,7 +190,9 @@ class StatisticsCase(AllocatorCase):
         free_with, _ = torch.cuda.mem_get_info()
         self.assertGreaterEqual(free_before - free_with, 512 * MIB)
         del tensor
-        self.assertLess(torch.cuda.mem_get_info()[0], free_before - 256 * MIB, "it is kept for reuse")
+        self.assertLess(
+            torch.cuda.mem_get_info()[0], free_before - 256 * MIB, "it is kept for reuse"
+        )
         torch.cuda.empty_cache()
         self.assertAlmostEqual(torch.cuda.mem_get_info()[0], free_before, delta=64 * MIB)
 

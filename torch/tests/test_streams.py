@@ -100,7 +100,10 @@ class StreamCase(AllocatorCase):
         self.assertEqual(block_at(address)["state"], "active_allocated")
         del tensor
         state = block_at(address)["state"]
-        allocated, active = change["allocated_bytes.all.current"], change["active_bytes.all.current"]
+        allocated, active = (
+            change["allocated_bytes.all.current"],
+            change["active_bytes.all.current"],
+        )
         requested = change["requested_bytes.all.current"]
         self.assert_snapshot_agrees("while a block waits")
         self.assert_was_busy(busy)

@@ -1,4 +1,6 @@
-"""PyTorch's own tools read what the allocator tells: the snapshot viewer, the profiler, the cycle finder."""
+"""PyTorch's own tools read what the allocator tells: the snapshot viewer, the profiler, the cycle
+finder.
+"""
 
 import ctypes
 import gc
@@ -91,7 +93,9 @@ class ProfilerCase(AllocatorCase):
         return profile
 
     def test_the_profiler_sees_device_memory(self):
-        used = {event.key: event.self_device_memory_usage for event in self.profiled().key_averages()}
+        used = {
+            event.key: event.self_device_memory_usage for event in self.profiled().key_averages()
+        }
         self.assertEqual(used.get("aten::mul"), 2 * 128 * 128 * 4)
         self.assertEqual(used.get("aten::add"), 128 * 128 * 4)
 

@@ -7,6 +7,7 @@
 mod backend;
 mod bench;
 mod command;
+mod crew;
 mod differences;
 mod docs;
 mod file;
@@ -57,8 +58,8 @@ fn perform(runner: &Runner, task: Task) -> Result<(), (String, u8)> {
     let (root, cargo) = (&*runner.root, Path::new(&runner.program));
     let result = match task {
         // The test runner's summary is the end of a whole run, so nothing is said after it.
-        Task::Test => return runner.run(&Step::all(root, runner.has_nextest()), false),
-        Task::Lint => return runner.run(&Step::lints(root), true),
+        Task::Test => return runner.run(&Step::all(runner.has_nextest()), false),
+        Task::Lint => return runner.run(&Step::lints(), true),
         Task::Tidy(options) => tidy::run(root, options),
         Task::Parity(seeds) => parity::run(root, cargo, seeds),
         Task::Same { with } => same::run(root, cargo, &with),

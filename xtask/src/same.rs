@@ -5,10 +5,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
+use crate::crew;
 use crate::programs::{build, recordings, target_folder};
 
 /// All policies that have a name of their own.
@@ -83,7 +82,16 @@ pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String>
             cases.extend(WAYS.map(|way| Case { file: file.clone(), policy, way }));
         }
     }
-    let differences = compare_all(&cases, &own, other, &target.join("same"))?;
+    let found = Mutex::new(Vec::new());
+    crew::each(&cases, &target.join("same"), |case, scratch| {
+        let [before, after] = [other, &own].map(|larder| case.replay(larder, scratch));
+        if let Some(said) = difference(&before?, &after?) {
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            found.push(format!("{}: {said}", case.name()));
+        }
+        Ok(())
+    })?;
+    let differences = found.into_inner().unwrap_or_else(PoisonError::into_inner);
     for difference in &differences {
         println!("{difference}");
     }
@@ -93,42 +101,6 @@ pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String>
         (_, 0) => Ok(()),
         (_, count) => Err(format!("{count} replays are not what {} makes", other.display())),
     }
-}
-
-fn compare_all(
-    cases: &[Case],
-    own: &Path,
-    other: &Path,
-    folder: &Path,
-) -> Result<Vec<String>, String> {
-    let next = AtomicUsize::new(0);
-    let found = Mutex::new(Vec::new());
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers)
-            .map(|number| {
-                let scratch = folder.join(format!("worker-{number}"));
-                let (next, found) = (&next, &found);
-                scope.spawn(move || -> Result<(), String> {
-                    fs::create_dir_all(&scratch)
-                        .map_err(|error| format!("{}: {error}", scratch.display()))?;
-                    while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let both = [other, own].map(|larder| case.replay(larder, &scratch));
-                        let [before, after] = both;
-                        if let Some(said) = difference(&before?, &after?) {
-                            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                            found.push(format!("{}: {said}", case.name()));
-                        }
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))
-        })
-    })?;
-    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
 }
 
 /// The first part in which two replays differ, and the first line or field of it.

@@ -2,9 +2,48 @@
 
 use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Instant;
+
+/// Format, clippy and docs, the rules of the source text, and links: a name, and the words after
+/// `cargo`.
+///
+/// Warnings are denied by flags of the last tool in the line. `RUSTFLAGS` would do it too, but it
+/// is part of every artifact's fingerprint, and everything would be built twice. The fuzz targets
+/// are a workspace of their own, which `--all` and `--workspace` do not reach.
+const LINTS: &str = "\
+format: fmt --all --check
+format of fuzz: fmt --manifest-path fuzz/Cargo.toml --check
+clippy: clippy --workspace --all-targets -- -D warnings
+clippy of fuzz: clippy --manifest-path fuzz/Cargo.toml --target-dir target --locked \
+-- -D warnings -D clippy::undocumented_unsafe_blocks
+docs: doc --workspace --no-deps
+tidy: xtask tidy
+links: xtask tidy --links
+format of Python and C++: xtask tidy --format";
+
+/// What else CI checks. The doc tests stand before the tests, because nextest does not run them and
+/// because the summary of the tests shall be the last thing on the screen.
+const CHECKS: &str = "\
+tests, built ahead: TESTS --no-run
+release build: build --release -p larder-cli
+parity: xtask parity --seeds 8
+parity with the newest PyTorch: xtask parity --torch 2.15 --seeds 6 --random-only
+settings as each PyTorch reads them: xtask parity --settings 500
+backend: xtask backend
+parity through PyTorch's interface: xtask parity --through-interface --seeds 5
+model of the lock: xtask model
+headers: xtask headers
+stand-in: xtask gpu --stand-in
+python: xtask python
+world: xtask world --quick
+page: xtask page
+doc tests: test --doc --workspace
+tests: TESTS --no-fail-fast";
+
+/// The flags that `rustdoc` alone shall see.
+const RUSTDOC_FLAGS: &str = "-D warnings";
 
 /// One thing to check: a name, and the words after `cargo`.
 pub(crate) struct Step {
@@ -15,75 +54,28 @@ pub(crate) struct Step {
     is_ahead: bool,
 }
 
-/// The flags that `rustdoc` alone shall see.
-const RUSTDOC_FLAGS: &str = "-D warnings";
-
-fn step(name: &'static str, words: &str) -> Step {
-    // The few texts of a run may stay for as long as it lasts.
-    let words: &'static str = String::from(words).leak();
-    Step { name, words: words.split(' ').collect(), is_ahead: false }
-}
-
 impl Step {
-    /// Format, clippy and docs, the rules of the source text, and links.
-    ///
-    /// Warnings are denied by flags of the last tool in the line. `RUSTFLAGS` would do it too, but
-    /// it is part of every artifact's fingerprint, and everything would be built twice.
-    pub(crate) fn lints(root: &Path) -> Vec<Self> {
-        let mut steps = vec![step("format", "fmt --all --check")];
-        // The fuzz targets are a workspace of their own, which `--all` and `--workspace` do not
-        // reach.
-        let fuzz = "--manifest-path fuzz/Cargo.toml";
-        let has_fuzz = root.join("fuzz/Cargo.toml").is_file();
-        if has_fuzz {
-            steps.push(step("format of fuzz", &format!("fmt {fuzz} --check")));
-        }
-        steps.push(step("clippy", "clippy --workspace --all-targets -- -D warnings"));
-        if has_fuzz {
-            let clippy = format!("clippy {fuzz} --target-dir target --locked -- -D warnings");
-            let words = format!("{clippy} -D clippy::undocumented_unsafe_blocks");
-            steps.push(step("clippy of fuzz", &words));
-        }
-        steps.push(step("docs", "doc --workspace --no-deps"));
-        steps.push(step("tidy", "xtask tidy"));
-        steps.push(step("links", "xtask tidy --links"));
-        steps.push(step("format of C++", "xtask tidy --format"));
-        steps
+    fn read(line: &'static str) -> Self {
+        let (name, words) = line.split_once(": ").unwrap_or((line, ""));
+        Self { name, words: words.split(' ').collect(), is_ahead: name == "tests, built ahead" }
+    }
+
+    pub(crate) fn lints() -> Vec<Self> {
+        LINTS.lines().map(Self::read).collect()
     }
 
     /// Everything that CI checks.
-    ///
-    /// The doc tests stand before the tests, because nextest does not run them and because the
-    /// summary of the tests shall be the last thing on the screen.
-    pub(crate) fn all(root: &Path, has_nextest: bool) -> Vec<Self> {
-        let tests =
-            if has_nextest { "nextest run --workspace" } else { "test --workspace --tests" };
-        let ahead = step("tests, built ahead", &format!("{tests} --no-run"));
-        let mut steps = Self::lints(root);
-        steps.push(Self { is_ahead: true, ..ahead });
-        steps.extend([
-            step("release build", "build --release -p larder-cli"),
-            step("parity", "xtask parity --seeds 8"),
-            step(
-                "parity with the newest PyTorch",
-                "xtask parity --torch 2.15 --seeds 6 --random-only",
-            ),
-            step("settings as each PyTorch reads them", "xtask parity --settings 500"),
-            step("backend", "xtask backend"),
-            step(
-                "parity through PyTorch's interface",
-                "xtask parity --through-interface --seeds 5",
-            ),
-            step("model of the lock", "xtask model"),
-            step("headers", "xtask headers"),
-            step("stand-in", "xtask gpu --stand-in"),
-            step("python", "xtask python"),
-            step("world", "xtask world --quick"),
-            step("page", "xtask page"),
-            step("doc tests", "test --doc --workspace"),
-            step("tests", &format!("{tests} --no-fail-fast")),
-        ]);
-        steps
+    pub(crate) fn all(has_nextest: bool) -> Vec<Self> {
+        let tests: &[&str] = if has_nextest {
+            &["nextest", "run", "--workspace"]
+        } else {
+            &["test", "--workspace", "--tests"]
+        };
+        let mut checks: Vec<Self> = CHECKS.lines().map(Self::read).collect();
+        for step in checks.iter_mut().filter(|step| step.words[0] == "TESTS") {
+            step.words.splice(..1, tests.iter().copied());
+        }
+        Self::lints().into_iter().chain(checks).collect()
     }
 
     /// The command line that runs this step alone.
@@ -203,9 +195,9 @@ mod tests {
     #[test]
     fn the_tests_come_last_and_the_doc_tests_before_them() {
         for has_nextest in [true, false] {
-            let steps = Step::all(Path::new("nowhere"), has_nextest);
+            let steps = Step::all(has_nextest);
             let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-            assert_eq!(names[..2], ["format", "clippy"]);
+            assert_eq!(names[..2], ["format", "format of fuzz"]);
             assert_eq!(names[names.len() - 2..], ["doc tests", "tests"]);
         }
     }
@@ -217,7 +209,7 @@ mod tests {
         assert_eq!(code, 7);
         assert!(sentence.ends_with("repeat it alone with: cargo -c exit 7"), "{sentence}");
         assert_eq!(run(&[shell("kill -9 $$")]).unwrap_err().1, 137);
-        assert_eq!(run(&[step("none", "xtask any")]).unwrap_err().1, 127);
+        assert_eq!(run(&[Step::read("none: xtask any")]).unwrap_err().1, 127);
     }
 
     #[test]
@@ -230,7 +222,7 @@ mod tests {
 
     #[test]
     fn the_flags_for_the_docs_are_part_of_how_to_repeat_them() {
-        let line = step("docs", "doc --workspace").command_line();
+        let line = Step::read("docs: doc --workspace").command_line();
         assert_eq!(line, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace");
     }
 }

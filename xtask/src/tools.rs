@@ -19,8 +19,12 @@ pub(crate) fn check_links(root: &Path) -> Result<(), String> {
     command::run(lychee.current_dir(root))
 }
 
-/// The C++ of torch/ and of the stand-in for the driver is as .clang-format has it.
+/// Python is as ruff.toml has it, and the C++ of torch/ and of the stand-in for the driver is as
+/// .clang-format has it.
 pub(crate) fn check_format(root: &Path) -> Result<(), String> {
+    let mut ruff = Command::new(installed(root, "ruff")?);
+    ruff.args(["format", "--check", "--quiet", "--no-cache", "python", "torch", "workloads"]);
+    command::run(ruff.current_dir(root))?;
     let mut files = Command::new("git");
     files.args(["-c", "safe.directory=*", "ls-files", "--"]);
     for folder in ["torch", "crates/larder-proof/stand_in"] {

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from larder.table import Table
     from larder.workload import Comparison, Fit, Pass, Replay, compare, fit, replay
 else:
-    # `python -m larder` and every process of a PyTorch program come by here, and use nothing of this.
+    # `python -m larder` and every process of a PyTorch program come by here, and use nothing of
+    # this.
     _HOMES = {
         "allocator": ("Allocator", "Block", "Pool"),
         "answers": ("Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "tune"),
@@ -68,7 +69,9 @@ else:
             return importlib.import_module("larder.torch")
         home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
-            raise AttributeError(f"module 'larder' has no attribute '{name}'", name=name, obj=sys.modules[__name__])
+            raise AttributeError(
+                f"module 'larder' has no attribute '{name}'", name=name, obj=sys.modules[__name__]
+            )
         value = globals()[name] = getattr(importlib.import_module(f"larder.{home}"), name)
         return value
 
@@ -77,10 +80,12 @@ else:
 
 
 def library_path() -> str:
-    """The library that exports Larder's C interface, for `ctypes` and for PyTorch's pluggable allocator.
+    """The library that exports Larder's C interface, for `ctypes` and for PyTorch's pluggable
+    allocator.
 
-    `torch.cuda.memory.CUDAPluggableAllocator(larder.library_path(), "larder_torch_alloc", "larder_torch_free")` has
-    PyTorch take its memory from Larder, without the statistics, snapshots and pools that `larder.torch.install` gives.
+    `torch.cuda.memory.CUDAPluggableAllocator(larder.library_path(), "larder_torch_alloc",
+    "larder_torch_free")` has PyTorch take its memory from Larder, without the statistics, snapshots
+    and pools that `larder.torch.install` gives.
     """
     return os.path.abspath(str(_native.__file__))
 

@@ -1,7 +1,8 @@
 """`python -m larder`: runs a program with Larder in the place of PyTorch's CUDA allocator.
 
-The program is run by Python itself, in this very process, in an environment that has Larder installed as
-soon as the program imports torch. So it is in every way the program that `python` alone would run.
+The program is run by Python itself, in this very process, in an environment that has Larder
+installed as soon as the program imports torch. So it is in every way the program that `python`
+alone would run.
 
 What it does not need it does not import: all of this comes before the program starts.
 """
@@ -38,19 +39,21 @@ Runs a program with Larder in the place of PyTorch's CUDA allocator, in it and i
 that it starts. The program itself needs no change.
 
 options:
-  --conf KEY:VALUE,...  Larder's own settings ({', '.join(_native.OWN_KEYS)}), in place of those in LARDER_CONF
-  --policy NAME         who decides: {_listed('or')}; whatever LARDER_CONF says of it
-  --compile             compile the C++ part for the installed PyTorch, unless the package brings it, print its
-                        path, and end
+  --conf KEY:VALUE,...  Larder's own settings ({", ".join(_native.OWN_KEYS)}),
+                        in place of those in LARDER_CONF
+  --policy NAME         who decides: {_listed("or")}; whatever LARDER_CONF says of it
+  --compile             compile the C++ part for the installed PyTorch, unless the package
+                        brings it, print its path, and end
   --env                 print the environment that does it, for a shell to read:
                         larder=$(python -m larder --env) && eval "$larder" && torchrun train.py
   --version             print Larder's version
   -h, --help            print this
 
 environment:
-  PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF   PyTorch's settings, as ever; where there are none at all,
-                        segments are expandable
-  LARDER_CONF           Larder's own settings: {', '.join(_native.OWN_KEYS)}
+  PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF
+                        PyTorch's settings, as ever; where there are none at all, segments are
+                        expandable
+  LARDER_CONF           Larder's own settings: {", ".join(_native.OWN_KEYS)}
   LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
   LARDER_COMPILE        1 has the C++ part compiled where the package brings it
@@ -67,7 +70,9 @@ COMMANDS = {
     "tune": "larder.tune(file)",
     "snapshot": "larder.Snapshot(file).save(path)",
 }
-"""What people may look for here: commands of the program `larder`, and what does the same in Python."""
+"""What people may look for here: commands of the program `larder`, and what does the same in
+Python.
+"""
 
 
 class Request:
@@ -100,7 +105,9 @@ class Request:
                 break
             elif word in ("--env", "--compile"):
                 if request.does not in ("run", word[2:]):
-                    raise UsageError(f"--{request.does} and {word} are two requests: make one at a time")
+                    raise UsageError(
+                        f"--{request.does} and {word} are two requests: make one at a time"
+                    )
                 request.does = word[2:]
             elif word in ("-m", "-c"):
                 if not words:
@@ -127,17 +134,22 @@ class Request:
     def _refuse_program(self) -> None:
         """A program is there to be run, and only then."""
         if self.does == "run" and not self.program:
-            raise UsageError("there is no program to run; python -m larder --help says how to name one")
+            raise UsageError(
+                "there is no program to run; python -m larder --help says how to name one"
+            )
         name = self.program[0] if self.program else ""
         if name in COMMANDS and not os.path.exists(name):
             raise UsageError(
-                f"'{name}' is no program to run: the command is `larder {name}`, and in Python it is {COMMANDS[name]}"
+                f"'{name}' is no program to run: the command is `larder {name}`, and in Python "
+                f"it is {COMMANDS[name]}"
             )
         if self.does in ("env", "compile") and self.program:
             raise UsageError(f"--{self.does} runs no program: leave out '{' '.join(self.program)}'")
 
     def check(self) -> str:
-        """Refuses what cannot be, from the command line or from the environment; else Larder's own settings."""
+        """Refuses what cannot be, from the command line or from the environment; else Larder's own
+        settings.
+        """
         environment.check_device()
         conf = self._settings()
         environment.check_torch()
@@ -158,12 +170,16 @@ class Request:
             environment.check_own(name, conf)
             return conf
         if self.policy not in (*_native.POLICIES, OWN_TORCH):
-            raise UsageError(f"--policy: there is no policy '{self.policy}'; there are {_listed('and')}")
+            raise UsageError(
+                f"--policy: there is no policy '{self.policy}'; there are {_listed('and')}"
+            )
         if self.conf is not None:
             environment.check_own(name, conf)
             named = [value for key, value in _entries(conf) if key == "policy"]
             if named not in ([], [self.policy]):
-                raise UsageError(f"--conf names the policy {named[0]}, and --policy names {self.policy}")
+                raise UsageError(
+                    f"--conf names the policy {named[0]}, and --policy names {self.policy}"
+                )
         others = ",".join(f"{key}:{value}" for key, value in _entries(conf) if key != "policy")
         environment.check_own(name, others)
         return ",".join(part for part in (others, f"policy:{self.policy}") if part)
@@ -178,9 +194,15 @@ def _entries(conf: str) -> list[tuple[str, str]]:
 def refuse_isolation() -> None:
     """Larder reaches the program through the environment, which these options keep out."""
     flags = sys.flags
-    for on, option in ((flags.isolated, "-I"), (flags.ignore_environment, "-E"), (flags.no_site, "-S")):
+    for on, option in (
+        (flags.isolated, "-I"),
+        (flags.ignore_environment, "-E"),
+        (flags.no_site, "-S"),
+    ):
         if on:
-            raise InstallError(f"python {option} keeps Larder from reaching the program: leave it out")
+            raise InstallError(
+                f"python {option} keeps Larder from reaching the program: leave it out"
+            )
 
 
 def refuse_without_torch(program: list[str]) -> None:
@@ -197,7 +219,12 @@ def refuse_without_torch(program: list[str]) -> None:
 def interpreter_options() -> list[str]:
     """The options that this Python was started with, for it to be started again."""
     words = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv) + 1]
-    if words[-2:-1] and words[-1] == "larder" and words[-2].startswith("-") and words[-2].endswith("m"):
+    if (
+        words[-2:-1]
+        and words[-1] == "larder"
+        and words[-2].startswith("-")
+        and words[-2].endswith("m")
+    ):
         # The last option may have others before its m, as in -um.
         others = words[-2][:-1]
         return words[:-2] + ([others] if others != "-" else [])

@@ -44,7 +44,12 @@ def explain(
     failure: int,
 ) -> tuple[str, str] | None: ...
 def tune_settings(
-    workload: Workload, name: str, policy: str | None, memory: int | None, addresses: str, seconds: float
+    workload: Workload,
+    name: str,
+    policy: str | None,
+    memory: int | None,
+    addresses: str,
+    seconds: float,
 ) -> tuple[str, str]: ...
 def memory_over_time(
     workload: Workload,
@@ -115,8 +120,7 @@ class Pool:
     def id(self) -> tuple[int, int]: ...
     def __enter__(self) -> Self: ...
     def __exit__(
-        self,
-        *_exception: type[BaseException] | BaseException | TracebackType | None,
+        self, *_exception: type[BaseException] | BaseException | TracebackType | None
     ) -> None: ...
     def stats(self) -> dict[str, int]: ...
     def take_snapshot(self) -> Snapshot: ...
@@ -144,7 +148,9 @@ class Snapshot:
     @staticmethod
     def unpickle(pickled: bytes) -> Snapshot: ...
     def pickle(self) -> bytes: ...
-    def save(self, path: str | os.PathLike[str], format: str | None = None, device: int = 0) -> None: ...
+    def save(
+        self, path: str | os.PathLike[str], format: str | None = None, device: int = 0
+    ) -> None: ...
     def workload(self, device: int) -> Workload: ...
     @property
     def device_count(self) -> int: ...
@@ -161,13 +167,30 @@ class Workload:
     def operations(self) -> list[str]: ...
     def resized(self, scale: str, jitter: str | None) -> Workload: ...
     def replay(
-        self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str, passes: int
+        self,
+        name: str,
+        policy: str | None,
+        settings: str | None,
+        memory: int | None,
+        addresses: str,
+        passes: int,
     ) -> Outcome: ...
     def compare(
-        self, name: str, policy: str | None, settings: list[str] | None, memory: int | None, addresses: str
+        self,
+        name: str,
+        policy: str | None,
+        settings: list[str] | None,
+        memory: int | None,
+        addresses: str,
     ) -> tuple[list[Outcome], str]: ...
     def fit(
-        self, name: str, policy: str | None, settings: str | None, memory: int | None, addresses: str, passes: int
+        self,
+        name: str,
+        policy: str | None,
+        settings: str | None,
+        memory: int | None,
+        addresses: str,
+        passes: int,
     ) -> tuple[int | None, int, int | None, int, str]: ...
 
 @final

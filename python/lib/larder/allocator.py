@@ -85,8 +85,8 @@ class Block:
 class Pool:
     """Memory set apart: inside `with pool:`, all requests of the thread are served from it.
 
-    What it has cached serves nobody else. When the pool is gone its cached memory goes back; what is
-    still live stays good.
+    What it has cached serves nobody else. When the pool is gone its cached memory goes back; what
+    is still live stays good.
 
     >>> allocator = Allocator()
     >>> pool = allocator.new_pool()
@@ -150,11 +150,15 @@ class Pool:
         return self._native.has_live(addresses)
 
     def source_counts(self) -> dict[str, int] | None:
-        """What its source was asked for so far, by the allocator's own books; none if it has no source of its own."""
+        """What its source was asked for so far, by the allocator's own books; none if it has no
+        source of its own.
+        """
         return self._native.source_counts()
 
     def position_of(self, address: int) -> Position:
-        """Where a live block lies in a symmetric pool: the same on every rank that made the same calls."""
+        """Where a live block lies in a symmetric pool: the same on every rank that made the same
+        calls.
+        """
         return Position(*self._native.position_of(address))
 
     def sequence(self) -> tuple[int, int]:
@@ -162,11 +166,14 @@ class Pool:
         return self._native.sequence()
 
     def segments(self) -> list[tuple[int, int, int]]:
-        """The segments of a symmetric pool in order: the number, the address and the size of each."""
+        """The segments of a symmetric pool in order: the number, the address and the size of
+        each.
+        """
         return self._native.segments()
 
     def trim(self) -> int:
-        """Gives back the segments of a symmetric pool in which there is no block, and says how many.
+        """Gives back the segments of a symmetric pool in which there is no block, and says how
+        many.
 
         This is a call that all ranks have to make.
         """
@@ -175,9 +182,10 @@ class Pool:
     def seal(self, exchange: Callable[[bytes], list[bytes]]) -> int:
         """Compares the calls of all ranks of a symmetric pool, and says how many there are.
 
-        Each rank calls this at the same point. `exchange` gives the bytes that this rank says to all, and returns
-        what each of them said, in the order of the ranks, this one included. If the calls differ, every rank gets
-        the same `DivergenceError`, which names the first that does.
+        Each rank calls this at the same point. `exchange` gives the bytes that this rank says to
+        all, and returns what each of them said, in the order of the ranks, this one included. If
+        the calls differ, every rank gets the same `DivergenceError`, which names the first that
+        does.
         """
         return self._native.seal(exchange)
 
@@ -188,20 +196,20 @@ class Pool:
 class Allocator(_native.Allocator):
     """A caching allocator for one GPU.
 
-    Memory is handed out on a stream and, once freed, handed out again on that stream at once. Use on
-    another stream is told by `record_stream`. Streams are numbers; 0 is the default stream.
+    Memory is handed out on a stream and, once freed, handed out again on that stream at once. Use
+    on another stream is told by `record_stream`. Streams are numbers; 0 is the default stream.
 
     device
-        `sim:80GiB` for a simulated GPU, `cuda:0` for a real one. Without it, what LARDER_DEVICE says,
-        or else a simulated GPU with 80 GiB.
+        `sim:80GiB` for a simulated GPU, `cuda:0` for a real one. Without it, what LARDER_DEVICE
+        says, or else a simulated GPU with 80 GiB.
     memory
         How much memory the simulated GPU has: a number of bytes or a text such as `"24GiB"`.
     policy
-        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11` to
-        `torch-2.15` exactly as that PyTorch does.
+        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11`
+        to `torch-2.15` exactly as that PyTorch does.
     settings
-        As in PYTORCH_CUDA_ALLOC_CONF, with our own keys: a text or a dictionary. Without it, what the
-        environment says; `""` for none.
+        As in PYTORCH_CUDA_ALLOC_CONF, with our own keys: a text or a dictionary. Without it, what
+        the environment says; `""` for none.
 
     >>> allocator = Allocator(memory="8GiB", settings={"expandable_segments": True})
     >>> address = allocator.malloc(300_000)
@@ -227,21 +235,27 @@ class Allocator(_native.Allocator):
         return Block(self, self.malloc(size, stream), size, stream)
 
     def configure(self, settings: Settings) -> None:
-        """Changes settings while running: a text or a dictionary. What cannot be read changes nothing."""
+        """Changes settings while running: a text or a dictionary. What cannot be read changes
+        nothing.
+        """
         super().configure(settings_text(settings))
 
     def new_pool(self, source: Source | None = None) -> Pool:
         """A new private pool, whose segments come from a source of its own if there is one."""
-        return Pool(self._new_pool() if source is None else self._new_pool_with_source(ready(source)))
+        return Pool(
+            self._new_pool() if source is None else self._new_pool_with_source(ready(source))
+        )
 
     def symmetric_pool(self, source: Source, *, growth: int = 0) -> Pool:
-        """A new symmetric pool: where a block lies follows from the sequence of requests and frees in it alone.
+        """A new symmetric pool: where a block lies follows from the sequence of requests and frees
+        in it alone.
 
-        Ranks that make the same calls have every block in the same segment at the same offset; `Pool.seal` proves
-        it. Segments come from the source and have at least `growth` bytes.
+        Ranks that make the same calls have every block in the same segment at the same offset;
+        `Pool.seal` proves it. Segments come from the source and have at least `growth` bytes.
 
         >>> allocator = Allocator()
-        >>> pool = allocator.symmetric_pool(Source(lambda size, stream: 1 << 40, lambda *segment: None))
+        >>> source = Source(lambda size, stream: 1 << 40, lambda *segment: None)
+        >>> pool = allocator.symmetric_pool(source)
         >>> with pool:
         ...     first, second = allocator.malloc(1000), allocator.malloc(1000)
         >>> pool.position_of(second)
@@ -298,7 +312,9 @@ class Allocator(_native.Allocator):
     def on_out_of_memory(self, observer: Callable[[OutOfMemoryError], object]) -> None:
         """Calls `observer(error)` for every request that cannot be met, before it is raised."""
         if not callable(observer):
-            raise TypeError(f"an observer is called with the error, and {observer!r} cannot be called")
+            raise TypeError(
+                f"an observer is called with the error, and {observer!r} cannot be called"
+            )
         self._on_out_of_memory(observer)
 
     def __repr__(self) -> str:

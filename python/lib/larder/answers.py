@@ -19,7 +19,9 @@ __all__ = ["Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "
 
 
 class Explanation:
-    """Why a request failed, and what would have helped, found by replaying the program under each remedy."""
+    """Why a request failed, and what would have helped, found by replaying the program under each
+    remedy.
+    """
 
     def __init__(self, text: str, data: dict[str, Any]) -> None:
         self._text = text
@@ -28,7 +30,9 @@ class Explanation:
 
     @property
     def cause(self) -> str:
-        """The cause: fragmentation, other_streams, other_pools, memory_fraction, demand and so on."""
+        """The cause: fragmentation, other_streams, other_pools, memory_fraction, demand and so
+        on.
+        """
         return str(self.data["cause"]["name"])
 
     @property
@@ -159,7 +163,9 @@ class Tuning(Sequence[dict[str, Any]]):
 class Timeline:
     """How much memory was asked for, in use and held, from the first operation to the last."""
 
-    def __init__(self, name: str, stretches: list[tuple[int, int, int, int, bool]], svg: str) -> None:
+    def __init__(
+        self, name: str, stretches: list[tuple[int, int, int, int, bool]], svg: str
+    ) -> None:
         self.name = name
         """What was run."""
         self._stretches = stretches
@@ -205,7 +211,8 @@ def explain(
     """Says why a request failed and what would have helped; None if nothing failed.
 
     policy
-        Who decides. Without it, who decided when the program was recorded, which mostly is stock PyTorch.
+        Who decides. Without it, who decided when the program was recorded, which mostly is stock
+        PyTorch.
     failure
         Which of the requests that fail, counted from 1.
 
@@ -265,5 +272,7 @@ def memory_over_time(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = _native.memory_over_time(workload, name, policy, text, _memory(memory), addresses, stretches)
+    found = _native.memory_over_time(
+        workload, name, policy, text, _memory(memory), addresses, stretches
+    )
     return Timeline(name, *found)

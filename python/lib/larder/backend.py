@@ -1,4 +1,6 @@
-"""The C++ part where the package brings none for the PyTorch that is installed: compiled once, and kept in a cache."""
+"""The C++ part where the package brings none for the PyTorch that is installed: compiled once, and
+kept in a cache.
+"""
 
 from __future__ import annotations
 
@@ -104,8 +106,8 @@ def build(torch: TorchFacts) -> Path:
 
 
 def is_whole(library: Path) -> bool:
-    """Whether a library is there, from its beginning to its end. What a full disk or a crash cut off is not:
-    a linker puts the table of sections last."""
+    """Whether a library is there, from its beginning to its end. What a full disk or a crash cut
+    off is not: a linker puts the table of sections last."""
     try:
         with open(library, "rb") as file:
             head = file.read(64)
@@ -121,10 +123,12 @@ def is_whole(library: Path) -> bool:
 
 
 def _clear_away(folder: Path, prefix: str, source: str) -> None:
-    """Removes what was made for this PyTorch out of other sources, by another Larder. A process that has such a
-    library loaded keeps it; one that is about to load it has it compiled anew."""
+    """Removes what was made for this PyTorch out of other sources, by another Larder. A process
+    that has such a library loaded keeps it; one that is about to load it has it compiled anew."""
     for path in folder.glob(f"{prefix}-*"):
-        if path.suffix in (".so", ".log", ".lock") and not path.name.startswith(f"{prefix}-{source}-"):
+        if path.suffix in (".so", ".log", ".lock") and not path.name.startswith(
+            f"{prefix}-{source}-"
+        ):
             with contextlib.suppress(OSError):
                 path.unlink()
 
@@ -165,8 +169,8 @@ def _native_library() -> Path:
 
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
-    """Lets one process at a time compile. Where a file system has no locks, all of them do, which is
-    slow but right: each writes a file of its own and renames it."""
+    """Lets one process at a time compile. Where a file system has no locks, all of them do, which
+    is slow but right: each writes a file of its own and renames it."""
     import fcntl
 
     with open(path, "w") as file:
@@ -196,7 +200,10 @@ def compiler(torch: TorchFacts) -> list[str]:
             return [found]
     why = "the C++ part is compiled once for your PyTorch"
     if inside := prebuilt.versions():
-        why = f"the package brings the C++ part for torch {_listed(inside)}, and not for torch {torch.version}"
+        why = (
+            f"the package brings the C++ part for torch {_listed(inside)}, and not for torch "
+            f"{torch.version}"
+        )
         if torch.release in (tuple(map(int, version.split("."))) for version in inside):
             why = f"the C++ part is to be compiled for torch {torch.version}"
     raise InstallError(
@@ -212,7 +219,9 @@ def _listed(words: list[str]) -> str:
 
 def _targets(home: Path) -> Iterator[Path]:
     """Where a CUDA of NVIDIA's own layout has the headers for this machine."""
-    names = ("sbsa-linux", "aarch64-linux") if platform.machine() == "aarch64" else ("x86_64-linux",)
+    names = (
+        ("sbsa-linux", "aarch64-linux") if platform.machine() == "aarch64" else ("x86_64-linux",)
+    )
     for name in names:
         yield home / "targets" / name / "include"
 
@@ -265,7 +274,15 @@ def cuda_folders(torch: TorchFacts) -> list[Path]:
 def command(torch: TorchFacts, out: Path) -> list[str]:
     """The compiler's whole command line."""
     include = torch.folder / "include"
-    words = [*compiler(torch), "-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
+    words = [
+        *compiler(torch),
+        "-std=c++20",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        "-fvisibility=hidden",
+        "-pthread",
+    ]
     words.append(f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.cxx11_abi)}")
     if not (include / "c10" / "cuda" / "impl" / "cuda_cmake_macros.h").is_file():
         words.append("-DC10_CUDA_NO_CMAKE_CONFIGURE_FILE")
@@ -280,8 +297,8 @@ def command(torch: TorchFacts, out: Path) -> list[str]:
 
 
 def _standard_library() -> list[str]:
-    """The C++ library that PyTorch runs with in this process. Some compilers would put one of their own into
-    what they make, and two of them in one process do not know of each other's state."""
+    """The C++ library that PyTorch runs with in this process. Some compilers would put one of their
+    own into what they make, and two of them in one process do not know of each other's state."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
     except OSError:
@@ -311,8 +328,13 @@ def _compile(torch: TorchFacts, library: Path) -> None:
 def _complaint(torch: TorchFacts, said: str, log: Path) -> str:
     """Why it could not be compiled, as one sentence."""
     lines = said.splitlines()
-    line = next((line for line in lines if "error:" in line), lines[-1] if lines else "the compiler failed")
-    sentence = f"the C++ part cannot be compiled for torch {torch.version} ({line.strip()}); the whole log is {log}"
+    line = next(
+        (line for line in lines if "error:" in line), lines[-1] if lines else "the compiler failed"
+    )
+    sentence = (
+        f"the C++ part cannot be compiled for torch {torch.version} ({line.strip()}); the "
+        f"whole log is {log}"
+    )
     oldest, newest = KNOWN
     if torch.release > newest:
         sentence += f"; Larder knows torch {oldest[0]}.{oldest[1]} to {newest[0]}.{newest[1]}"

@@ -1,7 +1,8 @@
-"""The cache that PyTorch's memory comes from, as other libraries of the process take theirs from it.
+"""The cache that PyTorch's memory comes from, as other libraries of the process take theirs from
+it.
 
-`larder.cupy`, `larder.numba` and `larder.rmm` are made of this. What they take is counted in PyTorch's statistics and
-shown in its snapshots, and what one gives back serves another.
+`larder.cupy`, `larder.numba` and `larder.rmm` are made of this. What they take is counted in
+PyTorch's statistics and shown in its snapshots, and what one gives back serves another.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ def opened() -> ctypes.CDLL:
         torch = larder_torch._import_torch()
         if not larder_torch.is_installed():
             raise InstallError(
-                "there is no cache to share: PyTorch's memory in this process is not Larder's; start the program by "
+                "there is no cache to share: PyTorch's memory in this process is not Larder's; "
+                "start the program by "
                 "`python -m larder`, or call larder.torch.install() first"
             )
         library = larder_torch._installed()
@@ -43,7 +45,9 @@ def opened() -> ctypes.CDLL:
 
 
 def _close_in_child() -> None:
-    """A forked process cannot use its parent's devices, and PyTorch says so when it is asked to open them."""
+    """A forked process cannot use its parent's devices, and PyTorch says so when it is asked to
+    open them.
+    """
     global _library
     _library = None
 
@@ -83,13 +87,15 @@ def take(device: int, size: int, stream: int) -> int:
 
 
 def record_use(address: int, stream: int) -> None:
-    """Another stream works on it too: given back, it serves nobody before the work that is on the stream then."""
+    """Another stream works on it too: given back, it serves nobody before the work that is on the
+    stream then.
+    """
     if address and opened().larder_torch_record_use(address, stream) != 0:
         raise AddressError(opened().larder_torch_last_error().decode(errors="replace"))
 
 
-# What follows is for destructors, which must not raise: what goes wrong is said. Once the process is so far gone that
-# this module is, or in a forked one, nobody is left to serve.
+# What follows is for destructors, which must not raise: what goes wrong is said. Once the process
+# is so far gone that this module is, or in a forked one, nobody is left to serve.
 
 
 def drop(address: int) -> None:
@@ -100,7 +106,9 @@ def drop(address: int) -> None:
 
 
 def drop_on(address: int, stream: Any) -> None:
-    """As `drop`, where the last work on the memory is on this stream, which may be another than it was taken for."""
+    """As `drop`, where the last work on the memory is on this stream, which may be another than it
+    was taken for.
+    """
     library = _library
     if library is None or not address:
         return

@@ -1,7 +1,7 @@
 """Child processes: an environment in which each of them has Larder in PyTorch too.
 
-`LARDER_INSTALL=1` says so, and the folder `_bootstrap` comes first on PYTHONPATH, so that Python runs the
-`sitecustomize.py` there as it starts.
+`LARDER_INSTALL=1` says so, and the folder `_bootstrap` comes first on PYTHONPATH, so that Python
+runs the `sitecustomize.py` there as it starts.
 """
 
 from __future__ import annotations

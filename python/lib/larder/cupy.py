@@ -3,7 +3,8 @@
     import larder.cupy
     larder.cupy.install()
 
-From then on CuPy takes memory for its current stream from Larder, and gives it back to that stream when the array goes.
+From then on CuPy takes memory for its current stream from Larder, and gives it back to that stream
+when the array goes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ __all__ = ["install", "is_installed", "record_stream", "uninstall"]
 
 _allocator: Any = None
 _before: Any = None
-# Streams of CuPy's that memory was taken for, and their devices: they are forgotten when CuPy destroys them.
+# Streams of CuPy's that memory was taken for, and their devices: they are forgotten when CuPy
+# destroys them.
 _streams: dict[int, int] = {}
 _follows_streams = False
 
@@ -30,10 +32,11 @@ def is_installed() -> bool:
 
 
 def install() -> None:
-    """Has CuPy take its memory from the cache that PyTorch uses in this process. Doing it again does nothing.
+    """Has CuPy take its memory from the cache that PyTorch uses in this process. Doing it again
+    does nothing.
 
-    Arrays that are there already stay where they are. Raises `InstallError` with one sentence if CuPy is not there, or if
-    PyTorch's memory is not Larder's.
+    Arrays that are there already stay where they are. Raises `InstallError` with one sentence if
+    CuPy is not there, or if PyTorch's memory is not Larder's.
     """
     global _allocator, _before
     cupy = _cupy()
@@ -56,14 +59,19 @@ def uninstall() -> None:
 
 
 def record_stream(array: Any, stream: Any) -> None:
-    """Says that another stream than the array's own works on it, as `torch.Tensor.record_stream` does.
+    """Says that another stream than the array's own works on it, as `torch.Tensor.record_stream`
+    does.
 
-    An array's own stream is the one that was current when it was made. Given back, its memory serves nobody before the
-    work that is on the other stream then. `stream` is anybody's: CuPy's, PyTorch's, or a handle.
+    An array's own stream is the one that was current when it was made. Given back, its memory
+    serves nobody before the work that is on the other stream then. `stream` is anybody's: CuPy's,
+    PyTorch's, or a handle.
     """
     owner = getattr(getattr(getattr(array, "data", None), "mem", None), "_owner", None)
     if not isinstance(owner, cache.Block):
-        raise UsageError("the array's memory is not Larder's: it was made before larder.cupy.install(), or by others")
+        raise UsageError(
+            "the array's memory is not Larder's: it was made before larder.cupy.install(), or by "
+            "others"
+        )
     cache.record_use(owner.address, handle_of(stream))
 
 
@@ -71,7 +79,9 @@ def _cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        raise InstallError(f"CuPy cannot be imported ({error}): pip install cupy-cuda13x") from error
+        raise InstallError(
+            f"CuPy cannot be imported ({error}): pip install cupy-cuda13x"
+        ) from error
 
 
 def _make_allocator(cupy: Any) -> Any:
@@ -104,8 +114,8 @@ def _out_of_memory(kind: Any, size: int, error: OutOfMemoryError) -> Any:
 
 
 def _follow_streams(cupy: Any) -> None:
-    """Forgets a stream of CuPy's before CuPy destroys it: its handle may be another's next, and no call may be made
-    about it."""
+    """Forgets a stream of CuPy's before CuPy destroys it: its handle may be another's next, and no
+    call may be made about it."""
     global _follows_streams
     if _follows_streams:
         return
@@ -113,7 +123,9 @@ def _follow_streams(cupy: Any) -> None:
     end = kind.__del__
 
     # Whoever is left when the interpreter ends has no module to look into.
-    def forget_and_end(stream: Any, streams: dict[int, int] = _streams, forget: Any = cache.forget) -> None:
+    def forget_and_end(
+        stream: Any, streams: dict[int, int] = _streams, forget: Any = cache.forget
+    ) -> None:
         # A stream of somebody else's goes on.
         if getattr(stream, "_foreign_stream_ref", None) is None:
             device = streams.pop(getattr(stream, "ptr", 0), None)

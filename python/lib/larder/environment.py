@@ -1,4 +1,6 @@
-"""What the environment asks of Larder in a process with PyTorch; checked before anything is touched."""
+"""What the environment asks of Larder in a process with PyTorch; checked before anything is
+touched.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ OWN = "LARDER_CONF"
 def check_device() -> None:
     """Refuses a LARDER_DEVICE: which GPUs there are is PyTorch's matter."""
     text = _plain(DEVICE, os.environ.get(DEVICE, "cuda"))
-    # "cuda" is what it is without a word. "process" is the device beside a PyTorch in a test without a GPU.
+    # "cuda" is what it is without a word. "process" is the device beside a PyTorch in a test
+    # without a GPU.
     if text in ("cuda", "process"):
         return
     try:
@@ -31,7 +34,8 @@ def check_device() -> None:
             "CUDA_VISIBLE_DEVICES which there are"
         )
     raise SettingsError(
-        f"{DEVICE} is '{text}', and PyTorch programs need a real GPU: unset it; simulated ones are for "
+        f"{DEVICE} is '{text}', and PyTorch programs need a real GPU: unset it; simulated ones "
+        f"are for "
         "larder.Allocator, larder.replay and their like"
     )
 
@@ -49,8 +53,9 @@ def check_torch() -> None:
 
 
 def torch_variables() -> list[str]:
-    """The variables that PyTorch's settings may be from. The oldest counts alone; without it PyTorch looks at that
-    for AMD too, even where there is none, in one of the two steps in which it reads."""
+    """The variables that PyTorch's settings may be from. The oldest counts alone; without it
+    PyTorch looks at that for AMD too, even where there is none, in one of the two steps in which it
+    reads."""
     oldest, newest = _native.TORCH_VARIABLES
     if oldest in os.environ:
         return [oldest]

@@ -1,7 +1,7 @@
 """What can go wrong. What Larder refuses is a `larder.Error`, and its text is one sentence.
 
-An argument of a type that a call does not take is a `TypeError`, and a path that leads nowhere an `OSError`, as
-everywhere in Python.
+An argument of a type that a call does not take is a `TypeError`, and a path that leads nowhere an
+`OSError`, as everywhere in Python.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ class DivergenceError(Error):
         self.call = call
         """The number of the first call that differs; none if some rank no longer remembers it."""
         self.ranks = ranks or []
-        """What each rank did there, as "request 4096" or "free 17", and its stack if it kept a history."""
+        """What each rank did there, as "request 4096" or "free 17", and its stack if it kept a
+        history.
+        """
         self.odd_ranks = odd_ranks or []
         """The ranks that did what fewer of them did than anything else."""
 

@@ -7,7 +7,8 @@ or, before Numba's first use of the GPU:
     import larder.numba
     numba.cuda.set_memory_manager(larder.numba.Manager)
 
-Numba does not say for which stream it wants memory. It is the default stream, or what `allocating_on` says.
+Numba does not say for which stream it wants memory. It is the default stream, or what
+`allocating_on` says.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ try:
     from numba.cuda import HostOnlyCUDAMemoryManager, MemoryPointer
     from numba.cuda.cudadrv import driver
 except ImportError as error:
-    raise InstallError(f"Numba's CUDA part cannot be imported ({error}): pip install numba-cuda") from error
+    raise InstallError(
+        f"Numba's CUDA part cannot be imported ({error}): pip install numba-cuda"
+    ) from error
 
 __all__ = ["Manager", "allocating_on", "record_stream"]
 
@@ -42,7 +45,8 @@ _thread = threading.local()
 def allocating_on(stream: Any) -> Iterator[None]:
     """What this thread's Numba allocates inside is for work on this stream, and goes back to it.
 
-    `stream` is Numba's, PyTorch's, or a handle. Where it is destroyed later, `larder.torch.forget_stream` comes first.
+    `stream` is Numba's, PyTorch's, or a handle. Where it is destroyed later,
+    `larder.torch.forget_stream` comes first.
     """
     handle = handle_of(stream)
     before = _current()
@@ -54,10 +58,12 @@ def allocating_on(stream: Any) -> Iterator[None]:
 
 
 def record_stream(array: Any, stream: Any) -> None:
-    """Says that another stream than the array's own works on it, as `torch.Tensor.record_stream` does.
+    """Says that another stream than the array's own works on it, as `torch.Tensor.record_stream`
+    does.
 
-    Given back, its memory serves nobody before the work that is on that stream then. Streams that Numba makes wait for
-    the default stream and it for them, so that arrays of the default stream need this for others' streams alone.
+    Given back, its memory serves nobody before the work that is on that stream then. Streams that
+    Numba makes wait for the default stream and it for them, so that arrays of the default stream
+    need this for others' streams alone.
     """
     pointer = getattr(array, "gpu_data", None)
     if pointer is None:
@@ -66,7 +72,9 @@ def record_stream(array: Any, stream: Any) -> None:
     try:
         cache.record_use(address, handle_of(stream))
     except AddressError as error:
-        raise UsageError("the array's memory is not Larder's: it came from others, or before the manager") from error
+        raise UsageError(
+            "the array's memory is not Larder's: it came from others, or before the manager"
+        ) from error
 
 
 def _current() -> int:
@@ -75,14 +83,18 @@ def _current() -> int:
 
 
 class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ignore[misc]
-    """Gives Numba memory of the device from the cache that PyTorch uses; of the host it is Numba's own."""
+    """Gives Numba memory of the device from the cache that PyTorch uses; of the host it is Numba's
+    own.
+    """
 
     @property
     def interface_version(self) -> int:
         return 1
 
     def initialize(self) -> None:
-        """Numba is about to use a device. Raises `InstallError` where PyTorch's memory is not Larder's."""
+        """Numba is about to use a device. Raises `InstallError` where PyTorch's memory is not
+        Larder's.
+        """
         cache.opened()
         if importlib.import_module("numba").config.CUDA_PER_THREAD_DEFAULT_STREAM:
             # No memory can be kept for that one, which says so.
@@ -99,7 +111,9 @@ class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ign
         return MemoryPointer(self.context, ctypes.c_void_p(address), size, finalizer=finalizer)
 
     def get_memory_info(self) -> Any:
-        """What is free on the device and what it has, as the driver says it; what is cached is not free."""
+        """What is free on the device and what it has, as the driver says it; what is cached is not
+        free.
+        """
         free, total = importlib.import_module("torch").cuda.mem_get_info(self.context.device.id)
         return driver.MemoryInfo(free=free, total=total)
 
@@ -110,7 +124,8 @@ class Manager(driver.GetIpcHandleMixin, HostOnlyCUDAMemoryManager):  # type: ign
             raise driver.CudaAPIError(
                 error.code,
                 f"{error.msg}: memory of expandable segments has no such handle; allocate it under "
-                "larder.torch.plain_memory(), or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, unless the policy is tight",
+                "larder.torch.plain_memory(), or set "
+                "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, unless the policy is tight",
             ) from error
 
 

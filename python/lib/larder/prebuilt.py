@@ -1,6 +1,8 @@
-"""The C++ part as a wheel brings it: built beforehand for each PyTorch that is known, so that nothing is compiled.
+"""The C++ part as a wheel brings it: built beforehand for each PyTorch that is known, so that
+nothing is compiled.
 
-A package that was built where it is used brings none, and all of them are compiled (`larder.backend`).
+A package that was built where it is used brings none, and all of them are compiled
+(`larder.backend`).
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ def versions() -> list[str]:
 def path_for(torch: TorchFacts) -> str | None:
     """The library for this PyTorch; none where one has to be compiled.
 
-    A minor version's interface is that of all its releases. What was built in between is none of them.
+    A minor version's interface is that of all its releases. What was built in between is none of
+    them.
     """
     release = re.fullmatch(r"(\d+\.\d+)\.\d+(\.post\d+)?(\+.*)?", torch.version)
     if _compiles_all_the_same() or release is None or not torch.cxx11_abi:
@@ -57,7 +60,8 @@ def check(library: ctypes.CDLL, path: str, torch: TorchFacts) -> None:
     major, minor = torch.release
     if built_for != f"{major}.{minor}":
         raise InstallError(
-            f"{path} says that it was built for torch {built_for}, and this is torch {torch.version}: install larder "
+            f"{path} says that it was built for torch {built_for}, and this is torch "
+            f"{torch.version}: install larder "
             f"anew, or set {VARIABLE}=1, which compiles the C++ part here"
         )
 
@@ -69,5 +73,7 @@ def _file(version: str) -> str:
 def _compiles_all_the_same() -> bool:
     text = os.environ.get(VARIABLE, "")
     if text not in ("", "0", "1"):
-        raise SettingsError(f"{VARIABLE} is '{text}', and it takes 1, which has the C++ part compiled, or 0")
+        raise SettingsError(
+            f"{VARIABLE} is '{text}', and it takes 1, which has the C++ part compiled, or 0"
+        )
     return text == "1"

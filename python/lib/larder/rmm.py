@@ -17,15 +17,18 @@ from larder.streams import handle_of
 
 __all__ = ["install", "is_installed", "record_stream", "resource", "uninstall"]
 
-# Ours by device. They are kept for good: RMM's buffers call them by their bare address when they go.
+# Ours by device. They are kept for good: RMM's buffers call them by their bare address when they
+# go.
 _resources: dict[int, Any] = {}
 _before: dict[int, Any] = {}
 
 
 def resource(device: int | None = None) -> Any:
-    """A device resource of RMM's over the cache that PyTorch uses, of one device; the current one if none is named.
+    """A device resource of RMM's over the cache that PyTorch uses, of one device; the current one
+    if none is named.
 
-    Raises `InstallError` with one sentence if RMM is not there, or if PyTorch's memory is not Larder's.
+    Raises `InstallError` with one sentence if RMM is not there, or if PyTorch's memory is not
+    Larder's.
     """
     rmm = _rmm()
     cache.opened()
@@ -41,11 +44,14 @@ def resource(device: int | None = None) -> Any:
 def is_installed() -> bool:
     """Whether RMM takes the memory of all devices from Larder."""
     mr = _rmm().mr
-    return bool(_before) and all(mr.get_per_device_resource(device) is _resources[device] for device in _before)
+    return bool(_before) and all(
+        mr.get_per_device_resource(device) is _resources[device] for device in _before
+    )
 
 
 def install() -> None:
-    """Has RMM take the memory of all devices from the cache that PyTorch uses. Doing it again does nothing.
+    """Has RMM take the memory of all devices from the cache that PyTorch uses. Doing it again does
+    nothing.
 
     Buffers that are there already stay where they are. Raises what `resource` raises.
     """
@@ -72,10 +78,11 @@ def uninstall() -> None:
 
 
 def record_stream(buffer: Any, stream: Any) -> None:
-    """Says that another stream than the buffer's own works on it, as `torch.Tensor.record_stream` does.
+    """Says that another stream than the buffer's own works on it, as `torch.Tensor.record_stream`
+    does.
 
-    Given back, its memory serves nobody before the work that is on the other stream then. `stream` is anybody's: RMM's,
-    PyTorch's, or a handle.
+    Given back, its memory serves nobody before the work that is on the other stream then. `stream`
+    is anybody's: RMM's, PyTorch's, or a handle.
     """
     address = getattr(buffer, "ptr", None)
     if not isinstance(address, int):
@@ -84,7 +91,8 @@ def record_stream(buffer: Any, stream: Any) -> None:
         cache.record_use(address, handle_of(stream))
     except AddressError as error:
         raise UsageError(
-            "the buffer's memory is not Larder's: it was made before larder.rmm.install(), or by others"
+            "the buffer's memory is not Larder's: it was made before larder.rmm.install(), or by "
+            "others"
         ) from error
 
 

@@ -41,5 +41,7 @@ def memory_bytes(memory: int | str) -> int:
     25769803776
     """
     if isinstance(memory, bool) or not isinstance(memory, (int, str)):
-        raise TypeError(f"memory is a number of bytes or a text such as '80GiB', not {type(memory).__name__}")
+        raise TypeError(
+            f"memory is a number of bytes or a text such as '80GiB', not {type(memory).__name__}"
+        )
     return _native.parse_size(str(memory))

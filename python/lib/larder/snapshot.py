@@ -1,4 +1,6 @@
-"""Memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, and what our allocators show."""
+"""Memory snapshots: what `torch.cuda.memory._dump_snapshot` writes, and what our allocators
+show.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,9 @@ class Snapshot:
             self._native = _native.Snapshot.unpickle(_pickled(plain))
             self._name = "program"
         else:
-            raise TypeError(f"a snapshot is a file's path or a dictionary, not {type(source).__name__}")
+            raise TypeError(
+                f"a snapshot is a file's path or a dictionary, not {type(source).__name__}"
+            )
 
     @classmethod
     def _of(cls, native: _native.Snapshot, name: str) -> Snapshot:
@@ -109,13 +113,15 @@ class Snapshot:
     def save(self, path: _PathLike, format: str | None = None, *, device: int = 0) -> None:
         """Writes a file, whole or not at all.
 
-        Its name says the format: `.pickle`, `.json`, `.perfetto.json`, `.ops`, each also with `.gz`; or
-        `format` does: `pickle`, `json`, `perfetto`, `ops`. An op script takes one device.
+        Its name says the format: `.pickle`, `.json`, `.perfetto.json`, `.ops`, each also with
+        `.gz`; or `format` does: `pickle`, `json`, `perfetto`, `ops`. An op script takes one device.
         """
         self._native.save(path, format, device)
 
     def records(self) -> list[dict[str, Any]]:
-        """Every block of every segment at the end as a dictionary, with the segment that it lies in."""
+        """Every block of every segment at the end as a dictionary, with the segment that it lies
+        in.
+        """
         return [
             {
                 "device": segment.get("device", 0),
@@ -149,7 +155,12 @@ class Snapshot:
             private = "" if pool == (0, 0) else f", private pool {pool}"
             free, live = sums.get("inactive", 0), sums.get("active_allocated", 0)
             sizes = (sum(sums.values()), live, sum(sums.values()) - free - live, free)
-            rows.append([f"device {device}, stream {stream}, {kind}{private}", *map(_native.format_size, sizes)])
+            rows.append(
+                [
+                    f"device {device}, stream {stream}, {kind}{private}",
+                    *map(_native.format_size, sizes),
+                ]
+            )
         return Table(["stream and pool", "held", "live", "waiting", "free"], rows)
 
     def _repr_html_(self) -> str:
@@ -170,7 +181,9 @@ class _PlainPickler(pickle.Pickler):
 
     def reducer_override(self, thing: object) -> NoReturn:
         kind = type(thing).__name__
-        raise UsageError(f"a snapshot is made of plain data, and something in this one is of the type {kind}")
+        raise UsageError(
+            f"a snapshot is made of plain data, and something in this one is of the type {kind}"
+        )
 
 
 def _pickled(plain: object) -> bytes:

@@ -18,16 +18,20 @@ class Position(NamedTuple):
     offset: int
     """Where the block begins in the segment."""
     generation: int
-    """The number of the call that made the block: an older one speaks of memory that was freed since."""
+    """The number of the call that made the block: an older one speaks of memory that was freed
+    since.
+    """
 
 
 class Source:
-    """Gives segments to a pool and takes them back: a pair of functions, or a class that overrides methods.
+    """Gives segments to a pool and takes them back: a pair of functions, or a class that overrides
+    methods.
 
-    `alloc(size, stream)` returns an address that is a multiple of 512, or `None` if there is no memory; a
-    `MemoryError` says the same. `free(address, size, stream)` takes it back. Whatever else they raise, the call that
-    led to it fails with a `DeviceError` that tells it, and the allocator stays whole. What `alloc` gives is checked:
-    memory that is misaligned or in use goes back, and the request fails with a `PoolError`.
+    `alloc(size, stream)` returns an address that is a multiple of 512, or `None` if there is no
+    memory; a `MemoryError` says the same. `free(address, size, stream)` takes it back. Whatever
+    else they raise, the call that led to it fails with a `DeviceError` that tells it, and the
+    allocator stays whole. What `alloc` gives is checked: memory that is misaligned or in use goes
+    back, and the request fails with a `PoolError`.
 
     The methods run with the allocator's lock held and must not call the allocator.
 
@@ -41,7 +45,9 @@ class Source:
     collective: bool = False
     """Whether every rank makes segments together with the others: all get memory, or none does."""
     declines: bool = False
-    """Whether `decline` tells the other ranks; else no cap keeps this one from asking for memory with them."""
+    """Whether `decline` tells the other ranks; else no cap keeps this one from asking for memory
+    with them.
+    """
     registrar: str | None = None
     """What the segments are registered with, in a word or two."""
 
@@ -72,7 +78,9 @@ class Source:
         return self._alloc(size, stream)
 
     def free(self, address: int, size: int, stream: int) -> None:
-        """Takes back what `alloc` gave. If it raises, the segment stays the pool's and is offered again."""
+        """Takes back what `alloc` gave. If it raises, the segment stays the pool's and is offered
+        again.
+        """
         if self._free is None:
             raise NotImplementedError("a source needs alloc and free")
         self._free(address, size, stream)
@@ -80,7 +88,9 @@ class Source:
     # Hooks. If one raises, the call that led to it fails.
 
     def decline(self, size: int, stream: int) -> None:
-        """This rank would ask for a segment now, but may not have it: for those who make segments together."""
+        """This rank would ask for a segment now, but may not have it: for those who make segments
+        together.
+        """
 
     def init(self, device: int) -> None:
         """A pool of this device got the source."""
@@ -92,7 +102,9 @@ class Source:
         """The program caps what may be held of the device."""
 
     def base_allocation(self, address: int, size: int) -> tuple[int, int] | None:
-        """The allocation that a segment is part of, as its address and its size, where that is more than it."""
+        """The allocation that a segment is part of, as its address and its size, where that is more
+        than it.
+        """
         return None
 
     def record_stream(self, address: int, size: int, stream: int) -> None:
@@ -118,8 +130,10 @@ def ready(source: Source) -> Source:
 
 
 def check_source(source: Source) -> int:
-    """Runs the checks that any source must pass, by itself and under an allocator, and says how many there are.
+    """Runs the checks that any source must pass, by itself and under an allocator, and says how
+    many there are.
 
-    The source needs at least 64 MiB. A source that breaks a promise is told which by a `larder.Error`.
+    The source needs at least 64 MiB. A source that breaks a promise is told which by a
+    `larder.Error`.
     """
     return _native.check_source(ready(source))

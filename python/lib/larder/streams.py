@@ -15,23 +15,26 @@ _LEGACY, _PER_THREAD = 1, 2
 
 
 def handle_of(stream: Any) -> int:
-    """The driver's handle of a stream: a number, or a stream of PyTorch, CuPy, Numba, RMM, or whoever has
-    `__cuda_stream__`. None is the default stream.
+    """The driver's handle of a stream: a number, or a stream of PyTorch, CuPy, Numba, RMM, or
+    whoever has `__cuda_stream__`. None is the default stream.
 
-    Raises `UsageError` for what is no stream, and for the per-thread default stream: each thread has another under that
-    one name, so that nothing can be kept for it.
+    Raises `UsageError` for what is no stream, and for the per-thread default stream: each thread
+    has another under that one name, so that nothing can be kept for it.
     """
     handle = raw_handle_of(stream)
     if handle == _PER_THREAD:
         raise UsageError(
-            "the per-thread default stream is another one in each thread under one name, and no memory can be kept for "
+            "the per-thread default stream is another one in each thread under one name, and no "
+            "memory can be kept for "
             "it: use the default stream, or streams that are made"
         )
     return handle
 
 
 def raw_handle_of(stream: Any) -> int:
-    """As `handle_of`; the per-thread default stream is the one of the thread that uses the handle."""
+    """As `handle_of`; the per-thread default stream is the one of the thread that uses the
+    handle.
+    """
     handle = _said_by(stream)
     return DEFAULT if handle == _LEGACY else handle
 

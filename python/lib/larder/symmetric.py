@@ -1,4 +1,6 @@
-"""Symmetric pools under PyTorch: the same offsets on every rank, over PyTorch's own symmetric memory."""
+"""Symmetric pools under PyTorch: the same offsets on every rank, over PyTorch's own symmetric
+memory.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def _declare(library: ctypes.CDLL) -> None:
     library.larder_torch_trim.restype = ctypes.c_int
 
 
-def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: Exchange | None) -> SymmetricPool:
+def make(
+    library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: Exchange | None
+) -> SymmetricPool:
     """Makes the pool of a group; see `larder.torch.symmetric_pool`."""
     if growth < 0:
         raise UsageError(f"growth is a number of bytes, not {growth}")
@@ -49,7 +53,11 @@ def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: E
         group = distributed.group.WORLD
     if group is None:
         raise UsageError("torch.distributed has no process group yet: init_process_group makes one")
-    device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+    device = (
+        torch.device("cuda", torch.cuda.current_device())
+        if device is None
+        else torch.device(device)
+    )
     _declare(library)
     # PyTorch makes the pool, and the C++ part makes it a symmetric one.
     allocator = memory.get_mempool_allocator(device)
@@ -61,16 +69,19 @@ def make(library: ctypes.CDLL, group: Any, device: Any, growth: int, exchange: E
     finally:
         was_made = bool(library.larder_torch_symmetric_was_made())
     if not was_made:
-        raise PoolError("PyTorch made the pool with no allocator of its own, so that it is not symmetric")
+        raise PoolError(
+            "PyTorch made the pool with no allocator of its own, so that it is not symmetric"
+        )
     return SymmetricPool(library, pool, group, device, exchange)
 
 
 class SymmetricPool:
-    """Symmetric memory with the same offsets on every rank. Inside `with pool:` the thread's tensors come from it.
+    """Symmetric memory with the same offsets on every rank. Inside `with pool:` the thread's
+    tensors come from it.
 
-    Use on another stream than the default one makes that wait for the default stream, and a free makes the default
-    stream wait for all streams that used the tensor. Tensors of one segment share its signal pad, so that
-    collectives on them must follow one another on one stream.
+    Use on another stream than the default one makes that wait for the default stream, and a free
+    makes the default stream wait for all streams that used the tensor. Tensors of one segment share
+    its signal pad, so that collectives on them must follow one another on one stream.
     """
 
     def __init__(
@@ -107,9 +118,11 @@ class SymmetricPool:
         return Position(*found)
 
     def seal(self) -> int:
-        """Compares the calls of all ranks, each of which calls this at the same point, and says how many there are.
+        """Compares the calls of all ranks, each of which calls this at the same point, and says how
+        many there are.
 
-        If they differ every rank gets the same `DivergenceError`, which names the first call that does.
+        If they differ every rank gets the same `DivergenceError`, which names the first call that
+        does.
         """
         if self._scopes:
             # What an exchange allocates would be a call of this rank's own.
@@ -121,7 +134,9 @@ class SymmetricPool:
             try:
                 answers = self._exchange(ctypes.string_at(said, SEAL_BYTES))
                 if len(answers) != ranks or any(len(answer) != SEAL_BYTES for answer in answers):
-                    raise ExchangeError(f"the exchange returned something else than {SEAL_BYTES} bytes of each rank")
+                    raise ExchangeError(
+                        f"the exchange returned something else than {SEAL_BYTES} bytes of each rank"
+                    )
                 ctypes.memmove(heard, b"".join(answers), ranks * SEAL_BYTES)
             except BaseException as error:  # noqa: BLE001 (it goes on below, past the C++ part)
                 raised.append(error)
@@ -140,15 +155,19 @@ class SymmetricPool:
         return calls.value
 
     def rendezvous(self, tensor: Any) -> Any:
-        """Seals the pool, and then does what `torch.distributed._symmetric_memory.rendezvous` does."""
+        """Seals the pool, and then does what `torch.distributed._symmetric_memory.rendezvous`
+        does.
+        """
         self.seal()
         memory = importlib.import_module("torch.distributed._symmetric_memory")
         return memory.rendezvous(tensor, self._group)
 
     def get_buffer(self, handle: Any, rank: int, tensor: Any) -> Any:
-        """The tensor that another rank has where this one has `tensor`, through the handle of its rendezvous.
+        """The tensor that another rank has where this one has `tensor`, through the handle of its
+        rendezvous.
 
-        PyTorch's own `handle.get_buffer` counts from where the segment begins, which tensors here share.
+        PyTorch's own `handle.get_buffer` counts from where the segment begins, which tensors here
+        share.
         """
         if not tensor.is_contiguous():
             raise UsageError("get_buffer is for contiguous tensors")
@@ -157,9 +176,16 @@ class SymmetricPool:
         return handle.get_buffer(rank, tuple(tensor.shape), tensor.dtype, begin)
 
     def trim(self) -> int:
-        """Gives back the segments in which there is no tensor, and says how many. All ranks have to do it."""
+        """Gives back the segments in which there is no tensor, and says how many. All ranks have to
+        do it.
+        """
         segments = ctypes.c_uint64()
-        if self._library.larder_torch_trim(self._device.index, *self.pool.id, ctypes.byref(segments)) != 0:
+        if (
+            self._library.larder_torch_trim(
+                self._device.index, *self.pool.id, ctypes.byref(segments)
+            )
+            != 0
+        ):
             raise PoolError(self._said())
         return segments.value
 
@@ -168,7 +194,9 @@ class SymmetricPool:
 
     def _gather(self, said: bytes) -> list[bytes]:
         heard: list[Any] = [None] * self._ranks()
-        importlib.import_module("torch.distributed").all_gather_object(heard, said, group=self._group)
+        importlib.import_module("torch.distributed").all_gather_object(
+            heard, said, group=self._group
+        )
         return heard
 
     def _said(self) -> str:

@@ -50,7 +50,13 @@ class Table:
             return _native.format_size(max(0, stats[key])) if is_bytes else str(stats[key])
 
         rows = [
-            [name, *(cell(f"{key}.{part}", is_bytes) for part in ("current", "peak", "allocated", "freed"))]
+            [
+                name,
+                *(
+                    cell(f"{key}.{part}", is_bytes)
+                    for part in ("current", "peak", "allocated", "freed")
+                ),
+            ]
             for name, key, is_bytes in _STATISTICS
         ]
         return cls(["memory", "now", "peak", "total allocated", "total freed"], rows)
@@ -73,7 +79,9 @@ class Table:
         def row(cells: list[str], tag: str) -> str:
             first, *others = cells
             text = f'<{tag} style="text-align:left;white-space:pre">{escape(first)}</{tag}>'
-            text += "".join(f'<{tag} style="text-align:right">{escape(cell)}</{tag}>' for cell in others)
+            text += "".join(
+                f'<{tag} style="text-align:right">{escape(cell)}</{tag}>' for cell in others
+            )
             return f"<tr>{text}</tr>"
 
         head = row(self.headings, "th")

@@ -3,8 +3,8 @@
     import larder
     larder.torch.install()   # before the first use of CUDA
 
-Everything that PyTorch's own allocator offers goes on working: statistics, snapshots, graphs, memory pools.
-`python -m larder train.py` does the same for a whole program and its child processes.
+Everything that PyTorch's own allocator offers goes on working: statistics, snapshots, graphs,
+memory pools. `python -m larder train.py` does the same for a whole program and its child processes.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ def is_installed() -> bool:
 def install(*, children_too: bool = True) -> None:
     """Puts Larder in the place of PyTorch's CUDA allocator, for the rest of this process.
 
-    It must come before the first use of CUDA. Doing it again does nothing. Settings are those of the
-    environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own keys, `policy` and
-    `page_size_mb`. Where PyTorch has none, segments are expandable.
+    It must come before the first use of CUDA. Doing it again does nothing. Settings are those of
+    the environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own
+    keys, `policy` and `page_size_mb`. Where PyTorch has none, segments are expandable.
 
-    The part that fits the installed PyTorch comes with the wheel. Where it does not, a C++ compiler makes it, the first
-    time; it is kept in the cache.
-    Processes that this one starts install Larder too, unless `children_too` is false.
+    The part that fits the installed PyTorch comes with the wheel. Where it does not, a C++ compiler
+    makes it, the first time; it is kept in the cache. Processes that this one starts install Larder
+    too, unless `children_too` is false.
 
-    Raises `InstallError` or `SettingsError` with one sentence if it cannot be, and then PyTorch is as it was.
+    Raises `InstallError` or `SettingsError` with one sentence if it cannot be, and then PyTorch is
+    as it was.
     """
     global _library
     if is_installed():
@@ -79,14 +80,16 @@ def install(*, children_too: bool = True) -> None:
 
 
 def forget_stream(stream: Any) -> None:
-    """Says that a stream is about to be destroyed: a `torch.cuda.ExternalStream`, or one of another library's.
+    """Says that a stream is about to be destroyed: a `torch.cuda.ExternalStream`, or one of another
+    library's.
 
-    Waits for its work; Larder makes no call about it afterwards, and gives back what is cached for it. PyTorch's
-    own streams live as long as the process and need none of this.
+    Waits for its work; Larder makes no call about it afterwards, and gives back what is cached for
+    it. PyTorch's own streams live as long as the process and need none of this.
 
-    `stream` is PyTorch's, CuPy's, Numba's, RMM's, or anything with `__cuda_stream__`; where it does not name its device
-    by PyTorch's `device_index`, it is the current one's. Raises `InstallError` if Larder is not installed, and
-    `ValueError` with one sentence if the stream cannot be forgotten: the default stream, or one that is captured.
+    `stream` is PyTorch's, CuPy's, Numba's, RMM's, or anything with `__cuda_stream__`; where it does
+    not name its device by PyTorch's `device_index`, it is the current one's. Raises `InstallError`
+    if Larder is not installed, and `ValueError` with one sentence if the stream cannot be
+    forgotten: the default stream, or one that is captured.
     """
     library = _installed()
     device = getattr(stream, "device_index", None)
@@ -98,17 +101,19 @@ def forget_stream(stream: Any) -> None:
 
 @contextlib.contextmanager
 def plain_memory() -> Iterator[None]:
-    """Gives what this thread allocates inside plain memory, which any library can export or register.
+    """Gives what this thread allocates inside plain memory, which any library can export or
+    register.
 
-    That is memory from which the driver makes IPC handles (`cudaIpcGetMemHandle`) and which RDMA libraries register, whatever
-    the settings say of expandable segments. It is cut from segments, cached and given back like all other. Memory of CUDA
-    graphs is plain by itself, unless `expandable_segments:True` was asked for.
+    That is memory from which the driver makes IPC handles (`cudaIpcGetMemHandle`) and which RDMA
+    libraries register, whatever the settings say of expandable segments. It is cut from segments,
+    cached and given back like all other. Memory of CUDA graphs is plain by itself, unless
+    `expandable_segments:True` was asked for.
 
         with larder.torch.plain_memory():
             cache = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
 
-    What autograd allocates in a backward pass comes from threads of its own, and is not meant. Raises `InstallError` if
-    Larder is not installed.
+    What autograd allocates in a backward pass comes from threads of its own, and is not meant.
+    Raises `InstallError` if Larder is not installed.
     """
     library = _installed()
     # The devices are opened by the first use of CUDA, which may be the one inside.
@@ -122,7 +127,9 @@ def plain_memory() -> Iterator[None]:
 
 def _installed() -> ctypes.CDLL:
     if _library is None or not is_installed():
-        raise InstallError("Larder is not installed in this process: larder.torch.install() does it")
+        raise InstallError(
+            "Larder is not installed in this process: larder.torch.install() does it"
+        )
     return _library
 
 
@@ -133,28 +140,39 @@ def _done(code: int) -> None:
 
 
 def symmetric_pool(
-    group: Any = None, *, device: Any = None, growth: int = 0, exchange: symmetric.Exchange | None = None
+    group: Any = None,
+    *,
+    device: Any = None,
+    growth: int = 0,
+    exchange: symmetric.Exchange | None = None,
 ) -> SymmetricPool:
-    """A pool of symmetric memory with the same offsets on every rank of the group, split as finely as any pool.
+    """A pool of symmetric memory with the same offsets on every rank of the group, split as finely
+    as any pool.
 
-    Its segments come from PyTorch's symmetric memory, so that `rendezvous` accepts the tensors in it. Every rank makes it,
-    and makes the same requests and frees in it in the same order; `SymmetricPool.seal` proves that they did, or tells every
-    rank the first call that differs, before a collective could return wrong numbers.
+    Its segments come from PyTorch's symmetric memory, so that `rendezvous` accepts the tensors in
+    it. Every rank makes it, and makes the same requests and frees in it in the same order;
+    `SymmetricPool.seal` proves that they did, or tells every rank the first call that differs,
+    before a collective could return wrong numbers.
 
         pool = larder.torch.symmetric_pool(group)
         with pool:
             tensor = torch.empty(1 << 20, device="cuda")
         handle = pool.rendezvous(tensor)
 
-    Segments have at least `growth` bytes. `exchange` gives bytes to all ranks and returns what each of them gave; without it,
-    `torch.distributed.all_gather_object` does. Raises `InstallError` if Larder is not installed.
+    Segments have at least `growth` bytes. `exchange` gives bytes to all ranks and returns what each
+    of them gave; without it, `torch.distributed.all_gather_object` does. Raises `InstallError` if
+    Larder is not installed.
     """
     return symmetric.make(_installed(), group, device, growth, exchange)
 
 
 def _refusal(sentence: str) -> InstallError | SettingsError:
-    """Why the C++ part does not install Larder. What PyTorch says of its settings is told as we tell it."""
-    unread = re.fullmatch(r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL)
+    """Why the C++ part does not install Larder. What PyTorch says of its settings is told as we
+    tell it.
+    """
+    unread = re.fullmatch(
+        r"PyTorch cannot read PYTORCH_\w+(?: or PYTORCH_\w+)?: (.*)", sentence, re.DOTALL
+    )
     variables = environment.torch_variables()
     if unread and variables:
         return SettingsError(f"{' or '.join(variables)}: PyTorch cannot read it: {unread[1]}")
@@ -162,7 +180,8 @@ def _refusal(sentence: str) -> InstallError | SettingsError:
 
 
 def compile_backend() -> str:
-    """Compiles the C++ part for the installed PyTorch, if neither the package nor the cache has it; the library's path.
+    """Compiles the C++ part for the installed PyTorch, if neither the package nor the cache has it;
+    the library's path.
 
     `install` does it by itself. This is for whoever wants it done beforehand, as in an image.
     """
@@ -170,7 +189,11 @@ def compile_backend() -> str:
     path = prebuilt.path_for(facts)
     if path is None:
         return os.fspath(backend.build(facts))
-    print(f"larder: nothing needs compiling: the package brings the C++ part for torch {facts.version}", file=sys.stderr)
+    print(
+        f"larder: nothing needs compiling: the package brings the C++ part for torch "
+        f"{facts.version}",
+        file=sys.stderr,
+    )
     return path
 
 
@@ -182,7 +205,10 @@ def _install_in_child() -> None:
     torch = _import_torch()
     _examine(torch)
     if torch.cuda.get_allocator_backend() == "cudaMallocAsync":
-        print("larder: this process asks for backend:cudaMallocAsync and goes without Larder", file=sys.stderr)
+        print(
+            "larder: this process asks for backend:cudaMallocAsync and goes without Larder",
+            file=sys.stderr,
+        )
         return
     install(children_too=False)
 

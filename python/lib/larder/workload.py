@@ -1,4 +1,6 @@
-"""What a recorded program needs: replays, comparisons and the smallest device, on a simulated GPU."""
+"""What a recorded program needs: replays, comparisons and the smallest device, on a simulated
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Pass(NamedTuple):
     """One of the times for which a program was run."""
 
     peak_active_bytes: int
-    """The most bytes that were live, or still awaited by a stream, at once, from the first pass on."""
+    """The most bytes that were live, or still awaited by a stream, at once, from the first pass
+    on.
+    """
     peak_reserved_bytes: int
     """The most bytes that were held of the device at once, from the first pass on."""
     ooms: int
@@ -145,7 +149,8 @@ class Replay:
     def passes(self) -> list[Pass]:
         """The times for which it was run, one after the other."""
         return [
-            Pass(active, reserved, ooms, ns / 1e9, calls) for active, reserved, ooms, ns, calls in self._native.passes
+            Pass(active, reserved, ooms, ns / 1e9, calls)
+            for active, reserved, ooms, ns, calls in self._native.passes
         ]
 
     @property
@@ -154,7 +159,9 @@ class Replay:
         return self._native.elapsed_seconds
 
     def record(self) -> dict[str, Any]:
-        """What came of it, as one dictionary: the figures first, and every key of `memory_stats`."""
+        """What came of it, as one dictionary: the figures first, and every key of
+        `memory_stats`.
+        """
         figures: dict[str, Any] = {
             "name": self.name,
             "policy": self.policy,
@@ -175,7 +182,8 @@ class Replay:
         reserved = _native.format_size(max(0, self.peak_reserved_bytes))
         return (
             f"<larder.Replay of {self.name}: {self.operation_count} operations, "
-            f"{reserved} reserved at the peak, overhead {self.overhead:.3f}, {self.ooms} out of memory>"
+            f"{reserved} reserved at the peak, overhead {self.overhead:.3f}, {self.ooms} out of "
+            f"memory>"
         )
 
     def _repr_html_(self) -> str:
@@ -194,7 +202,9 @@ class Comparison(Sequence[Replay]):
 
     @property
     def best(self) -> Replay | None:
-        """The run that reserved least of those that did not run out of memory; None if all of them did."""
+        """The run that reserved least of those that did not run out of memory; None if all of them
+        did.
+        """
         if not self._runs:
             raise UsageError("no run is the best of none")
         ran = [run for run in self._runs if run.ooms == 0]
@@ -214,7 +224,9 @@ class Comparison(Sequence[Replay]):
         return iter(self._runs)
 
     def records(self) -> list[dict[str, Any]]:
-        """The runs as dictionaries: `pandas.DataFrame(comparison.records())` makes a data frame of them."""
+        """The runs as dictionaries: `pandas.DataFrame(comparison.records())` makes a data frame of
+        them.
+        """
         return [run.record() for run in self._runs]
 
     def to_frame(self) -> pandas.DataFrame:
@@ -253,7 +265,13 @@ class Comparison(Sequence[Replay]):
 
     def __repr__(self) -> str:
         best = self.best if self._runs else None
-        said = f", best: {best.settings or '(default)'}" if best else ", none of which ran" if self._runs else ""
+        said = (
+            f", best: {best.settings or '(default)'}"
+            if best
+            else ", none of which ran"
+            if self._runs
+            else ""
+        )
         return f"<larder.Comparison of {len(self)} settings{said}>"
 
     def _repr_html_(self) -> str:
@@ -266,13 +284,17 @@ class Fit:
     The CUDA context, other libraries and other processes come on top.
     """
 
-    def __init__(self, memory: int | None, retries: int, calm: int | None, peak_active: int, summary: str) -> None:
+    def __init__(
+        self, memory: int | None, retries: int, calm: int | None, peak_active: int, summary: str
+    ) -> None:
         self.memory_bytes = memory
         """The smallest memory that was seen to suffice; None if even what was given does not."""
         self.retries = retries
         """How often the cache is given back there to try again, which costs time."""
         self.memory_without_retries_bytes = calm
-        """The smallest memory that was seen to suffice without that; None if even what was given does not."""
+        """The smallest memory that was seen to suffice without that; None if even what was given
+        does not.
+        """
         self.peak_active_bytes = peak_active
         """The most that was in use at once."""
         self._summary = summary
@@ -291,7 +313,9 @@ class Fit:
         return f"<larder.Fit: {self._summary.splitlines()[0]}>"
 
     def _repr_html_(self) -> str:
-        memory = "does not run" if self.memory_bytes is None else _native.format_size(self.memory_bytes)
+        memory = (
+            "does not run" if self.memory_bytes is None else _native.format_size(self.memory_bytes)
+        )
         calm = self.memory_without_retries_bytes
         rows = [
             ["smallest memory", memory],
@@ -307,7 +331,8 @@ def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
         return source._native.workload(device), source.name
     if not isinstance(source, (str, os.PathLike)):
         raise TypeError(
-            "what is run is the path of a script or a snapshot, or a larder.Snapshot, which takes a program's "
+            "what is run is the path of a script or a snapshot, or a larder.Snapshot, which "
+            "takes a program's "
             f"dictionary; not {type(source).__name__}"
         )
     # A file that is not there is told in the words that Python has for it.
@@ -315,7 +340,9 @@ def _load(source: Source, device: int) -> tuple[_native.Workload, str]:
     return _native.Workload.load(source, device), os.path.basename(os.fspath(source))
 
 
-def _resized(workload: _native.Workload, scale: int, jitter: float | str | None) -> _native.Workload:
+def _resized(
+    workload: _native.Workload, scale: int, jitter: float | str | None
+) -> _native.Workload:
     if scale == 1 and jitter is None:
         return workload
     return workload.resized(str(scale), None if jitter is None else str(jitter))
@@ -340,28 +367,30 @@ def replay(
     """Runs a script or a recorded program on a simulated GPU, and says what it needed.
 
     source
-        An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a `Snapshot`.
+        An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a
+        `Snapshot`.
     policy
-        Who decides: `larder`, which is the default; `tight`, which holds hardly more than what is in use; or
-        `torch-2.11` exactly as stock PyTorch 2.11 does.
+        Who decides: `larder`, which is the default; `tight`, which holds hardly more than what is
+        in use; or `torch-2.11` exactly as stock PyTorch 2.11 does.
     memory
-        How much memory the GPU has. Without it, what the recorded program had, if it ran out of memory or nearly did;
-        else 80 GiB; with `scale` so many times as much.
+        How much memory the GPU has. Without it, what the recorded program had, if it ran out of
+        memory or nearly did; else 80 GiB; with `scale` so many times as much.
     settings
-        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program was recorded with;
-        `""` is none.
+        As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program
+        was recorded with; `""` is none.
     device
         Which device's trace to take from a snapshot.
     addresses
-        Which addresses a snapshot's segments get: those of the `recorded` GPU, or the `lowest`. With other sizes they
-        are the lowest.
+        Which addresses a snapshot's segments get: those of the `recorded` GPU, or the `lowest`.
+        With other sizes they are the lowest.
     passes
-        How many times over it is run in one process. After each time, unless there is but one, everything is freed
-        but what the allocator has cached.
+        How many times over it is run in one process. After each time, unless there is but one,
+        everything is freed but what the allocator has cached.
     scale
         How many times as large every size is made, a whole number.
     jitter
-        By up to how many per cent every size is changed, the same size always to the same: 3, or `"3:7"` with a seed.
+        By up to how many per cent every size is changed, the same size always to the same: 3, or
+        `"3:7"` with a seed.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
@@ -383,14 +412,15 @@ def compare(
 ) -> Comparison:
     """Runs it under several settings, side by side; without any, under those that people try first.
 
-    A recording is run under the settings that it was recorded with too, if they are none of the others; and, if it
-    was held to a memory fraction, without that.
+    A recording is run under the settings that it was recorded with too, if they are none of the
+    others; and, if it was held to a memory fraction, without that.
 
     policy
         Who decides, in all runs: `larder` without it. Stock PyTorch is `torch-2.11`.
 
     settings
-        A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one run too.
+        A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one
+        run too.
 
     The other arguments are those of `replay`, without `passes`.
     """
@@ -401,7 +431,9 @@ def compare(
     elif isinstance(settings, Iterable):
         confs = [settings_text(one) for one in settings]
     else:
-        raise TypeError(f"settings are a list of texts or dictionaries, not {type(settings).__name__}")
+        raise TypeError(
+            f"settings are a list of texts or dictionaries, not {type(settings).__name__}"
+        )
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     outcomes, summary = workload.compare(name, policy, confs, _memory(memory), addresses)
@@ -423,8 +455,9 @@ def fit(
 ) -> Fit:
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
-    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what the
-    recorded program had, if that is more; and that a recorded memory fraction is left out of the recorded settings.
+    The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what
+    the recorded program had, if that is more; and that a recorded memory fraction is left out of
+    the recorded settings.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)

@@ -13,15 +13,14 @@ mod viewer;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::thread;
 
 use clap::Args;
 use contest::{Case, Ring, Sides, Verdict};
 use settings::{FLAVOURS, RECORDED, Remembering, memory_sizes};
 
 use crate::backend;
+use crate::crew;
 use crate::file;
 use crate::peer::Peer;
 use crate::programs::{Programs, recordings, target_folder};
@@ -137,32 +136,14 @@ fn compare_all(jobs: &[Job], sides: &Sides<'_>, folder: &Path) -> Result<Totals,
     // Scripts of an earlier run would be taken for findings of this one.
     let _ = fs::remove_dir_all(&differences);
     file::create(&differences)?;
-    let next = AtomicUsize::new(0);
     let totals = Mutex::new(Totals::default());
-    let workers = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..workers)
-            .map(|number| {
-                let scratch = folder.join(format!("worker-{number}"));
-                let ring = Ring { sides, scratch, differences: differences.clone() };
-                let (next, totals) = (&next, &totals);
-                scope.spawn(move || -> Result<(), String> {
-                    file::create(&ring.scratch)?;
-                    while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let result = match job {
-                            Job::Seed(seed) => compare_seed(&ring, *seed, totals),
-                            Job::File(file) => compare_file(&ring, file, totals),
-                        };
-                        // The others need not go on when one cannot.
-                        result.inspect_err(|_| next.store(jobs.len(), Ordering::Relaxed))?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|thread| {
-            thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))
-        })
+    crew::each(jobs, folder, |job, scratch| {
+        let (scratch, differences) = (scratch.to_owned(), differences.clone());
+        let ring = Ring { sides, scratch, differences };
+        match job {
+            Job::Seed(seed) => compare_seed(&ring, *seed, &totals),
+            Job::File(file) => compare_file(&ring, file, &totals),
+        }
     })?;
     Ok(totals.into_inner().unwrap_or_else(PoisonError::into_inner))
 }

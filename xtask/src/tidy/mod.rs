@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// Instead, see that every link between pages leads to a file and a heading; lychee does it.
     #[arg(long)]
     links: bool,
-    /// Instead, see that the C++ is as clang-format has it.
+    /// Instead, see that Python and C++ are as ruff and clang-format have them.
     #[arg(long, conflicts_with = "links")]
     format: bool,
     /// Instead, tell what is not checked yet because it is not clean: files that call each other
@@ -61,15 +61,14 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 7] = [
     layers::check,
     circles::check,
     selves::check,
     unsafety::check,
     text::check,
     text::check_names,
-    words::check_unfinished,
-    words::check_machine_paths,
+    words::check,
 ];
 
 /// Checks the repository and prints what is found.

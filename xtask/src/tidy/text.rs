@@ -14,8 +14,7 @@ const COLUMNS_MAX: usize = 100;
 /// The languages whose files are read by people from top to bottom.
 const MEASURED: [&str; 4] = ["rs", "cpp", "h", "py"];
 
-/// Where lines may still be wider, and so may those of Python. What is not named here is clean, and
-/// stays so.
+/// Where lines may still be wider. What is not named here is clean, and stays so.
 const WIDE: [&str; 1] = ["crates/larder-core/"];
 
 /// Names that say nothing of what is inside, and so attract everything.
@@ -36,9 +35,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
                 format!("{lines} lines, where {most} are the most: split the file by noun");
             report(most + 1, message);
         }
-        let is_python = file.extension() == "py";
-        let is_narrow =
-            is_measured && !is_python && !WIDE.iter().any(|folder| file.path.starts_with(folder));
+        let is_narrow = is_measured && !WIDE.iter().any(|folder| file.path.starts_with(folder));
         for (index, line) in text.split('\n').enumerate() {
             if line.ends_with(char::is_whitespace) {
                 report(index + 1, "white space at the end of the line: remove it".to_owned());

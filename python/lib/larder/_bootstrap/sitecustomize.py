@@ -1,8 +1,9 @@
-# Python runs this as it starts, if `python -m larder` put its folder on PYTHONPATH. It has Larder take the place
-# of PyTorch's allocator right after the program has imported torch, and costs next to nothing if it never does.
+# Python runs this as it starts, if `python -m larder` put its folder on PYTHONPATH. It has Larder
+# take the place of PyTorch's allocator right after the program has imported torch, and costs next
+# to nothing if it never does.
 #
-# Any Python that the program starts comes by here, also a very old one, so this file keeps to what all of
-# them can read and does nothing where it has no business.
+# Any Python that the program starts comes by here, also a very old one, so this file keeps to what
+# all of them can read and does nothing where it has no business.
 import os
 import sys
 
@@ -71,7 +72,9 @@ def _larder():
 
 
 def _found():
-    """The file that has the package's name here; it is looked for and not run, for it may be the program's."""
+    """The file that has the package's name here; it is looked for and not run, for it may be the
+    program's.
+    """
     import importlib.util
 
     try:
@@ -86,7 +89,9 @@ def _give_up(error):
 
     kind = type(error)
     is_ours = kind is _Hidden or kind.__module__ == "larder.errors"
-    sys.stderr.write("larder: {}\n".format(error if is_ours else "{}: {}".format(kind.__name__, error)))
+    sys.stderr.write(
+        "larder: {}\n".format(error if is_ours else "{}: {}".format(kind.__name__, error))
+    )
     sys.stderr.flush()
     # As `python -m larder` has it: what was asked for cannot be, or else the machine is in the way.
     code = 2 if kind.__name__ == "SettingsError" else 1
@@ -100,7 +105,9 @@ def _chain():
     """Runs the sitecustomize that stands behind this one, as if this one were not there."""
     # What looks for modules on the path is here already; importing it by its name brings much else,
     # and this comes before every program.
-    finders = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"]
+    finders = [
+        finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"
+    ]
     spec = finders[0].find_spec("sitecustomize", sys.path) if finders else None
     if spec is None or spec.loader is None:
         # So it is told to `site`, which thinks nothing of it.
