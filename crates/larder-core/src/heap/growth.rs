@@ -113,7 +113,7 @@ impl Heap {
     fn held_for(&self, want: &Want) -> u64 {
         let lane = self.pools.lane_at(want.pool, want.stream);
         let served = self.segments.iter().filter(|(_, segment)| Some(segment.lane) == lane);
-        served.map(|(_, segment)| segment.span.size_bytes).sum()
+        served.map(|(_, segment)| segment.backed_bytes()).sum()
     }
 
     /// Whether so many more bytes would pass the cap.
