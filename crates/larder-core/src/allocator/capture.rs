@@ -11,7 +11,7 @@ use crate::allocator::Shelf;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
-use crate::heap::private::Caller;
+use crate::heap::pools::private::Caller;
 use crate::heap::{Filter, Want};
 use crate::policy::{CaptureRule, ReclaimRule};
 use crate::record::history::History;

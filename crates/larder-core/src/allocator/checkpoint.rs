@@ -4,8 +4,8 @@ use crate::allocator::capture::Deferral;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
-use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::ids::BlockId;
+use crate::heap::pools::checkpoint::{Checkpoint, Restored};
 use crate::record::event::Level;
 use crate::types::{Addr, EventId, PoolId, StreamId};
 

@@ -6,7 +6,7 @@ use crate::allocator::sources::Sourced;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
-use crate::heap::private::Rule;
+use crate::heap::pools::private::Rule;
 use crate::heap::states::{PoolStats, SegmentState};
 use crate::heap::{Filter, Heap, Want};
 use crate::record::caught;

@@ -13,7 +13,7 @@ use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::Want;
 use crate::heap::ids::BlockId;
-use crate::heap::symmetric::HOME;
+use crate::heap::pools::symmetric::HOME;
 use crate::record::caught;
 use crate::record::context::Context;
 use crate::record::event::Level;

@@ -4,11 +4,11 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, SegmentId};
-use crate::heap::pool::{Pool, PoolRole};
-use crate::heap::segment::{Backing, Segment};
+use crate::heap::pools::pool::{Pool, PoolRole};
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::space::block::State;
+use crate::heap::space::segment::{Backing, Segment};
 use crate::record::stats::{ByPool, Stats};
 use crate::types::PoolKind;
 

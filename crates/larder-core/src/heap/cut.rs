@@ -3,10 +3,10 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, State};
-use crate::heap::free_index::Spot;
+use crate::heap::free::free_index::Spot;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::size::Fineness;
+use crate::heap::space::block::{Block, State};
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
 use crate::types::Addr;

@@ -4,9 +4,9 @@
 //! once the request has its block; it is counted and told like any other, as in PyTorch. The
 //! history says of all of it that an address was named.
 
-use crate::heap::block::State;
 use crate::heap::ids::BlockId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::space::block::State;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span};
 

@@ -1,9 +1,9 @@
 //! Growth: how the heap gets more memory. It says what to ask of the device, and takes in what
 //! the device gave.
 
-use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, SegmentId};
-use crate::heap::segment::Backing;
+use crate::heap::space::block::{Block, State};
+use crate::heap::space::segment::Backing;
 use crate::heap::{Heap, Want, size};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PageHandle, Span};

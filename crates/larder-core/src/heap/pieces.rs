@@ -1,9 +1,9 @@
 //! Pieces: what of the cache is free, counted for a request that could not be met: what would go
 //! back to the device as it is, and what would if it lay in pages.
 
-use crate::heap::block::Block;
 use crate::heap::ids::BlockId;
-use crate::heap::pool::{Lane, PoolRole};
+use crate::heap::pools::pool::{Lane, PoolRole};
+use crate::heap::space::block::Block;
 use crate::heap::{Heap, Want, size};
 use crate::out_of_memory::{FINE_PAGE_BYTES, Pieces};
 

@@ -2,11 +2,11 @@
 //! kinds, and a heap has one of them from the day it is made. All that differs between them is
 //! asked here, and nobody else asks which one it is.
 
-use crate::heap::block::Block;
-use crate::heap::free_index::{FreeIndex, Spot};
+use crate::heap::free::free_index::{FreeIndex, Spot};
 use crate::heap::growth::Growth;
 use crate::heap::ids::BlockId;
 use crate::heap::size::{self, Fineness, SMALL_MAX_BYTES};
+use crate::heap::space::block::Block;
 use crate::heap::{Heap, Want};
 use crate::policy::Policy;
 use crate::types::{Addr, PoolKind, StreamId};

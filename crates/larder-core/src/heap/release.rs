@@ -4,8 +4,8 @@
 use std::ops::Range;
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::space::block::State;
 use crate::record::{Place, Record};
 use crate::types::{PageHandle, Span, StreamId};
 

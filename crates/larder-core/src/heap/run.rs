@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::heap::Heap;
-use crate::heap::block::State;
-use crate::heap::coalesced::Settled;
+use crate::heap::deferred::coalesced::Settled;
 use crate::heap::ids::BlockId;
+use crate::heap::space::block::State;
 use crate::record::context::Context;
 use crate::record::history::Owner;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};

@@ -1,7 +1,7 @@
 //! States: every segment and block as it stands, as plain data.
 
 use crate::heap::Heap;
-use crate::heap::block::State;
+use crate::heap::space::block::State;
 use crate::record::stats::Counter;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
 

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 
 use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::space::block::{Block, State};
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::record::event::{Action, Level};

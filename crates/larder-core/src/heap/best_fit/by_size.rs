@@ -6,12 +6,12 @@
 //! for other places, and so for a small segment more now and then.
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::deferred::Deferral;
+use crate::heap::free::shelving::Pieces;
+use crate::heap::free::size_stacks::{SizeAt, SizeStacks, WORDS};
 use crate::heap::ids::{BlockId, LaneId};
-use crate::heap::shelving::Pieces;
 use crate::heap::size;
-use crate::heap::size_stacks::{SizeAt, SizeStacks, WORDS};
+use crate::heap::space::block::State;
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
@@ -170,7 +170,7 @@ impl Heap {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use crate::heap::size_stacks::LANE_MAX;
+    use crate::heap::free::size_stacks::LANE_MAX;
     use crate::policy::Policy;
     use crate::record::stats::Stats;
     use crate::types::{MIB, Span};

@@ -3,8 +3,8 @@
 
 pub(super) mod by_size;
 
-use crate::heap::block::split;
 use crate::heap::cut::{cut_at, make_live};
+use crate::heap::space::block::split;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, StreamId};
 

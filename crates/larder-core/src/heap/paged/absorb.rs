@@ -7,8 +7,8 @@
 //! free by then, and takes as much of it as makes larger pieces of its own. What lies apart stays
 //! with the other, who would have to wait for it in turn.
 
-use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::space::block::State;
 use crate::heap::{Heap, Want};
 use crate::types::StreamId;
 

@@ -2,13 +2,13 @@
 //! finds there what is deferred: then it is handed out with nothing searched for. This is the fast
 //! path of the policy tight, and so is what such a program gives back.
 
-use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, place_of};
 use crate::heap::paged::Attempt;
 use crate::heap::paged::lending::Followed;
 use crate::heap::paged::request_log::Goal;
 use crate::heap::placement::Ready;
 use crate::heap::size;
+use crate::heap::space::block::{Block, State};
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};

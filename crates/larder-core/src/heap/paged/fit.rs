@@ -6,9 +6,9 @@
 //! costs views now and then, because large blocks are broken into: a program that has slack, so
 //! that it need not be sparing, would rather have fewer of those.
 
-use crate::heap::block::Block;
-use crate::heap::free_index::{FreeIndex, Spot};
-use crate::heap::segment::Segments;
+use crate::heap::free::free_index::{FreeIndex, Spot};
+use crate::heap::space::block::Block;
+use crate::heap::space::segment::Segments;
 
 /// So many blocks are looked at, from the smallest one on.
 const BLOCKS_TRIED: usize = 16;

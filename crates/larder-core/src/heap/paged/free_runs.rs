@@ -2,9 +2,9 @@
 
 use std::iter::successors;
 
-use crate::heap::block::State;
 use crate::heap::ids::{BlockId, SegmentId};
-use crate::heap::pool::Lane;
+use crate::heap::pools::pool::Lane;
+use crate::heap::space::block::State;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 

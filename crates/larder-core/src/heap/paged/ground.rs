@@ -3,9 +3,9 @@
 
 use std::iter::successors;
 
-use crate::heap::block::State;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::paged::request_log::Spot;
+use crate::heap::space::block::State;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 

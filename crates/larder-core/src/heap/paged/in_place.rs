@@ -9,11 +9,11 @@
 
 use std::iter::successors;
 
-use crate::heap::block::{Block, State, join, split};
 use crate::heap::deferred::Deferral;
 use crate::heap::ids::{BlockId, LaneId, place_of};
 use crate::heap::paged::request_log::Spot;
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::space::block::{Block, State, join, split};
 use crate::heap::{Heap, Want};
 use crate::types::Addr;
 

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::paged::ground::{Ground, Home, Shown, Site};
 use crate::heap::paged::request_log::{Ask, Spot};
 use crate::heap::paged::{Attempt, Miss};
-use crate::heap::segment::Segment;
+use crate::heap::space::block::{Block, State};
+use crate::heap::space::segment::Segment;
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
 use crate::types::{Addr, Span, StreamId};

@@ -1,14 +1,14 @@
 //! Place: a request goes where the log of requests says, or, where it says nothing, to the free
 //! block in which it leaves the most whole pages.
 
-use crate::heap::block::{Block, State, split};
 use crate::heap::cut::cut;
-use crate::heap::free_index::{FreeIndex, Spot as FreeSpot};
+use crate::heap::free::free_index::{FreeIndex, Spot as FreeSpot};
 use crate::heap::ids::BlockId;
 use crate::heap::paged::Attempt;
 use crate::heap::paged::fit::least_stranding;
 use crate::heap::paged::lending::Followed;
 use crate::heap::paged::request_log::Spot;
+use crate::heap::space::block::{Block, State, split};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, StreamId};
 

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::block::State;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::paged::free_runs::{Reach, Run};
@@ -11,7 +10,8 @@ use crate::heap::paged::ground::{Ground, Home, Shown};
 use crate::heap::paged::stitch::{Gap, Stitch, stitch};
 use crate::heap::paged::views::ViewPlan;
 use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
-use crate::heap::pool::Lane;
+use crate::heap::pools::pool::Lane;
+use crate::heap::space::block::State;
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 

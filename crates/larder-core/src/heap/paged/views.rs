@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 
 use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::block::State;
 use crate::heap::growth::PagesBehind;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::paged::SHOWN_MAX;
 use crate::heap::paged::ground::Home;
 use crate::heap::paged::stitch::PageList;
-use crate::heap::segment::{Backing, Part, Segment};
+use crate::heap::space::block::State;
+use crate::heap::space::segment::{Backing, Part, Segment};
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::types::{PageHandle, Span, StreamId};

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, PoolIndex};
-use crate::heap::pool::PoolRole;
+use crate::heap::pools::pool::PoolRole;
 use crate::heap::size::{self, SEGMENT_UNIT_BYTES};
 use crate::heap::{Heap, Want};
 use crate::record::caught;
@@ -161,7 +161,7 @@ impl Heap {
         owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.symmetric))
     }
 
-    pub(super) fn is_symmetric(&self, id: BlockId) -> bool {
+    pub(in crate::heap) fn is_symmetric(&self, id: BlockId) -> bool {
         self.symmetric_of(id).is_some()
     }
 
@@ -283,7 +283,7 @@ impl Heap {
     }
 
     /// The segment of a pool that went back may have been a plot, which is gone with it.
-    pub(super) fn forget_plot(&mut self, pool: PoolIndex) {
+    pub(in crate::heap) fn forget_plot(&mut self, pool: PoolIndex) {
         let Some(owner) = self.pools.pool(pool).owner else { return };
         let Some(symmetric) = self.privates.symmetric.get_mut(&owner) else { return };
         let before = symmetric.plots.len();
@@ -296,7 +296,7 @@ impl Heap {
     /// A symmetric pool's plots are its segments, in the order of their numbers; its live blocks
     /// are those that a call made and none freed; and the two pools that any private pool has are
     /// empty.
-    pub(super) fn check_symmetric(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check_symmetric(&self) -> Result<(), String> {
         for (&id, symmetric) in &self.privates.symmetric {
             let is_ordered = symmetric.plots.is_sorted_by(|one, next| one.number < next.number);
             if !is_ordered || symmetric.plots.iter().any(|plot| plot.number >= symmetric.plots_made)
@@ -314,7 +314,7 @@ impl Heap {
                     return Err(format!("{at:?} of {id} is no plot of it"));
                 }
                 let blocks = self.chain(at).map(|block| &self.blocks[block]);
-                let here = blocks.filter(|block| block.state == super::State::Live);
+                let here = blocks.filter(|block| block.state == crate::heap::State::Live);
                 live += here.filter(|block| symmetric.live.contains_key(&block.addr)).count();
             }
             if (live, count) != (symmetric.live.len(), symmetric.plots.len()) {

@@ -3,15 +3,20 @@
 //! whatever comes next comes after the last use, or until the capture is over.
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::ids::BlockId;
+use crate::heap::space::block::State;
 use crate::types::{EventId, NodeId, StreamId};
 
 impl Heap {
     /// Remembers of a use whether it was part of a capture. PyTorch forgets with the first captured
     /// use of a stream that it had others; where captures are told by the stream, a use that runs
     /// counts, whenever it was noted.
-    pub(super) fn note_captured_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
+    pub(in crate::heap) fn note_captured_use(
+        &mut self,
+        id: BlockId,
+        stream: StreamId,
+        captured: bool,
+    ) {
         let careful = self.policy.capture_is_by_stream();
         if captured {
             if !(careful && self.pending.uses(id).contains(&stream)) {

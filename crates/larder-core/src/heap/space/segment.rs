@@ -3,10 +3,10 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::cover::CoverMap;
-use crate::heap::fine_starts::FineStarts;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
+use crate::heap::space::cover::CoverMap;
+use crate::heap::space::fine_starts::FineStarts;
 use crate::types::{Addr, PageHandle, PoolKind, Span};
 
 /// How a segment holds its memory.

@@ -8,10 +8,10 @@
 
 use std::hint::select_unpredictable;
 
-use crate::heap::block::{Block, Blocks, State};
+use crate::heap::free::rows::{Entry, Rows};
 use crate::heap::ids::{BLOCKS_MAX, BlockId, place_of};
-use crate::heap::rows::{Entry, Rows};
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::space::block::{Block, Blocks, State};
 
 const WORDS: usize = 64;
 const BINS_PER_WORD: usize = 64;

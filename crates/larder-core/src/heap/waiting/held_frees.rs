@@ -1,8 +1,8 @@
 //! Waiting: blocks that are freed but still awaited on other streams, until their events are done.
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::ids::BlockId;
+use crate::heap::space::block::State;
 use crate::record::Record;
 use crate::types::{EventId, PoolId, StreamId};
 
@@ -68,13 +68,13 @@ impl Heap {
         events
     }
 
-    pub(super) fn request_free(&mut self, id: BlockId) {
+    pub(in crate::heap) fn request_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         let oversize = self.counts_as_oversize(id);
         self.record_of(id, Record::FreeRequested { place, requested_bytes, oversize });
     }
 
-    pub(super) fn complete_free(&mut self, id: BlockId) {
+    pub(in crate::heap) fn complete_free(&mut self, id: BlockId) {
         let (place, requested_bytes) = self.facts(id);
         self.record_of(id, Record::FreeCompleted { place, requested_bytes });
         self.reclaim(id);

@@ -5,10 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::heap::block::Blocks;
-use crate::heap::free_index::FreeIndex;
+use crate::heap::free::free_index::FreeIndex;
+use crate::heap::free::size_stacks::SizeStacks;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
-use crate::heap::size_stacks::SizeStacks;
+use crate::heap::space::block::Blocks;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// The default pools' lanes on the first stream, which are there from the start.
@@ -26,7 +26,7 @@ pub(crate) struct Lane {
     /// program with many streams have none, and an index has bins for all sizes.
     free: Option<Box<FreeIndex>>,
     /// Small blocks whose frees were deferred, by size; none before the first comes.
-    pub(super) by_size: Option<Box<SizeStacks>>,
+    pub(in crate::heap) by_size: Option<Box<SizeStacks>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
     pub(crate) unmapped: BTreeMap<Addr, BlockId>,
     /// How often something became free in it.

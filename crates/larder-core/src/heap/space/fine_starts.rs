@@ -12,7 +12,7 @@ const EMPTY: [u32; CHUNK] = [0; CHUNK];
 
 /// The table. See the module's page.
 #[derive(Clone, Debug, Default)]
-pub(super) struct FineStarts {
+pub(in crate::heap) struct FineStarts {
     /// For each run of units, its chunk; 0 if it has none.
     places: Vec<u32>,
     /// All chunks. The first is for runs that have none, and is never written to.
@@ -21,7 +21,7 @@ pub(super) struct FineStarts {
 
 impl FineStarts {
     /// Makes room so that a block may start in any unit before this one.
-    pub(super) fn cover(&mut self, units: usize) {
+    pub(in crate::heap) fn cover(&mut self, units: usize) {
         let places = units.div_ceil(CHUNK);
         if places > self.places.len() {
             self.places.resize(places, 0);
@@ -33,7 +33,7 @@ impl FineStarts {
 
     /// What was last noted in a unit; 0 if nothing was, and none behind the end.
     #[inline]
-    pub(super) fn get(&self, unit: usize) -> Option<&u32> {
+    pub(in crate::heap) fn get(&self, unit: usize) -> Option<&u32> {
         let chunk = *self.places.get(unit >> CHUNK_SHIFT)?;
         Some(&self.chunks.get(chunk as usize)?[unit % CHUNK])
     }
@@ -42,7 +42,7 @@ impl FineStarts {
     /// the same, so that he need not decide first.
     #[inline]
     #[allow(clippy::needless_bitwise_bool)] // One branch for both, which is hardly ever taken.
-    pub(super) fn slot(&mut self, unit: usize, is_used: bool) -> &mut u32 {
+    pub(in crate::heap) fn slot(&mut self, unit: usize, is_used: bool) -> &mut u32 {
         let mut chunk = self.places[unit >> CHUNK_SHIFT];
         if (chunk == 0) & is_used {
             chunk = self.make_chunk(unit);

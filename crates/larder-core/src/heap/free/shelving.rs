@@ -3,37 +3,37 @@
 use std::hint::select_unpredictable;
 
 use crate::heap::Heap;
-use crate::heap::block::{Block, State, join};
 use crate::heap::ids::{BlockId, place_of};
+use crate::heap::space::block::{Block, State, join};
 use crate::record::Place;
 
 /// What a block and its free neighbours became.
-pub(super) struct Whole {
-    pub(super) id: BlockId,
+pub(in crate::heap) struct Whole {
+    pub(in crate::heap) id: BlockId,
     /// The block, as it was before it merged.
-    pub(super) freed: Place,
+    pub(in crate::heap) freed: Place,
     /// What had been asked for it.
-    pub(super) requested_bytes: u64,
-    pub(super) expandable: bool,
-    pub(super) size_bytes: u64,
+    pub(in crate::heap) requested_bytes: u64,
+    pub(in crate::heap) expandable: bool,
+    pub(in crate::heap) size_bytes: u64,
     /// Whether it is a piece of its segment.
-    pub(super) is_split: bool,
+    pub(in crate::heap) is_split: bool,
     /// How many neighbours were joined to the block.
-    pub(super) merged_blocks: i64,
+    pub(in crate::heap) merged_blocks: i64,
 }
 
 /// Pieces of segments that are free: how many more there are, and how many bytes in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pieces {
-    pub(super) blocks: i64,
-    pub(super) bytes: i64,
+pub(in crate::heap) struct Pieces {
+    pub(in crate::heap) blocks: i64,
+    pub(in crate::heap) bytes: i64,
 }
 
 impl Whole {
     /// How the pieces of its segment changed, which are counted if it is not expandable.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn pieces(&self) -> Pieces {
+    pub(in crate::heap) fn pieces(&self) -> Pieces {
         // If the segment is whole again, what was merged were pieces, and this is none.
         let gone_bytes = select_unpredictable(self.is_split, 0, self.size_bytes as i64);
         Pieces {
@@ -45,7 +45,7 @@ impl Whole {
 
 impl Heap {
     /// Puts a block into its lane's index as free. Its age starts anew.
-    pub(super) fn shelve(&mut self, id: BlockId) {
+    pub(in crate::heap) fn shelve(&mut self, id: BlockId) {
         self.blocks[id].state = State::Free;
         self.start_age(id);
         let (slots, _) = self.blocks.parts();
@@ -56,13 +56,13 @@ impl Heap {
 
     /// Remembers where a block starts.
     #[inline(never)]
-    pub(super) fn note_begin(&mut self, id: BlockId) {
+    pub(in crate::heap) fn note_begin(&mut self, id: BlockId) {
         let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
         self.segments.note_start(segment, addr, size_bytes, id);
     }
 
     /// Takes a free block out of its lane's index.
-    pub(super) fn unshelve(&mut self, id: BlockId) {
+    pub(in crate::heap) fn unshelve(&mut self, id: BlockId) {
         let (slots, _) = self.blocks.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().remove(slots, id);
@@ -71,7 +71,7 @@ impl Heap {
     /// A free block's age starts, where ages are counted.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn start_age(&mut self, id: BlockId) {
+    pub(in crate::heap) fn start_age(&mut self, id: BlockId) {
         if self.has_ages {
             let lane = self.pools.lane(self.blocks[id].lane);
             self.blocks.set_free_since(id, self.pools.pool(lane.pool).searches);
@@ -82,14 +82,19 @@ impl Heap {
     /// into the index.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would spend more on saving registers.
-    pub(super) fn merge_and_shelve(&mut self, id: BlockId) -> Whole {
+    pub(in crate::heap) fn merge_and_shelve(&mut self, id: BlockId) -> Whole {
         self.merge_freed(id, self.drawn.is_on(), self.has_ages)
     }
 
     /// Merges and puts into the index, where it is known whether blocks are numbered and have ages.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn merge_freed(&mut self, id: BlockId, is_numbered: bool, has_ages: bool) -> Whole {
+    pub(in crate::heap) fn merge_freed(
+        &mut self,
+        id: BlockId,
+        is_numbered: bool,
+        has_ages: bool,
+    ) -> Whole {
         let (slots, spare) = self.blocks.parts();
         let block = &mut slots[id.place()];
         block.state = State::Free;
@@ -133,7 +138,7 @@ impl Heap {
 
     /// Joins an unmapped block that is in no map with its unmapped neighbours, which are taken out
     /// of theirs. Returns the whole.
-    pub(super) fn merge_unmapped(&mut self, id: BlockId) -> BlockId {
+    pub(in crate::heap) fn merge_unmapped(&mut self, id: BlockId) -> BlockId {
         let unmapped = |id: &BlockId| self.blocks[*id].state == State::Unmapped;
         let block = &self.blocks[id];
         let (prev, next) = (block.prev.filter(unmapped), block.next.filter(unmapped));
@@ -154,7 +159,7 @@ impl Heap {
     }
 
     /// Takes an unmapped block out of its lane's map of holes.
-    pub(super) fn forget_unmapped(&mut self, id: BlockId) {
+    pub(in crate::heap) fn forget_unmapped(&mut self, id: BlockId) {
         let block = &self.blocks[id];
         debug_assert_eq!(block.state, State::Unmapped);
         self.pools.lane_mut(block.lane).unmapped.remove(&block.addr);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::heap::block::State;
+use crate::heap::space::block::State;
 use crate::heap::states::SegmentState;
 use crate::types::{PoolId, PoolKind, StreamId};
 

@@ -6,8 +6,8 @@ use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
 use crate::heap::ids::PoolIndex;
-use crate::heap::name_table::NameTable;
-use crate::heap::symmetric::Symmetric;
+use crate::heap::pools::name_table::NameTable;
+use crate::heap::pools::symmetric::Symmetric;
 use crate::record::stats::{ByPool, Counter};
 use crate::types::{PoolId, PoolKind, StreamId};
 

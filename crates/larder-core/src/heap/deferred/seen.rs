@@ -14,7 +14,7 @@ struct Seen {
 
 /// The pieces as they were seen: how many there are, and the bytes in them.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct SeenPieces([Seen; 2]);
+pub(in crate::heap) struct SeenPieces([Seen; 2]);
 
 impl Seen {
     fn see(&mut self, small: i64, large: i64) {
@@ -41,21 +41,21 @@ impl Seen {
 
 impl SeenPieces {
     /// There are so many, small and large, and so many bytes in them.
-    pub(super) fn see(&mut self, pieces: [[i64; 2]; 2]) {
+    pub(in crate::heap) fn see(&mut self, pieces: [[i64; 2]; 2]) {
         for (seen, [small, large]) in self.0.iter_mut().zip(pieces) {
             seen.see(small, large);
         }
     }
 
     /// Puts what was seen into the statistics.
-    pub(super) fn show(&self, stats: &mut Stats) {
+    pub(in crate::heap) fn show(&self, stats: &mut Stats) {
         let [blocks, bytes] = &self.0;
         blocks.show(&mut stats.inactive_split);
         bytes.show(&mut stats.inactive_split_bytes);
     }
 
     /// Peaks become the values that were seen last, when there were so many.
-    pub(super) fn reset_peaks(&mut self, pieces: [[i64; 2]; 2]) {
+    pub(in crate::heap) fn reset_peaks(&mut self, pieces: [[i64; 2]; 2]) {
         for (seen, [_, large]) in self.0.iter_mut().zip(pieces) {
             seen.small.peak = seen.small.current;
             seen.all_peak = seen.small.current + large;
@@ -63,7 +63,7 @@ impl SeenPieces {
     }
 
     /// Sums become zero.
-    pub(super) fn reset_sums(&mut self) {
+    pub(in crate::heap) fn reset_sums(&mut self) {
         for seen in &mut self.0 {
             (seen.small.allocated, seen.small.freed) = (0, 0);
         }

@@ -4,10 +4,10 @@ use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
-use crate::heap::pool::PoolRole;
-use crate::heap::private::{Caller, Filter, Private, Rule};
+use crate::heap::pools::pool::PoolRole;
+use crate::heap::pools::private::{Caller, Filter, Private, Rule};
+use crate::heap::pools::symmetric::Symmetric;
 use crate::heap::release::Release;
-use crate::heap::symmetric::Symmetric;
 use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
 use crate::types::{Addr, PoolId, PoolKind};
@@ -138,7 +138,7 @@ impl Heap {
         Ok(())
     }
 
-    pub(super) fn add_private(&mut self, id: PoolId, own_source: bool, symmetric: bool) {
+    pub(in crate::heap) fn add_private(&mut self, id: PoolId, own_source: bool, symmetric: bool) {
         let small = self.pools.add(PoolKind::Small, Some(id));
         let large = self.pools.add(PoolKind::Large, Some(id));
         for pool in [small, large] {
@@ -167,7 +167,7 @@ impl Heap {
     }
 
     /// Graph captures take their memory from the pool from now on.
-    pub(super) fn note_capture_pool(&mut self, id: PoolId) {
+    pub(in crate::heap) fn note_capture_pool(&mut self, id: PoolId) {
         let Ok(private) = self.privates.get_mut(id) else { return };
         for half in [private.small, private.large] {
             let half = self.pools.pool_mut(half);
@@ -197,13 +197,13 @@ impl Heap {
     }
 
     /// The private pool that a segment belongs to.
-    pub(super) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
+    pub(in crate::heap) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
         self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
     }
 
     /// The expandable segments of a private pool grew for a request, or a range of them was
     /// unmapped.
-    pub(super) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
+    pub(in crate::heap) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
         let owner = self.pools.pool(pool).owner;
         if let Some(private) = owner.and_then(|owner| self.privates.get_mut(owner).ok()) {
             private.growths += change;
@@ -211,7 +211,7 @@ impl Heap {
     }
 
     /// The bytes held of the device for a private pool became more or fewer.
-    pub(super) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
+    pub(in crate::heap) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
         let pool = self.pools.pool(pool);
         if let Some(owner) = pool.owner {
             self.privates.count_reserved(owner, pool.kind, change_bytes);

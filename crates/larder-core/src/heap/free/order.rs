@@ -7,9 +7,9 @@
 //! on the fast path.
 
 use crate::heap::Heap;
-use crate::heap::block::Block;
 use crate::heap::ids::BlockId;
 use crate::heap::size::BLOCK_UNIT_BYTES;
+use crate::heap::space::block::Block;
 use crate::policy::TieBreak;
 use crate::types::Addr;
 
@@ -18,16 +18,16 @@ const SEGMENT_UNITS_LOG2: u32 = 34;
 
 /// The numbers that were drawn for blocks; none where blocks have no numbers of their own.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Drawn(Option<u64>);
+pub(in crate::heap) struct Drawn(Option<u64>);
 
 impl Drawn {
-    pub(super) fn new(tie_break: TieBreak) -> Drawn {
+    pub(in crate::heap) fn new(tie_break: TieBreak) -> Drawn {
         Drawn((tie_break == TieBreak::BlockNumber).then_some(0))
     }
 
     /// Whether blocks have numbers of their own.
     #[inline]
-    pub(super) fn is_on(self) -> bool {
+    pub(in crate::heap) fn is_on(self) -> bool {
         self.0.is_some()
     }
 
@@ -40,7 +40,12 @@ impl Drawn {
 
     /// A block was cut: what lies in front is new, and the rest keeps the number of the whole.
     #[inline]
-    pub(super) fn cut_front(&mut self, slots: &mut [Block], front: BlockId, rest: BlockId) {
+    pub(in crate::heap) fn cut_front(
+        &mut self,
+        slots: &mut [Block],
+        front: BlockId,
+        rest: BlockId,
+    ) {
         if let Some(number) = self.next() {
             slots[rest.place()].order = slots[front.place()].order;
             slots[front.place()].order = number;
@@ -50,7 +55,7 @@ impl Drawn {
 
 impl Heap {
     /// Where the order of a new segment begins that is the `serial`th of all.
-    pub(super) fn first_order(&mut self, addr: Addr, serial: u64) -> u64 {
+    pub(in crate::heap) fn first_order(&mut self, addr: Addr, serial: u64) -> u64 {
         match self.policy.tie_break {
             TieBreak::Address => addr.0 / BLOCK_UNIT_BYTES,
             TieBreak::SegmentNumber => serial << SEGMENT_UNITS_LOG2,
@@ -59,20 +64,20 @@ impl Heap {
     }
 
     /// A block was cut: what lies in front is new.
-    pub(super) fn order_front(&mut self, front: BlockId, rest: BlockId) {
+    pub(in crate::heap) fn order_front(&mut self, front: BlockId, rest: BlockId) {
         let (slots, _) = self.blocks.parts();
         self.drawn.cut_front(slots, front, rest);
     }
 
     /// A block was cut: the rest is new.
-    pub(super) fn order_rest(&mut self, rest: BlockId) {
+    pub(in crate::heap) fn order_rest(&mut self, rest: BlockId) {
         if let Some(number) = self.drawn.next() {
             self.blocks[rest].order = number;
         }
     }
 
     /// What must hold of a block's order, as far as it can be told from its place.
-    pub(super) fn is_order_right(&self, block: &Block) -> bool {
+    pub(in crate::heap) fn is_order_right(&self, block: &Block) -> bool {
         let segment = &self.segments[block.segment];
         let units = (block.addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
         match self.policy.tie_break {

@@ -2,28 +2,28 @@
 //! is coalesced for it.
 
 use crate::heap::Heap;
-use crate::heap::block::State;
 use crate::heap::ids::BlockId;
+use crate::heap::space::block::State;
 use crate::record::stats::Stats;
 use crate::types::Span;
 
 /// A block as it is once what is deferred is coalesced.
-pub(super) struct Settled {
+pub(in crate::heap) struct Settled {
     /// The first block that it is made of.
-    pub(super) id: BlockId,
-    pub(super) span: Span,
-    pub(super) state: State,
+    pub(in crate::heap) id: BlockId,
+    pub(in crate::heap) span: Span,
+    pub(in crate::heap) state: State,
     /// What the program asked for. PyTorch shows what was asked for some part of a free block, and
     /// so do its policies. Under the others that part would be another one after settling than
     /// before: there it is nothing, but for what is in use.
-    pub(super) requested_bytes: u64,
+    pub(in crate::heap) requested_bytes: u64,
 }
 
 /// What deferred blocks and free ones beside them are once they are coalesced.
-pub(super) struct CoalescedWhole {
-    pub(super) size_bytes: u64,
+pub(in crate::heap) struct CoalescedWhole {
+    pub(in crate::heap) size_bytes: u64,
     /// The free blocks among them, which are in the index.
-    pub(super) shelved_blocks: i64,
+    pub(in crate::heap) shelved_blocks: i64,
     shelved_bytes: u64,
     is_split: bool,
 }
@@ -56,7 +56,7 @@ impl Heap {
     }
 
     /// Looks how many pieces there are once what is deferred is coalesced.
-    pub(super) fn see_pieces(&mut self) {
+    pub(in crate::heap) fn see_pieces(&mut self) {
         let [mut blocks, mut bytes] = self.herald.pieces();
         let fixed = self.deferred_blocks().filter(|&id| !self.blocks[id].expandable);
         for whole in fixed.filter_map(|id| self.coalesced_whole(id)) {
@@ -68,7 +68,7 @@ impl Heap {
     }
 
     /// The blocks of a segment from this one on.
-    pub(super) fn settled_chain(&self, first: BlockId) -> impl Iterator<Item = Settled> {
+    pub(in crate::heap) fn settled_chain(&self, first: BlockId) -> impl Iterator<Item = Settled> {
         let mut at = Some(first);
         std::iter::from_fn(move || {
             let id = at?;
@@ -90,7 +90,7 @@ impl Heap {
     }
 
     /// Each block that will come of deferred ones.
-    pub(super) fn coalesced_wholes(&self) -> impl Iterator<Item = CoalescedWhole> {
+    pub(in crate::heap) fn coalesced_wholes(&self) -> impl Iterator<Item = CoalescedWhole> {
         self.deferred_blocks().filter_map(|id| self.coalesced_whole(id))
     }
 
@@ -141,7 +141,7 @@ impl Heap {
 
     /// What is deferred is listed, and found by its size if it was deferred so; and while frees
     /// are, nothing special is on. `deferred` is how many blocks there are.
-    pub(super) fn check_deferred(&self, deferred: usize) -> Result<(), String> {
+    pub(in crate::heap) fn check_deferred(&self, deferred: usize) -> Result<(), String> {
         self.deferred.check()?;
         for (id, lane) in self.pools.lanes() {
             if let Some(stacks) = lane.by_size.as_deref() {

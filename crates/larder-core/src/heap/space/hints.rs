@@ -15,23 +15,23 @@ const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The hints.
 #[derive(Clone, Debug)]
-pub(super) struct Hints(Box<[Option<BlockId>; HINTS]>);
+pub(in crate::heap) struct Hints(Box<[Option<BlockId>; HINTS]>);
 
 impl Hints {
-    pub(super) fn new() -> Hints {
+    pub(in crate::heap) fn new() -> Hints {
         let hints = vec![None; HINTS].into_boxed_slice();
         Hints(hints.try_into().expect("so many were made"))
     }
 
     /// A block was handed out.
     #[inline]
-    pub(super) fn note(&mut self, addr: Addr, id: BlockId) {
+    pub(in crate::heap) fn note(&mut self, addr: Addr, id: BlockId) {
         self.0[place(addr)] = Some(id);
     }
 
     /// The block that probably starts at an address.
     #[inline]
-    pub(super) fn get(&self, addr: Addr) -> Option<BlockId> {
+    pub(in crate::heap) fn get(&self, addr: Addr) -> Option<BlockId> {
         self.0[place(addr)]
     }
 }

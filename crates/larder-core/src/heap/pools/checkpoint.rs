@@ -2,9 +2,9 @@
 //! a program that replays graphs knows what lies in it, and wants the heap to agree.
 
 use crate::error::PoolProblem;
-use crate::heap::block::{Block, State};
 use crate::heap::ids::{BlockId, SegmentId};
-use crate::heap::private::Private;
+use crate::heap::pools::private::Private;
+use crate::heap::space::block::{Block, State};
 use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;
@@ -101,7 +101,7 @@ impl Heap {
         segments.into_iter().map(|(_, id)| id).collect()
     }
 
-    pub(super) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
+    pub(in crate::heap) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
         std::iter::successors(Some(self.segments[segment].first), |&id| self.blocks[id].next)
     }
 

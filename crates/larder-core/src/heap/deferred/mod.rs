@@ -8,12 +8,15 @@
 //! coalesced, that is, merged and put into the index, as they would have been when they were freed;
 //! and whoever looks is shown them merged, and changes nothing by it.
 
+pub(in crate::heap) mod coalesced;
+pub(in crate::heap) mod seen;
+
 use crate::heap::Heap;
-use crate::heap::block::{Block, State};
+use crate::heap::deferred::seen::SeenPieces;
+use crate::heap::free::shelving::{Pieces, Whole};
 use crate::heap::ids::BlockId;
-use crate::heap::pool::Lane;
-use crate::heap::seen::SeenPieces;
-use crate::heap::shelving::{Pieces, Whole};
+use crate::heap::pools::pool::Lane;
+use crate::heap::space::block::{Block, State};
 use crate::record::{Herald, Place, Record};
 use crate::types::PoolKind;
 
@@ -23,7 +26,7 @@ const IN_PLACE_MAX: usize = 8192;
 
 /// The deferred frees of all lanes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Deferred {
+pub(in crate::heap) struct Deferred {
     /// All of them, each once, and some blocks that are live again or gone.
     listed: Vec<BlockId>,
     /// By slot, whether it is listed.
@@ -35,13 +38,13 @@ pub(super) struct Deferred {
     /// of expandable ones. While the setting is off these must not serve anybody.
     by_size_bytes: [u64; 2],
     /// The pieces that there were when somebody looked, or when all were coalesced.
-    pub(super) seen: SeenPieces,
+    pub(in crate::heap) seen: SeenPieces,
 }
 
 impl Deferred {
     /// Lists a block that was deferred, if it is not listed yet.
     #[inline]
-    pub(super) fn list(&mut self, id: BlockId) {
+    pub(in crate::heap) fn list(&mut self, id: BlockId) {
         if self.is_listed.get(id.place()) != Some(&true) {
             self.list_anew(id);
         }
@@ -67,36 +70,36 @@ impl Deferred {
 
     /// Whether nothing is deferred, and all that is live is noted where it starts.
     #[inline]
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::heap) fn is_empty(&self) -> bool {
         self.listed.is_empty()
     }
 
     /// Those that may be deferred.
-    pub(super) fn listed(&self) -> &[BlockId] {
+    pub(in crate::heap) fn listed(&self) -> &[BlockId] {
         &self.listed
     }
 
     /// Whether frees are deferred whose blocks are found by their places.
     #[inline]
-    pub(super) fn is_in_place(&self) -> bool {
+    pub(in crate::heap) fn is_in_place(&self) -> bool {
         self.in_place
     }
 
     /// Blocks of at most so many bytes are found by their size: of fixed segments, and of
     /// expandable ones.
     #[inline]
-    pub(super) fn by_size_bytes(&self, is_expandable: bool) -> u64 {
+    pub(in crate::heap) fn by_size_bytes(&self, is_expandable: bool) -> u64 {
         self.by_size_bytes[usize::from(is_expandable)]
     }
 
     /// Sets what is found by its size.
-    pub(super) fn set_by_size_bytes(&mut self, max_bytes: u64, growing: bool) {
+    pub(in crate::heap) fn set_by_size_bytes(&mut self, max_bytes: u64, growing: bool) {
         debug_assert!(self.is_empty(), "the settings change while frees are deferred");
         self.by_size_bytes = [max_bytes, if growing { max_bytes } else { 0 }];
     }
 
     /// Each is listed once.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), String> {
         let marked = self.is_listed.iter().filter(|&&is_listed| is_listed).count();
         let are_marked = self.listed.iter().all(|id| self.is_listed.get(id.place()) == Some(&true));
         if marked != self.listed.len() || !are_marked {
@@ -107,19 +110,19 @@ impl Deferred {
 }
 
 /// A live block, its lane, and who has to know that its free is deferred.
-pub(super) struct Deferral<'a> {
-    pub(super) id: BlockId,
-    pub(super) block: &'a mut Block,
-    pub(super) lane: &'a mut Lane,
-    pub(super) deferred: &'a mut Deferred,
-    pub(super) herald: &'a mut Herald,
+pub(in crate::heap) struct Deferral<'a> {
+    pub(in crate::heap) id: BlockId,
+    pub(in crate::heap) block: &'a mut Block,
+    pub(in crate::heap) lane: &'a mut Lane,
+    pub(in crate::heap) deferred: &'a mut Deferred,
+    pub(in crate::heap) herald: &'a mut Herald,
 }
 
 impl Deferral<'_> {
     /// Defers the merging of the block, which is used on its own stream alone.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn begin(self) {
+    pub(in crate::heap) fn begin(self) {
         let Deferral { id, block, lane, deferred, herald } = self;
         debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not freed");
         block.state = State::Deferred;
@@ -134,7 +137,7 @@ impl Deferral<'_> {
 impl Heap {
     /// Frees are deferred in place from now on: a request went where its cycle told it.
     #[inline]
-    pub(super) fn begin_in_place(&mut self) {
+    pub(in crate::heap) fn begin_in_place(&mut self) {
         self.deferred.in_place = true;
         if self.deferred.listed.len() >= IN_PLACE_MAX {
             self.coalesce();
@@ -152,7 +155,7 @@ impl Heap {
 
     /// Merges all that is deferred, and puts it into the index.
     #[inline]
-    pub(super) fn coalesce(&mut self) {
+    pub(in crate::heap) fn coalesce(&mut self) {
         if !self.deferred.is_empty() {
             self.coalesce_all();
         }
@@ -181,7 +184,7 @@ impl Heap {
     }
 
     /// Merges a deferred block with its free neighbours, and adds what that makes of pieces.
-    pub(super) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
+    pub(in crate::heap) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
         debug_assert!(self.blocks[id].state == State::Deferred, "{id:?} is not deferred");
         let whole = self.merge_and_shelve(id);
         // It counts as a free since it was deferred.
@@ -196,7 +199,7 @@ impl Heap {
     }
 
     /// There are more or fewer small pieces.
-    pub(super) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
+    pub(in crate::heap) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
         let kind = PoolKind::Small;
         self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
     }
