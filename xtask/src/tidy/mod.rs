@@ -61,10 +61,11 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 7] = [
+const RULES: [Rule; 8] = [
     layers::check,
     circles::check,
     selves::check,
+    placement::check,
     unsafety::check,
     text::check,
     text::check_names,
@@ -106,11 +107,6 @@ fn report(tree: &Tree) {
     for circle in selves::circles(tree) {
         println!("{circle}");
     }
-    let questions = placement::questions(tree);
-    for finding in &questions {
-        println!("{finding}");
-    }
-    println!("questions after a policy's name: {}", questions.len());
     for (folder, count) in text::wide(tree) {
         println!("lines of more than 100 columns in {folder}: {count}");
     }
