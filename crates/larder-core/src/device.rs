@@ -4,11 +4,11 @@
 //! - Sizes are above zero. Sizes and addresses given to the virtual-memory methods are multiples
 //!   of `Properties::granularity_bytes`.
 //! - A method may be called from any thread, also several at once; but one that names a stream
-//!   (`record_event`, `wait_stream`, `capture_of`, `capture_ends`) never while another thread begins
-//!   or ends a capture of that stream or destroys it, nor after it was destroyed. Whoever calls sees
-//!   to it: the allocator names the stream that its own caller names, for the time of that call, and
-//!   others only where no other thread can be capturing or the stream was not seen under a capture.
-//!   A node is named by the thread whose capture it is of, while that runs.
+//!   (`record_event`, `wait_stream`, `capture_of`, `capture_ends`) never while another thread
+//!   begins or ends a capture of that stream or destroys it, nor after it was destroyed. Whoever
+//!   calls sees to it: the allocator names the stream that its own caller names, for the time of
+//!   that call, and others only where no other thread can be capturing or the stream was not seen
+//!   under a capture. A node is named by the thread whose capture it is of, while that runs.
 //! - A method that fails changes nothing.
 //! - A method never calls back into the allocator.
 //! - While some stream is under a graph capture, all methods work that are not about that stream:

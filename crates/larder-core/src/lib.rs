@@ -2,9 +2,10 @@
 //!
 //! The layers, each of which imports only from those before it:
 //!
-//! 1. [`types`], [`torch_version`]: addresses, streams, handles; the versions of PyTorch that are known.
-//! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]: settings,
-//!    choices, the seam, where else segments come from, what ranks compare, what goes wrong.
+//! 1. [`types`], [`torch_version`]: addresses, streams, handles; the known versions of PyTorch.
+//! 2. [`config`], [`policy`], [`device`], [`source`], [`sequence`], [`out_of_memory`], [`error`]:
+//!    settings, choices, the trait of all hardware, where else segments come from, what ranks
+//!    compare, what goes wrong.
 //! 3. [`record`]: what happened, and who counts it.
 //! 4. [`heap`]: the state machine. It never names the device; it plans and commits.
 //! 5. [`allocator`]: the shell. It has the lock and makes every device call.
