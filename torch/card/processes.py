@@ -94,7 +94,8 @@ def go(process):
         process.stdin.flush()
     except BrokenPipeError:
         return None
-    return line_of(process, ("ready", "{"))
+    # A library may print what looks like JSON to a hasty reader.
+    return line_of(process, ("ready", '{"'))
 
 
 def end_of(process):

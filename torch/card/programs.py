@@ -5,6 +5,7 @@ writes docs/programs.md.
 It is a part of run.py: `run.py clients`.
 """
 
+import functools
 import json
 import os
 import statistics
@@ -145,6 +146,7 @@ def page(results):
         yield from slept
 
 
+@functools.cache
 def card():
     look = "import torch; print(torch.cuda.get_device_name(), 'and PyTorch', torch.__version__)"
     return subprocess.run(

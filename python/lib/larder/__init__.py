@@ -25,8 +25,6 @@ from __future__ import annotations
 import os
 import sys
 
-from larder import _native
-from larder._native import POLICIES, Checkpoint, __version__
 from larder.errors import (
     AddressError,
     DeviceError,
@@ -44,6 +42,7 @@ from larder.errors import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from larder import torch
+    from larder._native import POLICIES, Checkpoint, __version__
     from larder.allocator import Allocator, Block, Pool
     from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
     from larder.snapshot import Snapshot
@@ -54,6 +53,7 @@ else:
     # `python -m larder` and every process of a PyTorch program come by here, and use nothing of
     # this.
     _HOMES = {
+        "_native": ("POLICIES", "Checkpoint", "__version__"),
         "allocator": ("Allocator", "Block", "Pool"),
         "answers": ("Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "tune"),
         "snapshot": ("Snapshot",),
@@ -87,6 +87,8 @@ def library_path() -> str:
     "larder_torch_free")` has PyTorch take its memory from Larder, without the statistics, snapshots
     and pools that `larder.torch.install` gives.
     """
+    from larder import _native
+
     return os.path.abspath(str(_native.__file__))
 
 

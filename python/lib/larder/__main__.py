@@ -13,7 +13,7 @@ import importlib.machinery
 import os
 import sys
 
-from larder import _native, children, environment
+from larder import children, environment
 from larder.errors import Error, InstallError, UsageError
 
 TYPE_CHECKING = False
@@ -27,10 +27,12 @@ OWN_TORCH = "torch"
 
 def _listed(last: str) -> str:
     """The policies, as a sentence names them."""
+    from larder import _native
+
     return f"{', '.join(_native.POLICIES)} {last} {OWN_TORCH}, as the PyTorch in use"
 
 
-HELP = f"""\
+HELP = """\
 usage: python -m larder [options] script.py [arguments]
        python -m larder [options] -m module [arguments]
        python -m larder [options] -c code [arguments]
@@ -39,9 +41,9 @@ Runs a program with Larder in the place of PyTorch's CUDA allocator, in it and i
 that it starts. The program itself needs no change.
 
 options:
-  --conf KEY:VALUE,...  Larder's own settings ({", ".join(_native.OWN_KEYS)}),
+  --conf KEY:VALUE,...  Larder's own settings ({keys}),
                         in place of those in LARDER_CONF
-  --policy NAME         who decides: {_listed("or")}; whatever LARDER_CONF says of it
+  --policy NAME         who decides: {policies}; whatever LARDER_CONF says of it
   --compile             compile the C++ part for the installed PyTorch, unless the package
                         brings it, print its path, and end
   --env                 print the environment that does it, for a shell to read:
@@ -53,7 +55,7 @@ environment:
   PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF
                         PyTorch's settings, as ever; where there are none at all, segments are
                         expandable
-  LARDER_CONF           Larder's own settings: {", ".join(_native.OWN_KEYS)}
+  LARDER_CONF           Larder's own settings: {keys}
   LARDER_DEVICE         is not for PyTorch programs: CUDA_VISIBLE_DEVICES chooses their GPUs
   LARDER_CACHE          where the compiled C++ part is kept; without it ~/.cache/larder
   LARDER_COMPILE        1 has the C++ part compiled where the package brings it
@@ -169,6 +171,8 @@ class Request:
         if self.policy is None:
             environment.check_own(name, conf)
             return conf
+        from larder import _native
+
         if self.policy not in (*_native.POLICIES, OWN_TORCH):
             raise UsageError(
                 f"--policy: there is no policy '{self.policy}'; there are {_listed('and')}"
@@ -260,8 +264,12 @@ def main() -> int:
     try:
         request = Request.parse(sys.argv[1:])
         if request.does == "help":
-            print(HELP, end="")
+            from larder import _native
+
+            print(HELP.format(keys=", ".join(_native.OWN_KEYS), policies=_listed("or")), end="")
         elif request.does == "version":
+            from larder import _native
+
             print(f"larder {_native.__version__}")
         elif request.does == "env":
             print_environment(request)

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::heap::Want;
 use crate::heap::growth::{Expansion, Growth};
 use crate::out_of_memory::{OutOfMemory, Pieces};
-use crate::record::{Record, caught};
+use crate::record::Record;
 use crate::types::Addr;
 
 /// What came of asking the device.
@@ -149,21 +149,6 @@ impl Allocator {
             shelf.heap.tell_reserve(stream, size_bytes);
         }
         (shelf, freed)
-    }
-
-    /// Drops the lock while something of the program's or of the device's runs, which may take
-    /// long, or call the allocator. None if it panicked; the panic goes on at the end of the call.
-    ///
-    /// Whatever was known before may have changed after it: all but what the request holds.
-    fn step_aside<'a, T>(
-        &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
-        work: impl FnOnce() -> T,
-    ) -> (TurnGuard<'a, Shelf>, Option<T>) {
-        let ticket = shelf.suspend();
-        drop(shelf);
-        let done = caught::catch(work);
-        (self.lock_again(ticket.as_ref()), done)
     }
 
     /// Asks the device for more memory. The lock is dropped around a plain allocation if the

@@ -3,6 +3,7 @@
 //! Each call locks the heap, lets it plan, makes the device calls that the plan asks for, and
 //! commits what came of them. Hooks run with the lock dropped.
 
+mod calls;
 mod capture;
 mod checkpoint;
 mod declared;
@@ -24,6 +25,7 @@ mod sources;
 mod streams;
 pub mod symmetric;
 mod tight;
+mod views;
 
 use std::collections::HashMap;
 use std::ops::Deref;
@@ -31,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use larder_lock::{Poisoned, TurnGuard, TurnLock};
+use larder_lock::{TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
@@ -44,18 +46,19 @@ use crate::policy::Policy;
 use crate::record::caught;
 use crate::record::event::Level;
 use crate::record::stats::Stats;
-use crate::types::{Addr, DeviceIndex, PoolId, Span, StreamId};
+use crate::types::{Addr, PoolId, Span, StreamId};
+use calls::{Watch, lost};
 use capture::Walks;
 use declared::Declared;
 use events::EventPool;
-use history::{Clock, Watch};
+use history::Clock;
 use hooks::Hooks;
 use inferred::Observed;
 use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
 use sources::Sourced;
-use tight::Ruin;
+use views::Ruin;
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
@@ -102,14 +105,6 @@ struct Shelf {
     exports: Exports,
 }
 
-/// What is said where the heap may be half changed. Nothing could be made of it, so that it is a
-/// panic.
-#[cold]
-#[inline(never)]
-fn lost(poisoned: Poisoned) -> ! {
-    panic!("the allocator cannot be used any more: {poisoned}")
-}
-
 impl Allocator {
     /// An allocator for a device, with the cap that the settings ask for. Expandable segments stay
     /// off on a device that has no virtual memory.
@@ -134,28 +129,6 @@ impl Allocator {
         let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);
         Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
-    }
-
-    /// Locks to change something.
-    fn lock(&self) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.lock_as_is();
-        shelf.heap.settle();
-        shelf
-    }
-
-    /// Locks to look: what rests goes on resting, so that no request gets another block because
-    /// somebody looked.
-    fn look(&self) -> impl Deref<Target = Shelf> + '_ {
-        self.lock_as_is()
-    }
-
-    fn lock_as_is(&self) -> TurnGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned))
-    }
-
-    /// Which device this is.
-    pub fn device_index(&self) -> DeviceIndex {
-        self.device.properties().index
     }
 
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.

@@ -103,8 +103,8 @@ def _give_up(error):
 
 def _chain():
     """Runs the sitecustomize that stands behind this one, as if this one were not there."""
-    # What looks for modules on the path is here already; importing it by its name brings much else,
-    # and this comes before every program.
+    # What looks for modules on the path is here already, and so is what makes them; importing these
+    # by their names brings much else, and this comes before every program.
     finders = [
         finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "PathFinder"
     ]
@@ -112,9 +112,7 @@ def _chain():
     if spec is None or spec.loader is None:
         # So it is told to `site`, which thinks nothing of it.
         raise ImportError("there is no sitecustomize", name="sitecustomize")
-    import importlib.util
-
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules["_frozen_importlib"].module_from_spec(spec)
     ours = sys.modules.get("sitecustomize")
     sys.modules["sitecustomize"] = module
     try:
