@@ -47,7 +47,7 @@ pub(crate) enum Task {
     /// difference of each replay is printed by name. It takes a few minutes.
     Same {
         /// The other build, as `cp target/release/larder` made it before the change.
-        #[arg(long, value_name = "PATH")]
+        #[arg(long, value_name = "PATH", value_parser = absolute)]
         with: PathBuf,
     },
     /// What each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs.
@@ -73,7 +73,7 @@ pub(crate) enum Task {
     /// It is a measurement: whatever comes out, it ends well.
     Tight {
         /// The folder with the recordings; without it those that bench measures.
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", value_parser = absolute)]
         traces: Option<PathBuf>,
     },
     /// The page of `larder report`: built from its sources, and used in a real browser.
@@ -119,6 +119,11 @@ pub(crate) enum Task {
     Gpu(gpu::Options),
 }
 
+/// A path from where the command was called; what it starts runs in the repository.
+pub(crate) fn absolute(path: &str) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| error.to_string())
+}
+
 /// How much of the world is checked.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct World {
@@ -153,7 +158,7 @@ mod tests {
         let Ok(Task::Same { with }) = parse("same --with old/larder") else {
             panic!("same takes a build");
         };
-        assert_eq!(with, PathBuf::from("old/larder"));
+        assert!(with.is_absolute() && with.ends_with("old/larder"));
         let Ok(Task::Wheel(wheel)) = parse("wheel --built --torch 2.11 --torch 2.12.0") else {
             panic!("wheel takes versions");
         };

@@ -6,16 +6,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use clap::Args;
+use xshell::cmd;
 
 use super::contestant::{Contestant, Run};
-use super::machine;
-use super::table::{Table, digits};
+use super::figures::{self, digits};
 use super::timing::{Rounds, Timing, least, median};
 use super::workload::{self, HOT_BLOCK, VARLEN};
 use crate::command;
-use crate::docs::{self, BENCHMARKS};
 use crate::file;
 use crate::programs::{self, Programs};
+use crate::repository::{Repository, cargo};
+use crate::table::Table;
 
 /// How much to measure, and with what.
 #[derive(Args, Clone, Copy, Debug)]
@@ -86,44 +87,43 @@ impl Drop for Busy {
 }
 
 /// Builds everything, measures, writes the section of the page and prints it.
-pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     if options.is_laid_out {
-        print!("{}", measure(&programs::beside()?, options.rounds)?);
+        print!("{}", measure(&programs::beside()?, options.rounds)?.markdown());
         return Ok(());
     }
-    let folder = programs::target_folder(root).join("threads");
-    lay_out(root, cargo, &folder)?;
+    let folder = repo.target.join("threads");
+    lay_out(repo, &folder)?;
     let table = measure(&folder, options.rounds)?;
     let command = format!("cargo xtask threads --rounds {}", options.rounds);
-    docs::write(root, BENCHMARKS, "threads", &format!("{}\n\n{table}", machine::line(&command)))?;
-    print!("{table}");
+    figures::write(repo, "threads", &command, &table)?;
+    print!("{}", table.markdown());
     Ok(())
 }
 
 /// Puts everything that is needed into one folder, which can be taken elsewhere.
-pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), String> {
-    let target = programs::target_folder(root);
+pub(crate) fn lay_out(repo: &Repository, folder: &Path) -> Result<(), String> {
+    let Repository { target, shell, .. } = repo;
     eprintln!("==> building PyTorch's allocator, ours, and ours with a plain mutex");
-    let built = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
+    let built = Programs::build_with_newest(repo)?;
     file::create(folder)?;
-    let mut mutex = Command::new(cargo);
-    mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
-    mutex.env("CARGO_TARGET_DIR", target.join("mutex"));
-    command::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
+    let (cargo, mutex) = (cargo(), target.join("mutex"));
+    let build = cmd!(shell, "{cargo} build --release --quiet -p larder-cli");
+    command::run(build.env("CARGO_TARGET_DIR", &mutex).env("RUSTFLAGS", "--cfg larder_mutex"))?;
     built.lay_out(folder)?;
-    file::copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
+    file::copy(&mutex.join("release/larder"), &folder.join("larder-mutex"))?;
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     file::copy(&this, &folder.join("threads"))?;
     for name in ["larder", "larder-mutex", "threads", "write_ops"] {
-        command::run(Command::new("strip").arg(folder.join(name)))?;
+        command::run(cmd!(shell, "strip {folder}/{name}"))?;
     }
-    lay_out_judge(&built.judge, folder)?;
+    lay_out_judge(repo, &built.judge, folder)?;
     if let Some(newest) = &built.newest {
-        lay_out_judge(newest, &folder.join(programs::NEWEST))?;
+        lay_out_judge(repo, newest, &folder.join(programs::NEWEST))?;
     }
     let scripts = target.join("bench");
     file::create(&scripts)?;
-    let workloads = workload::collect(root, &built, &scripts)?;
+    let workloads = workload::collect(repo, &built, &scripts)?;
     workload::lay_out(&workloads, folder)?;
     for workload in workloads {
         if [HOT_BLOCK, VARLEN].contains(&workload.name.as_str()) {
@@ -136,7 +136,7 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
 }
 
 /// A judge with the libraries that it runs with.
-fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
+fn lay_out_judge(repo: &Repository, judge: &Path, folder: &Path) -> Result<(), String> {
     file::create(folder)?;
     let from = judge.parent().unwrap_or(Path::new("."));
     for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
@@ -145,19 +145,17 @@ fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
     // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where
     // NVML does not know the GPU, as it does not know ours. An empty file is none; later
     // versions need the stand-in.
-    let nvml = from.join("libnvidia-ml.so.1");
-    if nvml.is_file() {
-        file::copy(&nvml, &folder.join("libnvidia-ml.so.1"))?;
+    let nvml = "libnvidia-ml.so.1";
+    if from.join(nvml).is_file() {
+        file::copy(&from.join(nvml), &folder.join(nvml))?;
     } else {
-        file::write(&folder.join("libnvidia-ml.so.1"), "")?;
+        file::write(&folder.join(nvml), "")?;
     }
-    command::run(
-        Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
-    )
+    command::run(cmd!(repo.shell, "strip --strip-unneeded {folder}/libcudart.so.13"))
 }
 
 /// Measures everything in turn, and makes the table of it.
-fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
+fn measure(folder: &Path, rounds: u64) -> Result<Table, String> {
     let all = [
         Contestant::peer("PyTorch 2.11", &folder.join("judge")),
         Contestant::ours("plain mutex", &folder.join("larder-mutex")),
@@ -190,7 +188,7 @@ fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
             }
         }
     }
-    Ok(table.markdown())
+    Ok(table)
 }
 
 /// The peer's best against our worst.

@@ -1,16 +1,14 @@
 //! Tight: what the policy of that name makes of recorded programs, beside the others.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
+use xshell::cmd;
 
-use super::machine;
-use super::table::Table;
-use super::workload::stem;
+use super::figures;
 use crate::command::{self, number};
-use crate::docs::{self, BENCHMARKS};
-use crate::programs::{self, recordings, recordings_in};
+use crate::repository::{Repository, is_script, recordings_in, stem};
+use crate::table::Table;
 
 /// How much memory the program is given, over what is in use at the peak.
 const ROOM: f64 = 1.01;
@@ -87,19 +85,16 @@ fn calls(printed: &str) -> Vec<String> {
 
 /// The program `larder`, and a recording for it.
 struct Subject<'a> {
+    repo: &'a Repository,
     larder: &'a Path,
     file: &'a Path,
 }
 
 impl Subject<'_> {
-    fn output(&self, words: &[&str]) -> Result<String, String> {
-        let mut command = Command::new(self.larder);
-        command::output(command.arg(words[0]).arg(self.file).args(&words[1..]))
-    }
-
     fn replay(&self, policy: &str, memory: &str, more: &[&str]) -> Result<String, String> {
-        let words = ["replay", "--json", "--policy", policy, "--memory", memory];
-        self.output(&[&words[..], more].concat())
+        let Self { repo, larder, file } = self;
+        let words = ["--json", "--policy", policy, "--memory", memory];
+        command::output(cmd!(repo.shell, "{larder} replay {file} {words...} {more...}"))
     }
 
     fn run(&self, policy: &str, memory: &str, more: &[&str]) -> Result<Run, String> {
@@ -147,12 +142,14 @@ fn spread(ratios: &[f64]) -> String {
 }
 
 /// Builds the program, measures, writes the section of the page and prints the table.
-pub(crate) fn run(root: &Path, cargo: &Path, traces: Option<&Path>) -> Result<(), String> {
-    let target = programs::target_folder(root);
+pub(crate) fn run(repo: &Repository, traces: Option<&Path>) -> Result<(), String> {
     eprintln!("==> building larder");
-    programs::build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
-    let larder = target.join("release/larder");
-    let subjects = distinct(&larder, &found(root, traces))?;
+    let larder = repo.larder()?;
+    let mut files =
+        traces.map_or_else(|| repo.recordings(), |folder| recordings_in(&[folder.to_owned()]));
+    files.retain(|file| !is_script(file));
+    files.sort_by_key(|file| stem(file));
+    let subjects = distinct(repo, &larder, files)?;
     if subjects.is_empty() {
         return Err("there is no recording; `--traces` names a folder with some".to_owned());
     }
@@ -160,35 +157,28 @@ pub(crate) fn run(root: &Path, cargo: &Path, traces: Option<&Path>) -> Result<()
     for (index, file) in subjects.iter().enumerate() {
         let name = stem(file);
         eprintln!("==> {name}, {} of {}", index + 1, subjects.len());
-        table.push(Subject { larder: &larder, file }.measure(&name)?);
+        table.push(Subject { repo, larder: &larder, file }.measure(&name)?);
     }
-    let command =
-        if traces.is_some() { "cargo xtask tight --traces DIR" } else { "cargo xtask tight" };
-    let text = format!("{}\n\n{}", machine::line(command), table.markdown());
-    docs::write(root, BENCHMARKS, "tight", &text)?;
+    let traces = traces.map_or("", |_| " --traces DIR");
+    figures::write(repo, "tight", &format!("cargo xtask tight{traces}"), &table)?;
     print!("{}", table.plain());
     Ok(())
 }
 
-/// The recordings, of a folder or those that the bench measures.
-fn found(root: &Path, traces: Option<&Path>) -> Vec<PathBuf> {
-    let mut files =
-        traces.map_or_else(|| recordings(root), |folder| recordings_in(&[folder.to_owned()]));
-    files.retain(|file| file.extension().is_none_or(|extension| extension != "ops"));
-    files.sort_by_key(|file| stem(file));
-    files
-}
-
 /// A program that was recorded or stored twice is taken once.
-fn distinct(larder: &Path, files: &[PathBuf]) -> Result<Vec<PathBuf>, String> {
-    let mut kept: Vec<(PathBuf, String)> = Vec::new();
-    for file in files {
-        let script = Subject { larder, file }.output(&["snapshot", "-o", "-", "--to", "ops"])?;
-        if !kept.iter().any(|(_, other)| *other == script) {
-            kept.push((file.clone(), script));
-        }
+fn distinct(
+    repo: &Repository,
+    larder: &Path,
+    mut files: Vec<PathBuf>,
+) -> Result<Vec<PathBuf>, String> {
+    let mut seen = Vec::new();
+    for file in &files {
+        let script = cmd!(repo.shell, "{larder} snapshot {file} -o - --to ops");
+        seen.push(command::output(script)?);
     }
-    Ok(kept.into_iter().map(|(file, _)| file).collect())
+    let mut at = 0..;
+    files.retain(|_| at.next().is_some_and(|at| !seen[..at].contains(&seen[at])));
+    Ok(files)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 mod architecture;
 mod circles;
-pub(crate) mod crates;
+mod crates;
 mod graph;
 mod layers;
 mod placement;
@@ -18,10 +18,11 @@ mod unsafety;
 mod words;
 
 use std::fmt;
-use std::path::Path;
 
 use clap::Args;
 
+use crate::file;
+use crate::repository::Repository;
 use crate::tools;
 use tree::Tree;
 
@@ -76,19 +77,19 @@ const RULES: [Rule; 9] = [
 ];
 
 /// Checks the repository and prints what is found.
-pub(crate) fn run(root: &Path, options: Options) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     if options.links {
-        return tools::check_links(root);
+        return tools::check_links(repo);
     }
     if options.format {
-        return tools::check_format(root);
+        return tools::check_format(repo);
     }
-    let tree = Tree::read(root).map_err(|error| format!("{}: {error}", root.display()))?;
+    let tree = Tree::read(&repo.root).map_err(file::named(&repo.root))?;
     if options.report {
         report(&tree);
         return Ok(());
     }
-    let findings = check(root, &tree)?;
+    let findings = check(repo, &tree)?;
     for finding in &findings {
         eprintln!("{finding}");
     }
@@ -98,9 +99,9 @@ pub(crate) fn run(root: &Path, options: Options) -> Result<(), String> {
     }
 }
 
-fn check(root: &Path, tree: &Tree) -> Result<Vec<Finding>, String> {
+fn check(repo: &Repository, tree: &Tree) -> Result<Vec<Finding>, String> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(tree)).collect();
-    findings.extend(crates::check(root)?);
+    findings.extend(crates::check(repo)?);
     findings.sort();
     Ok(findings)
 }
@@ -121,10 +122,10 @@ mod tests {
 
     #[test]
     fn the_repository_is_tidy() {
-        let root = crate::repository_root();
-        let tree = Tree::read(&root).unwrap();
+        let repo = Repository::here().unwrap();
+        let tree = Tree::read(&repo.root).unwrap();
         assert!(tree.files.len() > 10, "the repository has more than {:?}", tree.files.len());
-        let findings = check(&root, &tree).unwrap();
+        let findings = check(&repo, &tree).unwrap();
         let findings: Vec<String> = findings.iter().map(Finding::to_string).collect();
         assert!(findings.is_empty(), "\n{}", findings.join("\n"));
     }
