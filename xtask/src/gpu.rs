@@ -133,7 +133,8 @@ fn check_strictness(repo: &Repository, folder: &Path) -> Result<(), String> {
 fn build_driver(repo: &Repository, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
     let folder = repo.target.join(name);
     file::create(&folder)?;
-    stand_in::compile(repo, ("libcuda.so.1", &[stand_in::DRIVER], flags), &folder)?;
+    let library = ("libcuda.so.1", &[stand_in::DRIVER][..], flags);
+    stand_in::compile(repo, &cuda_headers(repo)?, library, &folder)?;
     Ok(folder)
 }
 

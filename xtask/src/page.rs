@@ -1,7 +1,6 @@
 //! The page of `larder report`: built from its sources, compared with what is shipped, and used in
 //! a real browser.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -60,14 +59,12 @@ impl<'a> Workshop<'a> {
         let (shell, folder) = (repo.shell.clone(), repo.root.join(FOLDER));
         shell.change_dir(&folder);
         let wanted = file::read(&folder.join("package-lock.json"))?;
-        let complete = folder.join("node_modules/complete");
-        if !fs::read_to_string(&complete).is_ok_and(|have| have == wanted) {
+        file::unless_complete(&folder.join("node_modules/complete"), &wanted, || {
             let npm = cmd!(shell, "npm ci --no-audit --no-fund --loglevel=error");
             command::run(npm.ignore_stdout()).map_err(|sentence| {
                 format!("{sentence}; the page's tools need Node 20 or newer, npm and its registry")
-            })?;
-            file::write(&complete, wanted)?;
-        }
+            })
+        })?;
         let scratch = repo.target.join("page");
         file::create(&scratch)?;
         Ok(Self { repo, shell, scratch })

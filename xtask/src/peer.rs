@@ -102,7 +102,7 @@ impl<'a> Peer<'a> {
         }
         // The oldest does without NVML.
         if self.torch != torch::OLDEST {
-            stand_in::compile_nvml(self.repo, &bin)?;
+            stand_in::compile_nvml(self.repo, &cuda, &bin)?;
         }
         // All of the archive goes in, because nothing in the library itself calls what it exports.
         run(cmd!(

@@ -1,7 +1,6 @@
 //! The Python package: installed as its users install it, and its tests run.
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use xshell::{Cmd, cmd};
@@ -60,19 +59,22 @@ impl<'a> Environment<'a> {
 
     /// Makes the virtual environment with these tools, unless it is there.
     pub(crate) fn prepare(&self, tools: &[String]) -> Result<(), String> {
-        let (venv, complete) = (self.folder.join("venv"), self.folder.join("complete"));
+        self.install(&tools.join("\n"), tools)
+    }
+
+    /// Makes the virtual environment by these words for `pip install`, unless it is there.
+    pub(crate) fn install(&self, list: &str, words: &[String]) -> Result<(), String> {
         let version = output(cmd!(self.repo.shell, "python3 --version"))?;
-        let wanted = format!("{}\n{}", version.trim(), tools.join("\n"));
-        if venv.is_dir() && fs::read_to_string(&complete).is_ok_and(|text| text == wanted) {
-            return Ok(());
-        }
-        run_command(cmd!(self.repo.shell, "python3 -m venv --clear {venv}"))?;
-        let pip = self.python().args(["-m", "pip", "install"]).args(QUIET).args(tools);
-        output(pip).map_err(|why| {
-            let (tools, folder) = (tools.join(", "), self.folder.display());
-            format!("{tools} are not in the cache under {folder}, and pip cannot fetch them: {why}")
-        })?;
-        file::write(&complete, wanted)
+        let made_of = &format!("{}\n{list}", version.trim());
+        let venv = self.folder.join("venv");
+        file::unless_complete(&self.folder.join("complete"), made_of, || {
+            run_command(cmd!(self.repo.shell, "python3 -m venv --clear {venv}"))?;
+            let pip = self.python().args(["-m", "pip", "install"]).args(QUIET).args(words);
+            output(pip).map(drop).map_err(|why| {
+                let (tools, folder) = (words.join(", "), self.folder.display());
+                format!("{tools}: not in the cache under {folder}, and pip cannot fetch it: {why}")
+            })
+        })
     }
 
     /// The search path, with the environment's own programs first.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::file;
 use crate::page::Page;
 use crate::{bench, gpu, parity, tidy, verdicts, wheel};
 
@@ -47,7 +48,7 @@ pub(crate) enum Task {
     /// difference of each replay is printed by name. It takes a few minutes.
     Same {
         /// The other build, as `cp target/release/larder` made it before the change.
-        #[arg(long, value_name = "PATH", value_parser = absolute)]
+        #[arg(long, value_name = "PATH", value_parser = file::absolute)]
         with: PathBuf,
     },
     /// What each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs.
@@ -73,7 +74,7 @@ pub(crate) enum Task {
     /// It is a measurement: whatever comes out, it ends well.
     Tight {
         /// The folder with the recordings; without it those that bench measures.
-        #[arg(long, value_name = "DIR", value_parser = absolute)]
+        #[arg(long, value_name = "DIR", value_parser = file::absolute)]
         traces: Option<PathBuf>,
     },
     /// The page of `larder report`: built from its sources, and used in a real browser.
@@ -117,11 +118,6 @@ pub(crate) enum Task {
     /// Take the folder there and run `target/gpu/run.sh`; `run.sh --help` lists the parts, and
     /// `run.sh torch` runs PyTorch programs on Larder and on PyTorch's own allocator.
     Gpu(gpu::Options),
-}
-
-/// A path from where the command was called; what it starts runs in the repository.
-pub(crate) fn absolute(path: &str) -> Result<PathBuf, String> {
-    std::path::absolute(path).map_err(|error| error.to_string())
 }
 
 /// How much of the world is checked.

@@ -5,7 +5,6 @@ use std::path::Path;
 use xshell::cmd;
 
 use crate::command::run;
-use crate::peer::cuda_headers;
 use crate::repository::Repository;
 
 /// The driver's, as the proof uses it.
@@ -15,10 +14,10 @@ pub(crate) const DRIVER: &str = "crates/larder-proof/stand_in/driver.cpp";
 /// words for the compiler and the linker.
 pub(crate) fn compile(
     repo: &Repository,
+    headers: &Path,
     (name, sources, words): (&str, &[&str], &[&str]),
     folder: &Path,
 ) -> Result<(), String> {
-    let headers = cuda_headers(repo)?;
     run(cmd!(
         repo.shell,
         "g++ -std=c++20 -O3 -Wall -Wextra -Werror -shared -fPIC -isystem {headers} {sources...}
@@ -27,6 +26,6 @@ pub(crate) fn compile(
 }
 
 /// Compiles NVML's into a folder.
-pub(crate) fn compile_nvml(repo: &Repository, folder: &Path) -> Result<(), String> {
-    compile(repo, ("libnvidia-ml.so.1", &["torch/nvml.cpp"], &[]), folder)
+pub(crate) fn compile_nvml(repo: &Repository, headers: &Path, folder: &Path) -> Result<(), String> {
+    compile(repo, headers, ("libnvidia-ml.so.1", &["torch/nvml.cpp"], &[]), folder)
 }

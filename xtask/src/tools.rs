@@ -10,8 +10,11 @@ use xshell::cmd;
 
 use crate::command::{output, run};
 use crate::file;
-use crate::python::QUIET;
+use crate::python::Environment;
 use crate::repository::Repository;
+
+/// The tools, with their checksums.
+const LIST: &str = "xtask/tools.txt";
 
 /// Every link between the pages of the repository leads to a file and to a heading that exist.
 pub(crate) fn check_links(repo: &Repository) -> Result<(), String> {
@@ -39,22 +42,9 @@ pub(crate) fn check_format(repo: &Repository) -> Result<(), String> {
 
 /// Where a tool lies. All are installed together, unless they are there.
 fn installed(repo: &Repository, name: &str) -> Result<PathBuf, String> {
-    let folder = repo.target.join("tools");
-    let list = repo.root.join("xtask/tools.txt");
-    let (complete, wanted) = (folder.join("complete"), file::read(&list)?);
-    let tool = folder.join("bin").join(name);
-    if tool.is_file() && file::read(&complete).is_ok_and(|text| text == wanted) {
-        return Ok(tool);
-    }
-    run(cmd!(repo.shell, "python3 -m venv --clear {folder}"))?;
-    output(cmd!(
-        repo.shell,
-        "{folder}/bin/python -m pip install {QUIET...} --no-deps --only-binary=:all:
-        --require-hashes --requirement {list}"
-    ))
-    .map_err(|sentence| {
-        format!("`{name}` is not in {}, and pip cannot fetch it: {sentence}", folder.display())
-    })?;
-    file::write(&complete, wanted)?;
-    Ok(tool)
+    let environment = Environment { repo, folder: repo.target.join("tools") };
+    let list = file::read(&repo.root.join(LIST))?;
+    let words = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", LIST];
+    environment.install(&list, &words.map(str::to_owned))?;
+    Ok(environment.folder.join("venv/bin").join(name))
 }

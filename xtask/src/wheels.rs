@@ -37,28 +37,26 @@ impl Wheels<'_> {
     /// fetches them. They are large and little of them is needed, so they do not stay.
     pub(crate) fn fetch(&self, repo: &Repository) -> Result<(), String> {
         let Self { what, pins, wanted, ref files } = *self;
-        let complete = files.join("complete");
-        let pinned = [pins, wanted].concat().join("\n");
-        if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
-            return Ok(());
-        }
-        let wheels = files.with_extension("wheels");
-        file::create(&wheels)?;
-        eprintln!("==> fetching {} (once; a wheel of PyTorch has about 530 MB)", pins.join(", "));
-        let pip = cmd!(
-            repo.shell,
-            "python3 -m pip download {QUIET...} --no-deps --only-binary=:all: --implementation=cp
-            --python-version=3.11 --abi=cp311 --abi=none --platform=manylinux_2_28_x86_64
-            --platform=manylinux2014_x86_64 --platform=manylinux_2_17_x86_64
-            --dest {wheels} {pins...}"
-        );
-        output(pip).map_err(|why| {
-            format!("{what} is not in the cache under target/, and pip cannot fetch it: {why}")
-        })?;
-        run(cmd!(repo.shell, "python3 -c {UNPACK} {wheels} {files} {wanted...}"))?;
-        file::write(&complete, pinned)?;
-        // What is left of the wheels costs room and nothing else.
-        let _ = fs::remove_dir_all(&wheels);
-        Ok(())
+        let made_of = [pins, wanted].concat().join("\n");
+        file::unless_complete(&files.join("complete"), &made_of, || {
+            let wheels = files.with_extension("wheels");
+            file::create(&wheels)?;
+            let pinned = pins.join(", ");
+            eprintln!("==> fetching {pinned} (once; a wheel of PyTorch has about 530 MB)");
+            let pip = cmd!(
+                repo.shell,
+                "python3 -m pip download {QUIET...} --no-deps --only-binary=:all:
+                --implementation=cp --python-version=3.11 --abi=cp311 --abi=none
+                --platform=manylinux_2_28_x86_64 --platform=manylinux2014_x86_64
+                --platform=manylinux_2_17_x86_64 --dest {wheels} {pins...}"
+            );
+            output(pip).map_err(|why| {
+                format!("{what} is not in the cache under target/, and pip cannot fetch it: {why}")
+            })?;
+            run(cmd!(repo.shell, "python3 -c {UNPACK} {wheels} {files} {wanted...}"))?;
+            // What is left of the wheels costs room and nothing else.
+            let _ = fs::remove_dir_all(&wheels);
+            Ok(())
+        })
     }
 }

@@ -14,10 +14,10 @@ use xshell::Cmd;
 use crate::command;
 use crate::docs;
 use crate::file;
+use crate::peer::cuda_headers;
 use crate::programs::Programs;
 use crate::python::{self, Environment, QUIET};
 use crate::repository::Repository;
-use crate::request::absolute;
 use crate::stand_in;
 use crate::table::Table;
 use crate::torch::{self, Torch};
@@ -65,7 +65,7 @@ pub(crate) struct Options {
     torch: Option<Torch>,
     /// A folder with PyTorch's own tests, which are not in its wheels: `DIR/2.15/test_cuda.py` and
     /// so on.
-    #[arg(long, value_name = "DIR", value_parser = absolute)]
+    #[arg(long, value_name = "DIR", value_parser = file::absolute)]
     own: Option<PathBuf>,
     /// The environments stay under target/verdicts, five gigabytes each.
     #[arg(long = "keep")]
@@ -333,8 +333,9 @@ pub(crate) fn on_stand_in<'a>(
 /// The libraries in the places of the driver, the runtime and NVML, in a folder.
 pub(crate) fn build_stand_in(repo: &Repository, folder: &Path) -> Result<(), String> {
     file::create(folder)?;
+    let headers = &cuda_headers(repo)?;
     let driver = [stand_in::DRIVER, "torch/stand_in/driver.cpp"];
-    stand_in::compile(repo, ("libcuda.so.1", &driver, &[]), folder)?;
+    stand_in::compile(repo, headers, ("libcuda.so.1", &driver, &[]), folder)?;
     let sources = ["runtime", "kernels", "unsupported"];
     let sources = sources.map(|name| format!("torch/stand_in/{name}.cpp"));
     let words = [
@@ -345,8 +346,8 @@ pub(crate) fn build_stand_in(repo: &Repository, folder: &Path) -> Result<(), Str
         "-Wl,-rpath,$ORIGIN",
     ];
     let sources = sources.each_ref().map(String::as_str);
-    stand_in::compile(repo, ("libcudart.so.13", &sources, &words), folder)?;
-    stand_in::compile_nvml(repo, folder)
+    stand_in::compile(repo, headers, ("libcudart.so.13", &sources, &words), folder)?;
+    stand_in::compile_nvml(repo, headers, folder)
 }
 
 #[cfg(test)]

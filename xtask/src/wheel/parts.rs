@@ -6,10 +6,11 @@
 //! all.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use xshell::{Shell, cmd};
+use xshell::cmd;
 
 use crate::command;
 use crate::file;
@@ -76,15 +77,14 @@ impl Workshop<'_> {
                 RUNTIMES[0], RUNTIMES[1]
             ));
         }
-        let (part, native, minor) = (&self.folder, self.native, torch.minor);
-        command::run(cmd!(
-            self.repo.shell,
-            "g++ -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -pthread
-            -s {object} torch/older.cpp {files}/lib/libc10_cuda.so {files}/lib/libc10.so {native}
-            -o {part}/torch-{minor}.so"
-        ))?;
-        let file = self.folder.join(format!("torch-{minor}.so"));
-        let taken = self.inspect(&files.join("lib"), &file, &cuda)?;
+        let file = self.folder.join(format!("torch-{}.so", torch.minor));
+        self.link(&files, &object, &file, &[])?;
+        // All that it wants a process with PyTorch has, whichever of the two CUDAs is there.
+        for (_, runtime) in CUDAS {
+            let all = ["-Wl,--no-undefined".into(), cuda.join(runtime).into_os_string()];
+            self.link(&files, &object, &self.folder.join("complete.so"), &all)?;
+        }
+        let taken = self.inspect(&file)?;
         let size = fs::metadata(&file).map_or(0, |found| found.len());
         let name = file.file_name().unwrap_or_default().display();
         println!("{name}: {} KiB, the same with the headers of CUDA 12.6 and 13.0", size >> 10);
@@ -103,63 +103,36 @@ impl Workshop<'_> {
         Ok(object)
     }
 
-    /// Refuses a part that wants what a process with PyTorch might not have. The functions that it
-    /// takes of CUDA's runtime.
-    fn inspect(&self, lib: &Path, part: &Path, cuda: &Path) -> Result<BTreeSet<String>, String> {
+    fn link(
+        &self,
+        torch: &Path,
+        object: &Path,
+        out: &Path,
+        more: &[OsString],
+    ) -> Result<(), String> {
+        let native = self.native;
+        command::run(cmd!(
+            self.repo.shell,
+            "g++ -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -pthread
+            -s {object} torch/older.cpp {torch}/lib/libc10_cuda.so {torch}/lib/libc10.so {native}
+            {more...} -o {out}"
+        ))
+    }
+
+    /// Refuses a part that brings in a library or looks for one. The functions that it takes of
+    /// CUDA's runtime.
+    fn inspect(&self, part: &Path) -> Result<BTreeSet<String>, String> {
         let (name, shell) = (part.display(), &self.repo.shell);
-        let words = command::output(cmd!(shell, "readelf -d -W {part}"))?;
-        if let Some(line) = words.lines().find(|line| line.contains("PATH)")) {
+        let section = command::output(cmd!(shell, "readelf -d -W {part}"))?;
+        if let Some(line) = section.lines().find(|line| line.contains("PATH)")) {
             return Err(format!("{name} has a search path of its own: {}", line.trim()));
         }
-        if let Some(other) = needed(&words).find(|library| !LIBRARIES.contains(library)) {
+        if let Some(other) = needed(&section).find(|library| !LIBRARIES.contains(library)) {
             return Err(format!("{name} is linked to {other}"));
         }
-        let wanted = Symbols::of(shell, part)?.wanted;
-        let mut found = BTreeSet::new();
-        for library in [self.native.to_owned(), lib.join("libc10.so"), lib.join("libc10_cuda.so")] {
-            found.extend(Symbols::of(shell, &library)?.defined);
-        }
-        let left: BTreeSet<String> = wanted.difference(&found).cloned().collect();
-        for (_, runtime) in CUDAS {
-            let runtime = cuda.join(runtime);
-            let has = Symbols::of(shell, &runtime)?.defined;
-            if let Some(missing) = left.difference(&has).next() {
-                return Err(format!("{name} wants {missing}, which {} has not", runtime.display()));
-            }
-        }
-        Ok(left)
-    }
-}
-
-/// The symbols of a library, without those of the system's libraries, which have versions.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Symbols {
-    defined: BTreeSet<String>,
-    wanted: BTreeSet<String>,
-}
-
-impl Symbols {
-    fn of(shell: &Shell, library: &Path) -> Result<Self, String> {
-        Ok(Self::read(&command::output(cmd!(shell, "readelf --dyn-syms -W {library}"))?))
-    }
-
-    fn read(text: &str) -> Self {
-        let mut symbols = Self::default();
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [_, _, _, _, binding, _, place, name, ..] = words[..] else { continue };
-            let (name, version) = name.split_once('@').unwrap_or((name, ""));
-            match place {
-                "UND" if binding == "GLOBAL" && version.is_empty() => {
-                    symbols.wanted.insert(name.to_owned());
-                }
-                "UND" | "Ndx" => {}
-                _ => {
-                    symbols.defined.insert(name.to_owned());
-                }
-            }
-        }
-        symbols
+        let wanted = cmd!(shell, "nm --dynamic --undefined-only --format=just-symbols {part}");
+        let wanted = command::output(wanted)?;
+        Ok(wanted.lines().filter(|name| name.starts_with("cuda")).map(str::to_owned).collect())
     }
 }
 
@@ -172,20 +145,6 @@ fn needed(section: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn symbols_with_versions_are_the_systems() {
-        let text = "   Num:    Value          Size Type    Bind   Vis      Ndx Name\n\
-             3: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaFree\n\
-             4: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)\n\
-             5: 0000000000000000     0 NOTYPE  WEAK   DEFAULT  UND __gmon_start__\n\
-             6: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 larder_torch_version\n\
-             7: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 cudaMalloc@@libcudart.so.13\n";
-        let symbols = Symbols::read(text);
-        assert_eq!(symbols.wanted.iter().collect::<Vec<_>>(), ["cudaFree"]);
-        let defined = ["cudaMalloc", "larder_torch_version"];
-        assert_eq!(symbols.defined.iter().collect::<Vec<_>>(), defined);
-    }
 
     #[test]
     fn the_libraries_of_a_dynamic_section_are_found() {
