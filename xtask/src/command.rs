@@ -1,6 +1,6 @@
 //! Commands: programs that are run for what they do, or for what they print.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -43,4 +43,37 @@ pub(crate) fn said(output: &Output) -> String {
 /// The number behind a key of a printed object.
 pub(crate) fn number(printed: &str, key: &str) -> Option<f64> {
     serde_json::from_str::<Value>(printed.trim()).ok()?.get(key)?.as_f64()
+}
+
+/// A program that runs beside others without a word, until it is dropped.
+pub(crate) struct Company(Child);
+
+impl Company {
+    pub(crate) fn start(command: &mut Command) -> Option<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().ok().map(Self)
+    }
+}
+
+impl Drop for Company {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn company_ends_when_it_is_dropped() {
+        let company = Company::start(Command::new("sleep").arg("600")).expect("a program");
+        let process = format!("/proc/{}", company.0.id());
+        assert!(Path::new(&process).exists());
+        drop(company);
+        assert!(!Path::new(&process).exists());
+    }
 }

@@ -2,10 +2,10 @@
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Instant;
 
-use crate::command;
+use crate::command::{self, Company};
 use crate::repository::{Repository, cargo};
 
 /// Format, clippy and docs, the rules of the source text, and links: a name, and the words after
@@ -65,13 +65,10 @@ impl Step {
 
     /// Everything that CI checks.
     pub(crate) fn all(repo: &Repository) -> Vec<Self> {
-        let mut nextest = Command::new(cargo());
-        let has_nextest = command::output({
-            nextest.args(["nextest", "--version"]).current_dir(&repo.root);
-            nextest
-        });
+        let mut nextest = with_words(Command::new(cargo()), "nextest --version");
+        let has_nextest = command::ended(&mut nextest).is_ok_and(|end| end.status.success());
         let plain = "test --workspace --tests";
-        let tests = if has_nextest.is_ok() { "nextest run --workspace" } else { plain };
+        let tests = if has_nextest { "nextest run --workspace" } else { plain };
         let steps = LINTS.lines().chain(CHECKS.lines());
         steps.map(|line| Self::read(repo, line, tests)).collect()
     }
@@ -112,7 +109,8 @@ pub(crate) fn run(steps: Vec<Step>, says_last_time: bool) -> Result<(), (String,
         eprintln!("==> {name}: {line}");
         let begin = Instant::now();
         if is_ahead {
-            ahead.extend(Ahead::start(command));
+            // It says nothing, and ends with the run: whoever needs what it builds builds the rest.
+            ahead.extend(Company::start(&mut command));
             continue;
         }
         let code = command.status().map_or(127, exit_code);
@@ -126,24 +124,6 @@ pub(crate) fn run(steps: Vec<Step>, says_last_time: bool) -> Result<(), (String,
         }
     }
     Ok(())
-}
-
-/// A build that goes on beside other steps, and ends with the run at the latest. It says nothing:
-/// whoever needs what it builds builds the rest.
-struct Ahead(Child);
-
-impl Ahead {
-    fn start(mut command: Command) -> Option<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().ok().map(Self)
-    }
-}
-
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// A process that a signal ended has no exit code; shells call it 128 and the signal's number.
@@ -183,13 +163,5 @@ mod tests {
         assert_eq!(run(vec![shell("kill -9 $$")], false).unwrap_err().1, 137);
         let none = Step { command: Command::new("no-such-program"), ..shell("") };
         assert_eq!(run(vec![none], false).unwrap_err().1, 127);
-    }
-
-    #[test]
-    fn what_is_built_ahead_neither_holds_up_the_steps_nor_outlives_them() {
-        let ahead = Step { is_ahead: true, ..shell("exec sleep 600") };
-        let begin = Instant::now();
-        assert_eq!(run(vec![ahead, shell("exit 5")], false).unwrap_err().1, 5);
-        assert!(begin.elapsed().as_secs() < 300);
     }
 }

@@ -24,22 +24,4 @@ impl Table {
         let rows: String = self.rows.iter().map(|row| line(row)).collect();
         line(&self.headings) + &rule + &rows
     }
-
-    /// In columns, for the screen.
-    pub(crate) fn plain(&self) -> String {
-        let lines = || std::iter::once(&self.headings).chain(&self.rows);
-        let length =
-            |row: &Vec<String>, at: usize| row.get(at).map_or(0, |cell| cell.chars().count());
-        let mut text = String::new();
-        for row in lines() {
-            for (at, cell) in row.iter().enumerate() {
-                let width = lines().map(|row| length(row, at)).max().unwrap_or(0);
-                let padded =
-                    if at == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
-                text.push_str(&padded);
-            }
-            text.push('\n');
-        }
-        text
-    }
 }

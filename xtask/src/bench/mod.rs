@@ -70,8 +70,8 @@ pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     let medians: Vec<Figures> = times.iter().map(Rounds::medians).collect();
     let least: Vec<Figures> = times.iter().map(Rounds::least).collect();
     let table = |heading, rows: &[Figures]| figures::table(heading, &all, rows);
-    print!("{}", table("ns per operation", &medians).plain());
-    print!("\nthe least of the rounds:\n{}", table("ns per operation", &least).plain());
+    print!("{}", table("ns per operation", &medians).markdown());
+    print!("\nthe least of the rounds:\n{}", table("ns per operation", &least).markdown());
     if options.is_laid_out || options.is_quick {
         return Ok(());
     }
@@ -124,7 +124,7 @@ fn compare_own(programs: &Programs, workloads: &[Workload], timing: Timing) {
         medians.push(rounds.medians());
     }
     let times = figures::table("ns per operation", &all, &medians);
-    print!("{}\n{}", times.plain(), table.plain());
+    print!("{}\n{}", times.markdown(), table.markdown());
 }
 
 /// What it costs to remember: for some workloads three rows, off, on, and what the difference comes

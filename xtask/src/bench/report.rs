@@ -46,7 +46,7 @@ pub(crate) fn run(repo: &Repository) -> Result<(), String> {
         table.push(cells?);
     }
     figures::write(repo, "page", "cargo xtask page --measure", &table)?;
-    print!("{}", table.plain());
+    print!("{}", table.markdown());
     Ok(())
 }
 

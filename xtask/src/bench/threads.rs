@@ -3,7 +3,7 @@
 //! lock.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use clap::Args;
 use xshell::cmd;
@@ -12,7 +12,7 @@ use super::contestant::{Contestant, Run};
 use super::figures::{self, digits};
 use super::timing::{Rounds, Timing, least, median};
 use super::workload::{self, HOT_BLOCK, VARLEN};
-use crate::command;
+use crate::command::{self, Company};
 use crate::file;
 use crate::programs::{self, Programs};
 use crate::repository::{Repository, cargo};
@@ -38,53 +38,10 @@ const THREADS: [u64; 4] = [1, 2, 4, 16];
 /// How long a measurement shall take.
 const TARGET_NS: f64 = 1.2e8;
 
-/// What else goes on, and where the threads may run.
-#[derive(Clone, Copy)]
-enum Setting {
-    Free,
-    OneCore,
-    Busy,
-}
-
-impl Setting {
-    const ALL: [Self; 3] = [Self::Free, Self::OneCore, Self::Busy];
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Free => "all cores",
-            Self::OneCore => "one core",
-            Self::Busy => "beside 3 busy processes",
-        }
-    }
-
-    /// The one processor that all threads may use.
-    fn core(self) -> Option<&'static str> {
-        matches!(self, Self::OneCore).then_some("0")
-    }
-
-    fn company(self) -> Vec<Busy> {
-        let count = if matches!(self, Self::Busy) { 3 } else { 0 };
-        (0..count).filter_map(|_| Busy::start()).collect()
-    }
-}
-
-/// A process that does nothing, as fast as it can, until it is dropped.
-struct Busy(Child);
-
-impl Busy {
-    fn start() -> Option<Self> {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
-        shell.spawn().ok().map(Self)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Where the threads may run, the one processor that they all may use, and how many busy processes
+/// there are besides.
+const SETTINGS: [(&str, Option<&str>, usize); 3] =
+    [("all cores", None, 0), ("one core", Some("0"), 0), ("beside 3 busy processes", None, 3)];
 
 /// Builds everything, measures, writes the section of the page and prints it.
 pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
@@ -176,11 +133,14 @@ fn measure(folder: &Path, rounds: u64) -> Result<Table, String> {
     for name in [HOT_BLOCK, VARLEN] {
         let script = folder.join(format!("{name}.ops"));
         for threads in THREADS {
-            for setting in Setting::ALL {
-                let name = format!("{name}, {threads}, {}", setting.title());
+            for (place, core, busy) in SETTINGS {
+                let name = format!("{name}, {threads}, {place}");
                 eprintln!("==> {name}");
-                let company = setting.company();
-                let (memory_gib, core) = (Some(MEMORY_GIB), setting.core());
+                // Each does nothing, as fast as it can.
+                let shell =
+                    || Company::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+                let company: Vec<Company> = (0..busy).filter_map(|_| shell()).collect();
+                let memory_gib = Some(MEMORY_GIB);
                 let run = Run { threads, memory_gib, core, ..Run::of(&script) };
                 let rounds = timing.measure(&all, run, name);
                 drop(company);
@@ -212,13 +172,5 @@ mod tests {
         let times = vec![vec![900.0, 600.0], vec![100.0, 80.0], vec![90.0, 120.0]];
         let cells = row(&Rounds { name: "x".to_owned(), times }).unwrap();
         assert_eq!(cells, ["x", "600", "90.0", "100", "105", "120", "1.17", "1.20", "5.00"]);
-    }
-
-    #[test]
-    fn busy_processes_end_when_they_are_dropped() {
-        let busy = Busy::start().expect("a shell");
-        let id = busy.0.id();
-        drop(busy);
-        assert!(!Path::new(&format!("/proc/{id}")).exists());
     }
 }
