@@ -4,10 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::number;
+use xshell::cmd;
+
+use crate::command::{ended, number, said};
 use crate::docs;
 use crate::file;
-use crate::programs::{Programs, target_folder};
+use crate::programs::Programs;
+use crate::repository::Repository;
 use crate::torch::{self, Torch};
 
 /// Where the scripts are, the list of what they show, and the page that tells of them.
@@ -46,136 +49,102 @@ fn read(line: &str) -> Option<Defect> {
     Some(Defect { script, memory_mib, conf, key, right, fixed_in, what })
 }
 
-const MIB: i64 = 1 << 20;
-
-/// What came of a script.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Shown {
-    Figure(i64),
-    /// The allocator, or the whole process, gave up.
-    GaveUp,
-}
+/// What came of a script: a figure, or nothing where the allocator or the whole process gave up.
+type Shown = Option<i64>;
 
 impl Defect {
-    fn is_right(&self, shown: &Shown) -> bool {
-        *shown == Shown::Figure(self.right)
-    }
-
     /// What the page says is to be seen of a version.
     fn is_fixed_in(&self, torch: Torch) -> bool {
         let at = |minor: &str| torch::ALL.iter().position(|torch| torch.minor == minor);
         at(&self.fixed_in).is_some_and(|first| Some(first) <= at(torch.minor))
     }
 
-    /// A figure as people read it.
-    fn words(&self, shown: &Shown) -> String {
-        match shown {
-            Shown::GaveUp => "gives up".to_owned(),
-            Shown::Figure(bytes) if self.key.contains("bytes") => format!("{} MiB", bytes / MIB),
-            Shown::Figure(count) => count.to_string(),
-        }
+    /// A figure as people read it, bold where it is not right.
+    fn cell(&self, shown: Shown) -> String {
+        let words = match shown {
+            None => "gives up".to_owned(),
+            Some(bytes) if self.key.contains("bytes") => format!("{} MiB", bytes / (1 << 20)),
+            Some(count) => count.to_string(),
+        };
+        if shown == Some(self.right) { words } else { format!("**{words}**") }
     }
 
-    fn script(&self, root: &Path) -> PathBuf {
-        root.join(FOLDER).join(format!("{}.ops", self.script))
-    }
-
-    fn by_peer(&self, root: &Path, judge: &Path) -> Result<Shown, String> {
+    fn by_peer(&self, repo: &Repository, judge: &Path) -> Result<Shown, String> {
+        let script = &self.script;
         let memory_bytes = self.memory_mib << 20;
-        let mut command = Command::new(judge);
-        command
-            .arg("replay")
-            .arg(self.script(root))
+        let replay = cmd!(repo.shell, "{judge} replay {FOLDER}/{script}.ops")
             .env("PYTORCH_CUDA_ALLOC_CONF", &self.conf)
-            .env("LARDER_SIM_MEMORY", memory_bytes.to_string())
-            .env_remove("LARDER_SIM_ADDRESSES");
-        self.shown(&mut command)
+            .env("LARDER_SIM_MEMORY", memory_bytes.to_string());
+        self.shown(replay.env_remove("LARDER_SIM_ADDRESSES"))
     }
 
-    fn by_ours(&self, root: &Path, larder: &Path) -> Result<Shown, String> {
-        let mut command = Command::new(larder);
-        command.arg("replay").arg(self.script(root)).args(["--json", "--conf", &self.conf]);
-        self.shown(command.args(["--memory", &format!("{}MiB", self.memory_mib)]))
+    fn by_ours(&self, repo: &Repository, larder: &Path) -> Result<Shown, String> {
+        let Self { script, conf, .. } = self;
+        let memory = format!("{}MiB", self.memory_mib);
+        self.shown(cmd!(
+            repo.shell,
+            "{larder} replay {FOLDER}/{script}.ops --json --conf {conf} --memory {memory}"
+        ))
     }
 
-    fn shown(&self, command: &mut Command) -> Result<Shown, String> {
-        let output = command.output().map_err(|error| format!("{}: {error}", self.script))?;
+    fn shown(&self, command: impl Into<Command>) -> Result<Shown, String> {
+        let Self { script, key, .. } = self;
+        let output = ended(&mut command.into())?;
         match output.status.code() {
-            Some(0) => {
-                let printed = String::from_utf8_lossy(&output.stdout);
-                number(&printed, &self.key).map(|figure| Shown::Figure(figure as i64)).ok_or_else(
-                    || format!("{}: there is no `{}` in what was printed", self.script, self.key),
-                )
-            }
-            Some(3) | None => Ok(Shown::GaveUp),
-            Some(_) => {
-                Err(format!("{}: {}", self.script, String::from_utf8_lossy(&output.stderr).trim()))
-            }
+            Some(0) => match number(&String::from_utf8_lossy(&output.stdout), key) {
+                Some(figure) => Ok(Some(figure as i64)),
+                None => Err(format!("{script}: there is no `{key}` in what was printed")),
+            },
+            Some(3) | None => Ok(None),
+            Some(_) => Err(format!("{script}: {}", said(&output))),
         }
     }
 }
 
 /// Runs every script on every version and on ours, writes the table, and fails if something is not
 /// as the page says.
-pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
-    let target = target_folder(root);
+pub(crate) fn run(repo: &Repository) -> Result<(), String> {
     let mut judges = Vec::new();
     let mut larder = PathBuf::new();
     for torch in torch::ALL {
         eprintln!("==> the judge of PyTorch {torch}");
-        let programs = Programs::build_with(root, cargo, &target, torch)?;
+        let programs = Programs::build(repo, torch)?;
         judges.push((torch, programs.judge));
         larder = programs.larder;
     }
-    let defects = defects(root)?;
-    let (mut rows, mut wrong) = (Vec::new(), Vec::new());
+    let defects = defects(&repo.root)?;
+    let (mut rows, mut wrong) = (String::new(), Vec::new());
     for defect in &defects {
-        let mut cells = Vec::new();
+        let Defect { script, memory_mib, key, right, what, .. } = defect;
+        let conf =
+            if defect.conf.is_empty() { String::new() } else { format!("`{}`", defect.conf) };
+        rows += &format!(
+            "| [{what}](differences/{script}.ops) | {memory_mib} MiB | {conf} | `{key}` |"
+        );
         for (torch, judge) in &judges {
-            let shown = defect.by_peer(root, judge)?;
-            if defect.is_right(&shown) != defect.is_fixed_in(*torch) {
-                wrong.push(format!("{} on PyTorch {torch}: {shown:?}", defect.script));
+            let shown = defect.by_peer(repo, judge)?;
+            if (shown == Some(*right)) != defect.is_fixed_in(*torch) {
+                wrong.push(format!("{script} on PyTorch {torch}: {}", defect.cell(shown)));
             }
-            cells.push((defect.is_right(&shown), defect.words(&shown)));
+            rows += &format!(" {} |", defect.cell(shown));
         }
-        let ours = defect.by_ours(root, &larder)?;
-        if !defect.is_right(&ours) {
-            wrong.push(format!("{} on Larder: {ours:?}, not {}", defect.script, defect.right));
+        let ours = defect.by_ours(repo, &larder)?;
+        if ours != Some(*right) {
+            wrong.push(format!("{script} on Larder: {}, not {right}", defect.cell(ours)));
         }
-        cells.push((defect.is_right(&ours), defect.words(&ours)));
-        rows.push(row(defect, &cells));
+        rows += &format!(" {} |\n", defect.cell(ours));
     }
-    let table = table(&rows);
+    let versions = torch::ALL.map(|torch| torch.minor).join(" | ");
+    let line = format!("|---|---|---|---|{}", "---:|".repeat(torch::ALL.len() + 1));
+    let head = "| what goes wrong | memory | settings | figure";
+    let table = format!("{head} | {versions} | Larder |\n{line}\n{rows}");
     print!("{table}");
     if !wrong.is_empty() {
         return Err(format!("not as {PAGE} says: {}", wrong.join("; ")));
     }
-    docs::write(root, PAGE, "differences", &table)?;
+    docs::write(repo, PAGE, "differences", &table)?;
     println!("{} scripts on {} PyTorchs and on Larder", defects.len(), judges.len());
     Ok(())
-}
-
-fn row(defect: &Defect, cells: &[(bool, String)]) -> String {
-    let what = format!("[{}](differences/{}.ops)", defect.what, defect.script);
-    let cells = cells.iter().map(
-        |(is_right, words)| {
-            if *is_right { words.clone() } else { format!("**{words}**") }
-        },
-    );
-    let conf = if defect.conf.is_empty() { String::new() } else { format!("`{}`", defect.conf) };
-    let cells: Vec<String> = cells.collect();
-    let (memory, key) = (defect.memory_mib, &defect.key);
-    format!("| {what} | {memory} MiB | {conf} | `{key}` | {} |", cells.join(" | "))
-}
-
-fn table(rows: &[String]) -> String {
-    let versions: Vec<&str> = torch::ALL.iter().map(|torch| torch.minor).collect();
-    let head = format!(
-        "| what goes wrong | memory | settings | figure | {} | Larder |",
-        versions.join(" | ")
-    );
-    let line = format!("|---|---|---|---|{}", "---:|".repeat(versions.len() + 1));
-    format!("{head}\n{line}\n{}\n", rows.join("\n"))
 }
 
 #[cfg(test)]
@@ -184,10 +153,10 @@ mod tests {
 
     #[test]
     fn every_script_is_there_and_every_version_has_its_verdict() {
-        let root = crate::repository_root();
+        let root = Repository::here().unwrap().root;
         let defects = defects(&root).unwrap();
-        for defect in &defects {
-            assert!(defect.script(&root).is_file(), "{}", defect.script);
+        for Defect { script, .. } in &defects {
+            assert!(root.join(FOLDER).join(format!("{script}.ops")).is_file(), "{script}");
         }
         let mended = defects.iter().find(|defect| defect.fixed_in == "2.13").unwrap();
         let verdicts = torch::ALL.map(|torch| mended.is_fixed_in(torch));

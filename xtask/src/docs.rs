@@ -1,15 +1,14 @@
 //! Tables in documents that a command writes anew, each between two lines that name it.
 
-use std::path::Path;
-
 use crate::file;
+use crate::repository::Repository;
 
 /// The page of the benchmarks.
 pub(crate) const BENCHMARKS: &str = "docs/benchmarks.md";
 
 /// Puts a text in the place of the one that stands there under a name.
-pub(crate) fn write(root: &Path, page: &str, name: &str, text: &str) -> Result<(), String> {
-    let path = root.join(page);
+pub(crate) fn write(repo: &Repository, page: &str, name: &str, text: &str) -> Result<(), String> {
+    let path = repo.root.join(page);
     let old = file::read(&path)?;
     let new = replaced(&old, name, text).ok_or_else(|| {
         format!("{page} has no lines `<!-- {name} -->` and `<!-- end of {name} -->`")

@@ -1,19 +1,17 @@
 //! The folder `target/gpu`: everything that proves and measures on a machine with a GPU.
 
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::Args;
+use xshell::cmd;
 
 use crate::bench;
-use crate::command;
+use crate::command::{self, ended, said};
 use crate::file;
-use crate::peer::Peer;
-use crate::programs::{self, target_folder};
+use crate::peer::cuda_headers;
 use crate::python;
-use crate::stand_in::{self, Library};
+use crate::repository::Repository;
+use crate::stand_in;
 use crate::wheels::Wheels;
 
 /// The compiler of kernels, which needs no GPU.
@@ -22,9 +20,6 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 
 /// Finds CUDA's libraries and tools in their usual places, and runs the program.
 const SCRIPT: &str = "crates/larder-proof/run.sh";
-
-/// Where other people's libraries are laid out, in parts that can be brought one by one.
-const BUNDLE: &str = "target/bundle";
 
 /// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
 const STAND_IN_PARTS: [&str; 10] = [
@@ -39,6 +34,8 @@ const STAND_IN_PARTS: [&str; 10] = [
     "full",
     "driver-pool",
 ];
+/// The parts that are run again as if the driver were older than the calls that CUDA 12.3 brought.
+const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
 
 /// What is done besides laying out the folder.
 #[derive(Args, Clone, Copy, Debug)]
@@ -56,68 +53,61 @@ pub(crate) struct Options {
     has_bundle: bool,
 }
 
-pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
-    let target = target_folder(root);
+pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
+    let Repository { root, target, shell } = repo;
     if options.compiles_kernels {
-        compile_kernels(root, &target)?;
+        compile_kernels(repo)?;
     }
-    programs::build(root, cargo, &target, &["-p", "larder-proof"])?;
+    repo.build("-p larder-proof")?;
     if options.on_stand_in {
-        // With no other crate's features: the streams are our own, not cudarc's.
-        programs::build(root, cargo, &target, &["-p", "larder", "--example", PLAIN])?;
-        return run_on_stand_in(root, &target);
+        return run_on_stand_in(repo);
     }
     // Below the repository, wherever Cargo builds, so that the folder can be named there.
     let folder = root.join("target/gpu");
     file::create(&folder)?;
     let program = folder.join("larder-proof");
-    fs::copy(target.join("release/larder-proof"), &program).map_err(file::named(&program))?;
-    command::run(Command::new("strip").arg(&program))?;
-    let script = folder.join("run.sh");
-    file::copy(&root.join(SCRIPT), &script)?;
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))
-        .map_err(file::named(&script))?;
-    python::build_wheel(root, &folder)?;
-    bench::threads::lay_out(root, cargo, &folder.join("threads"))?;
+    file::copy(&target.join("release/larder-proof"), &program)?;
+    command::run(cmd!(shell, "strip {program}"))?;
+    command::run(cmd!(shell, "install --mode=755 {SCRIPT} {folder}/run.sh"))?;
+    python::build_wheel(repo, &folder)?;
+    bench::threads::lay_out(repo, &folder.join("threads"))?;
     if options.has_bundle {
-        let mut pack = Command::new("python3");
-        pack.arg(root.join("torch/card/bundle.py")).arg("pack").arg(root.join(BUNDLE));
-        command::run(&mut pack)?;
+        command::run(cmd!(shell, "python3 torch/card/bundle.py pack target/bundle"))?;
     }
     println!("on the machine with the GPU: target/gpu/run.sh and target/gpu/run.sh torch");
     Ok(())
 }
 
-/// The program that uses a real GPU with nothing but Larder.
-const PLAIN: &str = "10-real-gpu";
-/// The parts that are run again as if the driver were older than the calls that CUDA 12.3 brought.
-const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
-
-/// Runs the proof in short, with a library in the driver's place that works on the host's memory.
-fn run_on_stand_in(root: &Path, target: &Path) -> Result<(), String> {
-    let new = build_driver(root, target, "stand-in", &[])?;
-    let old = build_driver(root, target, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
-    check_strictness(root, target, &new)?;
+/// Runs the proof in short, with a library in the driver's place that works on the host's memory,
+/// and the program that uses a real GPU with nothing but Larder.
+fn run_on_stand_in(repo: &Repository) -> Result<(), String> {
+    let Repository { target, shell, .. } = repo;
+    // With no other crate's features: the streams are our own, not cudarc's.
+    let plain = repo.example("larder", "10-real-gpu")?;
+    let new = build_driver(repo, "stand-in", &[])?;
+    let old = build_driver(repo, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
+    check_strictness(repo, &new)?;
     for (folder, parts) in [(new, &STAND_IN_PARTS[..]), (old, &OLD_STAND_IN_PARTS)] {
-        let mut proof = Command::new(target.join("release/larder-proof"));
-        proof.arg("--short").args(parts);
-        command::run(proof.env("LD_LIBRARY_PATH", &folder).env("OUT", folder.join("results")))?;
-        let mut plain = Command::new(target.join("release/examples").join(PLAIN));
-        command::run(plain.env("LD_LIBRARY_PATH", &folder))?;
+        let _driver = shell.push_env("LD_LIBRARY_PATH", &folder);
+        let proof = cmd!(shell, "{target}/release/larder-proof --short {parts...}");
+        command::run(proof.env("OUT", folder.join("results")))?;
+        command::run(shell.cmd(&plain))?;
     }
     Ok(())
 }
 
 /// Sees that the library ends a program that asks about a stream which is not its own, and no other
 /// one.
-fn check_strictness(root: &Path, target: &Path, folder: &Path) -> Result<(), String> {
-    let headers = Peer::new(target).cuda_headers()?;
-    let program = folder.join("trespass");
-    stand_in::compile_trespass(root, &headers, folder, &program)?;
+fn check_strictness(repo: &Repository, folder: &Path) -> Result<(), String> {
+    let (shell, headers) = (&repo.shell, cuda_headers(repo)?);
+    command::run(cmd!(
+        shell,
+        "g++ -std=c++20 -O1 -Wall -Wextra -Werror -pthread -isystem {headers}
+        crates/larder-proof/stand_in/trespass.cpp {folder}/libcuda.so.1 -o {folder}/trespass"
+    ))?;
     let trespass = |which: &str| {
-        let run = Command::new(&program).arg(which).env("LD_LIBRARY_PATH", folder).output();
-        let run = run.map_err(file::named(&program))?;
-        Ok::<_, String>((run.status.success(), String::from_utf8_lossy(&run.stderr).into_owned()))
+        let program = cmd!(shell, "{folder}/trespass {which}").env("LD_LIBRARY_PATH", folder);
+        ended(&mut program.into()).map(|end| (end.status.success(), said(&end)))
     };
     let (ends_well, said) = trespass("none")?;
     if !ends_well {
@@ -140,24 +130,21 @@ fn check_strictness(root: &Path, target: &Path, folder: &Path) -> Result<(), Str
 }
 
 /// The library in the driver's place, in a folder of its own.
-fn build_driver(root: &Path, target: &Path, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
-    let headers = Peer::new(target).cuda_headers()?;
-    let folder = target.join(name);
+fn build_driver(repo: &Repository, name: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    let folder = repo.target.join(name);
     file::create(&folder)?;
-    let words: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
-    let sources = &[stand_in::driver(root)];
-    Library { name: "libcuda.so.1", sources, words: &words }.compile(&headers, &folder)?;
+    let library = ("libcuda.so.1", &[stand_in::DRIVER][..], flags);
+    stand_in::compile(repo, &cuda_headers(repo)?, library, &folder)?;
     Ok(folder)
 }
 
 /// Compiles the kernels with NVRTC out of its wheel, which stays under target/nvrtc.
-fn compile_kernels(root: &Path, target: &Path) -> Result<(), String> {
-    let folder = target.join("nvrtc");
-    let library = folder.join("nvidia/cu13/lib/libnvrtc.so.13");
-    let (what, files) = ("NVRTC", folder);
-    Wheels { what, pins: &[NVRTC], wanted: &["nvidia/cu13/lib/"], files }.fetch()?;
-    let kernels = root.join(KERNELS);
-    let mut compile = Command::new("python3");
-    compile.arg(kernels.join("compile.py")).arg(&library);
-    command::run(compile.arg(kernels.join("kernels.cu")).arg(kernels.join("kernels.ptx")))
+fn compile_kernels(repo: &Repository) -> Result<(), String> {
+    let (what, files) = ("NVRTC", repo.target.join("nvrtc"));
+    let library = files.join("nvidia/cu13/lib/libnvrtc.so.13");
+    Wheels { what, pins: &[NVRTC], wanted: &["nvidia/cu13/lib/"], files }.fetch(repo)?;
+    command::run(cmd!(
+        repo.shell,
+        "python3 {KERNELS}/compile.py {library} {KERNELS}/kernels.cu {KERNELS}/kernels.ptx"
+    ))
 }

@@ -4,29 +4,25 @@
 //! expression of C++ and what it is in Rust. A compiler then checks them all against the headers,
 //! without running anything.
 
-use std::path::Path;
-use std::process::Command;
+use xshell::cmd;
 
 use crate::command;
 use crate::file;
-use crate::peer::Peer;
-use crate::programs::{self, target_folder};
+use crate::peer::cuda_headers;
+use crate::repository::Repository;
 
-pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
-    let target = target_folder(root);
-    let headers = Peer::new(&target).cuda_headers()?;
-    programs::build(root, cargo, &target, &["-p", "larder-cuda", "--example", "layouts"])?;
-    let printed = Command::new(target.join("release/examples/layouts"))
-        .output()
-        .map_err(|error| format!("layouts: {error}"))?;
-    let source = source(&String::from_utf8_lossy(&printed.stdout))?;
-    let folder = target.join("headers");
-    let file = folder.join("layouts.cpp");
+pub(crate) fn run(repo: &Repository) -> Result<(), String> {
+    let headers = cuda_headers(repo)?;
+    let layouts = repo.example("larder-cuda", "layouts")?;
+    let source = source(&command::output(repo.shell.cmd(layouts))?)?;
+    let folder = repo.target.join("headers");
     file::create(&folder)?;
-    file::write(&file, &source)?;
-    let mut compile = Command::new("g++");
-    compile.args(["-std=c++20", "-fsyntax-only", "-isystem"]).arg(headers).arg(&file);
-    command::run(&mut compile)?;
+    file::write(&folder.join("layouts.cpp"), &source)?;
+    let check = "-fsyntax-only";
+    command::run(cmd!(
+        repo.shell,
+        "g++ -std=c++20 {check} -isystem {headers} {folder}/layouts.cpp"
+    ))?;
     eprintln!("{} layouts are as in CUDA's headers", source.matches("static_assert").count());
     Ok(())
 }

@@ -13,17 +13,18 @@ mod docs;
 mod file;
 mod gpu;
 mod headers;
-mod model;
 mod page;
 mod parity;
 mod peer;
 mod programs;
 mod python;
 mod random;
+mod repository;
 mod request;
 mod same;
 mod stand_in;
 mod step;
+mod table;
 mod tidy;
 mod tools;
 mod torch;
@@ -32,59 +33,58 @@ mod wheel;
 mod wheels;
 mod world;
 
-use std::env;
-use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Parser;
+use repository::{Repository, cargo};
 use request::{Request, Task};
-use step::{Runner, Step};
+use step::Step;
+use xshell::cmd;
 
 fn main() -> ExitCode {
-    let runner = Runner::new(repository_root());
-    match perform(&runner, Request::parse().task) {
+    let task = Request::parse().task;
+    let failed = |sentence| (sentence, 1);
+    match Repository::here().map_err(failed).and_then(|repository| perform(&repository, task)) {
         Ok(()) => ExitCode::SUCCESS,
         Err((sentence, code)) => {
-            if !sentence.is_empty() {
-                eprintln!("xtask: {sentence}");
-            }
+            eprintln!("xtask: {sentence}");
             ExitCode::from(code)
         }
     }
 }
 
 /// Does what is asked for; else a sentence about why not, and the exit code.
-fn perform(runner: &Runner, task: Task) -> Result<(), (String, u8)> {
-    let (root, cargo) = (&*runner.root, Path::new(&runner.program));
+fn perform(repo: &Repository, task: Task) -> Result<(), (String, u8)> {
     let result = match task {
         // The test runner's summary is the end of a whole run, so nothing is said after it.
-        Task::Test => return runner.run(&Step::all(runner.has_nextest()), false),
-        Task::Lint => return runner.run(&Step::lints(), true),
-        Task::Tidy(options) => tidy::run(root, options),
-        Task::Parity(seeds) => parity::run(root, cargo, seeds),
-        Task::Same { with } => same::run(root, cargo, &with),
-        Task::Differences => differences::run(root, cargo),
-        Task::Bench(options) => bench::run(root, cargo, options),
-        Task::Threads(options) => bench::threads::run(root, cargo, options),
-        Task::Tight { traces } => bench::tight::run(root, cargo, traces.as_deref()),
-        Task::Page(page) if page.is_measured => bench::report::run(root, cargo),
-        Task::Page(page) => page::run(root, cargo, page),
-        Task::Model => model::run(root, cargo),
-        Task::Backend => backend::run(root, cargo),
-        Task::Verdicts(options) => verdicts::run(root, cargo, &options),
-        Task::Headers => headers::run(root, cargo),
-        Task::Python => python::run(root),
-        Task::Wheel(options) => wheel::run(root, &options),
-        Task::World(world) => world::run(root, cargo, world.is_quick),
-        Task::Gpu(options) => gpu::run(root, cargo, options),
+        Task::Test => return step::run(Step::all(repo), false),
+        Task::Lint => return step::run(Step::lints(repo), true),
+        Task::Tidy(options) => tidy::run(repo, options),
+        Task::Parity(seeds) => parity::run(repo, seeds),
+        Task::Same { with } => same::run(repo, &with),
+        Task::Differences => differences::run(repo),
+        Task::Bench(options) => bench::run(repo, options),
+        Task::Threads(options) => bench::threads::run(repo, options),
+        Task::Tight { traces } => bench::tight::run(repo, traces.as_deref()),
+        Task::Page(page) if page.is_measured => bench::report::run(repo),
+        Task::Page(page) => page::run(repo, page),
+        Task::Model => check_model(repo),
+        Task::Backend => backend::run(repo),
+        Task::Verdicts(options) => verdicts::run(repo, &options),
+        Task::Headers => headers::run(repo),
+        Task::Python => python::run(repo),
+        Task::Wheel(options) => wheel::run(repo, &options),
+        Task::World(world) => world::run(repo, world.is_quick),
+        Task::Gpu(options) => gpu::run(repo, options),
     };
     result.map_err(|sentence| (sentence, 1))
 }
 
-/// The folder above this crate. Cargo says at run time where the crate is; the place known to the
-/// compiler serves when the program is started by hand.
-fn repository_root() -> PathBuf {
-    let manifest = env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    manifest.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+/// Runs the lock's model. It is built apart: loom puts its own atomics and threads in place of the
+/// standard library's.
+fn check_model(repo: &Repository) -> Result<(), String> {
+    let cargo = cargo();
+    let test = cmd!(repo.shell, "{cargo} test --quiet -p larder-lock --lib --test model");
+    let test = test.env("CARGO_TARGET_DIR", repo.target.join("loom"));
+    command::run(test.env("RUSTFLAGS", "--cfg loom"))
 }

@@ -1,13 +1,12 @@
 //! The page of `larder report`: built from its sources, compared with what is shipped, and used in
 //! a real browser.
 
-use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use clap::Args;
+use xshell::{Cmd, Shell, cmd};
 
-use crate::programs::{build, target_folder};
+use crate::repository::Repository;
 use crate::{command, file};
 
 /// Where its sources are, and what is shipped of it.
@@ -28,102 +27,78 @@ pub(crate) struct Page {
     pub(crate) is_measured: bool,
 }
 
-pub(crate) fn run(root: &Path, cargo: &Path, page: Page) -> Result<(), String> {
-    let workshop = Workshop::open(root)?;
+pub(crate) fn run(repo: &Repository, page: Page) -> Result<(), String> {
+    let workshop = Workshop::open(repo)?;
     if page.is_built {
-        return workshop.build(&workshop.folder.join(SHIPPED));
+        return workshop.build(Path::new(SHIPPED));
     }
-    workshop.check()?;
-    workshop.test(root, cargo)
+    // What is shipped is what the sources make.
+    let fresh = workshop.scratch.join("fresh.html");
+    workshop.build(&fresh)?;
+    if file::read(&fresh)? != file::read(&repo.root.join(FOLDER).join(SHIPPED))? {
+        return Err(format!(
+            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds \
+             it anew"
+        ));
+    }
+    let test = workshop.in_browser()?.args(["--test", "--test-reporter=spec"]);
+    command::run(test.arg("tests/browser.test.mjs"))
 }
 
 /// The folder of the page's sources, with the tools in it that its lockfile names.
-pub(crate) struct Workshop {
-    folder: PathBuf,
-    pub(crate) target: PathBuf,
+pub(crate) struct Workshop<'a> {
+    repo: &'a Repository,
+    /// In the folder.
+    shell: Shell,
+    pub(crate) scratch: PathBuf,
 }
 
-impl Workshop {
+impl<'a> Workshop<'a> {
     /// Fetches the tools unless they are there.
-    pub(crate) fn open(root: &Path) -> Result<Self, String> {
-        let folder = root.join(FOLDER);
-        let lock = folder.join("package-lock.json");
-        let wanted = file::read(&lock)?;
-        let complete = folder.join("node_modules/complete");
-        if !fs::read_to_string(&complete).is_ok_and(|have| have == wanted) {
-            let mut npm = Command::new("npm");
-            npm.args(["ci", "--no-audit", "--no-fund", "--loglevel=error"]).current_dir(&folder);
-            command::run(npm.stdout(Stdio::null())).map_err(|sentence| {
+    pub(crate) fn open(repo: &'a Repository) -> Result<Self, String> {
+        let (shell, folder) = (repo.shell.clone(), repo.root.join(FOLDER));
+        shell.change_dir(&folder);
+        let wanted = file::read(&folder.join("package-lock.json"))?;
+        file::unless_complete(&folder.join("node_modules/complete"), &wanted, || {
+            let npm = cmd!(shell, "npm ci --no-audit --no-fund --loglevel=error");
+            command::run(npm.ignore_stdout()).map_err(|sentence| {
                 format!("{sentence}; the page's tools need Node 20 or newer, npm and its registry")
-            })?;
-            file::write(&complete, wanted)?;
-        }
-        let target = target_folder(root);
-        file::create(&target.join("page"))?;
-        Ok(Self { folder, target })
-    }
-
-    fn node(&self) -> Command {
-        let mut node = Command::new("node");
-        node.current_dir(&self.folder);
-        node
+            })
+        })?;
+        let scratch = repo.target.join("page");
+        file::create(&scratch)?;
+        Ok(Self { repo, shell, scratch })
     }
 
     fn build(&self, out: &Path) -> Result<(), String> {
-        command::run(self.node().arg("node_modules/typescript/bin/tsc").arg("--noEmit"))?;
-        command::run(self.node().arg("build.mjs").arg(out))
-    }
-
-    /// What is shipped is what the sources make.
-    fn check(&self) -> Result<(), String> {
-        let fresh = self.target.join("page/fresh.html");
-        self.build(&fresh)?;
-        if file::read(&fresh)? == file::read(&self.folder.join(SHIPPED))? {
-            return Ok(());
-        }
-        Err(format!(
-            "{FOLDER}/{SHIPPED} is not what its sources make; `cargo xtask page --build` builds \
-             it anew"
-        ))
-    }
-
-    /// Builds the program and uses its pages in the browser.
-    fn test(&self, root: &Path, cargo: &Path) -> Result<(), String> {
-        build(root, cargo, &self.target, &["-p", "larder-cli", "--bin", "larder"])?;
-        command::run(
-            self.in_browser()?
-                .args(["--test", "--test-reporter=spec"])
-                .arg("tests/browser.test.mjs"),
-        )
+        command::run(cmd!(self.shell, "node node_modules/typescript/bin/tsc --noEmit"))?;
+        command::run(cmd!(self.shell, "node build.mjs {out}"))
     }
 
     /// Node, told where the program and the browser are.
-    pub(crate) fn in_browser(&self) -> Result<Command, String> {
-        install_chromium()?;
-        let mut node = self.node();
-        node.env("LARDER", self.target.join("release/larder"));
-        node.env("SCRATCH", self.target.join("page"));
-        node.env("CHROMIUM", CHROMIUM);
-        Ok(node)
+    pub(crate) fn in_browser(&self) -> Result<Cmd<'_>, String> {
+        install_chromium(&self.shell)?;
+        let node = self.shell.cmd("node").env("LARDER", self.repo.larder()?);
+        Ok(node.env("SCRATCH", &self.scratch).env("CHROMIUM", CHROMIUM))
     }
 }
 
 /// Installs the browser where it is missing. Without it the page is not tested, which is a failure.
-fn install_chromium() -> Result<(), String> {
+fn install_chromium(shell: &Shell) -> Result<(), String> {
     if Path::new(CHROMIUM).is_file() {
         return Ok(());
     }
     eprintln!("==> {CHROMIUM} is missing: apt-get install chromium");
-    let quiet = |words: &[&str]| {
-        let mut apt = Command::new("apt-get");
-        apt.args(words).env("DEBIAN_FRONTEND", "noninteractive").stdout(Stdio::null());
-        command::run(&mut apt)
-    };
-    let installed = quiet(&["update", "-qq"])
-        .and_then(|()| quiet(&["install", "-y", "-qq", "--no-install-recommends", "chromium"]));
-    installed.map_err(|sentence| {
-        format!(
-            "the page is tested in Chromium, which is not here and cannot be installed: {sentence}"
-        )
-    })
+    let _nobody_asks = shell.push_env("DEBIAN_FRONTEND", "noninteractive");
+    let words = ["--no-install-recommends", "chromium"];
+    command::run(cmd!(shell, "apt-get update -qq").ignore_stdout())
+        .and_then(|()| {
+            command::run(cmd!(shell, "apt-get install -y -qq {words...}").ignore_stdout())
+        })
+        .map_err(|sentence| {
+            format!(
+                "the page is tested in Chromium, which is not here and cannot be installed: \
+                 {sentence}"
+            )
+        })
 }

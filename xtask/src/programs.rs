@@ -1,12 +1,13 @@
 //! The programs that run beside each other, PyTorch's allocator and ours, and what they run.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command;
+use crate::command::ended;
+use crate::command::said;
 use crate::file;
 use crate::peer::Peer;
+use crate::repository::Repository;
 use crate::torch::{self, Torch};
 
 /// The program that writes scripts.
@@ -27,38 +28,18 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Builds both sides, with the oldest peer.
-    pub(crate) fn build(root: &Path, cargo: &Path, target: &Path) -> Result<Self, String> {
-        Self::build_with(root, cargo, target, torch::OLDEST)
-    }
-
     /// Builds both sides, with a peer of this version.
-    pub(crate) fn build_with(
-        root: &Path,
-        cargo: &Path,
-        target: &Path,
-        torch: Torch,
-    ) -> Result<Self, String> {
-        build(root, cargo, target, &["-p", "larder-cudart"])?;
-        build(root, cargo, target, &["-p", "larder-cli", "--bin", "larder"])?;
-        build(root, cargo, target, &["-p", "larder-study", "--example", "write_ops"])?;
-        let release = target.join("release");
-        let peer = Peer::of(target, torch);
-        peer.build(root, &release.join("liblarder_cudart.a"))?;
-        Ok(Self {
-            judge: peer.judge(),
-            larder: release.join("larder"),
-            write_ops: release.join("examples/write_ops"),
-            torch,
-            newest: None,
-        })
+    pub(crate) fn build(repo: &Repository, torch: Torch) -> Result<Self, String> {
+        let larder = repo.larder()?;
+        let write_ops = repo.example("larder-study", WRITE_OPS)?;
+        let judge = Peer { repo, torch }.build_judge()?;
+        Ok(Self { judge, larder, write_ops, torch, newest: None })
     }
 
-    /// These programs, and the newest PyTorch's judge.
-    pub(crate) fn with_newest(self, root: &Path, target: &Path) -> Result<Self, String> {
-        let peer = Peer::of(target, torch::NEWEST);
-        peer.build(root, &target.join("release/liblarder_cudart.a"))?;
-        Ok(Self { newest: Some(peer.judge()), ..self })
+    /// Builds both sides, with the oldest peer, and the newest PyTorch's judge.
+    pub(crate) fn build_with_newest(repo: &Repository) -> Result<Self, String> {
+        let newest = Some(Peer { repo, torch: torch::NEWEST }.build_judge()?);
+        Ok(Self { newest, ..Self::build(repo, torch::OLDEST)? })
     }
 
     /// The programs beside this one, where they were laid out to be taken elsewhere, with a judge
@@ -107,55 +88,12 @@ impl Programs {
 
 /// The most bytes that are live in a script, which its writer prints.
 fn peak_bytes(write: &mut Command) -> Result<u64, String> {
-    let output = write.output().map_err(|error| format!("write_ops: {error}"))?;
-    let printed = String::from_utf8_lossy(&output.stdout);
-    printed.trim().parse().map_err(|_| String::from_utf8_lossy(&output.stderr).trim().to_owned())
+    let output = ended(write)?;
+    String::from_utf8_lossy(&output.stdout).trim().parse().map_err(|_| said(&output))
 }
 
 /// The folder of this very program.
 pub(crate) fn beside() -> Result<PathBuf, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     Ok(program.parent().unwrap_or(Path::new(".")).to_owned())
-}
-
-/// Builds something of the workspace, optimised.
-pub(crate) fn build(
-    root: &Path,
-    cargo: &Path,
-    target: &Path,
-    arguments: &[&str],
-) -> Result<(), String> {
-    let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--quiet"]).args(arguments).current_dir(root);
-    command::run(command.env("CARGO_TARGET_DIR", target))
-}
-
-/// Where Cargo builds, and where runs may write.
-pub(crate) fn target_folder(root: &Path) -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || root.join("target"),
-        |path| {
-            // Cargo takes it from where it was called; this program may be somewhere else.
-            std::path::absolute(&path).unwrap_or_else(|_| PathBuf::from(path))
-        },
-    )
-}
-
-/// The recorded programs that come with the repository, and those beside it where there are some.
-pub(crate) fn recordings(root: &Path) -> Vec<PathBuf> {
-    recordings_in(&[root.join("workloads"), root.join("../shared/traces")])
-}
-
-/// The recorded programs and scripts in folders.
-pub(crate) fn recordings_in(folders: &[PathBuf]) -> Vec<PathBuf> {
-    let mut files = Vec::new();
-    for folder in folders {
-        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-        files.extend(entries.map(|entry| entry.path()).filter(|path| {
-            let name = path.to_string_lossy();
-            name.ends_with(".ops") || name.ends_with(".pickle.gz") || name.ends_with(".pickle")
-        }));
-    }
-    files.sort();
-    files
 }

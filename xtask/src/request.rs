@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::file;
 use crate::page::Page;
 use crate::{bench, gpu, parity, tidy, verdicts, wheel};
 
@@ -47,7 +48,7 @@ pub(crate) enum Task {
     /// difference of each replay is printed by name. It takes a few minutes.
     Same {
         /// The other build, as `cp target/release/larder` made it before the change.
-        #[arg(long, value_name = "PATH")]
+        #[arg(long, value_name = "PATH", value_parser = file::absolute)]
         with: PathBuf,
     },
     /// What each PyTorch's allocator gets wrong, shown by scripts of a few lines; writes the docs.
@@ -73,7 +74,7 @@ pub(crate) enum Task {
     /// It is a measurement: whatever comes out, it ends well.
     Tight {
         /// The folder with the recordings; without it those that bench measures.
-        #[arg(long, value_name = "DIR")]
+        #[arg(long, value_name = "DIR", value_parser = file::absolute)]
         traces: Option<PathBuf>,
     },
     /// The page of `larder report`: built from its sources, and used in a real browser.
@@ -153,7 +154,7 @@ mod tests {
         let Ok(Task::Same { with }) = parse("same --with old/larder") else {
             panic!("same takes a build");
         };
-        assert_eq!(with, PathBuf::from("old/larder"));
+        assert!(with.is_absolute() && with.ends_with("old/larder"));
         let Ok(Task::Wheel(wheel)) = parse("wheel --built --torch 2.11 --torch 2.12.0") else {
             panic!("wheel takes versions");
         };

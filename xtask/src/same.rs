@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+use crate::command::ended;
 use crate::crew;
-use crate::programs::{build, recordings, target_folder};
+use crate::repository::Repository;
 
 /// All policies that have a name of their own.
 const POLICIES: [&str; 7] =
@@ -44,54 +45,51 @@ impl Case {
     /// What a build makes of it, as named parts: what it prints, each placement, and the history
     /// where it is kept.
     fn replay(&self, larder: &Path, scratch: &Path) -> Result<Vec<(&'static str, String)>, String> {
-        let (placements, history) = (scratch.join("placements"), scratch.join("history"));
         let mut command = Command::new(larder);
         command.arg("replay").arg(&self.file).args(["--json", "--policy", self.policy]);
-        command.args(self.way).arg("--placements").arg(&placements);
-        let mut files = vec![("placements", placements)];
-        if self.way.contains(&"--level") {
-            command.arg("--history").arg(&history);
-            files.push(("history", history));
+        command.args(self.way);
+        let files: &[&str] = if self.way.contains(&"--level") {
+            &["placements", "history"]
+        } else {
+            &["placements"]
+        };
+        for file in files {
+            let _ = fs::remove_file(scratch.join(file));
+            command.arg(format!("--{file}")).arg(scratch.join(file));
         }
-        for (_, file) in &files {
-            let _ = fs::remove_file(file);
-        }
-        let cannot = |error| format!("{}: {error}", larder.display());
-        let output = command.output().map_err(cannot)?;
+        let output = ended(&mut command)?;
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let mut parts =
             vec![("statistics", text(&output.stdout)), ("messages", text(&output.stderr))];
         // A replay that ends early writes no files, and both builds must then say the same.
-        let read = |file: &Path| fs::read(file).map(|bytes| text(&bytes)).unwrap_or_default();
-        parts.extend(files.iter().map(|(name, file)| (*name, read(file))));
+        let read = |file: &&'static str| (*file, fs::read(scratch.join(file)).unwrap_or_default());
+        parts.extend(files.iter().map(read).map(|(file, bytes)| (file, text(&bytes))));
         Ok(parts)
     }
 }
 
 /// Builds this tree's program and compares it with another build. A difference is a failure.
-pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, other: &Path) -> Result<(), String> {
     if !other.is_file() {
         return Err(format!("{} is no build of larder", other.display()));
     }
-    let target = target_folder(root);
-    build(root, cargo, &target, &["-p", "larder-cli", "--bin", "larder"])?;
-    let own = target.join("release/larder");
+    let own = repo.larder()?;
     let mut cases = Vec::new();
-    for file in recordings(root) {
+    for file in repo.recordings() {
         for policy in POLICIES {
             cases.extend(WAYS.map(|way| Case { file: file.clone(), policy, way }));
         }
     }
-    let found = Mutex::new(Vec::new());
-    crew::each(&cases, &target.join("same"), |case, scratch| {
+    let differences = Mutex::new(Vec::new());
+    crew::each(&cases, &repo.target.join("same"), |case, scratch| {
         let [before, after] = [other, &own].map(|larder| case.replay(larder, scratch));
         if let Some(said) = difference(&before?, &after?) {
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            found.push(format!("{}: {said}", case.name()));
+            let mut differences = differences.lock().unwrap_or_else(PoisonError::into_inner);
+            differences.push(format!("{}: {said}", case.name()));
         }
         Ok(())
     })?;
-    let differences = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let differences = differences.into_inner().unwrap_or_else(PoisonError::into_inner);
     for difference in &differences {
         println!("{difference}");
     }
@@ -104,15 +102,14 @@ pub(crate) fn run(root: &Path, cargo: &Path, other: &Path) -> Result<(), String>
 }
 
 /// The first part in which two replays differ, and the first line or field of it.
-fn difference(before: &[(&str, String)], after: &[(&str, String)]) -> Option<String> {
+fn difference<'a>(before: &'a [(&str, String)], after: &'a [(&str, String)]) -> Option<String> {
     let mut pairs = before.iter().zip(after);
     let ((name, one), (_, other)) = pairs.find(|(one, other)| one.1 != other.1)?;
-    let pieces =
-        |text: &str| -> Vec<String> { text.split(['\n', ',']).map(str::to_owned).collect() };
+    let pieces = |text: &'a str| text.split(['\n', ',']).collect::<Vec<&str>>();
     let (one, other) = (pieces(one), pieces(other));
     let at = (0..one.len().max(other.len())).find(|&at| one.get(at) != other.get(at))?;
-    let piece = |pieces: &[String]| pieces.get(at).cloned().unwrap_or_else(|| "nothing".to_owned());
-    Some(format!("{name} differ at piece {}: {} is {} now", at + 1, piece(&one), piece(&other)))
+    let [one, other] = [one, other].map(|pieces| *pieces.get(at).unwrap_or(&"nothing"));
+    Some(format!("{name} differ at piece {}: {one} is {other} now", at + 1))
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The steps of a run: which there are, in what order, and what happens when one fails.
 
-use std::ffi::OsString;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::time::Instant;
+
+use crate::command::{self, Company};
+use crate::repository::{Repository, cargo};
 
 /// Format, clippy and docs, the rules of the source text, and links: a name, and the words after
 /// `cargo`.
@@ -24,7 +26,9 @@ links: xtask tidy --links
 format of Python and C++: xtask tidy --format";
 
 /// What else CI checks. The doc tests stand before the tests, because nextest does not run them and
-/// because the summary of the tests shall be the last thing on the screen.
+/// because the summary of the tests shall be the last thing on the screen. The tests are built
+/// while the steps between run, which mostly have a processor to spare; who needs them waits, and
+/// says what is wrong if they cannot be built.
 const CHECKS: &str = "\
 tests, built ahead: TESTS --no-run
 release build: build --release -p larder-cli
@@ -45,132 +49,81 @@ tests: TESTS --no-fail-fast";
 /// The flags that `rustdoc` alone shall see.
 const RUSTDOC_FLAGS: &str = "-D warnings";
 
-/// One thing to check: a name, and the words after `cargo`.
+/// One thing to check.
 pub(crate) struct Step {
     name: &'static str,
-    words: Vec<&'static str>,
-    /// The tests are built while the next steps run, which mostly have a processor to spare. Who
-    /// needs them waits, and says what is wrong if they cannot be built.
+    /// How it is run alone.
+    line: String,
+    command: Command,
     is_ahead: bool,
 }
 
 impl Step {
-    fn read(line: &'static str) -> Self {
-        let (name, words) = line.split_once(": ").unwrap_or((line, ""));
-        Self { name, words: words.split(' ').collect(), is_ahead: name == "tests, built ahead" }
-    }
-
-    pub(crate) fn lints() -> Vec<Self> {
-        LINTS.lines().map(Self::read).collect()
+    pub(crate) fn lints(repo: &Repository) -> Vec<Self> {
+        LINTS.lines().map(|line| Self::read(repo, line, "")).collect()
     }
 
     /// Everything that CI checks.
-    pub(crate) fn all(has_nextest: bool) -> Vec<Self> {
-        let tests: &[&str] = if has_nextest {
-            &["nextest", "run", "--workspace"]
-        } else {
-            &["test", "--workspace", "--tests"]
-        };
-        let mut checks: Vec<Self> = CHECKS.lines().map(Self::read).collect();
-        for step in checks.iter_mut().filter(|step| step.words[0] == "TESTS") {
-            step.words.splice(..1, tests.iter().copied());
-        }
-        Self::lints().into_iter().chain(checks).collect()
+    pub(crate) fn all(repo: &Repository) -> Vec<Self> {
+        let mut nextest = with_words(Command::new(cargo()), "nextest --version");
+        let has_nextest = command::ended(&mut nextest).is_ok_and(|end| end.status.success());
+        let plain = "test --workspace --tests";
+        let tests = if has_nextest { "nextest run --workspace" } else { plain };
+        let steps = LINTS.lines().chain(CHECKS.lines());
+        steps.map(|line| Self::read(repo, line, tests)).collect()
     }
 
-    /// The command line that runs this step alone.
-    fn command_line(&self) -> String {
-        let flags = if self.words[0] == "doc" {
-            format!("RUSTDOCFLAGS=\"{RUSTDOC_FLAGS}\" ")
-        } else {
-            String::new()
-        };
-        let end = if self.is_ahead { " &" } else { "" };
-        format!("{flags}cargo {}{end}", self.words.join(" "))
-    }
-}
-
-/// Runs steps one after the other in the repository.
-pub(crate) struct Runner {
-    pub(crate) root: PathBuf,
-    /// The very Cargo that started this program.
-    pub(crate) program: OsString,
-    /// Where this program lies.
-    this: PathBuf,
-}
-
-impl Runner {
-    pub(crate) fn new(root: PathBuf) -> Self {
-        let program = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
-        let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("xtask"));
-        Self { root, program, this }
-    }
-
-    /// Whether `cargo nextest` can be called.
-    pub(crate) fn has_nextest(&self) -> bool {
-        let mut nextest = Command::new(&self.program);
-        nextest.args(["nextest", "--version"]).current_dir(&self.root);
-        nextest.output().is_ok_and(|output| output.status.success())
-    }
-
-    /// Runs the steps until one fails: a sentence about it, and its exit code. `says_last_time` is
-    /// false where the last step prints a summary of its own that shall end the run.
-    pub(crate) fn run(&self, steps: &[Step], says_last_time: bool) -> Result<(), (String, u8)> {
-        let mut ahead = Vec::new();
-        for (index, step) in steps.iter().enumerate() {
-            let (name, line) = (step.name, step.command_line());
-            eprintln!("==> {name}: {line}");
-            let begin = Instant::now();
-            let mut command = self.command_of(step);
-            if step.is_ahead {
-                ahead.extend(Ahead::start(&mut command));
-                continue;
+    fn read(repo: &Repository, line: &'static str, tests: &str) -> Self {
+        let (name, words) = line.split_once(": ").unwrap_or((line, ""));
+        let (words, is_ahead) = (words.replace("TESTS", tests), name.ends_with("built ahead"));
+        let mut line = format!("cargo {words}{}", if is_ahead { " &" } else { "" });
+        // Cargo is not asked to start this program: it would wait for what is built ahead.
+        let mut command = match words.strip_prefix("xtask ") {
+            Some(words) => {
+                let this = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("xtask"));
+                with_words(Command::new(this), words)
             }
-            let code = command.status().map_or(127, exit_code);
-            if code != 0 {
-                let sentence = format!(
-                    "step `{name}` failed (exit code {code}); repeat it alone with: {line}"
-                );
-                return Err((sentence, code));
-            }
-            if says_last_time || index + 1 < steps.len() {
-                eprintln!("    {name}: ok, {:.1} s", begin.elapsed().as_secs_f64());
-            }
-        }
-        Ok(())
-    }
-
-    /// What a step starts. Cargo is not asked to start this program: it would wait for what is
-    /// built ahead.
-    fn command_of(&self, step: &Step) -> Command {
-        let mut command = match step.words[0] {
-            "xtask" => Command::new(&self.this),
-            _ => Command::new(&self.program),
+            None => with_words(Command::new(cargo()), &words),
         };
-        command.args(step.words.iter().filter(|word| **word != "xtask")).current_dir(&self.root);
-        if step.words[0] == "doc" {
+        command.current_dir(&repo.root);
+        if words.starts_with("doc ") {
             command.env("RUSTDOCFLAGS", RUSTDOC_FLAGS);
+            line = format!("RUSTDOCFLAGS=\"{RUSTDOC_FLAGS}\" {line}");
         }
-        command
+        Self { name, line, command, is_ahead }
     }
 }
 
-/// A build that goes on beside other steps, and ends with the run at the latest. It says nothing:
-/// whoever needs what it builds builds the rest.
-struct Ahead(Child);
-
-impl Ahead {
-    fn start(command: &mut Command) -> Option<Self> {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        command.spawn().ok().map(Self)
-    }
+fn with_words(mut command: Command, words: &str) -> Command {
+    command.args(words.split(' '));
+    command
 }
 
-impl Drop for Ahead {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+/// Runs the steps until one fails: a sentence about it, and its exit code. `says_last_time` is
+/// false where the last step prints a summary of its own that shall end the run.
+pub(crate) fn run(steps: Vec<Step>, says_last_time: bool) -> Result<(), (String, u8)> {
+    let mut ahead = Vec::new();
+    let last = steps.len().saturating_sub(1);
+    for (index, step) in steps.into_iter().enumerate() {
+        let Step { name, line, mut command, is_ahead } = step;
+        eprintln!("==> {name}: {line}");
+        let begin = Instant::now();
+        if is_ahead {
+            // It says nothing, and ends with the run: whoever needs what it builds builds the rest.
+            ahead.extend(Company::start(&mut command));
+            continue;
+        }
+        let code = command.status().map_or(127, exit_code);
+        if code != 0 {
+            let sentence =
+                format!("step `{name}` failed (exit code {code}); repeat it alone with: {line}");
+            return Err((sentence, code));
+        }
+        if says_last_time || index < last {
+            eprintln!("    {name}: ok, {:.1} s", begin.elapsed().as_secs_f64());
+        }
     }
+    Ok(())
 }
 
 /// A process that a signal ended has no exit code; shells call it 128 and the signal's number.
@@ -183,46 +136,32 @@ fn exit_code(status: ExitStatus) -> u8 {
 mod tests {
     use super::*;
 
-    fn shell(script: &'static str) -> Step {
-        Step { name: "shell", words: vec!["-c", script], is_ahead: false }
-    }
-
-    fn run(steps: &[Step]) -> Result<(), (String, u8)> {
-        let this = PathBuf::from("no-such-program");
-        Runner { root: PathBuf::from("."), program: OsString::from("sh"), this }.run(steps, false)
+    fn shell(line: &str) -> Step {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]);
+        Step { name: "shell", line: line.to_owned(), command, is_ahead: false }
     }
 
     #[test]
     fn the_tests_come_last_and_the_doc_tests_before_them() {
-        for has_nextest in [true, false] {
-            let steps = Step::all(has_nextest);
-            let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-            assert_eq!(names[..2], ["format", "format of fuzz"]);
-            assert_eq!(names[names.len() - 2..], ["doc tests", "tests"]);
-        }
+        let steps = Step::all(&Repository::here().unwrap());
+        let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
+        assert_eq!(names[..2], ["format", "format of fuzz"]);
+        assert_eq!(names[names.len() - 2..], ["doc tests", "tests"]);
+        assert_eq!(steps.iter().filter(|step| step.is_ahead).count(), 1);
+        // The flags for the docs are part of how to repeat them.
+        let docs = "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace --no-deps";
+        assert!(steps.iter().any(|step| step.line == docs));
     }
 
     #[test]
     fn a_failing_step_ends_the_run_with_its_code() {
-        let steps = [shell("exit 0"), shell("exit 7"), shell("exit 9")];
-        let (sentence, code) = run(&steps).unwrap_err();
+        let steps = ["exit 0", "exit 7", "exit 9"].map(shell);
+        let (sentence, code) = run(steps.into(), false).unwrap_err();
         assert_eq!(code, 7);
-        assert!(sentence.ends_with("repeat it alone with: cargo -c exit 7"), "{sentence}");
-        assert_eq!(run(&[shell("kill -9 $$")]).unwrap_err().1, 137);
-        assert_eq!(run(&[Step::read("none: xtask any")]).unwrap_err().1, 127);
-    }
-
-    #[test]
-    fn what_is_built_ahead_neither_holds_up_the_steps_nor_outlives_them() {
-        let ahead = Step { is_ahead: true, ..shell("exec sleep 600") };
-        let begin = Instant::now();
-        assert_eq!(run(&[ahead, shell("exit 5")]).unwrap_err().1, 5);
-        assert!(begin.elapsed().as_secs() < 300);
-    }
-
-    #[test]
-    fn the_flags_for_the_docs_are_part_of_how_to_repeat_them() {
-        let line = Step::read("docs: doc --workspace").command_line();
-        assert_eq!(line, "RUSTDOCFLAGS=\"-D warnings\" cargo doc --workspace");
+        assert!(sentence.ends_with("repeat it alone with: exit 7"), "{sentence}");
+        assert_eq!(run(vec![shell("kill -9 $$")], false).unwrap_err().1, 137);
+        let none = Step { command: Command::new("no-such-program"), ..shell("") };
+        assert_eq!(run(vec![none], false).unwrap_err().1, 127);
     }
 }

@@ -4,55 +4,47 @@
 //! than all else, and its list of advisories lies where not every machine reaches.
 //! `.github/workflows/deny.yml` runs it.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use crate::command;
+use xshell::cmd;
+
+use crate::command::{output, run};
 use crate::file;
-use crate::programs::target_folder;
+use crate::python::Environment;
+use crate::repository::Repository;
+
+/// The tools, with their checksums.
+const LIST: &str = "xtask/tools.txt";
 
 /// Every link between the pages of the repository leads to a file and to a heading that exist.
-pub(crate) fn check_links(root: &Path) -> Result<(), String> {
-    let mut lychee = Command::new(installed(root, "lychee")?);
-    lychee.args(["--offline", "--include-fragments", "--no-progress", "--quiet"]);
-    lychee.args(["--exclude-path", "(^|/)(target|node_modules|.venv)/", "./**/*.md"]);
-    command::run(lychee.current_dir(root))
+pub(crate) fn check_links(repo: &Repository) -> Result<(), String> {
+    let lychee = installed(repo, "lychee")?;
+    let except = "(^|/)(target|node_modules|.venv)/";
+    run(cmd!(
+        repo.shell,
+        "{lychee} --offline --include-fragments --no-progress --quiet --exclude-path {except}
+        ./**/*.md"
+    ))
 }
 
 /// Python is as ruff.toml has it, and the C++ of torch/ and of the stand-in for the driver is as
 /// .clang-format has it.
-pub(crate) fn check_format(root: &Path) -> Result<(), String> {
-    let mut ruff = Command::new(installed(root, "ruff")?);
-    ruff.args(["format", "--check", "--quiet", "--no-cache", "python", "torch", "workloads"]);
-    command::run(ruff.current_dir(root))?;
-    let mut files = Command::new("git");
-    files.args(["-c", "safe.directory=*", "ls-files", "--"]);
-    for folder in ["torch", "crates/larder-proof/stand_in"] {
-        files.args(["cpp", "hpp", "h"].map(|ending| format!("{folder}/*.{ending}")));
-    }
-    let files = command::output(files.current_dir(root))?;
-    let mut format = Command::new(installed(root, "clang-format")?);
-    format.args(["--dry-run", "-Werror"]).args(files.lines());
-    command::run(format.current_dir(root))
+pub(crate) fn check_format(repo: &Repository) -> Result<(), String> {
+    let ruff = installed(repo, "ruff")?;
+    run(cmd!(repo.shell, "{ruff} format --check --quiet --no-cache python torch workloads"))?;
+    let folders = ["torch", "crates/larder-proof/stand_in"];
+    let endings = ["cpp", "hpp", "h"];
+    let kinds = folders.iter().flat_map(|folder| endings.map(|end| format!("{folder}/*.{end}")));
+    let files = output(cmd!(repo.shell, "git -c safe.directory=* ls-files -- {kinds...}"))?;
+    let (format, files) = (installed(repo, "clang-format")?, files.lines());
+    run(cmd!(repo.shell, "{format} --dry-run -Werror {files...}"))
 }
 
 /// Where a tool lies. All are installed together, unless they are there.
-fn installed(root: &Path, name: &str) -> Result<PathBuf, String> {
-    let folder = target_folder(root).join("tools");
-    let list = root.join("xtask/tools.txt");
-    let (complete, wanted) = (folder.join("complete"), file::read(&list)?);
-    let tool = folder.join("bin").join(name);
-    if tool.is_file() && file::read(&complete).is_ok_and(|text| text == wanted) {
-        return Ok(tool);
-    }
-    command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder))?;
-    let mut pip = Command::new(folder.join("bin/python"));
-    pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
-        .args(["--retries=1", "--timeout=20", "--no-deps", "--only-binary=:all:"])
-        .args(["--require-hashes", "--requirement"]);
-    command::output(pip.arg(&list)).map_err(|sentence| {
-        format!("`{name}` is not in {}, and pip cannot fetch it: {sentence}", folder.display())
-    })?;
-    file::write(&complete, wanted)?;
-    Ok(tool)
+fn installed(repo: &Repository, name: &str) -> Result<PathBuf, String> {
+    let environment = Environment { repo, folder: repo.target.join("tools") };
+    let list = file::read(&repo.root.join(LIST))?;
+    let words = ["--no-deps", "--only-binary=:all:", "--require-hashes", "--requirement", LIST];
+    environment.install(&list, &words.map(str::to_owned))?;
+    Ok(environment.folder.join("venv/bin").join(name))
 }

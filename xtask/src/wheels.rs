@@ -1,30 +1,14 @@
 //! Files out of wheels of the Python package index, kept in a cache.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
-use crate::command::{self, run};
+use xshell::cmd;
+
+use crate::command::{output, run};
 use crate::file;
-
-/// The wheels are for this Python and this system, whichever Python fetches them.
-const WHEEL_KIND: [&str; 15] = [
-    "--no-deps",
-    "--only-binary=:all:",
-    "--implementation=cp",
-    "--python-version=3.11",
-    "--abi=cp311",
-    "--abi=none",
-    "--platform=manylinux_2_28_x86_64",
-    "--platform=manylinux2014_x86_64",
-    "--platform=manylinux_2_17_x86_64",
-    "--disable-pip-version-check",
-    "--no-input",
-    "--retries=1",
-    "--timeout=20",
-    "--quiet",
-    "--dest",
-];
+use crate::python::QUIET;
+use crate::repository::Repository;
 
 /// Takes out of each wheel in a folder what lies under the given prefixes.
 const UNPACK: &str = "
@@ -49,36 +33,30 @@ pub(crate) struct Wheels<'a> {
 }
 
 impl Wheels<'_> {
-    /// Fetches what is not there. The wheels are large and little of them is needed, so they do not
-    /// stay.
-    pub(crate) fn fetch(&self) -> Result<(), String> {
-        let complete = self.files.join("complete");
-        let pinned = [self.pins, self.wanted].concat().join("\n");
-        if fs::read_to_string(&complete).is_ok_and(|text| text == pinned) {
-            return Ok(());
-        }
-        let wheels = self.files.with_extension("wheels");
-        file::create(&wheels)?;
-        eprintln!(
-            "==> fetching {} (once; a wheel of PyTorch has about 530 MB)",
-            self.pins.join(", ")
-        );
-        let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download"]).args(WHEEL_KIND).arg(&wheels).args(self.pins);
-        command::output(&mut pip).map_err(|why| {
-            format!(
-                "{} is not in the cache under target/, and pip cannot fetch it: {why}",
-                self.what
-            )
-        })?;
-        unpack(&wheels, &self.files, self.wanted)?;
-        file::write(&complete, pinned)?;
-        // What is left of the wheels costs room and nothing else.
-        let _ = fs::remove_dir_all(&wheels);
-        Ok(())
+    /// Fetches what is not there. The wheels are for one Python and one system, whichever Python
+    /// fetches them. They are large and little of them is needed, so they do not stay.
+    pub(crate) fn fetch(&self, repo: &Repository) -> Result<(), String> {
+        let Self { what, pins, wanted, ref files } = *self;
+        let made_of = [pins, wanted].concat().join("\n");
+        file::unless_complete(&files.join("complete"), &made_of, || {
+            let wheels = files.with_extension("wheels");
+            file::create(&wheels)?;
+            let pinned = pins.join(", ");
+            eprintln!("==> fetching {pinned} (once; a wheel of PyTorch has about 530 MB)");
+            let pip = cmd!(
+                repo.shell,
+                "python3 -m pip download {QUIET...} --no-deps --only-binary=:all:
+                --implementation=cp --python-version=3.11 --abi=cp311 --abi=none
+                --platform=manylinux_2_28_x86_64 --platform=manylinux2014_x86_64
+                --platform=manylinux_2_17_x86_64 --dest {wheels} {pins...}"
+            );
+            output(pip).map_err(|why| {
+                format!("{what} is not in the cache under target/, and pip cannot fetch it: {why}")
+            })?;
+            run(cmd!(repo.shell, "python3 -c {UNPACK} {wheels} {files} {wanted...}"))?;
+            // What is left of the wheels costs room and nothing else.
+            let _ = fs::remove_dir_all(&wheels);
+            Ok(())
+        })
     }
-}
-
-fn unpack(wheels: &Path, files: &Path, wanted: &[&str]) -> Result<(), String> {
-    run(Command::new("python3").args(["-c", UNPACK]).arg(wheels).arg(files).args(wanted))
 }

@@ -1,15 +1,12 @@
 //! Whether Larder is ready for machines and programs that are not ours: other systems, an older
 //! Rust, programs with a CUDA of their own, the package registry.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 use serde_json::Value;
+use xshell::{Shell, cmd};
 
-use crate::command;
-use crate::programs::target_folder;
-use crate::tidy::crates::packages;
+use crate::command::{output, run as run_command};
+use crate::file;
+use crate::repository::{Repository, cargo};
 use crate::wheel;
 
 /// The program of somebody who uses cudarc already.
@@ -18,169 +15,130 @@ const BESIDE: &str = "crates/larder/tests/beside_cudarc";
 const CUDA_ONLY: [&str; 4] = ["cudarc", "larder-cuda", "libloading", "nvml-wrapper"];
 /// The systems without a CUDA driver on which everything else works.
 const APPLE: [&str; 2] = ["aarch64-apple-darwin", "x86_64-apple-darwin"];
-/// The Python package, which is for users though not for Rust's registry.
-const PYTHON: &str = "larder-python";
-/// The crate that has the command.
-const COMMAND: &str = "crates/larder-cli";
 
-/// Where things are.
-struct Place<'a> {
-    root: &'a Path,
-    cargo: &'a Path,
-    target: PathBuf,
-}
-
-pub(crate) fn run(root: &Path, cargo: &Path, is_quick: bool) -> Result<(), String> {
-    let place = Place { root, cargo, target: target_folder(root) };
-    let packages = published(root)?;
-    let published: Vec<String> = packages.iter().map(|package| text(package, "name")).collect();
+pub(crate) fn run(repo: &Repository, is_quick: bool) -> Result<(), String> {
+    let packages = published(repo)?;
+    let names: Vec<String> = packages.iter().map(|package| text(package, "name")).collect();
     let rust_version = packages.iter().map(|package| text(package, "rust_version")).max();
     let rust_version = rust_version.ok_or("no package is published")?;
-    place.beside_cudarc(is_quick)?;
-    place.without_cuda()?;
-    place.package(&published, is_quick)?;
+    let apart = repo.shell.push_env("CARGO_TARGET_DIR", repo.target.join("world"));
+    beside_cudarc(repo, is_quick)?;
+    without_cuda(&repo.shell)?;
+    package(&repo.shell, &names, is_quick)?;
     if is_quick {
         return Ok(());
     }
-    let mut wanted = published.clone();
-    wanted.push(PYTHON.to_owned());
+    // The Python package is for users too, though not for Rust's registry.
+    let named = names.iter().map(String::as_str).chain(["larder-python"]);
+    let named: Vec<&str> = named.flat_map(|package| ["-p", package]).collect();
     for target in APPLE {
-        place.check_for_apple(&wanted, target)?;
+        check_for_apple(&repo.shell, &named, target)?;
     }
-    place.check_with_lowest_rust(&wanted, &rust_version)?;
-    place.install()?;
-    wheel::run(root, &wheel::Options::default())?;
+    check_with_lowest_rust(&repo.shell, &named, &rust_version)?;
+    drop(apart);
+    install(repo)?;
+    wheel::run(repo, &wheel::Options::default())?;
     println!(
         "beside cudarc, without CUDA, packaged, on macOS, with Rust {rust_version}, installed and \
-         as a \
-         wheel: all went well"
+         as a wheel: all went well"
     );
     Ok(())
 }
 
-impl Place<'_> {
-    fn cargo(&self) -> Command {
-        let mut command = Command::new(self.cargo);
-        command.current_dir(self.root).env("CARGO_TARGET_DIR", self.target.join("world"));
-        command
+/// A program that names a version of CUDA to cudarc builds beside `larder` and with it, whichever
+/// version it names.
+fn beside_cudarc(repo: &Repository, is_quick: bool) -> Result<(), String> {
+    let (cargo, shell) = (cargo(), &repo.shell);
+    // The versions that are here already; a program of its own would fetch them.
+    let lock = repo.root.join(BESIDE).join("Cargo.lock");
+    file::copy(&repo.root.join("Cargo.lock"), &lock)?;
+    let _folder = shell.push_dir(BESIDE);
+    let mut versions = cuda_versions(&repo.packages("Cargo.toml", true)?);
+    let (Some(oldest), Some(newest)) = (versions.first().cloned(), versions.last().cloned()) else {
+        return Err("cudarc has no features that name versions of CUDA any more".to_owned());
+    };
+    if is_quick {
+        versions = vec![oldest.clone(), newest.clone()];
     }
-
-    /// A program that names a version of CUDA to cudarc builds beside `larder` and with it,
-    /// whichever version it names.
-    fn beside_cudarc(&self, is_quick: bool) -> Result<(), String> {
-        let folder = self.root.join(BESIDE);
-        // The versions that are here already; a program of its own would fetch them.
-        fs::copy(self.root.join("Cargo.lock"), folder.join("Cargo.lock"))
-            .map_err(|error| format!("{BESIDE}: {error}"))?;
-        let mut metadata = self.cargo();
-        metadata.args(["metadata", "--format-version=1"]).current_dir(&folder);
-        let mut versions = cuda_versions(&command::output(&mut metadata)?);
-        let (Some(oldest), Some(newest)) = (versions.first().cloned(), versions.last().cloned())
-        else {
-            return Err("cudarc has no features that name versions of CUDA any more".to_owned());
-        };
-        if is_quick {
-            versions = vec![oldest.clone(), newest.clone()];
-        }
-        let check = |features: &str| {
-            let mut check = self.cargo();
-            check.args(["check", "--quiet", "--no-default-features", "--features", features]);
-            command::run(check.current_dir(&folder))
-                .map_err(|error| format!("{BESIDE} with the features {features}: {error}"))
-        };
-        for version in &versions {
-            check(&format!("together,cudarc/{version}"))?;
-        }
-        // Without our feature, and with the version left to cudarc.
-        check("cudarc/cuda-12040")?;
-        check("together")?;
-        eprintln!("beside cudarc: {} versions, from {oldest} to {newest}", versions.len());
-        Ok(())
+    let with_us = versions.iter().map(|version| format!("together,cudarc/{version}"));
+    // Without our feature, and with the version left to cudarc.
+    for features in with_us.chain(["cudarc/cuda-12040".to_owned(), "together".to_owned()]) {
+        let words = ["--no-default-features", "--features", &features];
+        run_command(cmd!(shell, "{cargo} check --quiet {words...}"))
+            .map_err(|error| format!("{BESIDE} with the features {features}: {error}"))?;
     }
+    eprintln!("beside cudarc: {} versions, from {oldest} to {newest}", versions.len());
+    Ok(())
+}
 
-    /// A program that wants simulated GPUs only builds nothing of CUDA.
-    fn without_cuda(&self) -> Result<(), String> {
-        let arguments = ["-p", "larder", "--no-default-features", "--features=sim"];
-        command::run(self.cargo().args(["check", "--quiet"]).args(arguments))?;
-        let mut tree = self.cargo();
-        tree.arg("tree").args(arguments).args(["--edges=normal,build", "--prefix=none"]);
-        match needless(&command::output(&mut tree)?) {
-            None => Ok(()),
-            Some(name) => Err(format!("larder needs `{name}` though its feature cuda is off")),
-        }
-    }
-
-    /// Each crate that users need can be packaged, and the packages build with each other.
-    fn package(&self, published: &[String], is_quick: bool) -> Result<(), String> {
-        let mut package = self.cargo();
-        package.args(["package", "--quiet", "--allow-dirty"]).args(named(published));
-        if is_quick {
-            package.args(["--no-verify", "--offline"]);
-        }
-        command::run(&mut package)?;
-        eprintln!("packaged: {}", published.join(", "));
-        Ok(())
-    }
-
-    fn check_for_apple(&self, wanted: &[String], target: &str) -> Result<(), String> {
-        command::run(
-            Command::new("rustup").args(["target", "add", target]).current_dir(self.root),
-        )?;
-        let mut check = self.cargo();
-        check.args(["check", "--quiet", "--locked", "--target", target]).args(named(wanted));
-        command::run(&mut check).map_err(|error| format!("for {target}: {error}"))?;
-        eprintln!("it builds for {target}");
-        Ok(())
-    }
-
-    fn check_with_lowest_rust(&self, wanted: &[String], version: &str) -> Result<(), String> {
-        let toolchain = format!("{version}.0");
-        let mut has = Command::new("rustup");
-        has.args(["run", &toolchain, "rustc", "--version"]);
-        if command::output(&mut has).is_err() {
-            let fetch = ["toolchain", "install", &toolchain, "--profile=minimal"];
-            command::run(Command::new("rustup").args(fetch).arg("--no-self-update"))?;
-        }
-        let mut check = Command::new("rustup");
-        check
-            .args(["run", &toolchain, "cargo", "check", "--quiet", "--locked"])
-            .args(["--features", "larder/cudarc"])
-            .args(named(wanted))
-            .current_dir(self.root)
-            .env("CARGO_TARGET_DIR", self.target.join("world"));
-        command::run(&mut check).map_err(|error| format!("with Rust {toolchain}: {error}"))?;
-        eprintln!("it builds with Rust {toolchain}");
-        Ok(())
-    }
-
-    /// `cargo install` gives the command.
-    fn install(&self) -> Result<(), String> {
-        let folder = self.target.join("world/installed");
-        let mut install = Command::new(self.cargo);
-        install
-            .args(["install", "--quiet", "--locked", "--force", "--path", COMMAND, "--root"])
-            .arg(&folder)
-            .current_dir(self.root)
-            .env("CARGO_TARGET_DIR", &self.target);
-        command::run(&mut install)?;
-        command::run(Command::new(folder.join("bin/larder")).arg("--version"))
+/// A program that wants simulated GPUs only builds nothing of CUDA.
+fn without_cuda(shell: &Shell) -> Result<(), String> {
+    let (cargo, words) = (cargo(), ["-p", "larder", "--no-default-features", "--features=sim"]);
+    run_command(cmd!(shell, "{cargo} check --quiet {words...}"))?;
+    let tree = cmd!(shell, "{cargo} tree {words...} --edges=normal,build --prefix=none");
+    match needless(&output(tree)?) {
+        None => Ok(()),
+        Some(name) => Err(format!("larder needs `{name}` though its feature cuda is off")),
     }
 }
 
-/// `-p` for each package.
-fn named(packages: &[String]) -> impl Iterator<Item = &str> {
-    packages.iter().flat_map(|package| ["-p", package])
+/// Each crate that users need can be packaged, and the packages build with each other.
+fn package(shell: &Shell, published: &[String], is_quick: bool) -> Result<(), String> {
+    let named = published.iter().flat_map(|package| ["-p", package]);
+    let quick: &[&str] = if is_quick { &["--no-verify", "--offline"] } else { &[] };
+    let cargo = cargo();
+    run_command(cmd!(shell, "{cargo} package --quiet --allow-dirty {named...} {quick...}"))?;
+    eprintln!("packaged: {}", published.join(", "));
+    Ok(())
+}
+
+fn check_for_apple(shell: &Shell, named: &[&str], target: &str) -> Result<(), String> {
+    let cargo = cargo();
+    run_command(cmd!(shell, "rustup target add {target}"))?;
+    run_command(cmd!(shell, "{cargo} check --quiet --locked --target {target} {named...}"))
+        .map_err(|error| format!("for {target}: {error}"))?;
+    eprintln!("it builds for {target}");
+    Ok(())
+}
+
+fn check_with_lowest_rust(shell: &Shell, named: &[&str], version: &str) -> Result<(), String> {
+    let toolchain = format!("{version}.0");
+    if output(cmd!(shell, "rustup run {toolchain} rustc --version")).is_err() {
+        let words = ["--profile=minimal", "--no-self-update"];
+        run_command(cmd!(shell, "rustup toolchain install {toolchain} {words...}"))?;
+    }
+    let features = ["--features", "larder/cudarc"];
+    run_command(cmd!(
+        shell,
+        "rustup run {toolchain} cargo check --quiet --locked {features...} {named...}"
+    ))
+    .map_err(|error| format!("with Rust {toolchain}: {error}"))?;
+    eprintln!("it builds with Rust {toolchain}");
+    Ok(())
+}
+
+/// `cargo install` gives the command.
+fn install(repo: &Repository) -> Result<(), String> {
+    let (cargo, folder) = (cargo(), repo.target.join("world/installed"));
+    run_command(cmd!(
+        repo.shell,
+        "{cargo} install --quiet --locked --force --path crates/larder-cli --root {folder}"
+    ))?;
+    run_command(cmd!(repo.shell, "{folder}/bin/larder --version"))
 }
 
 /// The features of cudarc that name a version of CUDA, in order.
-fn cuda_versions(metadata: &str) -> Vec<String> {
-    let texts = metadata.split('"').filter(|text| {
-        let digits = text.strip_prefix("cuda-");
-        digits.is_some_and(|digits| digits.len() == 5 && digits.bytes().all(|b| b.is_ascii_digit()))
-    });
-    let mut versions: Vec<String> = texts.map(str::to_owned).collect();
+fn cuda_versions(packages: &[Value]) -> Vec<String> {
+    let cudarc = packages.iter().find(|package| package["name"] == "cudarc");
+    let features = cudarc.and_then(|package| package["features"].as_object());
+    let names = features.into_iter().flat_map(|features| features.keys().cloned());
+    let mut versions: Vec<String> = names
+        .filter(|name| {
+            let digits = name.strip_prefix("cuda-").unwrap_or_default();
+            digits.len() == 5 && digits.bytes().all(|digit| digit.is_ascii_digit())
+        })
+        .collect();
     versions.sort();
-    versions.dedup();
     versions
 }
 
@@ -191,8 +149,8 @@ fn needless(tree: &str) -> Option<&'static str> {
 }
 
 /// The packages that go to the registry: all that do not say otherwise.
-fn published(root: &Path) -> Result<Vec<Value>, String> {
-    let mut packages = packages(&root.join("Cargo.toml"))?;
+fn published(repo: &Repository) -> Result<Vec<Value>, String> {
+    let mut packages = repo.packages("Cargo.toml", false)?;
     // `publish` is null where nothing is said, and an empty list where it is false.
     packages.retain(|package| package["publish"].is_null());
     Ok(packages)
@@ -208,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_published_crate_says_what_the_registry_asks_for() {
-        let packages = published(&crate::repository_root()).unwrap();
+        let packages = published(&Repository::here().unwrap()).unwrap();
         let names: Vec<String> = packages.iter().map(|package| text(package, "name")).collect();
         let has = |name: &str| names.iter().any(|other| other == name);
         assert!(has("larder") && has("larder-core") && !has("larder-proof") && !has("xtask"));
@@ -220,14 +178,6 @@ mod tests {
                 assert!(!value.is_null() && *value != Value::Array(Vec::new()), "{name}: {key}");
             }
         }
-    }
-
-    #[test]
-    fn versions_are_found_once_each_and_in_order() {
-        let text =
-            r#"{"features":{"cuda-13000":[],"cuda-11040":[],"cuda-version-from":["cuda-13000"]}}"#;
-        assert_eq!(cuda_versions(text), ["cuda-11040", "cuda-13000"]);
-        assert!(cuda_versions("cuda-130000").is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The chart: a bar for each contestant and workload.
 
-use super::table::{Figures, digits};
+use super::figures::{Figures, digits};
 
 const WIDTH: usize = 860;
 /// Where the bars begin; their workload's name ends a little before.

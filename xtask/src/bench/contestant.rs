@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::number;
+use crate::command::{ended, number, said};
 use crate::programs::Programs;
 
 /// How often a measurement is tried before its cell stays empty. The peer can crash on its way out,
@@ -35,7 +35,7 @@ impl Contestant {
 
     /// Ours, under its default policy.
     pub(super) fn ours(title: &'static str, program: &Path) -> Self {
-        Self { title, program: program.to_owned(), is_peer: false, policy: None }
+        Self { is_peer: false, ..Self::peer(title, program) }
     }
 
     fn under(policy: &'static str, program: &Path) -> Self {
@@ -65,14 +65,11 @@ impl Contestant {
 
     /// The command that makes a measurement, with default settings.
     pub(super) fn command(&self, run: Run<'_>) -> Command {
-        let mut command = match run.core {
-            None => Command::new(&self.program),
-            Some(core) => {
-                let mut command = Command::new("taskset");
-                command.args(["-c", core]).arg(&self.program);
-                command
-            }
-        };
+        let mut command =
+            Command::new(run.core.map_or(self.program.as_path(), |_| "taskset".as_ref()));
+        if let Some(core) = run.core {
+            command.args(["-c", core]).arg(&self.program);
+        }
         command.arg("bench").arg(run.script);
         command.args(["--repeat", &run.repeat.to_string(), "--threads", &run.threads.to_string()]);
         if let Some(entries) = run.history {
@@ -80,10 +77,8 @@ impl Contestant {
         }
         command.args(self.policy.iter().flat_map(|policy| ["--policy", policy]));
         // What the caller's shell happens to set must not change the peer alone.
-        for name in ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "LARDER_SIM_ADDRESSES"] {
-            command.env_remove(name);
-        }
-        command.env_remove("LARDER_SIM_MEMORY");
+        command.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF");
+        command.env_remove("LARDER_SIM_ADDRESSES").env_remove("LARDER_SIM_MEMORY");
         match run.memory_gib {
             Some(gib) if self.is_peer => {
                 command.env("LARDER_SIM_MEMORY", (gib << 30).to_string());
@@ -97,13 +92,13 @@ impl Contestant {
     /// Makes a measurement. None if it fails each time, which is said on standard error.
     pub(super) fn measure(&self, run: Run<'_>) -> Option<Measured> {
         for _ in 0..TRIES {
-            let output = self.command(run).output();
-            let output = output.map_err(|error| eprintln!("    {}: {error}", self.title)).ok()?;
+            let output = ended(&mut self.command(run));
+            let output = output.map_err(|error| eprintln!("    {error}")).ok()?;
             // A peer that crashed on its way out has printed its figure.
             if let Some(measured) = Measured::read(&String::from_utf8_lossy(&output.stdout)) {
                 return Some(measured);
             }
-            let said = String::from_utf8_lossy(&output.stderr);
+            let said = said(&output);
             let said = said.lines().next().unwrap_or("no reason given");
             eprintln!("    {} ends with {}: {said}", self.title, output.status);
         }

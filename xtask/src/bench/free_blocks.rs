@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::contestant::{Contestant, Run};
-use super::table::Figures;
+use super::figures::Figures;
 use super::timing::Timing;
 use super::workload::{alloc, free};
 use crate::file;

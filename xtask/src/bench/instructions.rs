@@ -3,16 +3,16 @@
 use std::process::Command;
 
 use super::contestant::{Contestant, Run};
-use super::table::Figures;
+use super::figures::Figures;
 use super::workload::Workload;
+use crate::command::{ended, said};
 
 /// About how many operations are counted. The counter is some fifty times slower than the machine.
 const OPS: u64 = 100_000;
 
 /// Whether `valgrind` can be called.
 pub(super) fn can_count() -> bool {
-    let version = Command::new("valgrind").arg("--version").output();
-    version.is_ok_and(|output| output.status.success())
+    ended(Command::new("valgrind").arg("--version")).is_ok_and(|output| output.status.success())
 }
 
 /// Counts a script on each contestant with one thread. It is counted with one repeat, and with R
@@ -38,8 +38,8 @@ fn collected(command: &Command) -> Option<u64> {
     for (name, _) in command.get_envs() {
         counted.env_remove(name);
     }
-    let output = counted.output().ok()?;
-    let said = String::from_utf8_lossy(&output.stderr);
+    let output = ended(&mut counted).ok()?;
+    let said = said(&output);
     let count = total(&said).filter(|_| output.status.success());
     if count.is_none() {
         eprintln!("    valgrind: {}: {}", output.status, said.lines().last().unwrap_or(""));

@@ -4,27 +4,26 @@
 
 mod chart;
 mod contestant;
+mod figures;
 mod free_blocks;
 mod instructions;
-mod machine;
 pub(crate) mod report;
-mod table;
 pub(crate) mod threads;
 pub(crate) mod tight;
 mod timing;
 mod workload;
 
-use std::path::Path;
-
-use crate::docs::{self, BENCHMARKS};
-use crate::file;
-use crate::programs::{self, Programs};
-use crate::torch;
 use clap::Args;
 use contestant::{Contestant, Run};
-use table::{Figures, Table};
+use figures::{Figures, ratio};
 use timing::{Rounds, Timing};
 use workload::{HOT_BLOCK, RANDOM_SIZES, VARLEN, Workload};
+
+use crate::file;
+use crate::programs::{self, Programs};
+use crate::repository::Repository;
+use crate::table::Table;
+use crate::torch;
 
 /// How many entries of a history are kept. The ring is full long before a measurement ends.
 const ENTRIES: u64 = 100_000;
@@ -49,18 +48,17 @@ pub(crate) struct Options {
 }
 
 /// Builds both sides, measures everything, writes the tables and the chart and prints the times.
-pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     let (target_ns, rounds) = if options.is_quick { (5e7, 3) } else { (3e8, 7) };
     let timing = Timing { target_ns, rounds: options.rounds.unwrap_or(rounds) };
-    let target = programs::target_folder(root);
-    let folder = target.join("bench");
+    let folder = repo.target.join("bench");
     let (programs, workloads) = if options.is_laid_out {
         (Programs::beside(torch::OLDEST)?, workload::laid_out(&programs::beside()?)?)
     } else {
         eprintln!("==> building both sides");
-        let programs = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
+        let programs = Programs::build_with_newest(repo)?;
         file::create(&folder)?;
-        let workloads = workload::collect(root, &programs, &folder)?;
+        let workloads = workload::collect(repo, &programs, &folder)?;
         (programs, workloads)
     };
     if options.is_own {
@@ -71,21 +69,20 @@ pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), Str
     let times = time_all(&all, &workloads, timing);
     let medians: Vec<Figures> = times.iter().map(Rounds::medians).collect();
     let least: Vec<Figures> = times.iter().map(Rounds::least).collect();
-    let table = |heading, rows: &[Figures]| Table::of_figures(heading, &all, rows);
-    print!("{}", table("ns per operation", &medians).plain());
-    print!("\nthe least of the rounds:\n{}", table("ns per operation", &least).plain());
+    let table = |heading, rows: &[Figures]| figures::table(heading, &all, rows);
+    print!("{}", table("ns per operation", &medians).markdown());
+    print!("\nthe least of the rounds:\n{}", table("ns per operation", &least).markdown());
     if options.is_laid_out || options.is_quick {
         return Ok(());
     }
     let command = format!("cargo xtask bench --rounds {}", timing.rounds);
-    let write = |name, heading, rows: &[Figures]| {
-        let text = format!("{}\n\n{}", machine::line(&command), table(heading, rows).markdown());
-        docs::write(root, BENCHMARKS, name, &text)
+    let write = |section, heading, rows: &[Figures]| {
+        figures::write(repo, section, &command, &table(heading, rows))
     };
     write("time", "workload", &medians)?;
     write("least time", "workload", &least)?;
     let titles: Vec<&str> = all.iter().map(|one| one.title).collect();
-    file::write(&root.join("docs/benchmarks.svg"), chart::draw(&titles, &medians))?;
+    file::write(&repo.root.join("docs/benchmarks.svg"), chart::draw(&titles, &medians))?;
     if instructions::can_count() {
         let count = |workload: &Workload| {
             eprintln!("==> instructions of {}", workload.name);
@@ -121,13 +118,13 @@ fn compare_own(programs: &Programs, workloads: &[Workload], timing: Timing) {
     for workload in workloads {
         eprintln!("==> time of {}", workload.name);
         let rounds = timing.measure(&all, Run::of(&workload.script), workload.name.clone());
-        let over = |figures: &Figures| Some(figures.values[1]? / figures.values[0]?);
-        let ratios = [over(&rounds.medians()), over(&rounds.least()), rounds.ratio(1, 0)];
-        let cells = ratios.map(|ratio| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}")));
-        table.push([vec![workload.name.clone()], cells.to_vec()].concat());
+        let over = |figures: &Figures| ratio(figures.values[1], figures.values[0]);
+        let each = ratio(rounds.ratio(1, 0), Some(1.0));
+        table.push(vec![rounds.name.clone(), over(&rounds.medians()), over(&rounds.least()), each]);
         medians.push(rounds.medians());
     }
-    print!("{}\n{}", Table::of_figures("ns per operation", &all, &medians).plain(), table.plain());
+    let times = figures::table("ns per operation", &all, &medians);
+    print!("{}\n{}", times.markdown(), table.markdown());
 }
 
 /// What it costs to remember: for some workloads three rows, off, on, and what the difference comes

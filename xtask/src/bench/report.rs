@@ -2,20 +2,18 @@
 //! it moves.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Instant;
 
-use super::machine;
-use super::table::Table;
+use xshell::cmd;
+
+use super::figures;
 use crate::command;
-use crate::docs::{self, BENCHMARKS};
 use crate::file;
 use crate::page::Workshop;
-use crate::programs;
+use crate::repository::Repository;
+use crate::table::Table;
 
-/// The example that makes a large snapshot out of a small one.
-const GROW: &str = "grow_snapshot";
 /// The recording that is grown, and how often it is repeated: about a million events, and ten.
 const RECORDING: &str = "workloads/gpt2_varlen.pickle.gz";
 const GROWN: [(&str, u64); 2] = [("a million events", 6), ("ten million events", 59)];
@@ -32,44 +30,39 @@ const HEADINGS: [&str; 8] = [
 
 /// Builds the program, grows the recordings, makes their pages, measures them and writes the
 /// section.
-pub(crate) fn run(root: &Path, cargo: &Path) -> Result<(), String> {
-    let workshop = &Workshop::open(root)?;
-    let target = &workshop.target;
-    programs::build(root, cargo, target, &["-p", "larder-cli", "--bin", "larder"])?;
-    programs::build(root, cargo, target, &["-p", "larder-study", "--example", GROW])?;
-    let folder = target.join("page");
+pub(crate) fn run(repo: &Repository) -> Result<(), String> {
+    let workshop = &Workshop::open(repo)?;
+    // It makes a large snapshot out of a small one.
+    let grow = repo.example("larder-study", "grow_snapshot")?;
+    let grown = &workshop.scratch.join("grown.pickle");
     let mut table = Table::new(&HEADINGS);
-    table.push(measure(workshop, "gpt2_varlen", &root.join(RECORDING), &folder)?);
+    table.push(measure(repo, workshop, "gpt2_varlen", RECORDING.as_ref())?);
     for (name, laps) in GROWN {
-        let grown = folder.join("grown.pickle");
-        let mut grow = Command::new(target.join("release/examples").join(GROW));
         eprintln!("==> growing {name}");
-        command::run(grow.arg(root.join(RECORDING)).arg(&grown).arg(laps.to_string()))?;
-        let cells = measure(workshop, name, &grown, &folder);
-        let _ = fs::remove_file(&grown);
+        let laps = laps.to_string();
+        command::run(cmd!(repo.shell, "{grow} {RECORDING} {grown} {laps}"))?;
+        let cells = measure(repo, workshop, name, grown);
+        let _ = fs::remove_file(grown);
         table.push(cells?);
     }
-    let text = format!("{}\n\n{}", machine::line("cargo xtask page --measure"), table.markdown());
-    docs::write(root, BENCHMARKS, "page", &text)?;
-    print!("{}", table.plain());
+    figures::write(repo, "page", "cargo xtask page --measure", &table)?;
+    print!("{}", table.markdown());
     Ok(())
 }
 
 /// Makes the page of a recording and measures it: the cells of a line.
 fn measure(
-    workshop: &Workshop,
+    repo: &Repository,
+    workshop: &Workshop<'_>,
     name: &str,
     file: &Path,
-    folder: &Path,
 ) -> Result<Vec<String>, String> {
-    let page: PathBuf = folder.join("measured.html");
+    let (larder, page) = (repo.larder()?, workshop.scratch.join("measured.html"));
     eprintln!("==> the page of {name}");
     let start = Instant::now();
-    let mut larder = Command::new(workshop.target.join("release/larder"));
-    larder.arg("report").arg(file).args(["--no-compare", "-o"]).arg(&page);
-    command::run(&mut larder)?;
+    command::run(cmd!(repo.shell, "{larder} report {file} --no-compare -o {page}"))?;
     let made = start.elapsed().as_secs_f64();
-    let mut node = workshop.in_browser()?;
+    let node = workshop.in_browser()?;
     let printed = command::output(node.arg("tests/measure.mjs").arg(&page))?;
     let numbers: Vec<f64> =
         printed.split_whitespace().filter_map(|word| word.parse().ok()).collect();

@@ -3,19 +3,20 @@
 //! lock.
 
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 use clap::Args;
+use xshell::cmd;
 
 use super::contestant::{Contestant, Run};
-use super::machine;
-use super::table::{Table, digits};
+use super::figures::{self, digits};
 use super::timing::{Rounds, Timing, least, median};
 use super::workload::{self, HOT_BLOCK, VARLEN};
-use crate::command;
-use crate::docs::{self, BENCHMARKS};
+use crate::command::{self, Company};
 use crate::file;
 use crate::programs::{self, Programs};
+use crate::repository::{Repository, cargo};
+use crate::table::Table;
 
 /// How much to measure, and with what.
 #[derive(Args, Clone, Copy, Debug)]
@@ -37,93 +38,49 @@ const THREADS: [u64; 4] = [1, 2, 4, 16];
 /// How long a measurement shall take.
 const TARGET_NS: f64 = 1.2e8;
 
-/// What else goes on, and where the threads may run.
-#[derive(Clone, Copy)]
-enum Setting {
-    Free,
-    OneCore,
-    Busy,
-}
-
-impl Setting {
-    const ALL: [Self; 3] = [Self::Free, Self::OneCore, Self::Busy];
-
-    fn title(self) -> &'static str {
-        match self {
-            Self::Free => "all cores",
-            Self::OneCore => "one core",
-            Self::Busy => "beside 3 busy processes",
-        }
-    }
-
-    /// The one processor that all threads may use.
-    fn core(self) -> Option<&'static str> {
-        matches!(self, Self::OneCore).then_some("0")
-    }
-
-    fn company(self) -> Vec<Busy> {
-        let count = if matches!(self, Self::Busy) { 3 } else { 0 };
-        (0..count).filter_map(|_| Busy::start()).collect()
-    }
-}
-
-/// A process that does nothing, as fast as it can, until it is dropped.
-struct Busy(Child);
-
-impl Busy {
-    fn start() -> Option<Self> {
-        let mut shell = Command::new("sh");
-        shell.args(["-c", "while :; do :; done"]).stdin(Stdio::null());
-        shell.spawn().ok().map(Self)
-    }
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+/// Where the threads may run, the one processor that they all may use, and how many busy processes
+/// there are besides.
+const SETTINGS: [(&str, Option<&str>, usize); 3] =
+    [("all cores", None, 0), ("one core", Some("0"), 0), ("beside 3 busy processes", None, 3)];
 
 /// Builds everything, measures, writes the section of the page and prints it.
-pub(crate) fn run(root: &Path, cargo: &Path, options: Options) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     if options.is_laid_out {
-        print!("{}", measure(&programs::beside()?, options.rounds)?);
+        print!("{}", measure(&programs::beside()?, options.rounds)?.markdown());
         return Ok(());
     }
-    let folder = programs::target_folder(root).join("threads");
-    lay_out(root, cargo, &folder)?;
+    let folder = repo.target.join("threads");
+    lay_out(repo, &folder)?;
     let table = measure(&folder, options.rounds)?;
     let command = format!("cargo xtask threads --rounds {}", options.rounds);
-    docs::write(root, BENCHMARKS, "threads", &format!("{}\n\n{table}", machine::line(&command)))?;
-    print!("{table}");
+    figures::write(repo, "threads", &command, &table)?;
+    print!("{}", table.markdown());
     Ok(())
 }
 
 /// Puts everything that is needed into one folder, which can be taken elsewhere.
-pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), String> {
-    let target = programs::target_folder(root);
+pub(crate) fn lay_out(repo: &Repository, folder: &Path) -> Result<(), String> {
+    let Repository { target, shell, .. } = repo;
     eprintln!("==> building PyTorch's allocator, ours, and ours with a plain mutex");
-    let built = Programs::build(root, cargo, &target)?.with_newest(root, &target)?;
+    let built = Programs::build_with_newest(repo)?;
     file::create(folder)?;
-    let mut mutex = Command::new(cargo);
-    mutex.args(["build", "--release", "--quiet", "-p", "larder-cli"]).current_dir(root);
-    mutex.env("CARGO_TARGET_DIR", target.join("mutex"));
-    command::run(mutex.env("RUSTFLAGS", "--cfg larder_mutex"))?;
+    let (cargo, mutex) = (cargo(), target.join("mutex"));
+    let build = cmd!(shell, "{cargo} build --release --quiet -p larder-cli");
+    command::run(build.env("CARGO_TARGET_DIR", &mutex).env("RUSTFLAGS", "--cfg larder_mutex"))?;
     built.lay_out(folder)?;
-    file::copy(&target.join("mutex/release/larder"), &folder.join("larder-mutex"))?;
+    file::copy(&mutex.join("release/larder"), &folder.join("larder-mutex"))?;
     let this = std::env::current_exe().map_err(|error| error.to_string())?;
     file::copy(&this, &folder.join("threads"))?;
     for name in ["larder", "larder-mutex", "threads", "write_ops"] {
-        command::run(Command::new("strip").arg(folder.join(name)))?;
+        command::run(cmd!(shell, "strip {folder}/{name}"))?;
     }
-    lay_out_judge(&built.judge, folder)?;
+    lay_out_judge(repo, &built.judge, folder)?;
     if let Some(newest) = &built.newest {
-        lay_out_judge(newest, &folder.join(programs::NEWEST))?;
+        lay_out_judge(repo, newest, &folder.join(programs::NEWEST))?;
     }
     let scripts = target.join("bench");
     file::create(&scripts)?;
-    let workloads = workload::collect(root, &built, &scripts)?;
+    let workloads = workload::collect(repo, &built, &scripts)?;
     workload::lay_out(&workloads, folder)?;
     for workload in workloads {
         if [HOT_BLOCK, VARLEN].contains(&workload.name.as_str()) {
@@ -136,7 +93,7 @@ pub(crate) fn lay_out(root: &Path, cargo: &Path, folder: &Path) -> Result<(), St
 }
 
 /// A judge with the libraries that it runs with.
-fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
+fn lay_out_judge(repo: &Repository, judge: &Path, folder: &Path) -> Result<(), String> {
     file::create(folder)?;
     let from = judge.parent().unwrap_or(Path::new("."));
     for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
@@ -145,19 +102,17 @@ fn lay_out_judge(judge: &Path, folder: &Path) -> Result<(), String> {
     // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where
     // NVML does not know the GPU, as it does not know ours. An empty file is none; later
     // versions need the stand-in.
-    let nvml = from.join("libnvidia-ml.so.1");
-    if nvml.is_file() {
-        file::copy(&nvml, &folder.join("libnvidia-ml.so.1"))?;
+    let nvml = "libnvidia-ml.so.1";
+    if from.join(nvml).is_file() {
+        file::copy(&from.join(nvml), &folder.join(nvml))?;
     } else {
-        file::write(&folder.join("libnvidia-ml.so.1"), "")?;
+        file::write(&folder.join(nvml), "")?;
     }
-    command::run(
-        Command::new("strip").args(["--strip-unneeded"]).arg(folder.join("libcudart.so.13")),
-    )
+    command::run(cmd!(repo.shell, "strip --strip-unneeded {folder}/libcudart.so.13"))
 }
 
 /// Measures everything in turn, and makes the table of it.
-fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
+fn measure(folder: &Path, rounds: u64) -> Result<Table, String> {
     let all = [
         Contestant::peer("PyTorch 2.11", &folder.join("judge")),
         Contestant::ours("plain mutex", &folder.join("larder-mutex")),
@@ -178,11 +133,14 @@ fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
     for name in [HOT_BLOCK, VARLEN] {
         let script = folder.join(format!("{name}.ops"));
         for threads in THREADS {
-            for setting in Setting::ALL {
-                let name = format!("{name}, {threads}, {}", setting.title());
+            for (place, core, busy) in SETTINGS {
+                let name = format!("{name}, {threads}, {place}");
                 eprintln!("==> {name}");
-                let company = setting.company();
-                let (memory_gib, core) = (Some(MEMORY_GIB), setting.core());
+                // Each does nothing, as fast as it can.
+                let shell =
+                    || Company::start(Command::new("sh").args(["-c", "while :; do :; done"]));
+                let company: Vec<Company> = (0..busy).filter_map(|_| shell()).collect();
+                let memory_gib = Some(MEMORY_GIB);
                 let run = Run { threads, memory_gib, core, ..Run::of(&script) };
                 let rounds = timing.measure(&all, run, name);
                 drop(company);
@@ -190,7 +148,7 @@ fn measure(folder: &Path, rounds: u64) -> Result<String, String> {
             }
         }
     }
-    Ok(table.markdown())
+    Ok(table)
 }
 
 /// The peer's best against our worst.
@@ -214,13 +172,5 @@ mod tests {
         let times = vec![vec![900.0, 600.0], vec![100.0, 80.0], vec![90.0, 120.0]];
         let cells = row(&Rounds { name: "x".to_owned(), times }).unwrap();
         assert_eq!(cells, ["x", "600", "90.0", "100", "105", "120", "1.17", "1.20", "5.00"]);
-    }
-
-    #[test]
-    fn busy_processes_end_when_they_are_dropped() {
-        let busy = Busy::start().expect("a shell");
-        let id = busy.0.id();
-        drop(busy);
-        assert!(!Path::new(&format!("/proc/{id}")).exists());
     }
 }

@@ -1,7 +1,7 @@
 //! Times: how often a script is repeated, and what the rounds come to.
 
 use super::contestant::{Contestant, Run};
-use super::table::Figures;
+use super::figures::Figures;
 
 /// A shorter run says too little of how long a longer one takes: threads start, caches are cold.
 const TRUSTED_NS: f64 = 1e7;

@@ -4,8 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::file;
-use crate::programs::{Programs, recordings};
+use crate::programs::Programs;
 use crate::random::Random;
+use crate::repository::{Repository, is_script, stem};
 
 pub(super) const HOT_BLOCK: &str = "hot block";
 pub(super) const RANDOM_SIZES: &str = "random sizes";
@@ -42,17 +43,17 @@ impl Workload {
 
 /// Writes all scripts. The same program recorded or stored twice is taken once.
 pub(super) fn collect(
-    root: &Path,
+    repo: &Repository,
     programs: &Programs,
     folder: &Path,
 ) -> Result<Vec<Workload>, String> {
     let mut scripts = Vec::new();
     let mut recorded: Vec<(Workload, Vec<u8>)> = Vec::new();
-    for file in recordings(root) {
+    for file in repo.recordings() {
         let stem = stem(&file);
         let script = folder.join(format!("{}-{stem}.ops", scripts.len() + recorded.len()));
         programs.write_trace(&file, &script, &folder.join("addresses"))?;
-        if file.extension().is_some_and(|extension| extension == "ops") {
+        if is_script(&file) {
             scripts.push(Workload { name: stem.replace('_', " "), script });
             continue;
         }
@@ -93,12 +94,6 @@ pub(super) fn laid_out(folder: &Path) -> Result<Vec<Workload>, String> {
         .collect();
     workloads.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(workloads)
-}
-
-/// A file's name without its endings.
-pub(super) fn stem(file: &Path) -> String {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    name.split('.').next().unwrap_or("").to_owned()
 }
 
 /// A script in which 600 blocks are live and one after the other makes room for a new one.

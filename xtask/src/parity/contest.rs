@@ -2,10 +2,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
 use super::outcome::{Outcome, Parting};
 use super::settings::Remembering;
+use crate::command::{ended, said};
 use crate::file;
 use crate::programs::Programs;
 
@@ -175,71 +176,77 @@ impl Ring<'_> {
         who: &str,
         options: &[&str],
     ) -> Result<Ending, String> {
-        let placements = self.scratch.join(format!("{who}.placements"));
-        let history = self.scratch.join(format!("{who}.history"));
         let mut command = Command::new(&self.sides.programs.judge);
         command
             .arg("replay")
             .arg(case.script)
-            .arg("--placements")
-            .arg(&placements)
             .args(options)
             .env("PYTORCH_CUDA_ALLOC_CONF", case.conf)
             .env("LARDER_SIM_MEMORY", case.memory_bytes.to_string())
             .env_remove("LARDER_SIM_ADDRESSES");
-        ask_for_history(&mut command, case, &history);
         if let Some((_, addresses)) = case.recording {
             command.env("LARDER_SIM_ADDRESSES", addresses);
         }
-        let output = command.output().map_err(|error| format!("the judge: {error}"))?;
+        let output = self.run(&mut command, case, who)?;
         match output.status.code() {
-            Some(0) => self.read(&output.stdout, &placements, &history).map(Ending::Done),
+            Some(0) => self.read(&output.stdout, who).map(Ending::Done),
             // An allocator that ends the process has given up too.
             Some(3) | None => {
-                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                let said = said(&output);
                 let at = operation_in(&said);
                 Ok(Ending::GaveUp { at, said: format!("{}: {said}", output.status) })
             }
-            Some(_) => Err(format!(
-                "the judge cannot run {}: {}",
-                case.name,
-                String::from_utf8_lossy(&output.stderr).trim()
-            )),
+            Some(_) => Err(format!("the judge cannot run {}: {}", case.name, said(&output))),
         }
     }
 
     /// What ours makes of a case; the inner error is a sentence of its own that it failed with.
     fn ours(&self, case: &Case<'_>) -> Result<Result<Outcome, String>, String> {
+        const WHO: &str = "ours";
         if let Some(library) = self.sides.backend {
             let library = library.to_string_lossy();
-            let ending = self.behind_interface(case, "ours", &["--backend", &library])?;
+            let ending = self.behind_interface(case, WHO, &["--backend", &library])?;
             return Ok(match ending {
                 Ending::Done(outcome) => Ok(outcome),
                 Ending::GaveUp { said, .. } => Err(format!("ours gives up: {said}")),
             });
         }
-        let placements = self.scratch.join("ours.placements");
-        let history = self.scratch.join("ours.history");
-        let file = case.recording.map_or(case.script, |(recording, _)| recording);
         let mut command = Command::new(&self.sides.programs.larder);
-        ask_for_history(command.arg("replay"), case, &history);
-        let output = command
-            .arg(file)
-            .args(["--policy", &self.sides.policy, "--json", "--conf", case.conf])
-            .args(["--memory", &format!("{}B", case.memory_bytes)])
-            .arg("--placements")
-            .arg(&placements)
-            .output()
-            .map_err(|error| format!("larder: {error}"))?;
+        command.arg("replay").arg(case.recording.map_or(case.script, |(recording, _)| recording));
+        command.args(["--policy", &self.sides.policy, "--json", "--conf", case.conf]);
+        command.args(["--memory", &format!("{}B", case.memory_bytes)]);
+        let output = self.run(&mut command, case, WHO)?;
         if !output.status.success() {
-            let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            return Ok(Err(format!("ours ends with {}: {said}", output.status)));
+            return Ok(Err(format!("ours ends with {}: {}", output.status, said(&output))));
         }
-        self.read(&output.stdout, &placements, &history).map(Ok)
+        self.read(&output.stdout, WHO).map(Ok)
     }
 
-    fn read(&self, printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
-        let outcome = read(printed, placements, history)?;
+    /// Runs either side, with the options that make it write where everything lies, and its
+    /// history if that is asked for.
+    fn run(&self, command: &mut Command, case: &Case<'_>, who: &str) -> Result<Output, String> {
+        let history = self.written(who, "history");
+        // An old one must not be taken for it.
+        let _ = fs::remove_file(&history);
+        command.arg("--placements").arg(self.written(who, "placements"));
+        if let Some(remembering) = case.remembering {
+            command.arg("--history").arg(&history).args(remembering.options());
+        }
+        ended(command)
+    }
+
+    /// A file that one side writes.
+    fn written(&self, who: &str, what: &str) -> PathBuf {
+        self.scratch.join(format!("{who}.{what}"))
+    }
+
+    fn read(&self, printed: &[u8], who: &str) -> Result<Outcome, String> {
+        let printed = String::from_utf8_lossy(printed);
+        let placements = file::read(&self.written(who, "placements"))?;
+        // Where no history was asked for there is none, on either side.
+        let history = fs::read_to_string(self.written(who, "history")).unwrap_or_default();
+        let outcome = Outcome::read(&printed, &placements, &history)
+            .ok_or_else(|| format!("this is no result: {printed}"))?;
         Ok(if self.sides.is_counted() { outcome.in_common() } else { outcome })
     }
 
@@ -298,22 +305,6 @@ impl Ring<'_> {
         }
         Ok((length, found))
     }
-}
-
-/// The options that make either side write its history; an old one must not be taken for it.
-fn ask_for_history(command: &mut Command, case: &Case<'_>, out: &Path) {
-    let _ = fs::remove_file(out);
-    if let Some(remembering) = case.remembering {
-        command.arg("--history").arg(out).args(remembering.options());
-    }
-}
-
-fn read(printed: &[u8], placements: &Path, history: &Path) -> Result<Outcome, String> {
-    let lines = file::read(placements)?;
-    // Where no history was asked for there is none, on either side.
-    let history = fs::read_to_string(history).unwrap_or_default();
-    let printed = String::from_utf8_lossy(printed);
-    Outcome::read(&printed, &lines, &history).ok_or_else(|| format!("this is no result: {printed}"))
 }
 
 /// The number of the operation that a complaint is about. The peer counts operations, ours says the

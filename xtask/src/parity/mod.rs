@@ -23,7 +23,8 @@ use crate::backend;
 use crate::crew;
 use crate::file;
 use crate::peer::Peer;
-use crate::programs::{Programs, recordings, target_folder};
+use crate::programs::Programs;
+use crate::repository::Repository;
 use crate::torch::{self, Torch};
 
 /// Which scripts to compare.
@@ -100,33 +101,32 @@ impl Seeds {
 }
 
 /// Builds both sides, runs all scripts and prints the result; fails if anything differs.
-pub(crate) fn run(root: &Path, cargo: &Path, seeds: Seeds) -> Result<(), String> {
+pub(crate) fn run(repo: &Repository, seeds: Seeds) -> Result<(), String> {
     let is_same = if let Some(count) = seeds.texts {
-        texts::run(root, cargo, seeds.from, count)?
+        texts::run(repo, seeds.from, count)?
     } else if seeds.is_laid_out {
         let folder = std::env::temp_dir().join("larder-parity");
         let programs = Programs::beside(seeds.torch)?;
         compare_all(&seeds.jobs(), &seeds.sides(&programs, None), &folder)?.say()
     } else {
-        compare_here(root, cargo, seeds)?
+        compare_here(repo, seeds)?
     };
     if is_same { Ok(()) } else { Err("the two sides differ".to_owned()) }
 }
 
-fn compare_here(root: &Path, cargo: &Path, seeds: Seeds) -> Result<bool, String> {
-    let target = target_folder(root);
-    let programs = Programs::build_with(root, cargo, &target, seeds.torch)?;
-    let recordings = if seeds.is_random_only { Vec::new() } else { recordings(root) };
+fn compare_here(repo: &Repository, seeds: Seeds) -> Result<bool, String> {
+    let programs = Programs::build(repo, seeds.torch)?;
+    let recordings = if seeds.is_random_only { Vec::new() } else { repo.recordings() };
     let mut jobs: Vec<Job> = recordings.into_iter().map(Job::File).collect();
     jobs.extend(seeds.jobs());
-    let peer = Peer::of(&target, seeds.torch);
-    let backend = seeds.through_interface.then(|| backend::for_judge(root, &peer)).transpose()?;
+    let backend = || backend::for_judge(Peer { repo, torch: seeds.torch });
+    let backend = seeds.through_interface.then(backend).transpose()?;
     let sides = seeds.sides(&programs, backend.as_deref());
-    let totals = compare_all(&jobs, &sides, &target.join("judge"))?;
+    let totals = compare_all(&jobs, &sides, &repo.target.join("judge"))?;
     // Snapshots are shown by the viewer of the oldest, whoever made them.
     let is_plain = !seeds.through_interface && !seeds.is_random_only && seeds.decided_as.is_none();
     if is_plain && seeds.torch == torch::OLDEST {
-        println!("{}", viewer::check(&programs, &peer, root)?);
+        println!("{}", viewer::check(repo, &programs)?);
     }
     Ok(totals.say())
 }

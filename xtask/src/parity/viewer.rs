@@ -9,11 +9,14 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use xshell::{Cmd, cmd};
+
+use crate::command;
+use crate::file;
 use crate::peer::Peer;
-use crate::programs::{Programs, recordings};
-use crate::{command, file};
+use crate::programs::Programs;
+use crate::repository::{Repository, is_script};
 
 /// What the viewer is asked for, and whether it writes a file or prints.
 const VIEWS: [(&[&str], bool); 8] = [
@@ -27,9 +30,6 @@ const VIEWS: [(&[&str], bool); 8] = [
     (&["segment_plot"], true),
 ];
 
-/// Compares two pickles as Python reads them, and says where they part.
-const COMPARE: &str = "torch/same_pickles.py";
-
 /// Recordings in files below this size are short.
 const SHORT_BYTES: u64 = 64 << 10;
 
@@ -42,12 +42,10 @@ const SHOWN: [(&str, &str); 4] = [
 ];
 
 /// Shows histories and compares recordings; a sentence says how many.
-pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<String, String> {
-    let scratch = peer.folder().join("viewer");
-    let home = scratch.join("home");
-    file::create(&home.join(".cache"))?;
-    stand_in(&home.join(".cache/flamegraph.pl"))?;
-    let viewer = Viewer { programs, program: peer.viewer(), home, scratch };
+pub(super) fn check(repo: &Repository, programs: &Programs) -> Result<String, String> {
+    let scratch = repo.target.join("judge/viewer");
+    let viewer = Viewer { repo, programs, scratch };
+    viewer.stand_in()?;
     for (number, (flavour, conf)) in SHOWN.into_iter().enumerate() {
         let (script, pickle) = (viewer.file("script.ops"), viewer.file("shown.pickle"));
         programs.write_seed(number as u64 + 1, flavour, &script)?;
@@ -55,16 +53,13 @@ pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<Str
         viewer.show(&pickle, conf)?;
     }
     let (mut shown, mut compared) = (SHOWN.len(), 0);
-    for recording in recordings(root) {
-        if recording.extension().is_some_and(|ending| ending == "ops") {
-            continue;
-        }
+    for recording in repo.recordings().into_iter().filter(|file| !is_script(file)) {
         let (json, pickle) = (viewer.file("middle.json"), viewer.file("after.pickle"));
         viewer.convert(&recording, &pickle, "")?;
-        compare(&recording, &pickle)?;
+        viewer.compare(&recording, &pickle)?;
         viewer.convert(&recording, &json, "")?;
         viewer.convert(&json, &pickle, "")?;
-        compare(&recording, &pickle)?;
+        viewer.compare(&recording, &pickle)?;
         compared += 1;
         // A viewer in Python takes its time; a short recording shows what a long one would.
         if fs::metadata(&recording).is_ok_and(|facts| facts.len() < SHORT_BYTES) {
@@ -75,17 +70,9 @@ pub(super) fn check(programs: &Programs, peer: &Peer, root: &Path) -> Result<Str
     Ok(format!("{shown} snapshots shown by the viewer, {compared} recordings equal round the trip"))
 }
 
-/// A program that repeats what it is told.
-fn stand_in(path: &Path) -> Result<(), String> {
-    let said = |error| format!("{}: {error}", path.display());
-    fs::write(path, "#!/bin/sh\nexec cat\n").map_err(said)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).map_err(said)
-}
-
 struct Viewer<'a> {
+    repo: &'a Repository,
     programs: &'a Programs,
-    program: PathBuf,
-    home: PathBuf,
     scratch: PathBuf,
 }
 
@@ -94,26 +81,36 @@ impl Viewer<'_> {
         self.scratch.join(name)
     }
 
+    /// A program that repeats what it is told, in a home for the viewer.
+    fn stand_in(&self) -> Result<(), String> {
+        let script = self.file("home/.cache/flamegraph.pl");
+        file::create(&self.file("home/.cache"))?;
+        file::write(&script, "#!/bin/sh\nexec cat\n")?;
+        let mode = fs::Permissions::from_mode(0o755);
+        fs::set_permissions(&script, mode).map_err(file::named(&script))
+    }
+
     fn convert(&self, from: &Path, to: &Path, conf: &str) -> Result<(), String> {
-        let mut command = Command::new(&self.programs.larder);
-        command.arg("snapshot").arg(from).arg("-o").arg(to);
+        let larder = &self.programs.larder;
+        let mut convert = cmd!(self.repo.shell, "{larder} snapshot {from} -o {to}");
         // What is a snapshot already is not run, and takes no word on how.
-        if from.extension().is_some_and(|ending| ending == "ops") {
-            command.args(["--policy", "torch-2.11", "--conf", conf]);
+        if is_script(from) {
+            convert = convert.args(["--policy", "torch-2.11", "--conf", conf]);
         }
-        run(&mut command, from).map(drop)
+        printed(convert, from).map(drop)
     }
 
     fn show(&self, pickle: &Path, conf: &str) -> Result<(), String> {
+        let program = Peer::oldest(self.repo).torch().join("cuda/_memory_viz.py");
+        let out = self.file("out");
         for (view, writes) in VIEWS {
-            let out = self.file("out");
             let _ = fs::remove_file(&out);
-            let mut command = Command::new("python3");
-            command.arg(&self.program).arg(view[0]).arg(pickle).args(&view[1..]);
+            let (name, options) = (view[0], &view[1..]);
+            let mut show = cmd!(self.repo.shell, "python3 {program} {name} {pickle} {options...}");
             if writes {
-                command.arg("-o").arg(&out);
+                show = show.arg("-o").arg(&out);
             }
-            let printed = run(command.env("HOME", &self.home), pickle)?;
+            let printed = printed(show.env("HOME", self.file("home")), pickle)?;
             let shown = if writes { fs::read_to_string(&out).unwrap_or_default() } else { printed };
             // Without call stacks a flame graph still has a line for each segment.
             if shown.is_empty() {
@@ -123,16 +120,15 @@ impl Viewer<'_> {
         }
         Ok(())
     }
-}
 
-/// Fails with the place where two pickles part.
-fn compare(before: &Path, after: &Path) -> Result<(), String> {
-    let mut python = Command::new("python3");
-    python.arg(crate::repository_root().join(COMPARE)).arg(before).arg(after);
-    run(&mut python, before).map(drop)
+    /// Compares two pickles as Python reads them; fails with the place where they part.
+    fn compare(&self, before: &Path, after: &Path) -> Result<(), String> {
+        let compare = cmd!(self.repo.shell, "python3 torch/same_pickles.py {before} {after}");
+        printed(compare, before).map(drop)
+    }
 }
 
 /// What a command printed, or why not.
-fn run(command: &mut Command, about: &Path) -> Result<String, String> {
+fn printed(command: Cmd<'_>, about: &Path) -> Result<String, String> {
     command::output(command).map_err(|why| format!("{}: {why}", about.display()))
 }

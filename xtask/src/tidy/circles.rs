@@ -5,164 +5,108 @@
 //! growth of the heap. What a part imports through the whole it imports from where that has it
 //! from.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::Finding;
-use super::source::{Module, Token, paths, tokens, without_tests};
+use super::graph::{self, Graph};
+use super::source::{Module, Source, paths};
 use super::tree::Tree;
 
-/// Modules that name one another on purpose.
-struct Knot {
-    /// The crate's folder of sources.
-    source: &'static str,
-    modules: &'static [&'static str],
-}
+/// Modules that name one another on purpose, by their folder: a Python allocator hands out pools,
+/// and each of them keeps the allocator.
+const KNOTS: [(&str, &[&str]); 1] = [("python/src", &["allocator", "pool"])];
 
-const KNOTS: [Knot; 1] = [
-    // A Python allocator hands out pools, and each of them keeps the allocator.
-    Knot { source: "python/src", modules: &["allocator", "pool"] },
-];
+/// The modules of one crate.
+type Modules<'a> = BTreeMap<&'a Module, &'a Source>;
 
-/// The modules of one crate, each with its file and its tokens but for those of its tests.
-struct Crate<'a> {
-    modules: BTreeMap<Module, (&'a str, Vec<Token>)>,
-}
-
-/// Which module names which, both side by side, with a place where it does.
-type Graph = BTreeMap<Module, BTreeMap<Module, (String, usize)>>;
+/// Where a module names another for the first time.
+type Places<'a> = BTreeMap<(Module, Module), (&'a str, usize)>;
 
 /// Every circle, once.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut crates: BTreeMap<&str, Crate<'_>> = BTreeMap::new();
-    for (file, text) in tree.rust() {
-        let Some((source, module)) = place(&file.path) else { continue };
-        let modules =
-            &mut crates.entry(source).or_insert_with(|| Crate { modules: BTreeMap::new() }).modules;
-        modules.insert(module, (&file.path, without_tests(&tokens(text))));
+    let mut crates: BTreeMap<&str, Modules<'_>> = BTreeMap::new();
+    for source in &tree.sources {
+        crates.entry(&source.folder).or_default().insert(&source.module, source);
     }
-    crates.iter().flat_map(|(source, one)| circles(source, &one.graph())).collect()
+    crates.iter().flat_map(|(folder, modules)| circles(folder, modules)).collect()
 }
 
-/// The folder of sources that a file is in, and the module that it is.
-pub(super) fn place(path: &str) -> Option<(&str, Module)> {
-    let at =
-        path.starts_with("src/").then_some(0).or_else(|| path.find("/src/").map(|at| at + 1))?;
-    let (source, inside) = (&path[..at + 3], &path[at + 4..]);
-    let inside = inside.strip_suffix(".rs")?;
-    let inside = inside.strip_suffix("/mod").unwrap_or(inside);
-    // Programs of their own have roots of their own.
-    if inside.starts_with("bin/") {
-        return None;
-    }
-    let names = inside.split('/').filter(|name| !matches!(*name, "lib" | "main"));
-    Some((source, names.map(str::to_owned).collect()))
-}
-
-impl Crate<'_> {
-    fn graph(&self) -> Graph {
-        let mut graph = Graph::new();
-        for (module, (path, tokens)) in &self.modules {
-            // The root names every module; that is what it is for.
-            if module.is_empty() {
-                continue;
-            }
-            for (line, name) in self.names(module, tokens) {
-                let other = self.owner(module, &name);
-                let common = module.iter().zip(&other).take_while(|(a, b)| a == b).count();
-                // A part and the whole of it.
-                if common == module.len() || common == other.len() {
-                    continue;
-                }
-                let from = module[..=common].to_vec();
-                let place = ((*path).to_owned(), line);
-                graph.entry(from).or_default().entry(other[..=common].to_vec()).or_insert(place);
-            }
-        }
-        graph
-    }
-
-    fn names(&self, module: &Module, tokens: &[Token]) -> Vec<(usize, Module)> {
-        paths(tokens, module, |child| self.modules.contains_key(child))
-    }
-
-    /// The module that a path names, or whose item it names. An item that a module above the one
-    /// that asks has only imported is that of the module which it was imported from.
-    fn owner(&self, asks: &Module, path: &[String]) -> Module {
-        let mut module = self.deepest(path);
-        // An import may be of an import; no chain of them is as long as this.
-        for _ in 0..8 {
-            let is_above = asks.len() > module.len() && asks.starts_with(&module);
-            let Some(name) = path.last().filter(|_| is_above && path.len() > module.len()) else {
-                break;
-            };
-            let Some((_, tokens)) = self.modules.get(&module) else { break };
-            let imports = self.names(&module, tokens);
-            let import = imports.iter().find(|(_, import)| import.last() == Some(name));
-            let Some((_, import)) = import else { break };
-            let next = self.deepest(&import[..import.len() - 1]);
-            if next == module {
-                break;
-            }
-            module = next;
-        }
-        module
-    }
-
-    /// The longest beginning of a path that is a module.
-    fn deepest(&self, path: &[String]) -> Module {
-        let mut module = path.to_vec();
-        while !module.is_empty() && !self.modules.contains_key(&module) {
-            module.pop();
-        }
-        module
-    }
-}
-
-/// The shortest circle through each module that is on one, each circle once.
-fn circles(source: &str, graph: &Graph) -> Vec<Finding> {
+fn circles(folder: &str, modules: &Modules<'_>) -> Vec<Finding> {
+    let (graph, places) = names(modules);
     let mut findings = Vec::new();
-    let mut told: BTreeSet<BTreeSet<&Module>> = BTreeSet::new();
-    for start in graph.keys() {
-        let Some(circle) = shortest(graph, start) else { continue };
-        let members: BTreeSet<&Module> = circle.iter().copied().collect();
-        let is_knot = KNOTS.iter().filter(|knot| knot.source == source).any(|knot| {
-            members.iter().all(|module| knot.modules.contains(&module.join("::").as_str()))
-        });
-        if is_knot || !told.insert(members) {
+    for circle in graph::circles(&graph) {
+        let names: Vec<String> = circle.iter().map(|module| module.join("::")).collect();
+        let is_in = |knot: &[&str]| names.iter().all(|name| knot.contains(&name.as_str()));
+        if KNOTS.iter().any(|(of, knot)| *of == folder && is_in(knot)) {
             continue;
         }
-        let (path, line) = &graph[circle[0]][circle[1 % circle.len()]];
-        let back = circle.iter().skip(1).chain(circle.first());
-        let names: Vec<String> = back.map(|module| module.join("::")).collect();
+        let first =
+            places.iter().find(|((from, to), _)| circle.contains(from) && circle.contains(to));
+        let Some((_, (path, line))) = first else { continue };
         let message = format!(
-            "a circle of modules: {} names {}: move what they share into a module below them",
-            start.join("::"),
-            names.join(", which names ")
+            "a circle of modules that name each other: {}: move what they share into a module \
+             below them",
+            names.join(", ")
         );
         findings.push(Finding::new(path, *line, message));
     }
     findings
 }
 
-/// The shortest way from a module back to itself.
-fn shortest<'a>(graph: &'a Graph, start: &'a Module) -> Option<Vec<&'a Module>> {
-    let mut ways: Vec<Vec<&Module>> = vec![vec![start]];
-    let mut seen = BTreeSet::new();
-    while !ways.is_empty() {
-        let mut longer = Vec::new();
-        for way in ways {
-            for next in graph.get(*way.last()?).into_iter().flat_map(BTreeMap::keys) {
-                if next == start {
-                    return Some(way);
-                }
-                if seen.insert(next) {
-                    longer.push([&way[..], &[next]].concat());
-                }
+/// Which module names which, both side by side, and a place where it does.
+fn names<'a>(modules: &Modules<'a>) -> (Graph<Module>, Places<'a>) {
+    let (mut graph, mut places) = (Graph::new(), Places::new());
+    // The root names every module; that is what it is for.
+    for (module, source) in modules.iter().filter(|(module, _)| !module.is_empty()) {
+        for (line, name) in names_in(modules, source) {
+            let other = owner(modules, module, &name);
+            let common = module.iter().zip(&other).take_while(|(a, b)| a == b).count();
+            // A part and the whole of it.
+            if common == module.len() || common == other.len() {
+                continue;
             }
+            let (from, to) = (module[..=common].to_vec(), other[..=common].to_vec());
+            graph.entry(from.clone()).or_default().insert(to.clone());
+            places.entry((from, to)).or_insert((&source.path, line));
         }
-        ways = longer;
     }
-    None
+    (graph, places)
+}
+
+fn names_in(modules: &Modules<'_>, source: &Source) -> Vec<(usize, Module)> {
+    paths(&source.without_tests, &source.module, |child| modules.contains_key(child))
+}
+
+/// The module that a path names, or whose item it names. An item that a module above the one that
+/// asks has only imported is that of the module which it was imported from.
+fn owner(modules: &Modules<'_>, asks: &Module, path: &[String]) -> Module {
+    let mut module = deepest(modules, path);
+    // An import may be of an import; no chain of them is as long as this.
+    for _ in 0..8 {
+        let is_above = asks.len() > module.len() && asks.starts_with(&module);
+        let Some(name) = path.last().filter(|_| is_above && path.len() > module.len()) else {
+            break;
+        };
+        let Some(source) = modules.get(&module) else { break };
+        let imports = names_in(modules, source);
+        let import = imports.iter().find(|(_, import)| import.last() == Some(name));
+        let Some((_, import)) = import else { break };
+        let next = deepest(modules, &import[..import.len() - 1]);
+        if next == module {
+            break;
+        }
+        module = next;
+    }
+    module
+}
+
+/// The longest beginning of a path that is a module.
+fn deepest(modules: &Modules<'_>, path: &[String]) -> Module {
+    let mut module = path.to_vec();
+    while !module.is_empty() && !modules.contains_key(&module) {
+        module.pop();
+    }
+    module
 }
 
 #[cfg(test)]
@@ -174,7 +118,7 @@ mod tests {
             files.iter().map(|(inside, _)| format!("crates/any/src/{inside}")).collect();
         let files: Vec<(&str, &str)> =
             paths.iter().zip(files).map(|(path, (_, text))| (path.as_str(), *text)).collect();
-        check(&Tree::of(&files)).into_iter().map(|finding| finding.message).collect()
+        check(&Tree::with(&files)).iter().map(Finding::to_string).collect()
     }
 
     #[test]
@@ -189,10 +133,10 @@ mod tests {
 
     #[test]
     fn a_circle_is_told_once_and_by_name() {
-        let files = [("a.rs", "use crate::b::B;\n"), ("b.rs", "\nuse super::a::A;\n")];
+        let files = [("a.rs", "\nuse crate::b::B;\n"), ("b.rs", "use super::a::A;\n")];
         let found = found(&files);
-        assert_eq!(found.len(), 1, "{found:?}");
-        assert!(found[0].starts_with("a circle of modules: a names b, which names a"), "{found:?}");
+        let begin = "crates/any/src/a.rs:2: a circle of modules that name each other: a, b: move";
+        assert!(found.len() == 1 && found[0].starts_with(begin), "{found:?}");
     }
 
     #[test]
@@ -226,7 +170,7 @@ mod tests {
                 ("python/src/allocator.rs", names.as_str()),
                 (&path, "use crate::allocator::Y;\n"),
             ];
-            check(&Tree::of(&files)).len()
+            check(&Tree::with(&files)).len()
         };
         assert_eq!((tie("pool"), tie("snapshot")), (0, 1));
     }

@@ -1,12 +1,11 @@
 //! The crate graph: which of our crates may depend on which, as Cargo reads their manifests.
 
 use std::path::Path;
-use std::process::Command;
 
 use serde_json::Value;
 
 use super::Finding;
-use crate::command;
+use crate::repository::Repository;
 
 /// Each package, and which of ours it may depend on when it is built for use. What only its tests
 /// need is its own affair.
@@ -45,32 +44,22 @@ const WORKSPACES: [&str; 3] =
     ["Cargo.toml", "fuzz/Cargo.toml", "crates/larder/tests/beside_cudarc/Cargo.toml"];
 
 /// Every dependency that is not an edge of the graph, and every package that is not in it.
-pub(super) fn check(root: &Path) -> Result<Vec<Finding>, String> {
+pub(super) fn check(repo: &Repository) -> Result<Vec<Finding>, String> {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut findings = Vec::new();
-    for manifest in WORKSPACES.iter().filter(|manifest| root.join(manifest).is_file()) {
-        for package in packages(&root.join(manifest))? {
-            let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    for manifest in WORKSPACES {
+        for package in repo.packages(manifest, false)? {
             let path = text(&package["manifest_path"]);
-            let path = Path::new(&path).strip_prefix(root).unwrap_or(Path::new(&path)).to_owned();
+            let path = Path::new(&path).strip_prefix(&repo.root).unwrap_or(Path::new(&path));
             let built = package["dependencies"].as_array().into_iter().flatten();
             let built = built.filter(|dependency| dependency["kind"] != "dev");
             let names: Vec<String> = built.map(|dependency| text(&dependency["name"])).collect();
-            let messages = objections(&text(&package["name"]), &names);
-            let place = path.display().to_string();
-            findings.extend(messages.into_iter().map(|message| Finding::new(&place, 1, message)));
+            for message in objections(&text(&package["name"]), &names) {
+                findings.push(Finding::new(&path.display().to_string(), 1, message));
+            }
         }
     }
     Ok(findings)
-}
-
-/// The packages of a workspace, as Cargo describes them.
-pub(crate) fn packages(manifest: &Path) -> Result<Vec<Value>, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut metadata = Command::new(cargo);
-    metadata.args(["metadata", "--format-version=1", "--no-deps", "--manifest-path"]);
-    let printed = command::output(metadata.arg(manifest))?;
-    let all: Value = serde_json::from_str(&printed).map_err(|error| error.to_string())?;
-    Ok(all["packages"].as_array().cloned().unwrap_or_default())
 }
 
 fn objections(package: &str, dependencies: &[String]) -> Vec<String> {
@@ -112,12 +101,5 @@ mod tests {
         assert_eq!(count("larder-sim", &["larder-cuda", "larder-core"]), 1);
         assert_eq!(count("larder-core", &["libc", "larder-sim", "larder-lock"]), 2);
         assert_eq!(count("larder-new", &[]), 1);
-    }
-
-    #[test]
-    fn a_manifest_is_read() {
-        let manifest = crate::repository_root().join("crates/larder-core/Cargo.toml");
-        let packages = packages(&manifest).unwrap();
-        assert!(packages.iter().any(|package| package["name"] == "larder-core"));
     }
 }

@@ -1,8 +1,7 @@
 //! The order of the layers inside `larder-core`: a module imports only from earlier ones.
 
 use super::Finding;
-use super::circles::place;
-use super::source::{paths, tokens};
+use super::source::paths;
 use super::tree::Tree;
 
 const SOURCE: &str = "crates/larder-core/src";
@@ -64,20 +63,20 @@ fn objection(module: &str, target: &str) -> Option<String> {
 /// Every path from the crate's root that points the wrong way.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for (file, text) in tree.rust() {
-        let Some((SOURCE, module)) = place(&file.path) else { continue };
-        // The root names every module; that is what it is for.
-        let Some(own) = module.first() else { continue };
+    // The root names every module; that is what it is for.
+    let sources = tree.sources.iter().filter(|source| source.folder == SOURCE);
+    for source in sources {
+        let Some(own) = source.module.first() else { continue };
         if layer(own).is_none() {
             let message = format!(
                 "module `{own}` is in no layer: give it its place in xtask/src/tidy/layers.rs"
             );
-            findings.push(Finding::new(&file.path, 1, message));
+            findings.push(Finding::new(&source.path, 1, message));
             continue;
         }
-        for (line, path) in paths(&tokens(text), &module, |_| false) {
+        for (line, path) in paths(&source.tokens, &source.module, |_| false) {
             let target = path.first().and_then(|target| objection(own, target));
-            findings.extend(target.map(|message| Finding::new(&file.path, line, message)));
+            findings.extend(target.map(|message| Finding::new(&source.path, line, message)));
         }
     }
     findings
@@ -89,7 +88,7 @@ mod tests {
 
     fn lines(inside: &str, text: &str) -> Vec<usize> {
         let path = format!("{SOURCE}/{inside}");
-        check(&Tree::of(&[(&path, text)])).iter().map(|finding| finding.line).collect()
+        check(&Tree::with(&[(&path, text)])).iter().map(|finding| finding.line).collect()
     }
 
     #[test]

@@ -5,14 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::Finding;
-use super::circles::place;
-use super::source::{Token, closing, is_at, tokens, without_tests};
+use super::graph::{self, Graph};
+use super::source::{Token, closing, is_at};
 use super::tree::Tree;
 
-/// Crates in which some type's files still form a circle: `cargo xtask tidy --report` tells of
-/// them. In all others none may form.
-const NOT_YET: [&str; 3] =
-    ["crates/larder-core/src", "crates/larder-snapshot/src", "crates/larder-testkit/src"];
+/// The types whose files still form a circle, by crate. No other may form one, and one whose circle
+/// has been opened is struck out here, so that it does not come back.
+const NOT_YET: [(&str, &[&str]); 3] = [
+    ("crates/larder-core/src", &["Allocator", "Heap", "Shelf"]),
+    ("crates/larder-snapshot/src", &["Snapshot"]),
+    ("crates/larder-testkit/src", &["Generator", "Model", "Run", "Worker"]),
+];
 
 /// What one file has of a type: the methods that it defines, and those that it calls on `self`.
 #[derive(Default)]
@@ -26,44 +29,66 @@ type Parts<'a> = BTreeMap<&'a str, Part>;
 
 /// Files that all reach each other by calls on `self`.
 pub(super) struct Circle<'a> {
-    source: &'a str,
+    folder: &'a str,
     name: String,
-    files: Vec<&'a str>,
+    files: BTreeSet<&'a str>,
     /// How many files hold methods of the type.
     of: usize,
 }
 
 impl fmt::Display for Circle<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let inside = |file: &&'_ str| file[self.source.len() + 1..].to_owned();
-        let files: Vec<String> = self.files.iter().map(inside).collect();
-        let Self { source, name, of, .. } = self;
-        let (count, files) = (files.len(), files.join(", "));
+        let Self { folder, name, files, of } = self;
+        let inside: Vec<&str> = files.iter().map(|file| &file[folder.len() + 1..]).collect();
+        let (count, files) = (files.len(), inside.join(", "));
         write!(
             f,
-            "{source}: {count} of {of} files with methods of `{name}` call in a circle: {files}"
+            "{folder}: {count} of {of} files with methods of `{name}` call in a circle: {files}"
         )
     }
 }
 
-/// Every circle where there may be none.
+/// Every circle where there may be none, and every type that has none any more.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let found = circles(tree).into_iter().filter(|circle| !NOT_YET.contains(&circle.source));
-    found.map(|circle| Finding::new(circle.files[0], 1, circle.to_string())).collect()
+    let circles = circles(tree);
+    let is_known = |circle: &Circle<'_>| {
+        NOT_YET.iter().any(|(folder, names)| {
+            *folder == circle.folder && names.contains(&circle.name.as_str())
+        })
+    };
+    let found = circles.iter().filter(|circle| !is_known(circle)).map(|circle| {
+        let file = circle.files.first().copied().unwrap_or_default();
+        Finding::new(file, 1, circle.to_string())
+    });
+    let is_there = |folder: &str| tree.sources.iter().any(|source| source.folder == folder);
+    let opened =
+        NOT_YET.iter().filter(|(folder, _)| is_there(folder)).flat_map(|(folder, names)| {
+            names.iter().filter(|name| {
+                !circles.iter().any(|circle| circle.folder == *folder && circle.name == **name)
+            })
+        });
+    let opened = opened.map(|name| {
+        let message = format!(
+            "the files of `{name}` form no circle any more: strike it out of NOT_YET, so that \
+             none comes back"
+        );
+        Finding::new("xtask/src/tidy/selves.rs", 1, message)
+    });
+    found.chain(opened).collect()
 }
 
-/// The largest circle of each type, if it has one.
+/// Every circle of each type.
 pub(super) fn circles(tree: &Tree) -> Vec<Circle<'_>> {
     let mut types: BTreeMap<(&str, String), Parts<'_>> = BTreeMap::new();
-    for (file, text) in tree.rust() {
-        let Some((source, _)) = place(&file.path) else { continue };
-        for (name, part) in parts(&without_tests(&tokens(text))) {
-            types.entry((source, name)).or_default().insert(&file.path, part);
+    for source in &tree.sources {
+        for (name, part) in parts(&source.without_tests) {
+            types.entry((&source.folder, name)).or_default().insert(&source.path, part);
         }
     }
-    let circles = types.into_iter().filter_map(|((source, name), parts)| {
-        let files = largest(&parts);
-        (files.len() > 1).then_some(Circle { source, name, files, of: parts.len() })
+    let circles = types.into_iter().flat_map(|((folder, name), parts)| {
+        let of = parts.len();
+        let circle = move |files| Circle { folder, name: name.clone(), files, of };
+        graph::circles(&calls(&parts)).into_iter().map(circle)
     });
     circles.collect()
 }
@@ -80,12 +105,10 @@ fn parts(tokens: &[Token]) -> BTreeMap<String, Part> {
         }
         let Some(open) = (at..tokens.len()).find(|&at| tokens[at].text == "{") else { break };
         let end = closing(tokens, open);
-        // The type's name is the last that starts with a capital before its own parameters, and
-        // behind `for`.
+        // The type stands behind `for`, where there is one.
         let head = &tokens[at + 1..open];
         let begin = head.iter().position(|token| token.text == "for").map_or(0, |at| at + 1);
-        let name = type_name(&head[begin..]);
-        let part = found.entry(name).or_default();
+        let part = found.entry(type_name(&head[begin..])).or_default();
         for at in open..end {
             if tokens[at].text == "fn" {
                 part.methods.insert(tokens[at + 1].text.clone());
@@ -118,36 +141,21 @@ fn type_name(head: &[Token]) -> String {
     name
 }
 
-/// The most files that all reach each other. A method of a name that several files define is in
-/// none of them.
-fn largest<'a>(parts: &Parts<'a>) -> Vec<&'a str> {
+/// Which file calls a method of which. A method of a name that several files define is in none of
+/// them.
+fn calls<'a>(parts: &Parts<'a>) -> Graph<&'a str> {
     let mut homes: BTreeMap<&str, Vec<&'a str>> = BTreeMap::new();
     for (file, part) in parts {
         part.methods.iter().for_each(|method| homes.entry(method).or_default().push(file));
     }
-    let next = |file: &str| -> BTreeSet<&'a str> {
-        let homes = parts[file].calls.iter().filter_map(|call| homes.get(call.as_str()));
-        homes
-            .filter(|homes| homes.len() == 1)
-            .map(|homes| homes[0])
-            .filter(|home| *home != file)
-            .collect()
+    let home = |call: &String| match homes.get(call.as_str()).map(Vec::as_slice) {
+        Some([home]) => Some(*home),
+        _ => None,
     };
-    let reached = |from: &'a str| -> BTreeSet<&'a str> {
-        let mut seen = BTreeSet::new();
-        let mut open = vec![from];
-        while let Some(file) = open.pop() {
-            open.extend(next(file).into_iter().filter(|file| seen.insert(*file)));
-        }
-        seen
-    };
-    let reach: BTreeMap<&str, BTreeSet<&str>> =
-        parts.keys().map(|file| (*file, reached(file))).collect();
-    let circle = |file: &'a str| -> Vec<&'a str> {
-        let others = reach[file].iter().filter(|other| reach[*other].contains(file));
-        others.copied().collect()
-    };
-    parts.keys().map(|file| circle(file)).max_by_key(Vec::len).unwrap_or_default()
+    let called = parts.iter().map(|(file, part)| {
+        (*file, part.calls.iter().filter_map(home).filter(|home| home != file).collect())
+    });
+    called.collect()
 }
 
 #[cfg(test)]
@@ -155,7 +163,7 @@ mod tests {
     use super::*;
 
     fn found(files: &[(&str, &str)]) -> Vec<usize> {
-        circles(&Tree::of(files)).iter().map(|circle| circle.files.len()).collect()
+        circles(&Tree::with(files)).iter().map(|circle| circle.files.len()).collect()
     }
 
     #[test]
@@ -166,7 +174,7 @@ mod tests {
         let fine = ("crates/any/src/three.rs", "impl Heap {\n fn c(&self) { self.0.a() }\n}");
         assert_eq!(found(&[one, two, back]), [3]);
         assert!(found(&[one, two, fine]).is_empty());
-        assert_eq!(check(&Tree::of(&[one, two, back])).len(), 1);
+        assert_eq!(check(&Tree::with(&[one, two, back])).len(), 1);
     }
 
     #[test]
@@ -181,5 +189,17 @@ mod tests {
             "#[cfg(test)] mod tests { impl Heap { fn c(&self) { self.a() } } }",
         );
         assert!(found(&[one, two, test]).is_empty());
+    }
+
+    #[test]
+    fn a_circle_that_is_known_passes_until_it_is_opened() {
+        let folder = "crates/larder-snapshot/src";
+        let (one, two) = (format!("{folder}/one.rs"), format!("{folder}/two.rs"));
+        let check = |back: &str| {
+            let a = "impl Snapshot { fn a(&self) { self.b() } }";
+            check(&Tree::with(&[(one.as_str(), a), (two.as_str(), back)])).len()
+        };
+        assert_eq!(check("impl Snapshot { fn b(&self) { self.a() } }"), 0);
+        assert_eq!(check("impl Snapshot { fn b(&self) {} }"), 1);
     }
 }

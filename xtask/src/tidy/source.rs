@@ -1,4 +1,4 @@
-//! Just enough of Rust's grammar: the tokens of a file, and the paths that they form.
+//! Just enough of Rust's grammar: the tokens of a module, and the paths that they form.
 
 use std::str::FromStr;
 
@@ -14,19 +14,48 @@ pub(super) struct Token {
     pub(super) text: String,
 }
 
-/// The tokens of a source. A file that is no Rust has none; the compiler says so in better words.
-pub(super) fn tokens(source: &str) -> Vec<Token> {
+/// A file that is a module of a crate. What stands in macros is read like all else.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) path: String,
+    /// The crate's folder of sources, such as `crates/larder/src`.
+    pub(super) folder: String,
+    pub(super) module: Module,
+    pub(super) tokens: Vec<Token>,
+    /// Those outside of `#[cfg(test)] mod name { … }`: a test may look at whatever it likes.
+    pub(super) without_tests: Vec<Token>,
+}
+
+impl Source {
+    /// Reads a file. None if it is no module of a library or of a crate's main program.
+    pub(super) fn read(path: &str, text: &str) -> Option<Self> {
+        let is_root = path.starts_with("src/").then_some(0);
+        let at = is_root.or_else(|| path.find("/src/").map(|at| at + 1))?;
+        let (folder, inside) = (path[..at + 3].to_owned(), &path[at + 4..]);
+        let inside = inside.strip_suffix(".rs")?;
+        let inside = inside.strip_suffix("/mod").unwrap_or(inside);
+        // Programs of their own have roots of their own.
+        if inside.starts_with("bin/") {
+            return None;
+        }
+        let names = inside.split('/').filter(|name| !matches!(*name, "lib" | "main"));
+        let module = names.map(str::to_owned).collect();
+        let tokens = tokens(text);
+        let without_tests = without_tests(&tokens);
+        Some(Self { path: path.to_owned(), folder, module, tokens, without_tests })
+    }
+}
+
+/// The tokens of a text. One that is no Rust has none; the compiler says so in better words.
+pub(super) fn tokens(text: &str) -> Vec<Token> {
     let mut tokens = Vec::new();
-    if let Ok(stream) = TokenStream::from_str(source) {
+    if let Ok(stream) = TokenStream::from_str(text) {
         flatten(stream, &mut tokens);
     }
     tokens
 }
 
 fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
-    let push = |tokens: &mut Vec<Token>, line, text: &str| {
-        tokens.push(Token { line, text: text.to_owned() });
-    };
     for tree in stream {
         let line = tree.span().start().line;
         match tree {
@@ -37,13 +66,13 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
                     Delimiter::Bracket => ("[", "]"),
                     Delimiter::None => ("", ""),
                 };
-                push(tokens, line, open);
+                tokens.push(Token { line, text: open.to_owned() });
                 flatten(group.stream(), tokens);
-                push(tokens, group.span_close().start().line, close);
+                let line = group.span_close().start().line;
+                tokens.push(Token { line, text: close.to_owned() });
             }
-            TokenTree::Ident(word) => push(tokens, line, &word.to_string()),
-            TokenTree::Punct(mark) => push(tokens, line, &mark.as_char().to_string()),
             TokenTree::Literal(_) => {}
+            word => tokens.push(Token { line, text: word.to_string() }),
         }
     }
 }
@@ -51,7 +80,7 @@ fn flatten(stream: TokenStream, tokens: &mut Vec<Token>) {
 /// Whether these words stand in a row at a place.
 pub(super) fn is_at(tokens: &[Token], at: usize, words: &[&str]) -> bool {
     let there = tokens.get(at..at + words.len());
-    there.is_some_and(|there| there.iter().map(|token| token.text.as_str()).eq(words.to_vec()))
+    there.is_some_and(|there| there.iter().zip(words).all(|(token, word)| token.text == *word))
 }
 
 /// Where the brace that opens at `at` is closed.
@@ -70,8 +99,7 @@ pub(super) fn closing(tokens: &[Token], at: usize) -> usize {
     tokens.len()
 }
 
-/// Without what stands in `#[cfg(test)] mod name { … }`: a test may look at whatever it likes.
-pub(super) fn without_tests(tokens: &[Token]) -> Vec<Token> {
+fn without_tests(tokens: &[Token]) -> Vec<Token> {
     const MARK: [&str; 8] = ["#", "[", "cfg", "(", "test", ")", "]", "mod"];
     let mut kept = Vec::with_capacity(tokens.len());
     let mut at = 0;

@@ -1,48 +1,41 @@
 //! What a file looks like: its name, its length, the width of its lines, white space that nobody
 //! sees.
 
-use std::collections::BTreeMap;
-
 use super::Finding;
 use super::tree::{File, Tree};
 
 const LINES_MAX: usize = 600;
 /// The interface of the library for C, which programs include as one file.
 const C_INTERFACE: (&str, usize) = ("crates/larder-c/include/larder.h", 800);
-const COLUMNS_MAX: usize = 100;
+pub(super) const COLUMNS_MAX: usize = 100;
 
 /// The languages whose files are read by people from top to bottom.
 const MEASURED: [&str; 4] = ["rs", "cpp", "h", "py"];
 
 /// Where lines may still be wider. What is not named here is clean, and stays so.
-const WIDE: [&str; 1] = ["crates/larder-core/"];
+const WIDE: &str = "crates/larder-core/";
 
 /// Names that say nothing of what is inside, and so attract everything.
 const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "base", "helper", "helpers"];
 
 /// Files that have outgrown one noun, lines that are too wide, and white space at ends.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = wide(tree);
+    findings.retain(|finding| !finding.path.starts_with(WIDE));
     for (file, text) in tree.texts() {
         let mut report =
             |line, message: String| findings.push(Finding::new(&file.path, line, message));
-        let is_measured = MEASURED.contains(&file.extension());
         let lines = text.lines().count();
         let (interface, most) = C_INTERFACE;
         let most = if file.path == interface { most } else { LINES_MAX };
-        if is_measured && lines > most {
+        if MEASURED.contains(&file.extension()) && lines > most {
             let message =
                 format!("{lines} lines, where {most} are the most: split the file by noun");
             report(most + 1, message);
         }
-        let is_narrow = is_measured && !WIDE.iter().any(|folder| file.path.starts_with(folder));
         for (index, line) in text.split('\n').enumerate() {
             if line.ends_with(char::is_whitespace) {
                 report(index + 1, "white space at the end of the line: remove it".to_owned());
-            }
-            let columns = line.chars().count();
-            if is_narrow && columns > COLUMNS_MAX {
-                report(index + 1, format!("{columns} columns, where {COLUMNS_MAX} are the most"));
             }
         }
         if !text.is_empty() && !text.ends_with('\n') {
@@ -52,17 +45,20 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// How many lines are too wide, by folder.
-pub(super) fn wide(tree: &Tree) -> BTreeMap<String, usize> {
-    let mut counts = BTreeMap::new();
-    for (file, text) in tree.texts().filter(|(file, _)| MEASURED.contains(&file.extension())) {
-        let parts = if file.path.starts_with("crates/") { 2 } else { 1 };
-        let folder = file.path.split('/').take(parts).collect::<Vec<_>>().join("/");
-        let count = text.lines().filter(|line| line.chars().count() > COLUMNS_MAX).count();
-        *counts.entry(folder).or_default() += count;
-    }
-    counts.retain(|_, count| *count > 0);
-    counts
+/// Every line that is too wide, be it code, a comment or a text in quotes.
+pub(super) fn wide(tree: &Tree) -> Vec<Finding> {
+    let measured = tree.texts().filter(|(file, _)| MEASURED.contains(&file.extension()));
+    measured.flat_map(|(file, text)| wide_lines(file, text)).collect()
+}
+
+/// The lines of a file that are too wide.
+pub(super) fn wide_lines(file: &File, text: &str) -> Vec<Finding> {
+    let columns = text.lines().map(|line| line.chars().count()).zip(1..);
+    let wide = columns.filter(|(columns, _)| *columns > COLUMNS_MAX).map(|(columns, line)| {
+        let message = format!("{columns} columns, where {COLUMNS_MAX} are the most");
+        Finding::new(&file.path, line, message)
+    });
+    wide.collect()
 }
 
 /// Files whose name could be that of any other.
@@ -88,7 +84,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).iter().map(|finding| finding.line).collect()
+        check(&Tree::with(&[(path, text)])).iter().map(|finding| finding.line).collect()
     }
 
     #[test]
@@ -118,10 +114,10 @@ mod tests {
     #[test]
     fn empty_names_fail() {
         for path in ["src/utils.rs", "common.h", "src/base.cpp", "tests/common/mod.rs"] {
-            assert_eq!(check_names(&Tree::of(&[(path, "")])).len(), 1, "{path}");
+            assert_eq!(check_names(&Tree::with(&[(path, "")])).len(), 1, "{path}");
         }
         for path in ["src/database.rs", "base/heap.rs", "mod.rs"] {
-            assert!(check_names(&Tree::of(&[(path, "")])).is_empty(), "{path}");
+            assert!(check_names(&Tree::with(&[(path, "")])).is_empty(), "{path}");
         }
     }
 }

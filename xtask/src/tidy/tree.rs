@@ -6,6 +6,8 @@ use std::io;
 use std::path::Path;
 use std::process::Command;
 
+use super::source::Source;
+
 /// A file and its text.
 #[derive(Debug)]
 pub(super) struct File {
@@ -17,8 +19,10 @@ pub(super) struct File {
 
 impl File {
     fn new(path: &str, bytes: Vec<u8>) -> Self {
-        let text =
-            if is_data(path) || bytes.contains(&0) { None } else { String::from_utf8(bytes).ok() };
+        // Inputs that are fed to a program byte for byte are nobody's prose.
+        let is_data = path.starts_with("fuzz/seeds/") || path.ends_with(".pickle");
+        let is_text = !is_data && !bytes.contains(&0);
+        let text = is_text.then(|| String::from_utf8(bytes).ok()).flatten();
         Self { path: path.to_owned(), text }
     }
 
@@ -33,37 +37,39 @@ impl File {
     }
 }
 
-/// Inputs that are fed to the program byte for byte, and whose bytes are nobody's prose.
-fn is_data(path: &str) -> bool {
-    path.starts_with("fuzz/seeds/") || path.ends_with(".pickle")
-}
-
 /// Every file that is tracked, or would be after `git add`.
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) files: Vec<File>,
+    /// What is read of the Rust files that are modules of a crate.
+    pub(super) sources: Vec<Source>,
 }
 
 impl Tree {
     /// Reads the repository at `root`.
     pub(super) fn read(root: &Path) -> io::Result<Self> {
-        let paths = tracked(root)?;
-        let mut files = Vec::with_capacity(paths.len());
-        for path in paths {
+        let mut files = Vec::new();
+        for path in tracked(root)? {
             let place = root.join(&path);
             // A file can be tracked and yet deleted in the working tree, and links have no text.
             if fs::symlink_metadata(&place).is_ok_and(|metadata| metadata.is_file()) {
                 files.push(File::new(&path, fs::read(&place)?));
             }
         }
-        Ok(Self { files })
+        Ok(Self::of(files))
+    }
+
+    fn of(files: Vec<File>) -> Self {
+        let rust = files.iter().filter(|file| file.extension() == "rs");
+        let read = |file: &File| Source::read(&file.path, file.text.as_deref()?);
+        let sources = rust.filter_map(read).collect();
+        Self { files, sources }
     }
 
     /// A tree in memory, for the tests of the rules.
     #[cfg(test)]
-    pub(super) fn of(files: &[(&str, &str)]) -> Self {
-        let file = |(path, text): &(&str, &str)| File::new(path, text.as_bytes().to_vec());
-        Self { files: files.iter().map(file).collect() }
+    pub(super) fn with(files: &[(&str, &str)]) -> Self {
+        Self::of(files.iter().map(|(path, text)| File::new(path, text.as_bytes().into())).collect())
     }
 
     /// The files that have a text, each with it.
@@ -71,19 +77,9 @@ impl Tree {
         self.files.iter().filter_map(|file| Some((file, file.text.as_deref()?)))
     }
 
-    /// The Rust files, each with its text.
-    pub(super) fn rust(&self) -> impl Iterator<Item = (&File, &str)> {
-        self.texts().filter(|(file, _)| file.extension() == "rs")
-    }
-
-    /// Whether a file or a folder of this path exists. The empty path is the repository itself.
-    pub(super) fn has(&self, path: &str) -> bool {
-        path.is_empty()
-            || self.files.iter().any(|file| {
-                file.path
-                    .strip_prefix(path)
-                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-            })
+    /// The text of a file.
+    pub(super) fn text(&self, path: &str) -> Option<&str> {
+        self.texts().find(|(file, _)| file.path == path).map(|(_, text)| text)
     }
 }
 

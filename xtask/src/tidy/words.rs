@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     fn lines(path: &str, text: &str) -> Vec<usize> {
-        check(&Tree::of(&[(path, text)])).iter().map(|finding| finding.line).collect()
+        check(&Tree::with(&[(path, text)])).iter().map(|finding| finding.line).collect()
     }
 
     #[test]

@@ -6,18 +6,20 @@ mod recordings;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::thread;
+use std::process::{Child, Command};
 
 use clap::Args;
+use xshell::Cmd;
 
 use crate::command;
 use crate::docs;
 use crate::file;
-use crate::peer::Peer;
-use crate::programs::{Programs, target_folder};
-use crate::python::{self, Environment};
-use crate::stand_in::{self, Library};
+use crate::peer::cuda_headers;
+use crate::programs::Programs;
+use crate::python::{self, Environment, QUIET};
+use crate::repository::Repository;
+use crate::stand_in;
+use crate::table::Table;
 use crate::torch::{self, Torch};
 
 /// What PyTorch's own tests need besides PyTorch.
@@ -44,6 +46,16 @@ const MEMORY_BYTES: u64 = 80 << 30;
 const AGAIN: usize = 2;
 
 const PAGE: &str = "docs/torch.md";
+const HEADINGS: [&str; 8] = [
+    "PyTorch",
+    "suite",
+    "pass on Larder",
+    "pass natively alone",
+    "pass on Larder alone",
+    "fail on Larder",
+    "skipped",
+    "now so, now otherwise",
+];
 
 /// What is asked for.
 #[derive(Args, Clone, Debug)]
@@ -53,7 +65,7 @@ pub(crate) struct Options {
     torch: Option<Torch>,
     /// A folder with PyTorch's own tests, which are not in its wheels: `DIR/2.15/test_cuda.py` and
     /// so on.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", value_parser = file::absolute)]
     own: Option<PathBuf>,
     /// The environments stay under target/verdicts, five gigabytes each.
     #[arg(long = "keep")]
@@ -77,212 +89,199 @@ struct Suite {
 /// The verdict on each test.
 type Verdicts = BTreeMap<String, String>;
 
-/// What a suite came to.
-struct Found {
-    suite: &'static str,
-    passed: usize,
-    failed: usize,
-    skipped: usize,
-    unsteady: usize,
-    /// Tests that pass natively and not on ours.
-    lost: Vec<String>,
-    /// Tests that pass on ours and not natively.
-    won: usize,
+fn passes(verdicts: &Verdicts, name: &str) -> bool {
+    verdicts.get(name).is_some_and(|verdict| verdict == "passed")
 }
 
-/// One version's environment, and where its results go.
+/// What a suite came to.
+struct Found {
+    /// As it stands in the table.
+    row: Vec<String>,
+    /// Tests that pass natively and not on ours.
+    lost: Vec<String>,
+}
+
+/// One version's environment.
 struct Stage<'a> {
-    root: &'a Path,
-    environment: Environment,
+    torch: Torch,
+    environment: Environment<'a>,
     stand_in: &'a Path,
 }
 
 /// Runs the suites on the versions asked for, and writes the table once all have been run.
-pub(crate) fn run(root: &Path, cargo: &Path, options: &Options) -> Result<(), String> {
-    let target = target_folder(root);
-    let folder = target.join("verdicts");
-    let stand_in = build_stand_in(root, &target, &folder.join("stand-in"))?;
+pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
+    let folder = repo.target.join("verdicts");
+    let stand_in = &folder.join("stand-in");
+    build_stand_in(repo, stand_in)?;
     let wheels = folder.join("wheel");
     let _ = fs::remove_dir_all(&wheels);
-    python::build_wheel(root, &wheels)?;
-    let programs = Programs::build(root, cargo, &target)?;
-    let mut lost = Vec::new();
+    python::build_wheel(repo, &wheels)?;
+    let programs = Programs::build(repo, torch::OLDEST)?;
+    // One version may be run today, and another tomorrow.
+    let kept = |torch: Torch| folder.join(format!("{}.rows", torch.minor));
+    let mut worse = Vec::new();
     for torch in options.torch.map_or(torch::ALL.to_vec(), |torch| vec![torch]) {
-        let environment = Environment { folder: folder.join(torch.minor), target: target.clone() };
-        let stage = Stage { root, environment, stand_in: &stand_in };
+        let environment = Environment { repo, folder: folder.join(torch.minor) };
+        let stage = Stage { torch, environment, stand_in };
         let mut rows = Vec::new();
-        for found in stage.run(torch, &wheels, options)? {
-            println!("{}", found.row(torch));
-            rows.push(found.row(torch));
-            for name in &found.lost {
+        for Found { row, lost } in stage.run(&wheels, options)? {
+            println!("| {} |", row.join(" | "));
+            for name in &lost {
                 println!("passes natively and not on Larder: {name}");
-                lost.push(format!("{torch}, {}: {name}", found.suite));
+                worse.push(format!("{torch}, {}: {name}", row[1]));
             }
+            rows.push(row.join("\t"));
         }
         if !options.is_tight {
-            lost.extend(replay_recordings(&stage, &programs, torch)?);
+            worse.extend(replay_recordings(&stage, &programs)?);
         }
         if options.own.is_some() && !options.is_tight {
-            let file = rows_file(&folder, torch);
-            let said = |error| format!("{}: {error}", file.display());
-            fs::write(&file, rows.join("\n")).map_err(said)?;
+            file::write(&kept(torch), rows.join("\n"))?;
         }
         if !options.keeps {
             stage.clear()?;
         }
     }
-    // One version may have been run today, and another yesterday.
-    let rows: Vec<String> = torch::ALL
-        .iter()
-        .filter_map(|&torch| fs::read_to_string(rows_file(&folder, torch)).ok())
-        .collect();
-    if rows.len() == torch::ALL.len() {
-        write_table(root, &rows)?;
+    if torch::ALL.iter().all(|&torch| kept(torch).is_file()) {
+        let mut table = Table::new(&HEADINGS);
+        for torch in torch::ALL {
+            for row in file::read(&kept(torch))?.lines() {
+                table.push(row.split('\t').map(str::to_owned).collect());
+            }
+        }
+        docs::write(repo, PAGE, "verdicts", &table.markdown())?;
     }
-    if lost.is_empty() {
+    if worse.is_empty() {
         return Ok(());
     }
-    Err(format!("not as in PyTorch:\n{}", lost.join("\n")))
+    Err(format!("not as in PyTorch:\n{}", worse.join("\n")))
 }
 
 /// Has a version record what parity compares, and says how the replays differ from it.
-fn replay_recordings(
-    stage: &Stage<'_>,
-    programs: &Programs,
-    torch: Torch,
-) -> Result<Vec<String>, String> {
+fn replay_recordings(stage: &Stage<'_>, programs: &Programs) -> Result<Vec<String>, String> {
     let (equal, different) = recordings::compare(stage, programs)?;
-    let count = equal + different.len();
+    let (torch, count) = (stage.torch, equal + different.len());
     println!("PyTorch {torch}: {equal} of {count} recordings are replayed to the byte");
     Ok(different.into_iter().map(|sentence| format!("{torch}, recorded: {sentence}")).collect())
 }
 
 impl Stage<'_> {
-    fn run(&self, torch: Torch, wheels: &Path, options: &Options) -> Result<Vec<Found>, String> {
-        eprintln!("==> PyTorch {torch} in {}", self.environment.folder.display());
+    fn run(&self, wheels: &Path, options: &Options) -> Result<Vec<Found>, String> {
+        let Self { torch, environment, .. } = self;
+        eprintln!("==> PyTorch {torch} in {}", environment.folder.display());
         let pins = TOOLS.map(str::to_owned).into_iter();
-        self.environment.prepare(&pins.chain([format!("torch=={torch}")]).collect::<Vec<_>>())?;
-        let mut pip = self.environment.python();
-        pip.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
-            .args(["--no-deps", "--no-index", "--force-reinstall", "--find-links"]);
+        environment.prepare(&pins.chain([format!("torch=={torch}")]).collect::<Vec<_>>())?;
+        let pip = environment.python().args(["-m", "pip", "install"]).args(QUIET);
+        let pip = pip.args(["--no-deps", "--no-index", "--force-reinstall", "--find-links"]);
         command::run(pip.arg(wheels).arg("larder"))?;
-        command::run(self.environment.python().args(["-m", "larder", "--compile"]))?;
-        suites(self.root, torch, options)?.iter().map(|suite| self.compare(suite)).collect()
+        command::run(environment.python().args(["-m", "larder", "--compile"]))?;
+        let suites = suites(&environment.repo.root, *torch, options)?;
+        suites.iter().map(|suite| self.compare(suite)).collect()
     }
 
     /// Runs a suite on both, and what fares worse on ours once more on both.
     fn compare(&self, suite: &Suite) -> Result<Found, String> {
         eprintln!("==> {}, natively and on Larder", suite.name);
-        // Side by side: they have nothing to do with one another.
-        let (native, ours) = thread::scope(|scope| {
-            let native = scope.spawn(|| self.verdicts(suite, false, suite.classes));
-            let ours = self.verdicts(suite, true, suite.classes);
-            (native.join(), ours)
-        });
-        let (native, ours) = (native.map_err(|_| "a thread panicked")??, ours?);
-        let count = |word: &str| ours.values().filter(|verdict| *verdict == word).count();
-        let passes = |verdicts: &Verdicts, name: &str| {
-            verdicts.get(name).is_some_and(|verdict| verdict == "passed")
-        };
+        let (native, ours) = self.both(suite, suite.classes)?;
         // Where nothing runs at all the two are equal, and nothing is shown.
         if !native.keys().any(|name| passes(&native, name)) {
             let folder = self.environment.folder.display();
             return Err(format!("no test of {} passes natively; see {folder}", suite.name));
         }
-        let worse: Vec<&String> =
-            native.keys().filter(|name| passes(&native, name) && !passes(&ours, name)).collect();
-        let mut lost: Vec<String> = worse.iter().map(|name| (*name).clone()).collect();
+        let better = |one: &Verdicts, other: &Verdicts| -> Vec<String> {
+            let names = one.keys().filter(|name| passes(one, name) && !passes(other, name));
+            names.cloned().collect()
+        };
+        let (worse, won) = (better(&native, &ours), better(&ours, &native));
+        let mut lost = worse.clone();
         for _ in 0..AGAIN {
             let mut left = Vec::new();
             for name in lost {
-                let only = [name.as_str()];
-                let native = self.verdicts(suite, false, &only)?;
-                let ours = self.verdicts(suite, true, &only)?;
+                let (native, ours) = self.both(suite, &[name.as_str()])?;
                 if passes(&native, &name) && !passes(&ours, &name) {
                     left.push(name);
                 }
             }
             lost = left;
         }
-        let won = ours.keys().filter(|name| passes(&ours, name) && !passes(&native, name)).count();
-        Ok(Found {
-            suite: suite.name,
-            passed: count("passed"),
-            failed: count("failed") + count("ended"),
-            skipped: count("skipped"),
-            unsteady: worse.len() - lost.len(),
-            lost,
-            won,
-        })
+        let count = |words: &[&str]| {
+            ours.values().filter(|verdict| words.contains(&verdict.as_str())).count()
+        };
+        let counts = [
+            count(&["passed"]),
+            lost.len(),
+            won.len(),
+            count(&["failed", "ended"]),
+            count(&["skipped"]),
+            worse.len() - lost.len(),
+        ];
+        let names = [self.torch.to_string(), suite.name.to_owned()];
+        let row = names.into_iter().chain(counts.map(|count| count.to_string())).collect();
+        Ok(Found { row, lost })
     }
 
-    /// What becomes of each test with one of these words in its name, or of all.
-    fn verdicts(&self, suite: &Suite, on_larder: bool, words: &[&str]) -> Result<Verdicts, String> {
+    /// What becomes of each test with one of these words in its name, or of all, natively and on
+    /// Larder. They run side by side: they have nothing to do with one another.
+    fn both(&self, suite: &Suite, words: &[&str]) -> Result<(Verdicts, Verdicts), String> {
+        let native = self.start(suite, false, words)?;
+        let ours = self.start(suite, true, words)?;
+        Ok((native.verdicts()?, ours.verdicts()?))
+    }
+
+    fn start(&self, suite: &Suite, on_larder: bool, words: &[&str]) -> Result<Running, String> {
         let side = if on_larder { "larder" } else { "native" };
-        let name = suite.name.replace([' ', '/', ','], "-");
         // What a test came to when it was tried again does not hide what the suite came to.
         let again = if words == suite.classes { "" } else { ".again" };
-        let out = self.environment.folder.join(format!("{name}.{side}{again}"));
-        let log = self.environment.folder.join(format!("{name}.{side}{again}.log"));
+        let name = format!("{}.{side}{again}", suite.name.replace([' ', '/', ','], "-"));
+        let out = self.environment.folder.join(&name);
+        let log = self.environment.folder.join(format!("{name}.log"));
         let _ = fs::remove_file(&out);
-        let said = |error| format!("{}: {error}", log.display());
-        let written = fs::File::create(&log).map_err(said)?;
-        let mut python = self.on_stand_in(MEMORY_BYTES);
-        if on_larder {
-            python.args(["-m", "larder"]);
-        }
-        python.arg(self.root.join("torch/verdicts.py")).arg(&out);
-        for word in words {
-            python.args(["-k", word]);
-        }
+        let written = fs::File::create(&log).map_err(file::named(&log))?;
         // What a run that was cut off was compiling stays locked, and whoever finds it waits.
         let extensions = self.environment.folder.join(format!("extensions.{side}"));
         let _ = fs::remove_dir_all(&extensions);
-        python
-            .args(&suite.files)
+        let larder: &[&str] = if on_larder { &["-m", "larder"] } else { &[] };
+        let python = self.on_stand_in(MEMORY_BYTES).args(larder);
+        let python = python.arg("torch/verdicts.py").arg(&out);
+        let python = python.args(words.iter().flat_map(|word| ["-k", word])).args(&suite.files);
+        let python = python
             .env("TORCH_EXTENSIONS_DIR", &extensions)
             .env("PYTORCH_CUDA_ALLOC_CONF", suite.settings)
-            .env("LARDER_CONF", suite.own_settings)
-            .stdout(written.try_clone().map_err(said)?)
-            .stderr(written);
-        command::run(&mut python).map_err(|error| format!("{error}; see {}", log.display()))?;
-        let text = file::read(&out)?;
-        Ok(read_verdicts(&text))
+            .env("LARDER_CONF", suite.own_settings);
+        let mut python = Command::from(python);
+        python.stdout(written.try_clone().map_err(file::named(&log))?).stderr(written);
+        let child = python.spawn().map_err(|error| format!("python: {error}"))?;
+        Ok(Running { child, out, log })
     }
 
     /// Python, where a GPU with so much memory seems to be.
-    fn on_stand_in(&self, memory_bytes: u64) -> Command {
-        let mut python = self.environment.python();
-        python
-            .env("LARDER_STAND_IN_MEMORY", memory_bytes.to_string())
-            .env("LD_LIBRARY_PATH", self.stand_in)
-            .env("LD_PRELOAD", self.stand_in.join("libcudart.so.13"));
-        python
+    fn on_stand_in(&self, memory_bytes: u64) -> Cmd<'_> {
+        on_stand_in(&self.environment, self.stand_in, memory_bytes)
     }
 
     /// Takes the environment away; what it printed stays.
     fn clear(&self) -> Result<(), String> {
-        recordings::clear(self);
-        let folder = &self.environment.folder;
-        let _ = fs::remove_file(folder.join("complete"));
-        let venv = folder.join("venv");
+        let _ = fs::remove_file(self.environment.folder.join("complete"));
+        let venv = self.environment.folder.join("venv");
         fs::remove_dir_all(&venv).map_err(file::named(&venv))
     }
 }
 
-impl Found {
-    fn row(&self, torch: Torch) -> String {
-        let Self { suite, passed, failed, skipped, unsteady, won, .. } = self;
-        let lost = self.lost.len();
-        format!(
-            "| {torch} | {suite} | {passed} | {lost} | {won} | {failed} | {skipped} | {unsteady} |"
-        )
-    }
+/// Tests that run, and the files into which they write.
+struct Running {
+    child: Child,
+    out: PathBuf,
+    log: PathBuf,
 }
 
-/// Where the rows of a version are kept, until all are there.
-fn rows_file(folder: &Path, torch: Torch) -> PathBuf {
-    folder.join(format!("{}.rows", torch.minor))
+impl Running {
+    fn verdicts(mut self) -> Result<Verdicts, String> {
+        let status = self.child.wait().map_err(|error| format!("python: {error}"))?;
+        if !status.success() {
+            return Err(format!("`python` failed: {status}; see {}", self.log.display()));
+        }
+        Ok(read_verdicts(&file::read(&self.out)?))
+    }
 }
 
 /// The suites for a version. Plain settings are said, since ours has others by default.
@@ -321,32 +320,34 @@ fn read_verdicts(text: &str) -> Verdicts {
     pairs.map(|(verdict, name)| (name.to_owned(), verdict.to_owned())).collect()
 }
 
-/// The libraries in the places of the driver, the runtime and NVML.
-pub(crate) fn build_stand_in(root: &Path, target: &Path, folder: &Path) -> Result<PathBuf, String> {
-    file::create(folder)?;
-    let headers = Peer::new(target).cuda_headers()?;
-    let own = root.join("torch/stand_in");
-    let sources = &[stand_in::driver(root), own.join("driver.cpp")];
-    Library { name: "libcuda.so.1", sources, words: &[] }.compile(&headers, folder)?;
-    let sources = &["runtime.cpp", "kernels.cpp", "unsupported.cpp"].map(|file| own.join(file));
-    let words = &[
-        format!("-I{}", root.join("crates/larder-proof/stand_in").display()),
-        folder.join("libcuda.so.1").display().to_string(),
-        format!("-Wl,--version-script={}", own.join("libcudart.map").display()),
-        "-Wl,--no-undefined".to_owned(),
-        "-Wl,-rpath,$ORIGIN".to_owned(),
-    ];
-    Library { name: "libcudart.so.13", sources, words }.compile(&headers, folder)?;
-    stand_in::compile_nvml(root, &headers, folder)?;
-    Ok(folder.to_owned())
+/// An environment's Python, where a GPU with so much memory seems to be.
+pub(crate) fn on_stand_in<'a>(
+    environment: &Environment<'a>,
+    stand_in: &Path,
+    memory_bytes: u64,
+) -> Cmd<'a> {
+    let python = environment.python().env("LARDER_STAND_IN_MEMORY", memory_bytes.to_string());
+    python.env("LD_LIBRARY_PATH", stand_in).env("LD_PRELOAD", stand_in.join("libcudart.so.13"))
 }
 
-fn write_table(root: &Path, rows: &[String]) -> Result<(), String> {
-    let head = "| PyTorch | suite | pass on Larder | pass natively alone | pass on Larder alone | \
-    fail on Larder | skipped | now so, now otherwise |\n\
-                |---|---|---:|---:|---:|---:|---:|---:|";
-    let table = format!("{head}\n{}\n", rows.join("\n"));
-    docs::write(root, PAGE, "verdicts", &table)
+/// The libraries in the places of the driver, the runtime and NVML, in a folder.
+pub(crate) fn build_stand_in(repo: &Repository, folder: &Path) -> Result<(), String> {
+    file::create(folder)?;
+    let headers = &cuda_headers(repo)?;
+    let driver = [stand_in::DRIVER, "torch/stand_in/driver.cpp"];
+    stand_in::compile(repo, headers, ("libcuda.so.1", &driver, &[]), folder)?;
+    let sources = ["runtime", "kernels", "unsupported"];
+    let sources = sources.map(|name| format!("torch/stand_in/{name}.cpp"));
+    let words = [
+        "-Icrates/larder-proof/stand_in",
+        &folder.join("libcuda.so.1").display().to_string(),
+        "-Wl,--version-script=torch/stand_in/libcudart.map",
+        "-Wl,--no-undefined",
+        "-Wl,-rpath,$ORIGIN",
+    ];
+    let sources = sources.each_ref().map(String::as_str);
+    stand_in::compile(repo, headers, ("libcudart.so.13", &sources, &words), folder)?;
+    stand_in::compile_nvml(repo, headers, folder)
 }
 
 #[cfg(test)]
@@ -354,18 +355,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_says_what_became_of_a_suite() {
+    fn verdicts_are_read_by_name() {
         let verdicts = read_verdicts("passed a.B.c\nended a.B.d e\n");
         assert_eq!(verdicts["a.B.d e"], "ended");
-        let found = Found {
-            suite: "torch/tests",
-            passed: 7,
-            failed: 1,
-            skipped: 2,
-            unsteady: 0,
-            lost: vec!["a.B.c".to_owned()],
-            won: 3,
-        };
-        assert_eq!(found.row(torch::NEWEST), "| 2.15.0 | torch/tests | 7 | 1 | 3 | 1 | 2 | 0 |");
+        assert!(passes(&verdicts, "a.B.c") && !passes(&verdicts, "a.B.d e"));
     }
 }

@@ -6,9 +6,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use xshell::cmd;
+
 use super::Stage;
 use crate::command::{number, output};
-use crate::programs::{Programs, recordings};
+use crate::programs::Programs;
+use crate::repository::is_script;
 
 /// The figures that must be equal.
 const FIGURES: [&str; 4] =
@@ -24,13 +27,12 @@ pub(super) fn compare(
     stage: &Stage<'_>,
     programs: &Programs,
 ) -> Result<(usize, Vec<String>), String> {
-    let folder = &stage.environment.folder;
-    let path = |name: &str| folder.join(name);
+    let path = |name: &str| stage.environment.folder.join(name);
     let (script, addresses) = (path("program.ops"), path("program.addresses"));
     let (snapshot, other) = (path("program.pickle"), path("short.pickle"));
     let (mut equal, mut different) = (0, Vec::new());
-    let mut files = recordings(stage.root);
-    files.retain(|file| file.extension().is_none_or(|extension| extension != "ops"));
+    let mut files = stage.environment.repo.recordings();
+    files.retain(|file| !is_script(file));
     // Those beside the repository may be among those in it.
     files.sort_by_key(|file| file.file_name().map(ToOwned::to_owned));
     files.dedup_by_key(|file| file.file_name().map(ToOwned::to_owned));
@@ -41,7 +43,10 @@ pub(super) fn compare(
         let short_bytes = (whole[0] as f64 * SHORT) as u64;
         let short = record(stage, &script, &other, short_bytes)?;
         for (memory_bytes, theirs) in [(super::MEMORY_BYTES, whole), (short_bytes, short)] {
-            let ours = replay(programs, &snapshot, memory_bytes)?;
+            let (larder, memory) = (&programs.larder, format!("{memory_bytes}B"));
+            let words = ["--policy", "torch", "--json", "--memory", &memory];
+            let shell = &stage.environment.repo.shell;
+            let ours = figures(cmd!(shell, "{larder} replay {snapshot} {words...}"))?;
             if ours == theirs {
                 equal += 1;
             } else {
@@ -53,6 +58,9 @@ pub(super) fn compare(
             }
         }
     }
+    for file in [script, addresses, snapshot, other] {
+        let _ = fs::remove_file(file);
+    }
     Ok((equal, different))
 }
 
@@ -63,36 +71,21 @@ fn record(
     out: &Path,
     memory_bytes: u64,
 ) -> Result<Figures, String> {
-    let mut python = stage.on_stand_in(memory_bytes);
-    python.arg(stage.root.join("torch/record.py")).arg(script).arg(out);
+    let python = stage.on_stand_in(memory_bytes).args(["torch/record.py"]).args([script, out]);
     // Nobody's settings but PyTorch's own.
-    python.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF");
-    figures(&mut python)
-}
-
-fn replay(programs: &Programs, snapshot: &Path, memory_bytes: u64) -> Result<Figures, String> {
-    let mut larder = Command::new(&programs.larder);
-    larder.arg("replay").arg(snapshot).args(["--policy", "torch", "--json", "--memory"]);
-    figures(larder.arg(format!("{memory_bytes}B")))
+    figures(python.env_remove("PYTORCH_CUDA_ALLOC_CONF").env_remove("PYTORCH_ALLOC_CONF"))
 }
 
 /// The figures in the object that a program prints.
-fn figures(command: &mut Command) -> Result<Figures, String> {
+fn figures(command: impl Into<Command>) -> Result<Figures, String> {
     let printed = output(command)?;
     let mut figures = [0; FIGURES.len()];
     for (figure, name) in figures.iter_mut().zip(FIGURES) {
         let found = number(&printed, name).map(|number| number as u64);
         // One that neither side tells is not equal on both.
-        *figure = found.ok_or_else(|| format!("{command:?} tells no {name}"))?;
+        *figure = found.ok_or_else(|| format!("{} tells no {name}", printed.trim()))?;
     }
     Ok(figures)
-}
-
-/// What is left of a run.
-pub(super) fn clear(stage: &Stage<'_>) {
-    for name in ["program.ops", "program.addresses", "program.pickle", "short.pickle"] {
-        let _ = fs::remove_file(stage.environment.folder.join(name));
-    }
 }
 
 #[cfg(test)]
@@ -101,10 +94,15 @@ mod tests {
 
     #[test]
     fn figures_must_all_be_told() {
+        let figures = |printed: &str| {
+            let mut echo = Command::new("echo");
+            echo.arg(printed);
+            figures(echo)
+        };
         let told = r#"{"active_bytes.all.peak": 2, "num_alloc_retries": 4,
             "num_ooms": 3, "reserved_bytes.all.peak": 1}"#;
-        assert_eq!(figures(Command::new("echo").arg(told)), Ok([1, 2, 3, 4]));
-        let missing = figures(Command::new("echo").arg("{\"num_ooms\":3}")).unwrap_err();
+        assert_eq!(figures(told), Ok([1, 2, 3, 4]));
+        let missing = figures("{\"num_ooms\":3}").unwrap_err();
         assert!(missing.ends_with("tells no reserved_bytes.all.peak"), "{missing}");
     }
 }

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use clap::Args;
+use xshell::cmd;
 
 use crate::command;
 use crate::file;
-use crate::programs::target_folder;
 use crate::python::{Environment, pinned};
+use crate::repository::Repository;
 use crate::torch::{self, Torch};
 use parts::Workshop;
 
@@ -63,34 +63,32 @@ pub(crate) struct Options {
 
 /// Builds the wheel into target/wheels and tries it where there is no Rust, and under PyTorch if
 /// that is asked for.
-pub(crate) fn run(root: &Path, options: &Options) -> Result<(), String> {
-    let target = target_folder(root);
-    let out = target.join("wheels");
+pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
+    let out = repo.target.join("wheels");
     if !options.is_built {
-        let wheel = build(root, &target, &out)?;
-        try_without_rust(root, &target.join("wheel/fresh"), &wheel)?;
+        let wheel = build(repo, &out)?;
+        try_without_rust(repo, &wheel)?;
         println!("{}", wheel.display());
     }
     let all = [&torch::ALL[..], &torch::OTHER_RELEASES].concat();
     let under = if options.is_all { &all } else { &options.under };
-    if under.is_empty() { Ok(()) } else { trial::run(root, &target, &only_file(&out)?, under) }
+    if under.is_empty() { Ok(()) } else { trial::run(repo, &only_file(&out)?, under) }
 }
 
 /// The wheel, which is then the only file in the folder.
-fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
-    let folder = target.join("wheel");
-    let environment = Environment { folder: folder.clone(), target: target.to_owned() };
-    let manifest = root.join("python/pyproject.toml");
-    let text = file::read(&manifest)?;
-    let maturin = pinned(&text).into_iter().filter(|pin| pin.starts_with("maturin=="));
-    let tools: Vec<String> = maturin.chain(TOOLS.map(str::to_owned)).collect();
-    environment.prepare(&tools)?;
+fn build(repo: &Repository, out: &Path) -> Result<PathBuf, String> {
+    let folder = repo.target.join("wheel");
+    let environment = &Environment { repo, folder: folder.clone() };
+    let maturin = pinned(repo)?.into_iter().filter(|pin| pin.starts_with("maturin=="));
+    environment.prepare(&maturin.chain(TOOLS.map(str::to_owned)).collect::<Vec<String>>())?;
+    let wheel = |words: &[&str]| environment.python().args(["-m", "wheel"]).args(words);
 
-    let module = build_module(root, &environment)?;
-    let laid_out = unpack(&environment, &module)?;
+    let module = build_module(environment)?;
+    let unpacked = cleared(&folder, "unpacked")?;
+    command::run(wheel(&["unpack", "--dest"]).arg(&unpacked).arg(module))?;
+    let laid_out = only_file(&unpacked)?;
     let native = laid_out.join("larder/_native.abi3.so");
-    let parts = folder.join("parts");
-    let workshop = Workshop { root, target, folder: parts, native: &native };
+    let workshop = Workshop { repo, folder: folder.join("parts"), native: &native };
     let prebuilt = laid_out.join("larder/_prebuilt");
     file::create(&prebuilt)?;
     let mut taken = BTreeSet::new();
@@ -98,34 +96,43 @@ fn build(root: &Path, target: &Path, out: &Path) -> Result<PathBuf, String> {
     let versions = if ARCH == "x86_64" { &torch::ALL[..] } else { &[] };
     for &torch in versions {
         let part = workshop.build(torch)?;
-        let to = prebuilt.join(part.file.file_name().unwrap_or_default());
-        fs::copy(&part.file, &to).map_err(file::named(&to))?;
+        file::copy(&part.file, &prebuilt.join(part.file.file_name().unwrap_or_default()))?;
         taken.extend(part.taken);
     }
     let taken: Vec<String> = taken.into_iter().collect();
     println!("of the CUDA runtime that PyTorch has loaded they take {}", taken.join(", "));
-    let packed = pack(&environment, &laid_out)?;
+    // A wheel of these files that promises nothing yet.
+    let packed = cleared(&folder, "packed")?;
+    command::run(wheel(&["pack", "--dest-dir"]).arg(&packed).arg(&laid_out))?;
+    let platform = format!("linux_{ARCH}");
+    let tags = wheel(&["tags", "--remove", "--platform-tag", &platform]);
+    command::run(tags.arg(only_file(&packed)?))?;
     let _ = fs::remove_dir_all(out);
-    repair(&environment, &packed, out)?;
+    repair(environment, &only_file(&packed)?, out)?;
     only_file(out)
 }
 
 /// The package with its native module.
-fn build_module(root: &Path, environment: &Environment) -> Result<PathBuf, String> {
-    let out = environment.folder.join("module");
-    let _ = fs::remove_dir_all(&out);
+fn build_module(environment: &Environment<'_>) -> Result<PathBuf, String> {
+    let (shell, folder) = (&environment.repo.shell, &environment.folder);
+    let out = cleared(folder, "module")?;
     let tag = format!("manylinux_{}", GLIBC.replace('.', "_"));
-    let mut maturin = Command::new(environment.folder.join("venv/bin/maturin"));
-    maturin
-        .args(["build", "--release", "--quiet", "--zig", "--auditwheel=check"])
-        .args(["--compatibility", &tag, "--target", &format!("{ARCH}-unknown-linux-gnu")])
-        .arg("--out")
-        .arg(&out)
-        .current_dir(root.join("python"));
-    command::run(
-        maturin.env("CARGO_TARGET_DIR", &environment.target).env("PATH", environment.path()?),
-    )?;
+    let _package = shell.push_dir("python");
+    let maturin = cmd!(
+        shell,
+        "{folder}/venv/bin/maturin build --release --quiet --zig --auditwheel=check
+        --compatibility {tag} --target {ARCH}-unknown-linux-gnu --out {out}"
+    );
+    command::run(maturin.env("PATH", environment.path()?))?;
     only_file(&out)
+}
+
+/// An empty folder.
+fn cleared(folder: &Path, name: &str) -> Result<PathBuf, String> {
+    let folder = folder.join(name);
+    let _ = fs::remove_dir_all(&folder);
+    file::create(&folder)?;
+    Ok(folder)
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf, String> {
@@ -137,54 +144,26 @@ fn only_file(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The files of a wheel, in a folder.
-fn unpack(environment: &Environment, wheel: &Path) -> Result<PathBuf, String> {
-    let out = environment.folder.join("unpacked");
-    let _ = fs::remove_dir_all(&out);
-    let mut unpack = environment.python();
-    command::run(unpack.args(["-m", "wheel", "unpack", "--dest"]).arg(&out).arg(wheel))?;
-    only_file(&out)
-}
-
-/// A wheel of these files that promises nothing yet.
-fn pack(environment: &Environment, files: &Path) -> Result<PathBuf, String> {
-    let out = environment.folder.join("packed");
-    let _ = fs::remove_dir_all(&out);
-    file::create(&out)?;
-    let mut pack = environment.python();
-    command::run(pack.args(["-m", "wheel", "pack", "--dest-dir"]).arg(&out).arg(files))?;
-    let mut tag = environment.python();
-    tag.args(["-m", "wheel", "tags", "--remove", "--platform-tag", &format!("linux_{ARCH}")]);
-    command::run(tag.arg(only_file(&out)?))?;
-    only_file(&out)
-}
-
 /// Gives the wheel the name of the oldest system on which all that is in it runs, or says what does
 /// not.
-fn repair(environment: &Environment, wheel: &Path, out: &Path) -> Result<(), String> {
-    let mut repair = environment.python();
-    repair.args(["-m", "auditwheel", "repair", "--only-plat", "--plat"]);
-    repair.arg(format!("{SYSTEM}_{ARCH}"));
-    for library in BROUGHT {
-        repair.args(["--exclude", library]);
-    }
-    repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?);
-    let done = command::output(&mut repair).map(drop);
+fn repair(environment: &Environment<'_>, wheel: &Path, out: &Path) -> Result<(), String> {
+    let repair = environment.python().args(["-m", "auditwheel", "repair", "--only-plat", "--plat"]);
+    let repair = repair.arg(format!("{SYSTEM}_{ARCH}"));
+    let repair = repair.args(BROUGHT.iter().flat_map(|library| ["--exclude", library]));
+    let repair = repair.arg("--wheel-dir").arg(out).arg(wheel).env("PATH", environment.path()?);
+    let done = command::output(repair).map(drop);
     done.map_err(|why| format!("{} is not for {SYSTEM}: {why}", wheel.display()))
 }
 
 /// Installs the wheel into a new environment and uses it, with nothing else to be found.
-fn try_without_rust(root: &Path, fresh: &Path, wheel: &Path) -> Result<(), String> {
-    command::run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(fresh))?;
+fn try_without_rust(repo: &Repository, wheel: &Path) -> Result<(), String> {
+    let fresh = repo.target.join("wheel/fresh");
+    command::run(cmd!(repo.shell, "python3 -m venv --clear {fresh}"))?;
     let bin = fresh.join("bin");
-    let program = |name: &str| {
-        let mut command = Command::new(bin.join(name));
-        command.env_clear().env("PATH", &bin).current_dir(root.join("workloads"));
-        command
-    };
+    let program = |name: &str| repo.shell.cmd(bin.join(name)).env_clear().env("PATH", &bin);
     let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
     command::run(program("python").args(install).arg(wheel))?;
     command::run(program("larder").arg("--version"))?;
-    command::run(program("larder").args(["replay", "hot_block.ops"]))?;
+    command::run(program("larder").args(["replay", "workloads/hot_block.ops"]))?;
     command::run(program("python").args(["-c", LOOK]))
 }

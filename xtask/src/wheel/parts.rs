@@ -6,13 +6,16 @@
 //! all.
 
 use std::collections::BTreeSet;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+
+use xshell::cmd;
 
 use crate::command;
 use crate::file;
 use crate::peer::Peer;
+use crate::repository::Repository;
 use crate::torch::Torch;
 use crate::wheels::Wheels;
 
@@ -47,8 +50,7 @@ pub(super) struct Part {
 
 /// Where parts are built.
 pub(super) struct Workshop<'a> {
-    pub(super) root: &'a Path,
-    pub(super) target: &'a Path,
+    pub(super) repo: &'a Repository,
     pub(super) folder: PathBuf,
     /// The package's native module, whose functions they call.
     pub(super) native: &'a Path,
@@ -60,22 +62,29 @@ impl Workshop<'_> {
         file::create(&self.folder)?;
         let cuda = self.folder.join("cuda");
         let what = "CUDA's runtimes";
-        Wheels { what, pins: &RUNTIMES, wanted: &WANTED, files: cuda.clone() }.fetch()?;
-        let peer = Peer::of(self.target, torch);
+        Wheels { what, pins: &RUNTIMES, wanted: &WANTED, files: cuda.clone() }.fetch(self.repo)?;
+        let peer = Peer { repo: self.repo, torch };
         peer.fetch()?;
+        let files = peer.torch();
         let [older, usual] = CUDAS.map(|(headers, _)| cuda.join(headers));
-        let object = self.compile(&peer, &usual)?;
+        let object = self.compile(&files, &usual)?;
         let bytes = |file: &Path| fs::read(file).map_err(file::named(file));
         let usual = bytes(&object)?;
         // One build is for all PyTorchs of this minor version, whatever CUDA they are made for.
-        if bytes(&self.compile(&peer, &older)?)? != usual {
+        if bytes(&self.compile(&files, &older)?)? != usual {
             return Err(format!(
                 "the C++ part for PyTorch {torch} is not the same with the headers of {} and of {}",
                 RUNTIMES[0], RUNTIMES[1]
             ));
         }
-        let file = self.link(&peer, &object)?;
-        let taken = self.inspect(&peer, &file, &cuda)?;
+        let file = self.folder.join(format!("torch-{}.so", torch.minor));
+        self.link(&files, &object, &file, &[])?;
+        // All that it wants a process with PyTorch has, whichever of the two CUDAs is there.
+        for (_, runtime) in CUDAS {
+            let all = ["-Wl,--no-undefined".into(), cuda.join(runtime).into_os_string()];
+            self.link(&files, &object, &self.folder.join("complete.so"), &all)?;
+        }
+        let taken = self.inspect(&file)?;
         let size = fs::metadata(&file).map_or(0, |found| found.len());
         let name = file.file_name().unwrap_or_default().display();
         println!("{name}: {} KiB, the same with the headers of CUDA 12.6 and 13.0", size >> 10);
@@ -83,109 +92,48 @@ impl Workshop<'_> {
     }
 
     /// The part's object file, with the headers of one CUDA.
-    fn compile(&self, peer: &Peer, cuda_headers: &Path) -> Result<PathBuf, String> {
+    fn compile(&self, torch: &Path, cuda: &Path) -> Result<PathBuf, String> {
         let object = self.folder.join("backend.o");
-        let mut compile = Command::new("g++");
-        compile
-            .args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-pthread"])
-            .args(["-fvisibility=hidden", "-D_GLIBCXX_USE_CXX11_ABI=1"])
-            .arg("-isystem")
-            .arg(self.root.join("python/lib/larder/_plain_cuda"))
-            .arg("-isystem")
-            .arg(cuda_headers)
-            .arg("-isystem")
-            .arg(peer.torch().join("include"))
-            .arg("-I")
-            .arg(self.root.join("crates/larder-c/include"))
-            .arg("-c")
-            .arg(self.root.join("torch/backend.cpp"))
-            .arg("-o")
-            .arg(&object);
-        command::run(&mut compile)?;
+        command::run(cmd!(
+            self.repo.shell,
+            "g++ -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -pthread -fvisibility=hidden
+            -D_GLIBCXX_USE_CXX11_ABI=1 -isystem python/lib/larder/_plain_cuda -isystem {cuda}
+            -isystem {torch}/include -I crates/larder-c/include -c torch/backend.cpp -o {object}"
+        ))?;
         Ok(object)
     }
 
-    fn link(&self, peer: &Peer, object: &Path) -> Result<PathBuf, String> {
-        let part = self.folder.join(format!("torch-{}.so", peer.version().minor));
-        let lib = peer.torch().join("lib");
-        let mut link = Command::new("g++");
-        link.args(["-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"])
-            .args(["-fvisibility=hidden", "-pthread", "-s"])
-            .arg(object)
-            .arg(self.root.join("torch/older.cpp"))
-            .args([lib.join("libc10_cuda.so"), lib.join("libc10.so")])
-            .arg(self.native)
-            .arg("-o")
-            .arg(&part);
-        command::run(&mut link)?;
-        Ok(part)
+    fn link(
+        &self,
+        torch: &Path,
+        object: &Path,
+        out: &Path,
+        more: &[OsString],
+    ) -> Result<(), String> {
+        let native = self.native;
+        command::run(cmd!(
+            self.repo.shell,
+            "g++ -std=c++20 -O2 -Wall -Wextra -Werror -fPIC -shared -fvisibility=hidden -pthread
+            -s {object} torch/older.cpp {torch}/lib/libc10_cuda.so {torch}/lib/libc10.so {native}
+            {more...} -o {out}"
+        ))
     }
 
-    /// Refuses a part that wants what a process with PyTorch might not have. The functions that it
-    /// takes of CUDA's runtime.
-    fn inspect(&self, peer: &Peer, part: &Path, cuda: &Path) -> Result<BTreeSet<String>, String> {
-        let name = part.display();
-        let words = dynamic_section(part)?;
-        if let Some(line) = words.lines().find(|line| line.contains("PATH)")) {
+    /// Refuses a part that brings in a library or looks for one. The functions that it takes of
+    /// CUDA's runtime.
+    fn inspect(&self, part: &Path) -> Result<BTreeSet<String>, String> {
+        let (name, shell) = (part.display(), &self.repo.shell);
+        let section = command::output(cmd!(shell, "readelf -d -W {part}"))?;
+        if let Some(line) = section.lines().find(|line| line.contains("PATH)")) {
             return Err(format!("{name} has a search path of its own: {}", line.trim()));
         }
-        if let Some(other) = needed(&words).find(|library| !LIBRARIES.contains(library)) {
+        if let Some(other) = needed(&section).find(|library| !LIBRARIES.contains(library)) {
             return Err(format!("{name} is linked to {other}"));
         }
-        let wanted = Symbols::of(part)?.wanted;
-        let lib = peer.torch().join("lib");
-        let mut found = BTreeSet::new();
-        for library in [self.native.to_owned(), lib.join("libc10.so"), lib.join("libc10_cuda.so")] {
-            found.extend(Symbols::of(&library)?.defined);
-        }
-        let left: BTreeSet<String> = wanted.difference(&found).cloned().collect();
-        for (_, runtime) in CUDAS {
-            let runtime = cuda.join(runtime);
-            let has = Symbols::of(&runtime)?.defined;
-            if let Some(missing) = left.difference(&has).next() {
-                return Err(format!("{name} wants {missing}, which {} has not", runtime.display()));
-            }
-        }
-        Ok(left)
+        let wanted = cmd!(shell, "nm --dynamic --undefined-only --format=just-symbols {part}");
+        let wanted = command::output(wanted)?;
+        Ok(wanted.lines().filter(|name| name.starts_with("cuda")).map(str::to_owned).collect())
     }
-}
-
-/// The symbols of a library, without those of the system's libraries, which have versions.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Symbols {
-    defined: BTreeSet<String>,
-    wanted: BTreeSet<String>,
-}
-
-impl Symbols {
-    fn of(library: &Path) -> Result<Self, String> {
-        Ok(Self::read(&command::output(
-            Command::new("readelf").args(["--dyn-syms", "-W"]).arg(library),
-        )?))
-    }
-
-    fn read(text: &str) -> Self {
-        let mut symbols = Self::default();
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let [_, _, _, _, binding, _, place, name, ..] = words[..] else { continue };
-            let (name, version) = name.split_once('@').unwrap_or((name, ""));
-            match place {
-                "UND" if binding == "GLOBAL" && version.is_empty() => {
-                    symbols.wanted.insert(name.to_owned());
-                }
-                "UND" | "Ndx" => {}
-                _ => {
-                    symbols.defined.insert(name.to_owned());
-                }
-            }
-        }
-        symbols
-    }
-}
-
-fn dynamic_section(library: &Path) -> Result<String, String> {
-    command::output(Command::new("readelf").args(["-d", "-W"]).arg(library))
 }
 
 /// The libraries that a dynamic section names.
@@ -197,20 +145,6 @@ fn needed(section: &str) -> impl Iterator<Item = &str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn symbols_with_versions_are_the_systems() {
-        let text = "   Num:    Value          Size Type    Bind   Vis      Ndx Name\n\
-             3: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaFree\n\
-             4: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)\n\
-             5: 0000000000000000     0 NOTYPE  WEAK   DEFAULT  UND __gmon_start__\n\
-             6: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 larder_torch_version\n\
-             7: 000000000001b3f0    12 FUNC    GLOBAL DEFAULT   12 cudaMalloc@@libcudart.so.13\n";
-        let symbols = Symbols::read(text);
-        assert_eq!(symbols.wanted.iter().collect::<Vec<_>>(), ["cudaFree"]);
-        let defined = ["cudaMalloc", "larder_torch_version"];
-        assert_eq!(symbols.defined.iter().collect::<Vec<_>>(), defined);
-    }
 
     #[test]
     fn the_libraries_of_a_dynamic_section_are_found() {

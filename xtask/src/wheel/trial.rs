@@ -7,8 +7,9 @@ use std::path::Path;
 use crate::command;
 use crate::file;
 use crate::python::Environment;
+use crate::repository::Repository;
 use crate::torch::Torch;
-use crate::verdicts;
+use crate::verdicts::{build_stand_in, on_stand_in};
 
 /// The memory of the stand-in. What is not written to costs nothing.
 const MEMORY_BYTES: u64 = 8 << 30;
@@ -17,27 +18,17 @@ const MEMORY_BYTES: u64 = 8 << 30;
 const TIMES: &str = "3";
 
 /// Tries the wheel with these versions, one after the other: an environment has five gigabytes.
-pub(super) fn run(
-    root: &Path,
-    target: &Path,
-    wheel: &Path,
-    versions: &[Torch],
-) -> Result<(), String> {
-    let stand_in = verdicts::build_stand_in(root, target, &target.join("wheel/stand-in"))?;
+pub(super) fn run(repo: &Repository, wheel: &Path, versions: &[Torch]) -> Result<(), String> {
+    let stand_in = repo.target.join("wheel/stand-in");
+    build_stand_in(repo, &stand_in)?;
     for torch in versions {
-        let folder = target.join(format!("wheel/torch-{torch}"));
+        let folder = repo.target.join(format!("wheel/torch-{torch}"));
         eprintln!("==> PyTorch {torch} in {}", folder.display());
-        let environment = Environment { folder: folder.clone(), target: target.to_owned() };
+        let environment = Environment { repo, folder: folder.clone() };
         environment.prepare(&[format!("torch=={torch}"), "numpy==2.4.6".to_owned()])?;
-        let mut python = environment.python();
-        python
-            .arg(root.join("torch/card/install.py"))
-            .arg(wheel)
-            .args(["--times", TIMES, "--no-limit"])
-            .env("LARDER_STAND_IN_MEMORY", MEMORY_BYTES.to_string())
-            .env("LD_LIBRARY_PATH", &stand_in)
-            .env("LD_PRELOAD", stand_in.join("libcudart.so.13"));
-        command::run(&mut python)
+        let python = on_stand_in(&environment, &stand_in, MEMORY_BYTES);
+        let python = python.arg("torch/card/install.py").arg(wheel);
+        command::run(python.args(["--times", TIMES, "--no-limit"]))
             .map_err(|error| format!("{error}: the wheel under PyTorch {torch}"))?;
         fs::remove_dir_all(&folder).map_err(file::named(&folder))?;
     }
