@@ -136,7 +136,7 @@ impl Shelf {
                         continue;
                     }
                     self.unmap_pages(device, &plan)?;
-                    if self.heap.is_bare(plan.segment) {
+                    if self.heap.space().is_bare(plan.segment) {
                         self.release(device, &[Release::Addresses(plan.segment)])?;
                     }
                 }

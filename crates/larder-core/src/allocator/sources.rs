@@ -184,7 +184,7 @@ impl Shelf {
             Some(SegmentFault::Endless)
         } else {
             let is_given = self.sources.values().any(|sourced| sourced.is_given(span));
-            (is_given || self.heap.overlaps(span)).then_some(SegmentFault::Overlaps)
+            (is_given || self.heap.space().overlaps(span)).then_some(SegmentFault::Overlaps)
         }
     }
 

@@ -43,8 +43,8 @@ impl Heap {
     /// Checks every invariant; says in one sentence which one does not hold.
     pub fn check(&self) -> Result<(), String> {
         let mut census = Census::default();
-        let mut spans = Vec::with_capacity(self.segments.len());
-        for (id, segment) in self.segments.iter() {
+        let mut spans = Vec::with_capacity(self.space.segments().len());
+        for (id, segment) in self.space.segments().iter() {
             spans.push(segment.span);
             self.check_segment(id, segment, &mut census)?;
         }
@@ -53,10 +53,10 @@ impl Heap {
             ensure!(!pair[0].overlaps(pair[1]), "segments {:?} and {:?} overlap", pair[0], pair[1]);
         }
         ensure!(
-            census.blocks == self.blocks.len(),
+            census.blocks == self.space.blocks().len(),
             "{} blocks are in segments, {} in the arena",
             census.blocks,
-            self.blocks.len()
+            self.space.blocks().len()
         );
         self.check_lanes(&census)?;
         self.check_deferred(census.resting)?;
@@ -67,9 +67,9 @@ impl Heap {
         self.check_symmetric()?;
         let reserved: i64 = census.reserved_bytes.iter().sum();
         ensure!(
-            reserved as u64 == self.reserved_bytes,
+            reserved as u64 == self.space.reserved_bytes(),
             "{reserved} bytes are in segments, {} are counted",
-            self.reserved_bytes
+            self.space.reserved_bytes()
         );
         check_stats(&self.herald.stats(), &census)
     }
@@ -94,7 +94,7 @@ impl Heap {
         census.reserved_bytes[at_kind] += segment.backed_bytes() as i64;
         let (mut at, mut prev, mut addr) = (Some(segment.first), None, segment.span.addr);
         while let Some(block_id) = at {
-            let block = &self.blocks[block_id];
+            let block = &self.space[block_id];
             ensure!(block.addr == addr, "{block_id:?} starts at {}, not at {addr}", block.addr);
             ensure!(block.prev == prev, "{block_id:?} is not linked to the block before it");
             ensure!(
@@ -117,8 +117,8 @@ impl Heap {
                     matches!(block.state, State::Free | State::Unmapped | State::Hollow);
                 ensure!(
                     !(mergeable
-                        && self.blocks[prev].state == block.state
-                        && self.blocks[prev].lane == block.lane),
+                        && self.space[prev].state == block.state
+                        && self.space[prev].lane == block.lane),
                     "{prev:?} and {block_id:?} are both {:?} and not merged",
                     block.state
                 );
@@ -149,7 +149,7 @@ impl Heap {
         census: &mut Census,
         at_kind: usize,
     ) -> Result<(), String> {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         let bytes = block.size_bytes as i64;
         census.blocks += 1;
         if segment.is_expandable() {
@@ -209,7 +209,7 @@ impl Heap {
                 "{lane_id:?} has blocks, but its pool is gone"
             );
         }
-        for (id, segment) in self.segments.iter() {
+        for (id, segment) in self.space.segments().iter() {
             let pool = self.pools.lane(segment.lane).pool;
             ensure!(self.is_alive(pool), "the pool of {id:?} at {:?} is gone", segment.span);
             ensure!(
@@ -254,8 +254,8 @@ impl Heap {
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
             let mut last = None;
-            for id in lane.free_blocks(&self.blocks) {
-                let block = &self.blocks[id];
+            for id in lane.free_blocks(self.space.blocks()) {
+                let block = &self.space[id];
                 ensure!(
                     block.state == State::Free && block.lane == lane_id,
                     "{id:?} is indexed as free in {lane_id:?}"
@@ -264,14 +264,14 @@ impl Heap {
                 ensure!(last < key, "the free blocks of {lane_id:?} are out of order");
                 ensure!(self.is_order_right(block), "{id:?} has the order {}", block.order);
                 ensure!(
-                    self.blocks.free_since(id) <= self.pools.pool(lane.pool).searches,
+                    self.space.free_since(id) <= self.pools.pool(lane.pool).searches,
                     "{id:?} was freed in the future"
                 );
                 last = key;
                 free += 1;
             }
             for (&addr, &id) in &lane.unmapped {
-                let block = &self.blocks[id];
+                let block = &self.space[id];
                 ensure!(
                     block.state == State::Unmapped && block.lane == lane_id && block.addr == addr,
                     "{id:?} is indexed as unmapped in {lane_id:?}"
@@ -293,11 +293,11 @@ impl Heap {
         let deferred: HashSet<BlockId> = self.pending.deferred().into_iter().collect();
         ensure!(deferred.len() == self.pending.deferred().len(), "a block is deferred twice");
         for id in self.pending.used_blocks() {
-            let live = self.blocks[id].state == State::Live;
+            let live = self.space[id].state == State::Live;
             ensure!(live || deferred.contains(&id), "{id:?} has uses but is not live");
         }
         for &id in &deferred {
-            ensure!(self.blocks[id].state == State::Waiting, "{id:?} is deferred, does not wait");
+            ensure!(self.space[id].state == State::Waiting, "{id:?} is deferred, does not wait");
         }
         let mut events_of: HashMap<BlockId, u32> = HashMap::new();
         let mut events = HashSet::new();
@@ -308,7 +308,7 @@ impl Heap {
         ensure!(events.len() == self.pending.event_count(), "awaited events are miscounted");
         let mut waiting = 0;
         for (id, count) in self.pending.waiting_blocks() {
-            ensure!(self.blocks[id].state == State::Waiting, "{id:?} has events but does not wait");
+            ensure!(self.space[id].state == State::Waiting, "{id:?} has events but does not wait");
             ensure!(events_of.get(&id) == Some(&count), "{id:?} miscounts its events");
             waiting += 1;
         }

@@ -69,14 +69,14 @@ impl Heap {
     pub(super) fn take_off(&mut self, want: &Want) -> Option<BlockId> {
         let want = self.begin_search(want);
         let id = self.take_off_best(&want)?;
-        self.blocks[id].state = State::Live;
+        self.space[id].state = State::Live;
         Some(id)
     }
 
     /// Takes the block that a request gets out of the index, if the split limit lets it have one.
     fn take_off_best(&mut self, want: &Want) -> Option<BlockId> {
         let spot = self.find_best(want)?;
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         self.pools.lane_mut(want.lane).filled()?.remove_at(slots, spot);
         Some(spot.id)
     }
@@ -89,10 +89,10 @@ impl Heap {
 
     /// The block that a request gets, if the split limit lets it have one.
     pub(super) fn find_best(&mut self, want: &Want) -> Option<Spot> {
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let smallest = free.find(slots, want.size_bytes, want.expandable)?;
-        let (slots, free) = (self.blocks.slots(), self.pools.lane(want.lane).free()?);
+        let (slots, free) = (self.space.slots(), self.pools.lane(want.lane).free()?);
         let spot = self.choose(slots, free, want, smallest);
         let whole = &slots[spot.id.place()];
         let limit_bytes = self.split_limit_bytes;
@@ -108,7 +108,7 @@ impl Heap {
                 // Plain blocks lie among the pages of a request for pages, and the limit is for
                 // them alone.
                 let is_paged = self.placement.puts_into_pages(want);
-                let (slots, _) = self.blocks.parts();
+                let (slots, _) = self.space.parts();
                 let free = self.pools.lane_mut(want.lane).filled()?;
                 return is_paged.then(|| free.find_expandable(slots, want.size_bytes)).flatten();
             }
@@ -127,20 +127,20 @@ impl Heap {
     /// led there.
     pub(super) fn hand_out_unnoted(&mut self, id: BlockId, want: &Want) -> Addr {
         let fineness = self.placement.fineness(&self.policy);
-        let cut = cut_for(want, &self.blocks[id], fineness, self.split_limit_bytes);
+        let cut = cut_for(want, &self.space[id], fineness, self.split_limit_bytes);
         self.hand_out_cut(id, want, &cut)
     }
 
     /// Makes the front of a block live that is in no index and larger than the request, whatever
     /// the settings say of splitting. The rest goes into the index.
     pub(super) fn hand_out_front(&mut self, id: BlockId, want: &Want) {
-        let cut = cut(want, &self.blocks[id], true);
+        let cut = cut(want, &self.space[id], true);
         self.hand_out_cut(id, want, &cut);
     }
 
     fn hand_out_cut(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
         if cut.splits {
-            let rest = self.blocks.split(id, cut.size_bytes);
+            let rest = self.space.split(id, cut.size_bytes);
             self.order_front(id, rest);
             self.shelve(rest);
         }
@@ -153,7 +153,7 @@ impl Heap {
     #[allow(clippy::inline_always)]
     pub(super) fn hand_out_whole(&mut self, id: BlockId, want: &Want, cut: &Cut) -> Addr {
         let oversize = cut.size_bytes >= self.split_limit_bytes;
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         slots[id.place()].oversize = oversize;
         let taken = make_live(slots, id, want);
         self.note_cut(want, cut, &taken);
@@ -177,8 +177,8 @@ impl Heap {
             let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
             self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
         }
-        self.segments.note_start(segment, addr, size_bytes, id);
-        self.hints.note(addr, id);
+        self.space.note_start(segment, addr, size_bytes, id);
+        self.space.hint(addr, id);
     }
 }
 

@@ -24,14 +24,14 @@ impl Heap {
 
     /// Hands out what lies at an address in a free block that holds the request there.
     fn hand_out_at(&mut self, id: BlockId, want: &Want, addr: Addr) -> Addr {
-        let before_bytes = addr.0 - self.blocks[id].addr.0;
+        let before_bytes = addr.0 - self.space[id].addr.0;
         self.unshelve(id);
         if before_bytes == 0 {
             return self.hand_out_unnoted(id, want);
         }
         let before = Want { requested_bytes: before_bytes, size_bytes: before_bytes, ..*want };
         self.hand_out_front(id, &before);
-        let rest = self.blocks[id].next.expect("it was cut off just now");
+        let rest = self.space[id].next.expect("it was cut off just now");
         self.unshelve(rest);
         let taken = self.hand_out_unnoted(rest, want);
         self.put(id);
@@ -42,9 +42,9 @@ impl Heap {
     /// the start of their segment, and so does the address; views have no free blocks, so that
     /// nothing is found in one.
     fn free_over(&self, want: &Want, addr: Addr) -> Option<BlockId> {
-        let segment = self.segments.holder_of(addr)?;
-        let id = self.block_over(segment, addr)?;
-        let block = &self.blocks[id];
+        let segment = self.space.segments().holder_of(addr)?;
+        let id = self.space.block_over(segment, addr)?;
+        let block = &self.space[id];
         let suits = !block.expandable || !self.must_be_plain(want);
         let is_right = block.state == State::Free && block.lane == want.lane && suits;
         let is_block_start = (addr.0 - block.addr.0).is_multiple_of(BLOCK_UNIT_BYTES);

@@ -132,7 +132,7 @@ impl Heap {
         if self.herald.is_listening() {
             return false;
         }
-        let own = self.live(addr).filter(|&id| !self.blocks[id].used_elsewhere);
+        let own = self.live(addr).filter(|&id| !self.space[id].used_elsewhere);
         own.inspect(|&id| self.put(id)).is_some()
     }
 
@@ -140,7 +140,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn is_own(&self, id: BlockId, addr: Addr) -> bool {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         (block.state == State::Live) & (block.addr == addr) & !block.used_elsewhere
     }
 
@@ -155,7 +155,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn own_by_address(&self, addr: Addr) -> Option<BlockId> {
-        let hinted = self.hints.get(addr).filter(|&id| self.is_own(id, addr));
+        let hinted = self.space.hinted(addr).filter(|&id| self.is_own(id, addr));
         hinted.or_else(|| self.find_own(addr))
     }
 

@@ -78,7 +78,7 @@ impl Heap {
 
     /// Whether a rule refuses to ask the device for so much more.
     pub(super) fn rejects(&self, size_bytes: u64) -> bool {
-        let held_bytes = self.reserved_bytes + self.asked_bytes;
+        let held_bytes = self.space.held_or_asked_bytes();
         self.config.reject_above_fraction
             && held_bytes.saturating_add(size_bytes) as f64 > self.rule_share_bytes()
     }
@@ -112,35 +112,25 @@ impl Heap {
     /// What the segments hold that the request could be served from.
     fn held_for(&self, want: &Want) -> u64 {
         let lane = self.pools.lane_at(want.pool, want.stream);
-        let served = self.segments.iter().filter(|(_, segment)| Some(segment.lane) == lane);
+        let served = self.space.segments().iter().filter(|(_, segment)| Some(segment.lane) == lane);
         served.map(|(_, segment)| segment.backed_bytes()).sum()
     }
 
     /// Whether so many more bytes would pass the cap.
     pub(crate) fn exceeds_cap(&self, more_bytes: u64) -> bool {
-        let held_bytes = self.reserved_bytes + self.asked_bytes;
+        let held_bytes = self.space.held_or_asked_bytes();
         self.cap_bytes.is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
-    }
-
-    /// So many bytes are asked of the device with the lock dropped: until there is an answer they
-    /// count against the cap, or two requests at once could pass it.
-    pub(crate) fn begin_asking(&mut self, size_bytes: u64) {
-        self.asked_bytes += size_bytes;
-    }
-
-    /// The answer is there.
-    pub(crate) fn end_asking(&mut self, size_bytes: u64) {
-        self.asked_bytes -= size_bytes;
     }
 
     /// The device gave a segment for this request; serves the request from it.
     pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
         let id = self.add_segment(want, span, Backing::Fixed, State::Free);
-        self.reserved_bytes += span.size_bytes;
+        self.space.count_reserved(span.size_bytes as i64);
         self.count_reserved(want.pool, span.size_bytes as i64);
         let place = place(want, span);
         let oversize = span.size_bytes >= self.split_limit_bytes;
-        self.segments[self.blocks[id].segment].oversize = oversize;
+        let segment = self.space[id].segment;
+        self.space[segment].oversize = oversize;
         self.record_of(id, Record::SegmentAlloc { place, oversize });
         self.hand_out(id, want)
     }
@@ -155,8 +145,8 @@ impl Heap {
     ) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
         let lane = self.lane_of(want);
-        let order = self.first_order(span.addr, self.segments.next_serial());
-        let id = self.blocks.add(Block {
+        let order = self.first_order(span.addr, self.space.segments().next_serial());
+        let whole = Block {
             addr: span.addr,
             size_bytes: span.size_bytes,
             requested_bytes: 0,
@@ -174,9 +164,8 @@ impl Heap {
             expandable,
             oversize: false,
             used_elsewhere: false,
-        });
-        self.blocks[id].segment = self.segments.add(span, lane, want.kind, backing, id);
-        id
+        };
+        self.space.add_segment(whole, backing)
     }
 
     /// The next step towards an expandable block for this request. `from` is the block that the
@@ -193,7 +182,7 @@ impl Heap {
                 Expansion::Reserve { size_bytes }
             };
         };
-        let block = &self.blocks[start];
+        let block = &self.space[start];
         if block.state == State::Unmapped {
             return Expansion::Map(self.plan_map(start, want.size_bytes));
         }
@@ -209,25 +198,25 @@ impl Heap {
     /// The lowest free or unmapped block from which free and unmapped ones in a row add up to the
     /// request. Every such run has an unmapped block, with at most one free one before it.
     fn find_room(&self, want: &Want) -> Option<BlockId> {
-        let is_open = |id: BlockId| matches!(self.blocks[id].state, State::Free | State::Unmapped);
+        let is_open = |id: BlockId| matches!(self.space[id].state, State::Free | State::Unmapped);
         let lane = self.pools.lane_at(want.pool, want.stream)?;
         self.pools.lane(lane).unmapped.values().find_map(|&hole| {
-            let start = self.blocks[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
+            let start = self.space[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
             let (mut room_bytes, mut at) = (0, Some(start));
             while let Some(id) = at.filter(|&id| is_open(id)) {
-                room_bytes += self.blocks[id].size_bytes;
+                room_bytes += self.space[id].size_bytes;
                 if room_bytes >= want.size_bytes {
                     return Some(start);
                 }
-                at = self.blocks[id].next;
+                at = self.space[id].next;
             }
             None
         })
     }
 
     pub(super) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
+        let block = &self.space[id];
+        let segment = &self.space[block.segment];
         let part = Span::new(block.addr, size_bytes.min(block.size_bytes));
         let span = segment.span_of(segment.pages_over(part));
         MapPlan { block: id, span, page_bytes: segment.page_bytes() }
@@ -247,7 +236,7 @@ impl Heap {
     ) -> BlockId {
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
-        let lane = self.blocks[id].lane;
+        let lane = self.space[id].lane;
         self.pools.lane_mut(lane).unmapped.insert(span.addr, id);
         id
     }
@@ -256,26 +245,22 @@ impl Heap {
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
         self.forget_unmapped(id);
-        if span.size_bytes < self.blocks[id].size_bytes {
-            let rest = self.blocks.split(id, span.size_bytes);
+        if span.size_bytes < self.space[id].size_bytes {
+            let rest = self.space.split(id, span.size_bytes);
             self.order_rest(rest);
             // What was asked for last is shown in snapshots: the mapped part keeps it, as in
             // PyTorch.
-            self.blocks[rest].requested_bytes = 0;
-            let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
+            self.space[rest].requested_bytes = 0;
+            let (lane, addr) = (self.space[rest].lane, self.space[rest].addr);
             self.pools.lane_mut(lane).unmapped.insert(addr, rest);
         }
-        let segment_id = self.blocks[id].segment;
-        let segment = &mut self.segments[segment_id];
-        for (index, &page) in segment.pages_over(span).zip(pages) {
-            segment.set_page(index, Some(page));
-        }
-        self.segments.cover(segment_id, span);
+        let segment_id = self.space[id].segment;
+        self.space.back(segment_id, span, pages);
         self.merge_contexts(id, State::Free);
         let id = self.merge_and_shelve(id).id;
         self.note_free(id);
-        self.reserved_bytes += span.size_bytes;
-        let lane = self.pools.lane(self.blocks[id].lane);
+        self.space.count_reserved(span.size_bytes as i64);
+        let lane = self.pools.lane(self.space[id].lane);
         let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
         self.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
@@ -288,47 +273,6 @@ impl Heap {
         self.count_growth(want.pool, 1);
         self.unshelve(id);
         self.hand_out(id, want)
-    }
-}
-
-/// The pages that a block of an expandable segment lies on.
-#[derive(Debug)]
-pub(crate) struct PagesBehind {
-    /// The addresses of all of them.
-    pub(crate) span: Span,
-    pub(crate) page_bytes: u64,
-    pub(crate) pages: Vec<PageHandle>,
-}
-
-impl Heap {
-    /// The pages that a live block lies on; none if its segment has no pages, or shows some of
-    /// different sizes.
-    pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
-        if segment.is_view() {
-            return self.pages_shown_behind(block.span(), segment);
-        }
-        if !segment.is_expandable() {
-            return None;
-        }
-        let range = segment.pages_over(block.span());
-        let pages = range.clone().filter_map(|index| segment.page(index)).collect();
-        let (span, page_bytes) = (segment.span_of(range), segment.page_bytes());
-        Some(PagesBehind { span, page_bytes, pages })
-    }
-
-    /// The place of every page of every expandable segment, and where views show them.
-    pub(crate) fn mapped_pages(&self) -> Vec<Span> {
-        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
-        expandable
-            .flat_map(|(_, segment)| {
-                let count = segment.pages_over(segment.span).end;
-                let backed = (0..count).filter(|&index| segment.page(index).is_some());
-                backed.map(|index| segment.span_of(index..index + 1))
-            })
-            .chain(self.shown_pages())
-            .collect()
     }
 }
 

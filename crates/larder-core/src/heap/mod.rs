@@ -30,8 +30,6 @@ pub use pools::private::Filter;
 pub use pools::{checkpoint, lane_state};
 pub use space::block::State;
 
-use std::collections::BTreeSet;
-
 use crate::config::Config;
 use crate::heap::deferred::Deferred;
 use crate::heap::fast::Guard;
@@ -43,9 +41,7 @@ use crate::heap::placement::Placement;
 use crate::heap::pools::pool::{Lane, Pool, PoolRole, Pools};
 use crate::heap::pools::private::Privates;
 use crate::heap::reserves::Reserves;
-use crate::heap::space::block::Blocks;
-use crate::heap::space::hints::Hints;
-use crate::heap::space::segment::{Backing, Segments};
+use crate::heap::space::Space;
 use crate::heap::waiting::pending::Pending;
 use crate::policy::Policy;
 use crate::record::history::History;
@@ -78,19 +74,13 @@ pub struct Heap {
     policy: Policy,
     device_total_bytes: u64,
     cap_bytes: Option<u64>,
-    blocks: Blocks,
-    segments: Segments,
+    space: Space,
     pools: Pools,
     privates: Privates,
     pending: Pending,
     herald: Herald,
-    hints: Hints,
     deferred: Deferred,
     drawn: Drawn,
-    /// Bytes held of the device, in segments and pages.
-    reserved_bytes: u64,
-    /// Bytes that the device is being asked for with the lock dropped.
-    asked_bytes: u64,
     /// `config.max_split_bytes`, or the largest number where there is no limit that a request could
     /// reach.
     split_limit_bytes: u64,
@@ -117,17 +107,13 @@ impl Heap {
             policy,
             device_total_bytes,
             cap_bytes: None,
-            blocks: Blocks::new(),
-            segments: Segments::new(placement.shares_segments()),
+            space: Space::new(placement.shares_segments()),
             pools: Pools::new(),
             privates: Privates::default(),
             pending: Pending::default(),
             herald: Herald::default(),
-            hints: Hints::new(),
             deferred: Deferred::default(),
             drawn,
-            reserved_bytes: 0,
-            asked_bytes: 0,
             split_limit_bytes: u64::MAX,
             collecting: false,
             has_ages: false,
@@ -180,7 +166,7 @@ impl Heap {
 
     /// Bytes held of the device.
     pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
+        self.space.reserved_bytes()
     }
 
     /// The cap on what may be held of the device.
@@ -303,21 +289,14 @@ impl Heap {
     /// Forgets what was kept for requests on streams that have no memory any more.
     pub(crate) fn forget_idle_streams(&mut self) {
         self.settle();
-        self.pools.remove_lanes(&self.named_lanes(), |_| true);
+        self.pools.remove_lanes(&self.space.named_lanes(), |_| true);
         self.paged.forget_ways(|lane| self.pools.has_lane(lane));
     }
 
     /// The same, of streams that are gone alone.
     pub(super) fn forget_gone_streams(&mut self) {
-        self.pools.remove_lanes(&self.named_lanes(), Lane::is_gone);
+        self.pools.remove_lanes(&self.space.named_lanes(), Lane::is_gone);
         self.paged.forget_ways(|lane| self.pools.has_lane(lane));
-    }
-
-    /// The lanes that have a segment, or a block in one.
-    fn named_lanes(&self) -> BTreeSet<LaneId> {
-        let of_segments = self.segments.iter().map(|(_, segment)| segment.lane);
-        let blocks = self.segments.iter().flat_map(|(id, _)| self.chain(id));
-        of_segments.chain(blocks.map(|id| self.blocks[id].lane)).collect()
     }
 
     /// How much of the host's memory is kept for requests to come, on all streams.
@@ -329,35 +308,49 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn live(&self, addr: Addr) -> Option<BlockId> {
-        let is_it = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            block.state == State::Live && block.addr == addr
-        };
-        let found = self.segments.block_at(addr).filter(is_it);
-        let found = found.or_else(|| self.segments.fine_at(addr).filter(is_it));
-        found.or_else(|| self.block_of_cycle(addr).filter(is_it))
+        self.space.live_noted(addr).or_else(|| self.live_in_cycle(addr))
     }
 
-    /// The block that an address lies in, where it may be one that a cycle handed out and did not
-    /// note.
+    /// The same for a block that a cycle may have handed out and not noted.
     #[inline(never)]
-    fn block_of_cycle(&self, addr: Addr) -> Option<BlockId> {
+    fn live_in_cycle(&self, addr: Addr) -> Option<BlockId> {
         let may_be = self.placement.shares_segments() && !self.deferred.is_empty();
-        let segment = may_be.then(|| self.segments.holder_of(addr))??;
-        self.block_over(segment, addr)
+        may_be.then(|| self.space.live_along(addr))?
+    }
+
+    /// Blocks and segments.
+    pub(crate) fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// So many bytes are asked of the device with the lock dropped: until there is an answer they
+    /// count against the cap, or two requests at once could pass it.
+    pub(crate) fn begin_asking(&mut self, size_bytes: u64) {
+        self.space.begin_asking(size_bytes);
+    }
+
+    /// The answer is there.
+    pub(crate) fn end_asking(&mut self, size_bytes: u64) {
+        self.space.end_asking(size_bytes);
+    }
+
+    /// The whole allocation of the device in which a live block lies; none if the block's segment
+    /// is expandable.
+    pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
+        self.space.base(id)
     }
 
     /// The streams besides its own that used a live block. While there are any it can be put back
     /// only by way of events.
     #[inline]
     pub(crate) fn uses(&self, id: BlockId) -> &[StreamId] {
-        if self.blocks[id].used_elsewhere { self.pending.uses(id) } else { &[] }
+        if self.space[id].used_elsewhere { self.pending.uses(id) } else { &[] }
     }
 
     /// Notes that a live block is used on a stream, by work that is `captured` or that runs. Its
     /// own stream needs no note.
     pub(crate) fn note_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         // A stream that has the handle of one that is gone is another one.
         if self.pools.lane(block.lane).living_stream() != Some(stream) {
             block.used_elsewhere = true;
@@ -377,7 +370,7 @@ impl Heap {
     /// Whether the block is uncounted as oversize when it is freed.
     #[inline]
     fn counts_as_oversize(&self, id: BlockId) -> bool {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         if self.policy.oversize_is_remembered {
             block.oversize
         } else {
@@ -387,7 +380,7 @@ impl Heap {
 
     /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
     fn reclaim(&mut self, id: BlockId) {
-        if self.is_in_view(id) {
+        if self.space.is_in_view(id) {
             return self.vacate(id);
         }
         let whole = self.merge_and_shelve(id);
@@ -407,39 +400,32 @@ impl Heap {
     /// What records say of a block.
     #[inline]
     fn facts(&self, id: BlockId) -> (Place, u64) {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         let stream = self.pools.lane(block.lane).stream;
         let place =
             Place { kind: block.kind, stream, addr: block.addr, size_bytes: block.size_bytes };
         (place, block.requested_bytes)
     }
 
-    /// The whole allocation of the device in which a live block lies; none if the block's segment
-    /// is expandable.
-    pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
-        let segment = &self.segments[self.blocks[id].segment];
-        matches!(segment.backing, Backing::Fixed).then_some(segment.span)
-    }
-
     /// Where a block starts.
     pub(crate) fn addr_of(&self, id: BlockId) -> Addr {
-        self.blocks[id].addr
+        self.space[id].addr
     }
 
     /// The size of a live block, which is at least what was asked for.
     pub(crate) fn size_of(&self, id: BlockId) -> u64 {
-        self.blocks[id].size_bytes
+        self.space[id].size_bytes
     }
 
     /// The stream that a live block was handed out on.
     pub(crate) fn stream_of(&self, id: BlockId) -> StreamId {
-        self.pools.lane(self.blocks[id].lane).stream
+        self.pools.lane(self.space[id].lane).stream
     }
 
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
         let lanes = self.pools.lanes();
-        let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks));
+        let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(self.space.blocks()));
         let rested = self.coalesced_wholes().map(|whole| whole.size_bytes);
         shelved.chain(rested).max().unwrap_or(0)
     }
@@ -447,7 +433,8 @@ impl Heap {
     /// How many free blocks there are.
     pub fn free_block_count(&self) -> usize {
         let lanes = self.pools.lanes();
-        let shelved: usize = lanes.map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum();
+        let shelved: usize =
+            lanes.map(|(_, lane)| lane.free_blocks(self.space.blocks()).count()).sum();
         let (mut more, mut fewer) = (0, 0);
         for whole in self.coalesced_wholes() {
             (more, fewer) = (more + 1, fewer + whole.shelved_blocks as usize);

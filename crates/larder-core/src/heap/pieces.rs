@@ -3,7 +3,6 @@
 
 use crate::heap::ids::BlockId;
 use crate::heap::pools::pool::{Lane, PoolRole};
-use crate::heap::space::block::Block;
 use crate::heap::{Heap, Want, size};
 use crate::out_of_memory::{FINE_PAGE_BYTES, Pieces};
 
@@ -12,7 +11,7 @@ impl Heap {
     pub(crate) fn pieces(&mut self, want: &Want) -> Pieces {
         let fits_now = self.fits(want);
         let own = self.pools.lane_at(want.pool, want.stream).map(|lane| self.pools.lane(lane));
-        let own_block_bytes = own.and_then(|lane| lane.free()?.largest_bytes(&self.blocks));
+        let own_block_bytes = own.and_then(|lane| lane.free()?.largest_bytes(self.space.blocks()));
         let own_pool = self.pools.pool(want.pool);
         let mut pieces = Pieces {
             fits_now,
@@ -21,12 +20,12 @@ impl Heap {
             can_expand: own_pool.role != PoolRole::OwnSource && self.placement.leaves_pieces(),
             page_bytes: size::page_bytes(want.kind, &self.config),
             reserve_bytes: self.reserve_of(want.stream),
-            put_off_bytes: self.deferred().iter().map(|&id| self.blocks[id].size_bytes).sum(),
+            put_off_bytes: self.deferred().iter().map(|&id| self.space[id].size_bytes).sum(),
             ..Pieces::default()
         };
         for (_, lane) in self.pools.lanes() {
             let is_private = self.pools.pool(lane.pool).owner.is_some();
-            for id in lane.free_blocks(&self.blocks) {
+            for id in lane.free_blocks(self.space.blocks()) {
                 if is_private {
                     self.count_private(&mut pieces, want, lane, id);
                 } else {
@@ -35,7 +34,7 @@ impl Heap {
             }
         }
         // In pages, the memory of each lane would end inside one.
-        let lanes = self.named_lanes().into_iter().map(|lane| self.pools.lane(lane));
+        let lanes = self.space.named_lanes().into_iter().map(|lane| self.pools.lane(lane));
         let own = lanes.filter(|lane| self.pools.pool(lane.pool).owner.is_none());
         let ends_bytes: u64 = own.map(|lane| size::page_bytes(lane.kind, &self.config)).sum();
         pieces.pages_sure_bytes = pieces.pages_sure_bytes.saturating_sub(ends_bytes);
@@ -44,8 +43,8 @@ impl Heap {
 
     /// Counts a free block of the default pools.
     fn count_piece(&self, pieces: &mut Pieces, lane: &Lane, id: BlockId) {
-        let block = &self.blocks[id];
-        let idle_bytes = self.idle_bytes(block);
+        let block = &self.space[id];
+        let idle_bytes = self.space.idle_bytes(block);
         let page_bytes = size::page_bytes(lane.kind, &self.config);
         let pages = if block.expandable { 0 } else { block.size_bytes / page_bytes };
         pieces.idle_bytes += idle_bytes;
@@ -53,7 +52,7 @@ impl Heap {
         pieces.pages_sure_bytes += idle_bytes.max(pages.saturating_sub(1) * page_bytes);
         pieces.pages_at_best_bytes += idle_bytes.max(pages * page_bytes);
         // Segments are whole numbers of fine pages, so that those are where they would be.
-        let segment = &self.segments[block.segment];
+        let segment = &self.space[block.segment];
         let begin = (block.addr.0 - segment.span.addr.0).div_ceil(FINE_PAGE_BYTES);
         let end = (block.span().end().0 - segment.span.addr.0) / FINE_PAGE_BYTES;
         pieces.fine_pages_bytes += end.saturating_sub(begin) * FINE_PAGE_BYTES;
@@ -61,27 +60,15 @@ impl Heap {
 
     /// Counts a free block of a private pool. The request's own pool is not one to let go of.
     fn count_private(&self, pieces: &mut Pieces, want: &Want, lane: &Lane, id: BlockId) {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         let own = self.pools.pool(want.pool).owner;
         if self.pools.pool(lane.pool).owner != own {
-            pieces.private_idle_bytes += self.idle_bytes(block);
+            pieces.private_idle_bytes += self.space.idle_bytes(block);
         }
         // A pool lends to requests of the default pools, and no block that can grow.
         let is_lane = lane.kind == want.kind && lane.living_stream() == Some(want.stream);
         if own.is_none() && is_lane && !block.expandable {
             pieces.lendable_block_bytes = pieces.lendable_block_bytes.max(block.size_bytes);
-        }
-    }
-
-    /// What of a free block could go back to the device as it is: whole segments and whole pages.
-    fn idle_bytes(&self, block: &Block) -> u64 {
-        let segment = &self.segments[block.segment];
-        if block.expandable {
-            segment.pages_inside(block.span()).len() as u64 * segment.page_bytes()
-        } else if block.is_split() {
-            0
-        } else {
-            block.size_bytes
         }
     }
 }

@@ -181,7 +181,7 @@ impl Heap {
     pub(super) fn note_free(&mut self, id: BlockId) {
         match self.placement {
             Placement::BestFit => {}
-            Placement::Paged => self.note_begin(id),
+            Placement::Paged => self.space.note_begin(id),
         }
     }
 

@@ -59,7 +59,7 @@ impl Heap {
     fn plan_release_blocks(&self, free: impl Iterator<Item = BlockId>) -> Vec<Release> {
         let (mut segments, mut pages) = (Vec::new(), Vec::new());
         for id in free {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             if block.expandable {
                 pages.push(Release::Pages(id));
             } else if !block.is_split() {
@@ -76,21 +76,21 @@ impl Heap {
         let mut plan: Vec<Release> = views.map(Release::View).collect();
         let lanes = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
         let lanes = lanes.flat_map(|pool| self.pools.retired_lanes_of(pool));
-        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
+        let free = lanes.flat_map(|lane| lane.free_blocks(self.space.blocks()));
         plan.append(&mut self.plan_release_blocks(free));
         plan
     }
 
     /// A pool's free blocks, stream by stream.
     fn free_blocks(&self, pool: PoolIndex) -> impl Iterator<Item = BlockId> + '_ {
-        self.pools.lanes_of(pool).flat_map(|lane| lane.free_blocks(&self.blocks))
+        self.pools.lanes_of(pool).flat_map(|lane| lane.free_blocks(self.space.blocks()))
     }
 
     /// The addresses of these pools' expandable segments that have no page.
     pub(super) fn plan_release_bare(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.segments[id].lane).pool);
-        let segments = self.segments.iter().map(|(id, _)| id);
-        segments.filter(|&id| here(id) && self.is_bare(id)).map(Release::Addresses).collect()
+        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.space[id].lane).pool);
+        let segments = self.space.segments().iter().map(|(id, _)| id);
+        segments.filter(|&id| here(id) && self.space.is_bare(id)).map(Release::Addresses).collect()
     }
 
     /// What garbage collection gives back: idle segments of the large pool that are older than the
@@ -98,18 +98,18 @@ impl Heap {
     pub(crate) fn plan_collection(&self) -> Vec<Release> {
         let limit_bytes = self.cap_bytes.unwrap_or(self.device_total_bytes);
         let threshold = self.config.garbage_collection_threshold * limit_bytes as f64;
-        let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
+        let target_bytes = self.space.reserved_bytes().saturating_sub(threshold as u64);
         let searches = self.pools.pool(PoolIndex::LARGE).searches;
         // An expandable block is never whole as long as its segment has room to grow, so that
         // leaving them out changes no average.
         let idle = self.free_blocks(PoolIndex::LARGE).filter(|&id| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             !block.is_split() && !block.expandable
         });
         let (mut total_age, mut count) = (0, 0_u64);
         let mut left = Vec::new();
         for id in idle {
-            let (block, age) = (&self.blocks[id], searches - self.blocks.free_since(id));
+            let (block, age) = (&self.space[id], searches - self.space.free_since(id));
             total_age += age;
             count += 1;
             left.push((block.segment, age, block.size_bytes));
@@ -147,20 +147,20 @@ impl Heap {
             return (Vec::new(), false);
         };
         let releasable = |id: BlockId| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             !block.expandable && !block.is_split()
         };
         let one = if self.policy.make_room_skips_expandable {
-            free.iter_from(&self.blocks, key_bytes).find(|&id| releasable(id))
+            free.iter_from(self.space.blocks(), key_bytes).find(|&id| releasable(id))
         } else {
-            free.iter_from(&self.blocks, key_bytes).next().filter(|&id| releasable(id))
+            free.iter_from(self.space.blocks(), key_bytes).next().filter(|&id| releasable(id))
         };
         if let Some(id) = one {
-            return (vec![Release::Segment(self.blocks[id].segment)], true);
+            return (vec![Release::Segment(self.space[id].segment)], true);
         }
         let oversize: Vec<_> = free
-            .iter_from(&self.blocks, self.split_limit_bytes)
-            .take_while(|&id| self.blocks[id].size_bytes < key_bytes)
+            .iter_from(self.space.blocks(), self.split_limit_bytes)
+            .take_while(|&id| self.space[id].size_bytes < key_bytes)
             .filter(|&id| releasable(id))
             .collect();
         let (mut plan, mut found_bytes) = (Vec::new(), 0);
@@ -168,30 +168,25 @@ impl Heap {
             if found_bytes >= key_bytes {
                 break;
             }
-            found_bytes += self.blocks[id].size_bytes;
-            plan.push(Release::Segment(self.blocks[id].segment));
+            found_bytes += self.space[id].size_bytes;
+            plan.push(Release::Segment(self.space[id].segment));
         }
         (plan, found_bytes >= key_bytes)
     }
 
     /// The stream whose requests a segment serves.
     pub(crate) fn segment_stream(&self, id: SegmentId) -> StreamId {
-        self.pools.lane(self.segments[id].lane).stream
-    }
-
-    /// Whether the heap has any of these addresses already.
-    pub(crate) fn overlaps(&self, span: Span) -> bool {
-        self.segments.iter().any(|(_, segment)| segment.span.overlaps(span))
+        self.pools.lane(self.space[id].lane).stream
     }
 
     /// The addresses of a segment.
     pub(crate) fn segment_span(&self, id: SegmentId) -> Span {
-        self.segments[id].span
+        self.space[id].span
     }
 
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
-        let segment = &self.segments[id];
+        let segment = &self.space[id];
         let (first, span, lane) = (segment.first, segment.span, segment.lane);
         let oversize = if self.policy.oversize_is_remembered {
             segment.oversize
@@ -202,9 +197,8 @@ impl Heap {
         debug_assert_eq!(place.size_bytes, span.size_bytes, "only a whole segment goes back");
         self.record_of(first, Record::SegmentFree { place, oversize });
         self.unshelve(first);
-        self.blocks.remove(first);
-        self.segments.remove(id);
-        self.reserved_bytes -= span.size_bytes;
+        self.space.remove_segment(id);
+        self.space.count_reserved(-(span.size_bytes as i64));
         let pool = self.pools.lane(lane).pool;
         self.count_reserved(pool, -(span.size_bytes as i64));
         self.forget_plot(pool);
@@ -212,8 +206,8 @@ impl Heap {
 
     /// The whole pages inside a free block, if there are any.
     pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
+        let block = &self.space[id];
+        let segment = &self.space[block.segment];
         let mut pages = segment.pages_inside(block.span());
         // A page that some view still shows stays, and what lies behind it goes another time.
         if let Some(shown) = pages.clone().find(|&index| self.is_shown(block.segment, index)) {
@@ -238,42 +232,37 @@ impl Heap {
     /// The first `count` pages of a plan were unmapped.
     pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
         let pages: Range<usize> = plan.first..plan.first + count;
-        let segment = &mut self.segments[plan.segment];
-        let span = segment.span_of(pages.clone());
-        for index in pages {
-            segment.set_page(index, None);
-        }
-        self.segments.uncover(plan.segment, span);
+        let span = self.space.unback(plan.segment, pages);
         self.paged.note_given_back();
         self.unshelve(plan.block);
         let mut id = plan.block;
-        let block = self.blocks[id].span();
+        let block = self.space[id].span();
         // What was asked for last is shown in snapshots: the unmapped part keeps it, as in PyTorch.
-        let requested_bytes = self.blocks[id].requested_bytes;
+        let requested_bytes = self.space[id].requested_bytes;
         self.unmap_context(block.addr.0, span.addr.0);
         if block.addr < span.addr {
             let head = id;
-            id = self.blocks.split(head, span.addr.0 - block.addr.0);
+            id = self.space.split(head, span.addr.0 - block.addr.0);
             self.order_front(head, id);
-            self.blocks[head].requested_bytes = 0;
+            self.space[head].requested_bytes = 0;
             self.shelve(head);
         }
         if span.end() < block.end() {
-            let tail = self.blocks.split(id, span.size_bytes);
+            let tail = self.space.split(id, span.size_bytes);
             self.order_rest(tail);
-            self.blocks[tail].requested_bytes = 0;
+            self.space[tail].requested_bytes = 0;
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
         // Whoever had the bytes last, the addresses are those of the lane that reserved them.
-        self.blocks[id].lane = self.segments[plan.segment].lane;
-        self.blocks[id].state = State::Unmapped;
+        self.space[id].lane = self.space[plan.segment].lane;
+        self.space[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
         let id = self.merge_unmapped(id);
-        self.blocks[id].requested_bytes = requested_bytes;
-        let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
+        self.space[id].requested_bytes = requested_bytes;
+        let (lane, addr) = (self.space[id].lane, self.space[id].addr);
         self.pools.lane_mut(lane).unmapped.insert(addr, id);
-        self.reserved_bytes -= span.size_bytes;
+        self.space.count_reserved(-(span.size_bytes as i64));
         let pool = self.pools.lane(lane).pool;
         self.count_reserved(pool, -(span.size_bytes as i64));
         self.count_growth(pool, -1);
@@ -281,19 +270,12 @@ impl Heap {
         self.record_of(id, Record::SegmentUnmap { place });
     }
 
-    /// Whether the segment has no page left, so that its addresses can go back too.
-    pub(crate) fn is_bare(&self, id: SegmentId) -> bool {
-        let first = &self.blocks[self.segments[id].first];
-        first.state == State::Unmapped && !first.is_split()
-    }
-
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
-        debug_assert!(self.is_bare(id));
-        let first = self.segments[id].first;
+        debug_assert!(self.space.is_bare(id));
+        let first = self.space[id].first;
         self.forget_segment_context(first);
         self.forget_unmapped(first);
-        self.blocks.remove(first);
-        self.segments.remove(id);
+        self.space.remove_segment(id);
     }
 }

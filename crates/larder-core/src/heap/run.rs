@@ -94,14 +94,14 @@ impl Heap {
         // PyTorch looks for a pool's expandable segments at their first block alone.
         let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
         let mut runs = Vec::new();
-        for (_, segment) in self.segments.iter() {
+        for (_, segment) in self.space.segments().iter() {
             if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
                 continue;
             }
             let mut at = Some(segment.first);
             while let Some(start) = at {
-                at = self.blocks[start].next;
-                if has_no_memory(self.blocks[start].state) {
+                at = self.space[start].next;
+                if has_no_memory(self.space[start].state) {
                     if first_only {
                         break;
                     }
@@ -128,7 +128,7 @@ impl Heap {
             let context = self.shared_context(Owner::Block(span.addr.0));
             blocks.push(RunBlock { span, state, requested_bytes, context });
         }
-        let head = &self.blocks[start];
+        let head = &self.space[start];
         let (stream, pool) = self.side_of(head.lane);
         let run = Run {
             addr: head.addr,

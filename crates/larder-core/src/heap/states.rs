@@ -74,7 +74,8 @@ impl Heap {
     /// Every segment, in the order of their addresses.
     pub fn snapshot(&self) -> Vec<SegmentState> {
         let mut segments: Vec<_> = self
-            .segments
+            .space
+            .segments()
             .iter()
             .map(|(_, segment)| {
                 let lane = self.pools.lane(segment.lane);
@@ -109,12 +110,13 @@ impl Heap {
 
     /// Whether there is an expandable segment.
     pub fn has_expandable(&self) -> bool {
-        self.segments.expandable_count() > 0
+        self.space.segments().expandable_count() > 0
     }
 
     /// Every expandable segment, in the order of their addresses.
     pub fn expandable_segments(&self) -> Vec<ExpandableState> {
-        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
+        let expandable =
+            self.space.segments().iter().filter(|(_, segment)| segment.is_expandable());
         let mut states: Vec<_> = expandable
             .map(|(_, segment)| {
                 let lane = self.pools.lane(segment.lane);

@@ -51,7 +51,7 @@ impl Heap {
     pub(crate) fn free_listed(&mut self, addr: Addr) -> bool {
         let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
         let Some(id) = own else { return false };
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         let (stream, pool) = self.side_of(block.lane);
         let size_bytes = block.requested_bytes;
         if let Some(history) = self.herald.simple_listener() {
@@ -95,7 +95,7 @@ impl Heap {
     /// a block that is handed out was split.
     #[inline(never)]
     fn tell(&mut self, id: BlockId, record: &Record) {
-        let (stream, pool) = self.side_of(self.blocks[id].lane);
+        let (stream, pool) = self.side_of(self.space[id].lane);
         let Some(history) = self.herald.listener() else { return };
         let fact = |action, addr, size_bytes| Fact { action, addr, size_bytes, stream, pool };
         match *record {
@@ -160,7 +160,7 @@ impl Heap {
     /// makes memory known to a library does so by its addresses. The history does not, since no
     /// memory comes or goes.
     pub(super) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
-        let (stream, pool) = self.side_of(self.segments[view].lane);
+        let (stream, pool) = self.side_of(self.space[view].lane);
         let Span { addr, size_bytes } = span;
         if let Some(history) = self.herald.history() {
             history.tell_trackers(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
@@ -193,8 +193,8 @@ impl Heap {
 
     /// A program said something about a live block.
     pub(crate) fn record_remark(&mut self, id: BlockId, remark: &str) {
-        let (stream, pool) = self.side_of(self.blocks[id].lane);
-        let Block { addr, requested_bytes, .. } = self.blocks[id];
+        let (stream, pool) = self.side_of(self.space[id].lane);
+        let Block { addr, requested_bytes, .. } = self.space[id];
         let action = Action::Annotate;
         let fact = Fact { action, addr: addr.0, size_bytes: requested_bytes, stream, pool };
         if let Some(history) = self.herald.listener() {
@@ -225,9 +225,9 @@ impl Heap {
     /// it along through splits and merges, until it is lost; we keep it with the segment, unless
     /// the contexts of what is allocated are all that is wanted.
     pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         if self.policy.segment_context_stays {
-            Owner::Segment(self.segments[block.segment].span.addr.0)
+            Owner::Segment(self.space[block.segment].span.addr.0)
         } else {
             Owner::Segment(block.addr.0)
         }
@@ -236,8 +236,8 @@ impl Heap {
     /// A block was handed out. If it was split off, the rest keeps what PyTorch's block had: a
     /// free block behind it can be nothing but that rest.
     fn hand_out_context(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let rest = block.next.filter(|&next| self.blocks[next].state == State::Free);
+        let block = &self.space[id];
+        let rest = block.next.filter(|&next| self.space[next].state == State::Free);
         if let Some(rest) = rest
             && !self.policy.segment_context_stays
         {
@@ -250,7 +250,7 @@ impl Heap {
 
     /// A block is free, and about to merge: it lets go of who allocated it.
     fn take_back_context(&mut self, id: BlockId) {
-        let owner = Owner::Block(self.blocks[id].addr.0);
+        let owner = Owner::Block(self.space[id].addr.0);
         let Some(history) = self.herald.listener() else { return };
         if !history.has_no_owners() {
             history.disown(owner);
@@ -264,8 +264,8 @@ impl Heap {
         if self.policy.segment_context_stays || !self.herald.is_listening() {
             return;
         }
-        let block = &self.blocks[id];
-        let merges = |other: &BlockId| self.blocks[*other].state == state;
+        let block = &self.space[id];
+        let merges = |other: &BlockId| self.space[*other].state == state;
         let lost_own = block.prev.as_ref().is_some_and(merges).then_some(id);
         let lost_next = block.next.filter(merges);
         let lost: Vec<Owner> =
@@ -292,7 +292,7 @@ impl Heap {
     fn own_grown_segment(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
         let stays = self.policy.segment_context_stays;
-        let is_first = self.blocks[id].prev.is_none() || stays;
+        let is_first = self.space[id].prev.is_none() || stays;
         if let Some(history) = self.herald.listener()
             && is_first
             && owns_segment(&self.policy, history.level())
@@ -307,11 +307,11 @@ impl Heap {
         let Some(history) = self.herald.history() else { return Ok(()) };
         history.check()?;
         let mut places = HashMap::new();
-        for (_, segment) in self.segments.iter() {
+        for (_, segment) in self.space.segments().iter() {
             let mut at = Some(segment.first);
             while let Some(id) = at {
-                places.insert(self.blocks[id].addr.0, self.blocks[id].state);
-                at = self.blocks[id].next;
+                places.insert(self.space[id].addr.0, self.space[id].state);
+                at = self.space[id].next;
             }
         }
         for owner in history.owners() {

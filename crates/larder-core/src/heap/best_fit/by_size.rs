@@ -35,12 +35,12 @@ impl Heap {
         let stacks = self.pools.lane_mut(lane).by_size.as_deref_mut()?;
         let size = SizeAt::of(requested_bytes);
         let id = stacks.first(size)?;
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         stacks.pop(size, block.shelf_next);
         block.state = State::Live;
         block.requested_bytes = requested_bytes;
         let (addr, size_bytes) = (block.addr, block.size_bytes);
-        self.hints.note(addr, id);
+        self.space.hint(addr, id);
         let place = Place { kind, stream, addr, size_bytes };
         self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
         Some(addr)
@@ -63,7 +63,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn defer_by_size(&mut self, id: BlockId) -> bool {
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         if block.size_bytes > self.deferred.by_size_bytes(block.expandable) {
             return false;
         }
@@ -83,7 +83,7 @@ impl Heap {
     #[cold]
     #[inline(never)]
     fn defer_first(&mut self, id: BlockId) -> bool {
-        let lane = self.blocks[id].lane;
+        let lane = self.space[id].lane;
         if self.pools.lane(lane).by_size.is_some() {
             let mut pieces = Pieces::default();
             self.coalesce_lane(lane, u64::MAX, &mut pieces);
@@ -119,7 +119,7 @@ impl Heap {
                 let mut count = 0;
                 let mut has_one = false;
                 while let Some(id) = first.filter(|_| !has_one) {
-                    first = self.blocks[id].shelf_next;
+                    first = self.space[id].shelf_next;
                     has_one = self.coalesce_one(id, pieces).size_bytes >= wanted_bytes;
                     count += 1;
                 }
@@ -137,7 +137,7 @@ impl Heap {
     /// A deferred block is coalesced with all others: nobody finds it by its size any more.
     #[inline]
     pub(in crate::heap) fn forget_by_size(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         if let Some(stacks) = self.pools.lane_mut(block.lane).by_size.as_deref_mut() {
             stacks.forget(SizeAt::of(block.size_bytes));
         }
@@ -151,9 +151,9 @@ impl Heap {
     ) -> Result<u32, String> {
         let mut count = 0;
         for (size, size_bytes) in SizeAt::all() {
-            let next = |&id: &BlockId| self.blocks[id].shelf_next;
+            let next = |&id: &BlockId| self.space[id].shelf_next;
             for id in std::iter::successors(stacks.first(size), next) {
-                let block = &self.blocks[id];
+                let block = &self.space[id];
                 let is_deferred = (block.state, block.lane) == (State::Deferred, lane);
                 if !is_deferred || block.size_bytes != size_bytes {
                     return Err(format!("{id:?} is wrongly found by its size in {lane:?}"));
@@ -190,9 +190,9 @@ mod tests {
     }
 
     fn resting(heap: &Heap) -> usize {
-        let segments = heap.segments.iter();
-        let blocks = segments.flat_map(|(id, _)| heap.chain(id));
-        blocks.filter(|&id| heap.blocks[id].state == State::Deferred).count()
+        let segments = heap.space.segments().iter();
+        let blocks = segments.flat_map(|(id, _)| heap.space.chain(id));
+        blocks.filter(|&id| heap.space[id].state == State::Deferred).count()
     }
 
     #[test]

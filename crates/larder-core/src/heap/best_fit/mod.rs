@@ -37,8 +37,8 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
     fn take_first(&mut self, want: &Want) -> Option<Addr> {
-        self.blocks.reserve();
-        let (slots, spare) = self.blocks.parts();
+        self.space.reserve();
+        let (slots, spare) = self.space.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         let id = free.take_first(slots, want.size_bytes, want.expandable)?;
         let cut = cut_at(want, &slots[id.place()], &self.rest_min_bytes);

@@ -58,7 +58,7 @@ impl Heap {
     /// Looks how many pieces there are once what is deferred is coalesced.
     pub(in crate::heap) fn see_pieces(&mut self) {
         let [mut blocks, mut bytes] = self.herald.pieces();
-        let fixed = self.deferred_blocks().filter(|&id| !self.blocks[id].expandable);
+        let fixed = self.deferred_blocks().filter(|&id| !self.space[id].expandable);
         for whole in fixed.filter_map(|id| self.coalesced_whole(id)) {
             let whole_bytes = if whole.is_split { whole.size_bytes } else { 0 };
             blocks[0] += i64::from(whole.is_split) - whole.shelved_blocks;
@@ -72,7 +72,7 @@ impl Heap {
         let mut at = Some(first);
         std::iter::from_fn(move || {
             let id = at?;
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             let (mut span, mut state) = (block.span(), block.state);
             if state.is_unused() {
                 state = State::Free;
@@ -80,11 +80,11 @@ impl Heap {
             let is_told = matches!(state, State::Live | State::Waiting) || self.policy.is_stock();
             let requested_bytes = if is_told { block.requested_bytes } else { 0 };
             let mut last = id;
-            while let Some(next) = self.blocks[last].next.filter(|&next| self.joins(last, next)) {
-                span.size_bytes += self.blocks[next].size_bytes;
+            while let Some(next) = self.space[last].next.filter(|&next| self.joins(last, next)) {
+                span.size_bytes += self.space[next].size_bytes;
                 last = next;
             }
-            at = self.blocks[last].next;
+            at = self.space[last].next;
             Some(Settled { id, span, state, requested_bytes })
         })
     }
@@ -97,15 +97,15 @@ impl Heap {
     /// The blocks whose frees are deferred.
     fn deferred_blocks(&self) -> impl Iterator<Item = BlockId> {
         let listed = self.deferred.listed().iter().copied();
-        listed.filter(|&id| self.blocks[id].state == State::Deferred)
+        listed.filter(|&id| self.space[id].state == State::Deferred)
     }
 
     /// What will come of a deferred block. None if it is not the first one of its whole that is
     /// deferred.
     fn coalesced_whole(&self, id: BlockId) -> Option<CoalescedWhole> {
         let mut first = id;
-        while let Some(prev) = self.blocks[first].prev.filter(|&prev| self.joins(prev, first)) {
-            if self.blocks[prev].state == State::Deferred {
+        while let Some(prev) = self.space[first].prev.filter(|&prev| self.joins(prev, first)) {
+            if self.space[prev].state == State::Deferred {
                 return None;
             }
             first = prev;
@@ -113,7 +113,7 @@ impl Heap {
         let (mut size_bytes, mut shelved_blocks, mut shelved_bytes) = (0, 0, 0);
         let mut last = first;
         loop {
-            let block = &self.blocks[last];
+            let block = &self.space[last];
             size_bytes += block.size_bytes;
             if block.state == State::Free {
                 shelved_blocks += 1;
@@ -124,13 +124,13 @@ impl Heap {
                 None => break,
             }
         }
-        let is_split = self.blocks[first].prev.is_some() || self.blocks[last].next.is_some();
+        let is_split = self.space[first].prev.is_some() || self.space[last].next.is_some();
         Some(CoalescedWhole { size_bytes, shelved_blocks, shelved_bytes, is_split })
     }
 
     /// Whether two neighbours will be one block.
     fn joins(&self, one: BlockId, next: BlockId) -> bool {
-        let [one, next] = [one, next].map(|id| &self.blocks[id]);
+        let [one, next] = [one, next].map(|id| &self.space[id]);
         let states = (one.state, next.state);
         let is_joint = matches!(
             states,

@@ -165,7 +165,7 @@ impl Heap {
     fn coalesce_all(&mut self) {
         let mut pieces = Pieces::default();
         while let Some(id) = self.deferred.pop() {
-            match self.blocks[id].state {
+            match self.space[id].state {
                 State::Deferred => {
                     self.forget_by_size(id);
                     let whole = self.coalesce_one(id, &mut pieces);
@@ -185,10 +185,10 @@ impl Heap {
 
     /// Merges a deferred block with its free neighbours, and adds what that makes of pieces.
     pub(in crate::heap) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
-        debug_assert!(self.blocks[id].state == State::Deferred, "{id:?} is not deferred");
+        debug_assert!(self.space[id].state == State::Deferred, "{id:?} is not deferred");
         let whole = self.merge_and_shelve(id);
         // It counts as a free since it was deferred.
-        let lane = self.blocks[whole.id].lane;
+        let lane = self.space[whole.id].lane;
         self.pools.lane_mut(lane).frees -= 1;
         if !whole.expandable {
             let Pieces { blocks, bytes } = whole.pieces();

@@ -65,20 +65,20 @@ impl Heap {
 
     /// A block was cut: what lies in front is new.
     pub(in crate::heap) fn order_front(&mut self, front: BlockId, rest: BlockId) {
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         self.drawn.cut_front(slots, front, rest);
     }
 
     /// A block was cut: the rest is new.
     pub(in crate::heap) fn order_rest(&mut self, rest: BlockId) {
         if let Some(number) = self.drawn.next() {
-            self.blocks[rest].order = number;
+            self.space[rest].order = number;
         }
     }
 
     /// What must hold of a block's order, as far as it can be told from its place.
     pub(in crate::heap) fn is_order_right(&self, block: &Block) -> bool {
-        let segment = &self.segments[block.segment];
+        let segment = &self.space[block.segment];
         let units = (block.addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
         match self.policy.tie_break {
             TieBreak::Address => block.order == segment.span.addr.0 / BLOCK_UNIT_BYTES + units,

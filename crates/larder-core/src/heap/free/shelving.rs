@@ -46,24 +46,17 @@ impl Whole {
 impl Heap {
     /// Puts a block into its lane's index as free. Its age starts anew.
     pub(in crate::heap) fn shelve(&mut self, id: BlockId) {
-        self.blocks[id].state = State::Free;
+        self.space[id].state = State::Free;
         self.start_age(id);
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().insert(slots, id);
         self.note_free(id);
     }
 
-    /// Remembers where a block starts.
-    #[inline(never)]
-    pub(in crate::heap) fn note_begin(&mut self, id: BlockId) {
-        let &Block { segment, addr, size_bytes, .. } = &self.blocks[id];
-        self.segments.note_start(segment, addr, size_bytes, id);
-    }
-
     /// Takes a free block out of its lane's index.
     pub(in crate::heap) fn unshelve(&mut self, id: BlockId) {
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().remove(slots, id);
     }
@@ -73,8 +66,8 @@ impl Heap {
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn start_age(&mut self, id: BlockId) {
         if self.has_ages {
-            let lane = self.pools.lane(self.blocks[id].lane);
-            self.blocks.set_free_since(id, self.pools.pool(lane.pool).searches);
+            let lane = self.pools.lane(self.space[id].lane);
+            self.space.set_free_since(id, self.pools.pool(lane.pool).searches);
         }
     }
 
@@ -95,7 +88,7 @@ impl Heap {
         is_numbered: bool,
         has_ages: bool,
     ) -> Whole {
-        let (slots, spare) = self.blocks.parts();
+        let (slots, spare) = self.space.parts();
         let block = &mut slots[id.place()];
         block.state = State::Free;
         let &mut Block { addr, size_bytes, requested_bytes, expandable, kind, .. } = block;
@@ -139,28 +132,28 @@ impl Heap {
     /// Joins an unmapped block that is in no map with its unmapped neighbours, which are taken out
     /// of theirs. Returns the whole.
     pub(in crate::heap) fn merge_unmapped(&mut self, id: BlockId) -> BlockId {
-        let unmapped = |id: &BlockId| self.blocks[*id].state == State::Unmapped;
-        let block = &self.blocks[id];
+        let unmapped = |id: &BlockId| self.space[*id].state == State::Unmapped;
+        let block = &self.space[id];
         let (prev, next) = (block.prev.filter(unmapped), block.next.filter(unmapped));
         let order = block.order;
         if let Some(next) = next {
             self.forget_unmapped(next);
-            self.blocks.join(id, next);
+            self.space.join(id, next);
         }
         if let Some(prev) = prev {
             self.forget_unmapped(prev);
-            self.blocks.join(prev, id);
+            self.space.join(prev, id);
         }
         let whole = prev.unwrap_or(id);
         if self.drawn.is_on() {
-            self.blocks[whole].order = order;
+            self.space[whole].order = order;
         }
         whole
     }
 
     /// Takes an unmapped block out of its lane's map of holes.
     pub(in crate::heap) fn forget_unmapped(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         debug_assert_eq!(block.state, State::Unmapped);
         self.pools.lane_mut(block.lane).unmapped.remove(&block.addr);
     }

@@ -44,7 +44,7 @@ impl Heap {
     /// free: whoever waited for that lane has not waited for this.
     pub(super) fn hand_over(&mut self, id: BlockId, lane: LaneId) {
         self.unshelve(id);
-        self.blocks[id].lane = lane;
+        self.space[id].lane = lane;
         let whole = self.merge_and_shelve(id).id;
         self.note_free(whole);
     }
@@ -53,14 +53,14 @@ impl Heap {
     /// could tell them all: so both are asked by turns, until one has no more.
     fn blocks_beside(&self, lane: LaneId, other: LaneId) -> Vec<BlockId> {
         let is_free = |id: BlockId, lane: LaneId| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             block.state == State::Free && block.lane == lane && block.expandable
         };
         let neighbours = |id: BlockId| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             [block.prev, block.next].into_iter().flatten()
         };
-        let free_blocks = |lane| self.pools.lane(lane).free_blocks_from(&self.blocks, 0);
+        let free_blocks = |lane| self.pools.lane(lane).free_blocks_from(self.space.blocks(), 0);
         let (mut own, others) = (free_blocks(lane), free_blocks(other));
         let (mut told_by_own, mut told_by_others) = (Vec::new(), Vec::new());
         for theirs in others {

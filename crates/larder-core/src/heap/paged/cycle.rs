@@ -51,8 +51,8 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn fit_deferred(&mut self, lane: LaneId, goal: Goal, size_bytes: u64) -> Option<BlockId> {
-        let id = self.hints.get(goal.addr())?;
-        let (slots, _) = self.blocks.parts();
+        let id = self.space.hinted(goal.addr())?;
+        let (slots, _) = self.space.parts();
         let block = &slots[id.place()];
         let lies = (block.addr == goal.addr()) & (block.state == State::Deferred);
         // What is free there begins where it did; or there are several lanes, and places are kept
@@ -71,7 +71,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn hand_out_deferred(&mut self, id: BlockId, requested_bytes: u64, stream: StreamId) -> Addr {
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         (block.state, block.requested_bytes) = (State::Live, requested_bytes);
         let &mut Block { addr, size_bytes, .. } = block;
         let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
@@ -94,12 +94,12 @@ impl Heap {
                 && self.refit(want.lane, id, want.size_bytes)
             {
                 let addr = self.hand_out_deferred(id, requested_bytes, stream);
-                self.hints.note(addr, id);
+                self.space.hint(addr, id);
                 // It may have been in the index, and then it is not among those that are noted
                 // later.
-                self.note_begin(id);
+                self.space.note_begin(id);
                 // Its segment may lie elsewhere by now.
-                if addr != spot.addr || from != self.segments[spot.segment].at_unit(spot.from) {
+                if addr != spot.addr || from != self.space[spot.segment].at_unit(spot.from) {
                     self.note_place(&want, spot.segment, addr, from);
                 }
                 return Some(addr);

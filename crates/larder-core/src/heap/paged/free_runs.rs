@@ -43,7 +43,7 @@ impl Heap {
 
     /// Whether a block is free, and the request may have it.
     pub(super) fn may_have(&self, reach: Reach<'_>, id: BlockId) -> bool {
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         if block.state != State::Free || !block.expandable {
             return false;
         }
@@ -65,10 +65,9 @@ impl Heap {
     pub(super) fn free_runs(&self, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
         let own = self.pools.lane(reach.want.lane);
         let lanes = self.lanes_beside(reach).chain(std::iter::once(own));
-        let blocks = lanes.flat_map(|lane| lane.free_blocks_from(&self.blocks, least_bytes));
-        let blocks = blocks.filter(|&id| self.blocks[id].expandable);
-        let mut places: Vec<(Addr, BlockId)> =
-            blocks.map(|id| (self.blocks[id].addr, id)).collect();
+        let blocks = lanes.flat_map(|lane| lane.free_blocks_from(self.space.blocks(), least_bytes));
+        let blocks = blocks.filter(|&id| self.space[id].expandable);
+        let mut places: Vec<(Addr, BlockId)> = blocks.map(|id| (self.space[id].addr, id)).collect();
         places.sort_unstable();
         let mut runs: Vec<Run> = Vec::with_capacity(places.len());
         for (addr, id) in places {
@@ -83,10 +82,10 @@ impl Heap {
     /// The run that a block is part of.
     fn run_around(&self, reach: Reach<'_>, id: BlockId) -> Run {
         let may_have = |id: &BlockId| self.may_have(reach, *id);
-        let before = successors(Some(id), |&id| self.blocks[id].prev.filter(may_have));
-        let behind = successors(Some(id), |&id| self.blocks[id].next.filter(may_have));
+        let before = successors(Some(id), |&id| self.space[id].prev.filter(may_have));
+        let behind = successors(Some(id), |&id| self.space[id].next.filter(may_have));
         let [first, last] = [before.last(), behind.last()].map(|end| end.unwrap_or(id));
-        let (addr, end) = (self.blocks[first].addr, self.blocks[last].span().end());
-        Run { span: Span::new(addr, end.0 - addr.0), segment: self.blocks[id].segment, last }
+        let (addr, end) = (self.space[first].addr, self.space[last].span().end());
+        Run { span: Span::new(addr, end.0 - addr.0), segment: self.space[id].segment, last }
     }
 }

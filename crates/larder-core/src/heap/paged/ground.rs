@@ -1,38 +1,12 @@
 //! Ground: the home blocks under a place, found along the blocks themselves. A request that is told
 //! where to go looks at what is there, and not at all that is free.
 
-use std::iter::successors;
-
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::paged::request_log::Spot;
 use crate::heap::space::block::State;
+use crate::heap::space::homes::Home;
 use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
-
-/// Bytes at home, and the segment that they are at home in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
-    pub(super) segment: SegmentId,
-    pub(super) span: Span,
-}
-
-/// Bytes at home, and where a view shows them.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
-    pub(super) addr: Addr,
-    pub(super) home: Home,
-}
-
-impl Shown {
-    /// Whether others, which a view shows at this address, come right after it, here and at home.
-    pub(super) fn is_before(&self, addr: Addr, home: Home) -> bool {
-        let Home { segment, span } = self.home;
-        // Where one segment ends another may begin.
-        self.addr.offset(span.size_bytes) == addr
-            && span.end() == home.span.addr
-            && segment == home.segment
-    }
-}
 
 /// A place that is free for a request.
 #[derive(Clone, Debug)]
@@ -61,7 +35,7 @@ impl Heap {
             return None;
         }
         let span = Span::new(addr, want.size_bytes);
-        let owner = self.segments.get(segment).filter(|owner| owner.span.covers(span))?;
+        let owner = self.space.segment(segment).filter(|owner| owner.span.covers(span))?;
         if !owner.is_view() {
             let mut waits = Vec::new();
             let first = self.add_waits(want, Home { segment, span }, &mut waits)?;
@@ -71,11 +45,11 @@ impl Heap {
         if !self.can_be_in_view(want) {
             return None;
         }
-        let door = self.chain(segment).find(|&id| self.blocks[id].span().covers(span))?;
-        if owner.lane != want.lane || self.blocks[door].state != State::Hollow {
+        let door = self.space.chain(segment).find(|&id| self.space[id].span().covers(span))?;
+        if owner.lane != want.lane || self.space[door].state != State::Hollow {
             return None;
         }
-        let homes = self.homes_under(segment, span)?;
+        let homes = self.space.homes_under(segment, span)?;
         let mut waits = Vec::new();
         for &home in &homes {
             self.add_waits(want, home, &mut waits)?;
@@ -85,7 +59,7 @@ impl Heap {
 
     /// What lies under the place that a request was told by the request log.
     pub(super) fn ground_told(&mut self, want: &Want, spot: Spot) -> Option<Ground> {
-        let addr = self.segments.get(spot.segment)?.at_unit(spot.at);
+        let addr = self.space.segment(spot.segment)?.at_unit(spot.at);
         self.ground(want, spot.segment, addr)
     }
 
@@ -93,10 +67,10 @@ impl Heap {
     /// the first of the blocks that they lie in; none if they are not all free, or some are of a
     /// lane that it cannot have them of.
     fn add_waits(&mut self, want: &Want, home: Home, waits: &mut Vec<StreamId>) -> Option<BlockId> {
-        let first = self.first_under(home.segment, home.span.addr)?;
+        let first = self.space.first_under(home.segment, home.span.addr)?;
         let is_private = self.pools.pool(want.pool).owner.is_some();
-        for id in self.blocks_from(first, home.span.end()) {
-            let block = &self.blocks[id];
+        for id in self.space.blocks_from(first, home.span.end()) {
+            let block = &self.space[id];
             if !block.state.is_unused() || !block.expandable {
                 return None;
             }
@@ -131,73 +105,5 @@ impl Heap {
                 self.pools.note_followed(lane, other);
             }
         }
-    }
-
-    /// The blocks under bytes at home, in order.
-    pub(super) fn blocks_under(&self, home: Home) -> impl Iterator<Item = BlockId> + '_ {
-        let first = self.block_over(home.segment, home.span.addr);
-        first.into_iter().flat_map(move |first| self.blocks_from(first, home.span.end()))
-    }
-
-    /// The block of a segment that an address lies in. Notes on the way to it that say nothing any
-    /// more are forgotten, and it is hinted at: who looks at a place looks again when it is taken.
-    pub(super) fn first_under(&mut self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
-        if let Some(id) = self.block_hinted(segment, addr) {
-            return Some(id);
-        }
-        let Heap { blocks, segments, .. } = self;
-        let near = segments.forget_gone(segment, addr, |id| {
-            // A block that is gone looks unmapped.
-            let block = Some(&blocks[id]).filter(|block| block.state != State::Unmapped);
-            block.filter(|block| block.segment == segment).map(|block| block.addr)
-        });
-        let id = self.block_onward(near.unwrap_or(self.segments[segment].first), addr)?;
-        self.hints.note(addr, id);
-        Some(id)
-    }
-
-    /// The blocks from this one on that begin before an address.
-    pub(super) fn blocks_from(
-        &self,
-        first: BlockId,
-        end: Addr,
-    ) -> impl Iterator<Item = BlockId> + '_ {
-        let onward = successors(Some(first), |&id| self.blocks[id].next);
-        onward.take_while(move |&id| self.blocks[id].addr < end)
-    }
-
-    /// The block of a segment that an address lies in, if there is a hint of it. A block that is
-    /// gone looks unmapped.
-    #[inline]
-    fn block_hinted(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
-        let is_it = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            let is_there = block.segment == segment && block.state != State::Unmapped;
-            is_there && addr.0.wrapping_sub(block.addr.0) < block.size_bytes
-        };
-        self.hints.get(addr).filter(is_it)
-    }
-
-    /// The block of a segment that an address lies in: along the blocks, from the nearest before it
-    /// of which it is known where it starts.
-    pub(in crate::heap) fn block_over(&self, segment: SegmentId, addr: Addr) -> Option<BlockId> {
-        if let Some(id) = self.block_hinted(segment, addr) {
-            return Some(id);
-        }
-        let is_near = |&(from, id): &(Addr, BlockId)| {
-            let block = &self.blocks[id];
-            // A block that is gone looks unmapped.
-            let is_there = block.segment == segment && block.state != State::Unmapped;
-            is_there && (from..=addr).contains(&block.addr)
-        };
-        let near = self.segments.noted_before(segment, addr).find(is_near).map(|(_, id)| id);
-        let near = near.unwrap_or(self.segments[segment].first);
-        self.block_onward(near, addr)
-    }
-
-    /// The block that an address lies in, which is this one or lies behind it.
-    fn block_onward(&self, from: BlockId, addr: Addr) -> Option<BlockId> {
-        let mut onward = successors(Some(from), |&id| self.blocks[id].next);
-        onward.find(|&id| self.blocks[id].span().end() > addr)
     }
 }

@@ -22,7 +22,7 @@ impl Heap {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn defer_in_place(&mut self, id: BlockId) -> bool {
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         let defers = self.deferred.is_in_place() && block.expandable;
         if defers {
             let lane = self.pools.lane_mut(block.lane);
@@ -32,29 +32,20 @@ impl Heap {
         defers
     }
 
-    /// The first of the free blocks of one lane that lie side by side up to this one.
-    pub(in crate::heap) fn first_free(&self, id: BlockId) -> BlockId {
-        let lane = self.blocks[id].lane;
-        let is_own =
-            |id: &BlockId| self.blocks[*id].state.is_unused() && self.blocks[*id].lane == lane;
-        let before = successors(Some(id), |&id| self.blocks[id].prev.filter(is_own));
-        before.last().unwrap_or(id)
-    }
-
     /// The free block of a request's lane that begins where it is told to go, cut off what is
     /// before it if need be; and where the free block began that it was cut out of. It is deferred.
     /// None if there is none, or, with one lane, if what is free there begins elsewhere now.
     pub(super) fn find_deferred(&mut self, want: &Want, spot: Spot) -> Option<(BlockId, Addr)> {
-        let segment = self.segments.get(spot.segment).filter(|segment| !segment.is_view())?;
+        let segment = self.space.segment(spot.segment).filter(|segment| !segment.is_view())?;
         let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
         let near = self.deferred_over(want.lane, addr, spot);
-        let id = near.or_else(|| self.first_under(spot.segment, addr))?;
-        let Block { addr: begin, state, lane, .. } = self.blocks[id];
+        let id = near.or_else(|| self.space.first_under(spot.segment, addr))?;
+        let Block { addr: begin, state, lane, .. } = self.space[id];
         if !state.is_unused() || lane != want.lane {
             return None;
         }
         let goes_anywhere = self.pools.had_many_lanes(want.pool);
-        if !goes_anywhere && self.blocks[self.first_free(id)].addr != from {
+        if !goes_anywhere && self.space[self.space.first_free(id)].addr != from {
             return None;
         }
         let from = if goes_anywhere { begin } else { from };
@@ -65,7 +56,7 @@ impl Heap {
             self.unshelve(id);
         }
         self.defer_free(id);
-        let rest = self.blocks.split(id, addr.0 - begin.0);
+        let rest = self.space.split(id, addr.0 - begin.0);
         self.defer_free(rest);
         Some((rest, from))
     }
@@ -75,34 +66,36 @@ impl Heap {
     /// behind that.
     fn deferred_over(&self, lane: LaneId, addr: Addr, spot: Spot) -> Option<BlockId> {
         let is_own = |id: &BlockId| {
-            let block = &self.blocks[*id];
+            let block = &self.space[*id];
             block.state.is_unused() && block.lane == lane && block.segment == spot.segment
         };
-        let is_over = |id: &BlockId| self.blocks[*id].span().end() > addr;
-        let from = self.segments[spot.segment].at_unit(spot.from);
-        let hinted = self.hints.get(from).filter(|id| self.blocks[*id].addr == from && is_own(id));
+        let is_over = |id: &BlockId| self.space[*id].span().end() > addr;
+        let from = self.space[spot.segment].at_unit(spot.from);
+        let hinted =
+            self.space.hinted(from).filter(|id| self.space[*id].addr == from && is_own(id));
         if let Some(id) = hinted.filter(is_over) {
             return Some(id);
         }
         let noted = |unit, addr, is_small| {
-            let noted = self.segments.noted_at(spot.segment, unit, is_small);
-            noted.filter(|id| self.blocks[*id].addr == addr && is_own(id))
+            let noted = self.space.segments().noted_at(spot.segment, unit, is_small);
+            noted.filter(|id| self.space[*id].addr == addr && is_own(id))
         };
         let at = |unit, addr| noted(unit, addr, true).or_else(|| noted(unit, addr, false));
         if let Some(id) = at(spot.at, addr) {
             return Some(id);
         }
         let first = hinted.or_else(|| at(spot.from, from));
-        let mut free = successors(first, |&id| self.blocks[id].next.filter(is_own));
+        let mut free = successors(first, |&id| self.space[id].next.filter(is_own));
         free.find(is_over)
     }
 
     /// A free block that is in no index is deferred from now on. The next cycle may ask for what
     /// lies there.
     pub(in crate::heap) fn defer_free(&mut self, id: BlockId) {
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         block.state = State::Deferred;
-        self.hints.note(block.addr, id);
+        let addr = block.addr;
+        self.space.hint(addr, id);
         self.deferred.list(id);
     }
 
@@ -114,7 +107,7 @@ impl Heap {
     #[inline(never)]
     #[allow(clippy::needless_bitwise_bool)] // Fewer branches, which nobody can foresee.
     pub(super) fn refit(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
-        let (slots, _) = self.blocks.parts();
+        let (slots, _) = self.space.parts();
         let &Block { size_bytes, next, state, .. } = &slots[id.place()];
         // Nobody is deferred, so that it needs no question whether there is a block behind.
         let its = &slots[place_of(next)];
@@ -125,7 +118,8 @@ impl Heap {
             return self.refit_by_cut(lane, id, wanted_bytes);
         };
         move_border(slots, id, behind, wanted_bytes);
-        self.hints.note(slots[behind.place()].addr, behind);
+        let addr = slots[behind.place()].addr;
+        self.space.hint(addr, behind);
         true
     }
 
@@ -133,15 +127,16 @@ impl Heap {
     /// is cut; or what is there is as large as what it lacks, and is taken in.
     #[inline(never)]
     fn refit_by_cut(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
-        self.blocks.reserve();
-        let (slots, spare) = self.blocks.parts();
+        self.space.reserve();
+        let (slots, spare) = self.space.parts();
         let &Block { size_bytes, next, state, .. } = &slots[id.place()];
         let its = &slots[place_of(next)];
         let is_behind = its.state.is_unused() && its.lane == lane;
         if state == State::Deferred && size_bytes > wanted_bytes && !is_behind {
             let rest = split(slots, spare, id, wanted_bytes);
             slots[rest.place()].state = State::Deferred;
-            self.hints.note(slots[rest.place()].addr, rest);
+            let addr = slots[rest.place()].addr;
+            self.space.hint(addr, rest);
             self.deferred.list(rest);
         } else if let Some(behind) = next
             && state == State::Deferred
@@ -162,7 +157,7 @@ impl Heap {
     /// slot.
     #[inline(never)]
     fn refit_wholly(&mut self, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
-        let (slots, spare) = self.blocks.parts();
+        let (slots, spare) = self.space.parts();
         let index = self.pools.lane_mut(lane).index();
         if slots[id.place()].state == State::Free {
             index.remove(slots, id);
@@ -208,14 +203,16 @@ impl Heap {
             }
         };
         // The border is where the next request may be told to go.
-        self.hints.note(self.blocks[behind].addr, behind);
+        let addr = self.space[behind].addr;
+        self.space.hint(addr, behind);
         true
     }
 
     /// Puts back a block in a view that nobody else uses while a program repeats itself: what was
     /// lent to it is deferred. False, and nothing is done, if it is none.
     pub(crate) fn put_in_view(&mut self, id: BlockId) -> bool {
-        let is_one = self.deferred.is_in_place() && self.is_in_view(id) && self.uses(id).is_empty();
+        let is_one =
+            self.deferred.is_in_place() && self.space.is_in_view(id) && self.uses(id).is_empty();
         if is_one {
             self.put(id);
         }

@@ -3,10 +3,11 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
-use crate::heap::paged::ground::{Ground, Home, Shown, Site};
+use crate::heap::paged::ground::{Ground, Site};
 use crate::heap::paged::request_log::{Ask, Spot};
 use crate::heap::paged::{Attempt, Miss};
 use crate::heap::space::block::{Block, State};
+use crate::heap::space::homes::Home;
 use crate::heap::space::segment::Segment;
 use crate::heap::{Heap, Want};
 use crate::record::{Place, Record};
@@ -97,7 +98,7 @@ impl Heap {
         spot: Spot,
         attempt: Attempt,
     ) -> Followed {
-        let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
+        let is_view = self.space.segment(spot.segment).is_some_and(Segment::is_view);
         if !is_view && !self.pools.had_many_lanes(want.pool) {
             return Followed::Lost;
         }
@@ -134,7 +135,7 @@ impl Heap {
     /// there.
     #[inline]
     pub(in crate::heap) fn note_entry(&mut self, want: &Want, id: BlockId) {
-        let Block { segment, addr, .. } = self.blocks[id];
+        let Block { segment, addr, .. } = self.space[id];
         self.note_place(want, segment, addr, addr);
     }
 
@@ -142,7 +143,7 @@ impl Heap {
     /// another.
     #[inline]
     pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
-        let spot = Spot::new(segment, self.segments[segment].span.addr, addr, from);
+        let spot = Spot::new(segment, self.space[segment].span.addr, addr, from);
         self.paged.way(want.lane).log.note(want.ask(), spot);
     }
 
@@ -184,7 +185,7 @@ impl Heap {
             }
             Site::Home(first) => first,
         };
-        let from = self.blocks[self.first_free(first)].addr;
+        let from = self.space[self.space.first_free(first)].addr;
         let id = self.claim(want, first, span)?;
         let addr = self.hand_out(id, want);
         self.note_place(want, segment, addr, from);
@@ -202,13 +203,13 @@ impl Heap {
         let &Ground { segment: view, span, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
         for &home in homes {
-            let first = self.block_over(home.segment, home.span.addr)?;
+            let first = self.space.block_over(home.segment, home.span.addr)?;
             let id = self.claim(want, first, home.span)?;
-            self.blocks[id].state = State::Lent;
+            self.space[id].state = State::Lent;
             lent.push(id);
         }
-        let door = self.cut_out(door, span);
-        let block = &mut self.blocks[door];
+        let door = self.space.cut_out(door, span);
+        let block = &mut self.space[door];
         (block.state, block.requested_bytes) = (State::Live, want.requested_bytes);
         block.used_elsewhere = true;
         let oversize = want.size_bytes >= self.split_limit_bytes;
@@ -216,7 +217,7 @@ impl Heap {
         self.paged.in_views.insert(door, lent);
         self.paged.note_use(view);
         let Span { addr, size_bytes } = span;
-        self.segments.note_start(view, addr, size_bytes, door);
+        self.space.note_start(view, addr, size_bytes, door);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
         self.record_of(door, Record::Alloc { place, requested_bytes, oversize });
@@ -224,56 +225,23 @@ impl Heap {
         Some(addr)
     }
 
-    /// Where the bytes of a view are at home, in order; none if the view does not show them all.
-    pub(super) fn homes_under(&self, view: SegmentId, span: Span) -> Option<Vec<Home>> {
-        let shown = self.shown(view, span);
-        let shown_bytes: u64 = shown.iter().map(|shown| shown.home.span.size_bytes).sum();
-        let homes = || shown.into_iter().map(|shown| shown.home).collect();
-        (shown_bytes == span.size_bytes).then(homes)
-    }
-
-    /// What a view shows of a span, in order: what is side by side here and at home is one.
-    pub(super) fn shown(&self, view: SegmentId, span: Span) -> Vec<Shown> {
-        let segment = &self.segments[view];
-        let begin_bytes = span.addr.0 - segment.span.addr.0;
-        let parts = segment.parts();
-        let first =
-            parts.partition_point(|part| part.offset_bytes + part.size_bytes <= begin_bytes);
-        let mut all: Vec<Shown> = Vec::new();
-        for part in &parts[first..] {
-            let place = segment.place_of(part);
-            let (begin, end) = (place.addr.max(span.addr), place.end().min(span.end()));
-            if begin >= end {
-                break;
-            }
-            let Some(page) = part.page else { continue };
-            let addr = self.page_span(page).addr.offset(begin.0 - place.addr.0);
-            let home = Home { segment: page.segment, span: Span::new(addr, end.0 - begin.0) };
-            match all.last_mut().filter(|last| last.is_before(begin, home)) {
-                Some(last) => last.home.span.size_bytes += home.span.size_bytes,
-                None => all.push(Shown { addr: begin, home }),
-            }
-        }
-        all
-    }
-
     /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one
     /// block of the request's lane, in no index.
     fn claim(&mut self, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
         let mut claimed: Option<BlockId> = None;
         let mut at = Some(first);
-        while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
-            let whole_span = self.blocks[whole].span();
-            at = self.blocks[whole].next;
-            let was_deferred = self.blocks[whole].state == State::Deferred;
+        while let Some(whole) = at.filter(|&id| self.space[id].addr < span.end()) {
+            let whole_span = self.space[whole].span();
+            at = self.space[whole].next;
+            let was_deferred = self.space[whole].state == State::Deferred;
             if !was_deferred {
                 self.unshelve(whole);
             }
             let begin = whole_span.addr.max(span.addr);
             let end = whole_span.end().min(span.end());
-            let id = self.cut_out(whole, Span::new(begin, end.0 - begin.0));
+            let id = self.space.cut_out(whole, Span::new(begin, end.0 - begin.0));
             let before = Some(whole).filter(|&whole| whole != id);
-            let behind = self.blocks[id].next.filter(|_| whole_span.end() > end);
+            let behind = self.space[id].next.filter(|_| whole_span.end() > end);
             for rest in [before, behind].into_iter().flatten() {
                 if was_deferred {
                     self.defer_free(rest);
@@ -281,36 +249,20 @@ impl Heap {
                     self.shelve(rest);
                 }
             }
-            self.blocks[id].lane = want.lane;
+            self.space[id].lane = want.lane;
             match claimed {
-                Some(first) => self.blocks.join(first, id),
+                Some(first) => self.space.join(first, id),
                 None => claimed = Some(id),
             }
         }
         claimed
     }
 
-    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's
-    /// name.
-    fn cut_out(&mut self, whole: BlockId, span: Span) -> BlockId {
-        let before_bytes = span.addr.0 - self.blocks[whole].addr.0;
-        let id = if before_bytes > 0 { self.blocks.split(whole, before_bytes) } else { whole };
-        if self.blocks[id].size_bytes > span.size_bytes {
-            self.blocks.split(id, span.size_bytes);
-        }
-        id
-    }
-
-    /// Whether a block lives in a view.
-    pub(in crate::heap) fn is_in_view(&self, id: BlockId) -> bool {
-        self.segments[self.blocks[id].segment].is_view()
-    }
-
     /// A block in a view is gone: what was lent to it is free again.
     pub(in crate::heap) fn vacate(&mut self, id: BlockId) {
         for home in self.paged.in_views.remove(&id).unwrap_or_default() {
             if self.deferred.is_in_place() {
-                let lane = self.blocks[home].lane;
+                let lane = self.space[home].lane;
                 self.pools.lane_mut(lane).frees += 1;
                 self.defer_free(home);
                 continue;
@@ -318,15 +270,15 @@ impl Heap {
             let whole = self.merge_and_shelve(home).id;
             self.note_free(whole);
         }
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         (block.state, block.used_elsewhere) = (State::Hollow, false);
-        let is_hollow = |id: &BlockId| self.blocks[*id].state == State::Hollow;
-        let (prev, next) = (self.blocks[id].prev.filter(is_hollow), self.blocks[id].next);
+        let is_hollow = |id: &BlockId| self.space[*id].state == State::Hollow;
+        let (prev, next) = (self.space[id].prev.filter(is_hollow), self.space[id].next);
         if let Some(next) = next.filter(is_hollow) {
-            self.blocks.join(id, next);
+            self.space.join(id, next);
         }
         if let Some(prev) = prev {
-            self.blocks.join(prev, id);
+            self.space.join(prev, id);
         }
     }
 
@@ -336,39 +288,39 @@ impl Heap {
     pub(in crate::heap) fn check_in_views(&self) -> Result<(), String> {
         let mut lent = HashSet::new();
         for (&id, homes) in &self.paged.in_views {
-            let block = &self.blocks[id];
-            if !self.is_in_view(id) || !matches!(block.state, State::Live | State::Waiting) {
+            let block = &self.space[id];
+            if !self.space.is_in_view(id) || !matches!(block.state, State::Live | State::Waiting) {
                 return Err(format!("{id:?} is listed as in a view and is not"));
             }
             let home = |&home: &BlockId| {
-                let Block { segment, addr, size_bytes, .. } = self.blocks[home];
+                let Block { segment, addr, size_bytes, .. } = self.space[home];
                 Home { segment, span: Span::new(addr, size_bytes) }
             };
             let lent_homes: Vec<Home> = homes.iter().map(home).collect();
-            if self.homes_under(block.segment, block.span()).as_ref() != Some(&lent_homes) {
+            if self.space.homes_under(block.segment, block.span()).as_ref() != Some(&lent_homes) {
                 return Err(format!(
                     "{id:?} was lent {lent_homes:?}, which is not what lies under it"
                 ));
             }
             for &home in homes {
-                if self.blocks[home].state != State::Lent || !lent.insert(home) {
+                if self.space[home].state != State::Lent || !lent.insert(home) {
                     return Err(format!("{home:?} is lent to {id:?} and to another, or not lent"));
                 }
             }
         }
         let mut shown = HashMap::new();
-        for (id, segment) in self.segments.iter() {
+        for (id, segment) in self.space.segments().iter() {
             if segment.is_view() != self.paged.views.contains(&id) {
                 return Err(format!("{id:?} is a view that is not listed, or listed and none"));
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {
-                if self.segments[page.segment].page(page.index).is_none() {
+                if self.space[page.segment].page(page.index).is_none() {
                     return Err(format!("{id:?} shows {page:?}, which is gone"));
                 }
                 *shown.entry(page).or_insert(0) += 1;
             }
-            for block in self.chain(id) {
-                let state = self.blocks[block].state;
+            for block in self.space.chain(id) {
+                let state = self.space[block].state;
                 let is_at_home = (state == State::Lent) == lent.contains(&block);
                 let is_in_view = !segment.is_view()
                     || state == State::Hollow

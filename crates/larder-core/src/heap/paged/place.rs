@@ -65,19 +65,19 @@ impl Heap {
         if !want.expandable || !want.splits || self.paged.has_slack() {
             return smallest;
         }
-        least_stranding(slots, &self.segments, free, want.size_bytes, smallest)
+        least_stranding(slots, self.space.segments(), free, want.size_bytes, smallest)
     }
 
     /// Hands out the bytes where a request was put before, if they are free and lie in the free
     /// block that they were cut out of then.
     #[inline]
     pub(in crate::heap) fn take_spot(&mut self, want: &Want, spot: Spot) -> Option<Addr> {
-        self.blocks.reserve();
+        self.space.reserve();
         let before_bytes = u64::from(spot.at - spot.from) * size::BLOCK_UNIT_BYTES;
-        let from = self.segments[spot.segment].at_unit(spot.from);
+        let from = self.space[spot.segment].at_unit(spot.from);
         #[allow(clippy::needless_bitwise_bool)] // One branch for all of it.
         let is_it = |id: &BlockId| {
-            let block = &self.blocks[*id];
+            let block = &self.space[*id];
             let is_there = (block.addr == from) & (block.segment == spot.segment);
             let is_free = (block.state == State::Free) & (block.lane == want.lane);
             let has_room = block.size_bytes >= before_bytes + want.size_bytes;
@@ -85,7 +85,7 @@ impl Heap {
             let is_right = want.splits | (block.size_bytes == want.size_bytes);
             is_there & is_free & has_room & is_right
         };
-        let noted = |is_small| self.segments.noted_at(spot.segment, spot.from, is_small);
+        let noted = |is_small| self.space.segments().noted_at(spot.segment, spot.from, is_small);
         let id = if let Some(id) = noted(spot.is_small).filter(is_it) {
             id
         } else {
@@ -93,7 +93,7 @@ impl Heap {
             self.note_kind(want.lane, !spot.is_small);
             id
         };
-        let (slots, spare) = self.blocks.parts();
+        let (slots, spare) = self.space.parts();
         let free = self.pools.lane_mut(want.lane).filled()?;
         free.remove(slots, id);
         if before_bytes > 0 {
@@ -110,18 +110,18 @@ impl Heap {
         });
         if let Some(rest) = rest {
             self.start_age(rest);
-            self.note_begin(rest);
+            self.space.note_begin(rest);
         }
         Some(self.hand_out_whole(id, want, &cut))
     }
 
     /// Hands out what lies behind a free block, is free, in no index, and large enough.
     fn take_behind(&mut self, want: &Want, before: BlockId) -> Addr {
-        let id = self.blocks[before].next.expect("it was cut off just now");
+        let id = self.space[before].next.expect("it was cut off just now");
         self.start_age(before);
-        let cut = cut(want, &self.blocks[id], self.blocks[id].size_bytes > want.size_bytes);
+        let cut = cut(want, &self.space[id], self.space[id].size_bytes > want.size_bytes);
         if cut.splits {
-            let rest = self.blocks.split(id, cut.size_bytes);
+            let rest = self.space.split(id, cut.size_bytes);
             self.shelve(rest);
         }
         self.hand_out_whole(id, want, &cut)

@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::paged::free_runs::{Reach, Run};
-use crate::heap::paged::ground::{Ground, Home, Shown};
+use crate::heap::paged::ground::Ground;
 use crate::heap::paged::stitch::{Gap, Stitch, stitch};
 use crate::heap::paged::views::ViewPlan;
 use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
 use crate::heap::pools::pool::Lane;
 use crate::heap::space::block::State;
+use crate::heap::space::homes::{Home, Shown};
 use crate::heap::{Heap, Want, size};
 use crate::types::{Addr, Span, StreamId};
 
@@ -153,9 +154,9 @@ impl Heap {
     fn waits_under(&self, reach: Reach<'_>, pages: impl Iterator<Item = PageAt>) -> Vec<StreamId> {
         let mut waits = BTreeSet::new();
         for page in pages {
-            let home = Home { segment: page.segment, span: self.page_span(page) };
-            let blocks = self.blocks_under(home).filter(|&id| self.may_have(reach, id));
-            let lanes = blocks.map(|id| self.blocks[id].lane);
+            let home = Home { segment: page.segment, span: self.space.page_span(page) };
+            let blocks = self.space.blocks_under(home).filter(|&id| self.may_have(reach, id));
+            let lanes = blocks.map(|id| self.space[id].lane);
             waits.extend(lanes.filter_map(|lane| self.wait_for(reach.want.lane, lane)));
         }
         waits.into_iter().collect()
@@ -168,12 +169,12 @@ impl Heap {
         let mut lanes = self.lanes_beside(reach).filter(|lane| !lane.has_no_block()).peekable();
         lanes.peek()?;
         let whole = lanes.filter_map(|lane| {
-            let mut fitting = lane.free_blocks_from(&self.blocks, want.size_bytes);
-            fitting.find(|&id| self.blocks[id].expandable)
+            let mut fitting = lane.free_blocks_from(self.space.blocks(), want.size_bytes);
+            fitting.find(|&id| self.space[id].expandable)
         });
-        let key = |id: &BlockId| (self.blocks[*id].size_bytes, self.blocks[*id].addr);
+        let key = |id: &BlockId| (self.space[*id].size_bytes, self.space[*id].addr);
         let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
-            (self.blocks[id].segment, self.blocks[id].addr)
+            (self.space[id].segment, self.space[id].addr)
         } else {
             let runs = self.free_runs(reach, want.size_bytes / RUN_BLOCKS).into_iter();
             let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
@@ -195,7 +196,7 @@ impl Heap {
     /// How things stand when memory is about to grow by so much.
     fn growth_by(&self, more_bytes: u64) -> Growth {
         let active_bytes = self.herald.active_bytes().current as u64;
-        let reserved_bytes = self.reserved_bytes;
+        let reserved_bytes = self.space.reserved_bytes();
         Growth {
             reserved_bytes,
             lost_bytes: reserved_bytes.saturating_sub(active_bytes),
@@ -234,7 +235,7 @@ impl Heap {
             let (growth, more_bytes) =
                 self.plan_pages(want, want.size_bytes, Some(reach), page_bytes);
             let is_right = page_bytes == page_min_bytes || page_bytes <= more_bytes;
-            let held_bytes = self.reserved_bytes + self.asked_bytes + more_bytes;
+            let held_bytes = self.space.held_or_asked_bytes() + more_bytes;
             if is_right && held_bytes <= limit_bytes && !self.exceeds_cap(more_bytes) {
                 return Some(growth);
             }
@@ -301,13 +302,13 @@ impl Heap {
     ) -> Option<Room> {
         let holes = self.pools.lane(lane).unmapped.values();
         let rooms = holes.filter_map(|&hole| {
-            let block = &self.blocks[hole];
-            if self.segments[block.segment].page_bytes() != page_bytes {
+            let block = &self.space[hole];
+            if self.space[block.segment].page_bytes() != page_bytes {
                 return None;
             }
             let before =
                 block.prev.filter(|&prev| whole.is_some_and(|reach| self.may_have(reach, prev)));
-            let before_bytes = before.map_or(0, |before| self.blocks[before].size_bytes);
+            let before_bytes = before.map_or(0, |before| self.space[before].size_bytes);
             let more_bytes = size_bytes.saturating_sub(before_bytes);
             (more_bytes <= block.size_bytes).then_some(Room { hole, more_bytes })
         });
@@ -317,8 +318,8 @@ impl Heap {
     /// What a list of free runs has, as pages see it.
     fn gaps(&self, free_runs: &[Run]) -> Vec<Gap> {
         let gap = |&Run { span, segment, last }: &Run| {
-            let owner = &self.segments[segment];
-            let next = self.blocks[last].next.map(|next| self.blocks[next].state);
+            let owner = &self.space[segment];
+            let next = self.space[last].next.map(|next| self.space[next].state);
             let is_end = matches!(next, None | Some(State::Unmapped));
             let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
             Gap { span, segment, origin, page_bytes, is_end }
@@ -332,7 +333,7 @@ impl Heap {
     fn find_window(&mut self, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
         let views = self.paged.views.iter().rev().copied().filter(|&view| {
-            let segment = &self.segments[view];
+            let segment = &self.space[view];
             segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
         });
         let views: Vec<SegmentId> = views.take(WINDOWS_TRIED).collect();
@@ -347,7 +348,7 @@ impl Heap {
 
     /// The shortest run of a view under which everything is free at home, and that is long enough.
     fn shortest_run(&mut self, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
-        let span = self.segments[view].span;
+        let span = self.space[view].span;
         let (mut best, mut run) = (None::<Span>, Span::new(span.addr, 0));
         let mut keep = |run: Span| {
             if run.size_bytes >= reach.want.size_bytes
@@ -356,11 +357,13 @@ impl Heap {
                 best = Some(run);
             }
         };
-        for Shown { addr: shown, home } in self.shown(view, span) {
-            let Some(first) = self.first_under(home.segment, home.span.addr) else { continue };
-            let free = self.blocks_from(first, home.span.end());
+        for Shown { addr: shown, home } in self.space.shown(view, span) {
+            let Some(first) = self.space.first_under(home.segment, home.span.addr) else {
+                continue;
+            };
+            let free = self.space.blocks_from(first, home.span.end());
             for id in free.filter(|&id| self.may_have(reach, id)) {
-                let free = self.blocks[id].span();
+                let free = self.space[id].span();
                 let begin = free.addr.max(home.span.addr);
                 let end = free.end().min(home.span.end());
                 let piece = Span::new(shown.offset(begin.0 - home.span.addr.0), end.0 - begin.0);

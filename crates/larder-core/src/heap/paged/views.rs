@@ -5,13 +5,12 @@ use std::collections::BTreeSet;
 
 use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::growth::PagesBehind;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
 use crate::heap::paged::SHOWN_MAX;
-use crate::heap::paged::ground::Home;
 use crate::heap::paged::stitch::PageList;
 use crate::heap::space::block::State;
-use crate::heap::space::segment::{Backing, Part, Segment};
+use crate::heap::space::homes::Home;
+use crate::heap::space::segment::{Backing, Part};
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::types::{PageHandle, Span, StreamId};
@@ -41,7 +40,7 @@ pub(crate) struct UnviewPlan {
 impl Heap {
     pub(super) fn plan_view(&self, page_list: PageList) -> ViewPlan {
         let handle = |page: PageAt| {
-            self.segments[page.segment].page(page.index).expect("a free block is backed")
+            self.space[page.segment].page(page.index).expect("a free block is backed")
         };
         let pages: Vec<_> =
             page_list.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
@@ -63,12 +62,12 @@ impl Heap {
         }
         self.paged.shown_pages += parts.len() as u64;
         let id = self.add_segment(want, span, Backing::View { parts }, State::Hollow);
-        let view = self.blocks[id].segment;
-        self.segments.cover(view, span);
+        let view = self.space[id].segment;
+        self.space.cover_view(view);
         self.paged.views.push(view);
-        self.paged.note_shown(plan.size_bytes, self.reserved_bytes);
+        self.paged.note_shown(plan.size_bytes, self.space.reserved_bytes());
         self.herald.record(Record::Shown);
-        let segment = &self.segments[view];
+        let segment = &self.space[view];
         for part in segment.parts() {
             self.tell_of_view(view, Action::SegmentMap, segment.place_of(part));
         }
@@ -78,17 +77,17 @@ impl Heap {
     /// The views of these lanes.
     pub(crate) fn views_of(&self, is_theirs: impl Fn(LaneId) -> bool) -> Vec<SegmentId> {
         let views = self.paged.views.iter().copied();
-        views.filter(|&view| is_theirs(self.segments[view].lane)).collect()
+        views.filter(|&view| is_theirs(self.space[view].lane)).collect()
     }
 
     /// What of a view can be unmapped: the pages that are free from end to end at home, and those
     /// that no block in a view has any more where it has none.
     pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
-        let segment = &self.segments[view];
-        let is_empty = self.is_vacant(view);
+        let segment = &self.space[view];
+        let is_empty = self.space.is_vacant(view);
         let is_idle = |page: PageAt| {
-            let home = Home { segment: page.segment, span: self.page_span(page) };
-            self.blocks_under(home).all(|id| self.blocks[id].state == State::Free)
+            let home = Home { segment: page.segment, span: self.space.page_span(page) };
+            self.space.blocks_under(home).all(|id| self.space[id].state == State::Free)
         };
         let idle = segment
             .parts()
@@ -104,8 +103,8 @@ impl Heap {
     /// The streams of lanes that lie side by side in one segment.
     pub(crate) fn mixed_streams(&self) -> Vec<StreamId> {
         let mut streams = BTreeSet::new();
-        for (id, segment) in self.segments.iter() {
-            let lanes = self.chain(id).map(|block| self.blocks[block].lane);
+        for (id, segment) in self.space.segments().iter() {
+            let lanes = self.space.chain(id).map(|block| self.space[block].lane);
             for lane in lanes.filter(|&lane| lane != segment.lane) {
                 let both = [lane, segment.lane].map(|lane| self.pools.lane(lane).living_stream());
                 streams.extend(both.into_iter().flatten());
@@ -121,12 +120,13 @@ impl Heap {
             heap.pools.lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
         };
         let segments: Vec<_> =
-            self.segments.iter().map(|(id, segment)| (id, segment.lane)).collect();
+            self.space.segments().iter().map(|(id, segment)| (id, segment.lane)).collect();
         for (segment, home) in segments {
             let astray: Vec<BlockId> = self
+                .space
                 .chain(segment)
                 .filter(|&id| {
-                    let block = &self.blocks[id];
+                    let block = &self.space[id];
                     block.state == State::Free && block.lane != home && is_quiet(self, block.lane)
                 })
                 .collect();
@@ -136,12 +136,6 @@ impl Heap {
         }
     }
 
-    /// Whether nobody lives in a view.
-    pub(crate) fn is_vacant(&self, view: SegmentId) -> bool {
-        let first = &self.blocks[self.segments[view].first];
-        first.state == State::Hollow && !first.is_split()
-    }
-
     /// The first `count` parts of a plan were unmapped.
     pub(crate) fn commit_unview(&mut self, plan: &UnviewPlan, count: usize) {
         if count > 0 {
@@ -149,7 +143,7 @@ impl Heap {
         }
         for &(at, span) in &plan.parts[..count] {
             self.tell_of_view(plan.view, Action::SegmentUnmap, span);
-            let part = &mut self.segments[plan.view].parts_mut()[at];
+            let part = &mut self.space[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
             if let Some(times) = self.paged.shown.get_mut(&page) {
                 *times -= 1;
@@ -163,36 +157,20 @@ impl Heap {
 
     /// The addresses of a view that shows nothing went back to the device.
     pub(crate) fn commit_unreserve_view(&mut self, view: SegmentId) {
-        debug_assert!(self.is_vacant(view));
-        let (first, span) = (self.segments[view].first, self.segments[view].span);
-        self.segments.uncover(view, span);
-        self.blocks.remove(first);
-        self.segments.remove(view);
+        debug_assert!(self.space.is_vacant(view));
+        self.space.uncover_view(view);
+        self.space.remove_segment(view);
         self.paged.views.retain(|&other| other != view);
     }
 
-    /// The pages that a view shows under a span, if they have one size.
-    pub(in crate::heap) fn pages_shown_behind(
-        &self,
-        span: Span,
-        view: &Segment,
-    ) -> Option<PagesBehind> {
-        let places = view.parts().iter().map(|part| (part, view.place_of(part)));
-        let under: Vec<_> = places.filter(|(_, place)| place.overlaps(span)).collect();
-        let (first, begin) = under.first()?;
-        let page_bytes = first.size_bytes;
-        let handle = |part: &Part| {
-            let page = part.page.filter(|_| part.size_bytes == page_bytes)?;
-            self.segments[page.segment].page(page.index)
-        };
-        let pages: Option<Vec<_>> = under.iter().map(|(part, _)| handle(part)).collect();
-        let span = Span::new(begin.addr, page_bytes * under.len() as u64);
-        Some(PagesBehind { span, page_bytes, pages: pages? })
+    /// The place of every page of every expandable segment, and where views show them.
+    pub(crate) fn mapped_pages(&self) -> Vec<Span> {
+        self.space.page_places().chain(self.shown_pages()).collect()
     }
 
     /// Every place at which a view shows a page.
     pub(in crate::heap) fn shown_pages(&self) -> Vec<Span> {
-        let views = self.paged.views.iter().map(|&view| &self.segments[view]);
+        let views = self.paged.views.iter().map(|&view| &self.space[view]);
         let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
         let shown = parts.filter(|(_, part)| part.page.is_some());
         shown.map(|(view, part)| view.place_of(part)).collect()
@@ -201,24 +179,15 @@ impl Heap {
     /// Views to do without, because too much is shown: those that nobody has, the longest unused
     /// first.
     pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
-        let held_pages = self.held_pages();
+        let held_pages = self.space.page_count();
         let mut surplus = self.paged.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
-        let vacant = self.paged.views.iter().copied().filter(|&view| self.is_vacant(view));
+        let vacant = self.paged.views.iter().copied().filter(|&view| self.space.is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
-            surplus = surplus.saturating_sub(self.segments[view].parts().len() as u64);
+            surplus = surplus.saturating_sub(self.space[view].parts().len() as u64);
             is_needed
         });
         thinned.collect()
-    }
-
-    fn held_pages(&self) -> u64 {
-        self.segments.iter().map(|(_, segment)| segment.page_count()).sum()
-    }
-
-    /// Where a page is at home.
-    pub(super) fn page_span(&self, page: PageAt) -> Span {
-        self.segments[page.segment].span_of(page.index..page.index + 1)
     }
 
     /// Whether a page of a home is shown in some view.

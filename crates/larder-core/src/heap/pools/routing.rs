@@ -193,12 +193,12 @@ impl Heap {
 
     /// The private pool that a block belongs to.
     pub(crate) fn pool_of(&self, id: BlockId) -> Option<PoolId> {
-        self.owner_of(self.blocks[id].segment)
+        self.owner_of(self.space[id].segment)
     }
 
     /// The private pool that a segment belongs to.
     pub(in crate::heap) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
-        self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
+        self.pools.pool(self.pools.lane(self.space[segment].lane).pool).owner
     }
 
     /// The expandable segments of a private pool grew for a request, or a range of them was
@@ -331,8 +331,8 @@ impl Heap {
     pub(crate) fn private_free_bytes(&self) -> u64 {
         let pools = self.privates.iter().flat_map(|(id, _)| self.privates.parts(id));
         let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
-        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
-        free.map(|id| self.blocks[id].size_bytes).sum()
+        let free = lanes.flat_map(|lane| lane.free_blocks(self.space.blocks()));
+        free.map(|id| self.space[id].size_bytes).sum()
     }
 
     /// The private pools whose memory may go back to the device.
@@ -357,7 +357,7 @@ impl Heap {
 
     fn segment_count(&self, pool: PoolIndex) -> usize {
         let pool_of = |lane| self.pools.lane(lane).pool;
-        self.segments.iter().filter(|(_, segment)| pool_of(segment.lane) == pool).count()
+        self.space.segments().iter().filter(|(_, segment)| pool_of(segment.lane) == pool).count()
     }
 
     /// Forgets a released pool that has no segment left.

@@ -154,7 +154,7 @@ impl Heap {
 
     /// The symmetric pool that a block belongs to, if it does to one.
     pub(crate) fn symmetric_of(&self, id: BlockId) -> Option<PoolId> {
-        self.is_symmetric_pool(self.owner_of(self.blocks[id].segment))
+        self.is_symmetric_pool(self.owner_of(self.space[id].segment))
     }
 
     fn is_symmetric_pool(&self, owner: Option<PoolId>) -> Option<PoolId> {
@@ -216,7 +216,7 @@ impl Heap {
     /// of it.
     fn note_request(&mut self, id: PoolId, want: &Want, addr: Addr) {
         if let Some(block) = self.live(addr) {
-            self.blocks[block].used_elsewhere = true;
+            self.space[block].used_elsewhere = true;
         }
         let context = self.own_context();
         let Some(symmetric) = self.privates.symmetric.get_mut(&id) else { return };
@@ -251,7 +251,7 @@ impl Heap {
 
     /// Puts back a live block of a symmetric pool: the default stream comes after all its uses.
     pub(crate) fn put_symmetric(&mut self, pool: PoolId, id: BlockId) {
-        let addr = self.blocks[id].addr;
+        let addr = self.space[id].addr;
         let context = self.own_context();
         if let Some(symmetric) = self.privates.symmetric.get_mut(&pool)
             && let Some(number) = symmetric.live.remove(&addr)
@@ -259,7 +259,7 @@ impl Heap {
             symmetric.note(Call::Free { number }, context);
         }
         self.pending.undefer(id);
-        self.blocks[id].used_elsewhere = false;
+        self.space[id].used_elsewhere = false;
         self.put(id);
     }
 
@@ -304,7 +304,8 @@ impl Heap {
                 return Err(format!("the segments of {id} are out of order"));
             }
             let mut live = 0;
-            let segments = self.segments.iter().filter(|&(at, _)| self.owner_of(at) == Some(id));
+            let segments =
+                self.space.segments().iter().filter(|&(at, _)| self.owner_of(at) == Some(id));
             let mut count = 0;
             for (at, segment) in segments {
                 count += 1;
@@ -313,7 +314,7 @@ impl Heap {
                 if !symmetric.plots.iter().any(is_plot) || self.segment_stream(at) != HOME {
                     return Err(format!("{at:?} of {id} is no plot of it"));
                 }
-                let blocks = self.chain(at).map(|block| &self.blocks[block]);
+                let blocks = self.space.chain(at).map(|block| &self.space[block]);
                 let here = blocks.filter(|block| block.state == crate::heap::State::Live);
                 live += here.filter(|block| symmetric.live.contains_key(&block.addr)).count();
             }

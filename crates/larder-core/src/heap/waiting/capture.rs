@@ -29,7 +29,7 @@ impl Heap {
 
     /// All streams that used a block and are still there, its own first.
     pub(crate) fn streams_of(&self, id: BlockId) -> Vec<StreamId> {
-        let own = self.pools.lane(self.blocks[id].lane).living_stream();
+        let own = self.pools.lane(self.space[id].lane).living_stream();
         own.into_iter().chain(self.pending.uses(id).iter().copied()).collect()
     }
 
@@ -38,7 +38,7 @@ impl Heap {
     /// the end of the capture.
     pub(crate) fn put_deferred(&mut self, id: BlockId, markers: Vec<NodeId>) {
         self.request_free(id);
-        self.blocks[id].state = State::Waiting;
+        self.space[id].state = State::Waiting;
         self.pending.defer(id, markers);
     }
 
@@ -56,7 +56,7 @@ impl Heap {
     /// A deferred block waits for these events from now on; with none, it is free.
     pub(crate) fn undefer(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
         self.pending.undefer(id);
-        self.blocks[id].used_elsewhere = false;
+        self.space[id].used_elsewhere = false;
         if events.is_empty() {
             self.complete_free(id);
         } else {
@@ -80,7 +80,7 @@ impl Heap {
     }
 
     fn marked(&self, stream: StreamId) -> impl Iterator<Item = (BlockId, &[NodeId])> + '_ {
-        let own = move |id: BlockId| self.pools.lane(self.blocks[id].lane).stream == stream;
+        let own = move |id: BlockId| self.pools.lane(self.space[id].lane).stream == stream;
         self.pending.marked().filter(move |&(id, markers)| !markers.is_empty() && own(id))
     }
 }

@@ -10,7 +10,7 @@ impl Heap {
     /// Takes back a live block that other streams use; it is free once these events are done.
     pub(crate) fn put_after(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
         self.request_free(id);
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         block.state = State::Waiting;
         block.used_elsewhere = false;
         self.pending.wait_for(id, events);
@@ -31,7 +31,7 @@ impl Heap {
     /// among the stream's events.
     pub(crate) fn awaited_of(&self, pool: PoolId) -> Option<(StreamId, usize, EventId)> {
         let owner =
-            |block: BlockId| self.pools.pool(self.pools.lane(self.blocks[block].lane).pool).owner;
+            |block: BlockId| self.pools.pool(self.pools.lane(self.space[block].lane).pool).owner;
         self.pending.find(|block| owner(block) == Some(pool))
     }
 
@@ -58,9 +58,9 @@ impl Heap {
         }
         for block in self.pending.forget_uses(stream) {
             // One whose free was put off is not live any more, and only what is live asks for care.
-            let is_live = self.blocks[block].state == State::Live;
-            let is_told = self.is_in_view(block) || self.is_symmetric(block);
-            self.blocks[block].used_elsewhere = is_live && is_told;
+            let is_live = self.space[block].state == State::Live;
+            let is_told = self.space.is_in_view(block) || self.is_symmetric(block);
+            self.space[block].used_elsewhere = is_live && is_told;
         }
         self.forget_reserve(stream);
         self.pools.retire(stream);
