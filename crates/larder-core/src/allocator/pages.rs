@@ -141,7 +141,7 @@ impl Shelf {
                     }
                 }
                 Release::Addresses(id) => {
-                    let span = self.heap.segment_span(id);
+                    let span = self.heap.inventory().segment_span(id);
                     self.clear_orphans_from(device, span)?;
                     device.unreserve(span).map_err(Error::device("give back addresses"))?;
                     self.heap.commit_unreserve(id);
@@ -156,7 +156,7 @@ impl Shelf {
         if self.return_to_source(id)? {
             return Ok(());
         }
-        let span = self.heap.segment_span(id);
+        let span = self.heap.inventory().segment_span(id);
         device.free(span.addr).map_err(Error::device("free memory"))
     }
 

@@ -78,7 +78,7 @@ impl Allocator {
     pub fn share(&self, addr: Addr) -> Result<Shared, Error> {
         let mut shelf = self.lock_as_is();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        if let Some(base) = shelf.heap.base(block) {
+        if let Some(base) = shelf.heap.space().base(block) {
             let handle = self.device.export_alloc(base.addr);
             let handle = handle.map_err(Error::device("share memory"))?;
             let bytes = ShareBytes::Plain(handle).write();

@@ -1,7 +1,6 @@
 //! Pools: where blocks are looked for. Each pool has a lane for each stream; private pools are set
 //! apart for a capture or by a program.
 
-pub mod checkpoint;
 pub mod lane_state;
 pub(super) mod name_table;
 pub(super) mod pool;

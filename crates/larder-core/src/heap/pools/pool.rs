@@ -6,9 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::heap::free::free_index::FreeIndex;
-use crate::heap::free::size_stacks::SizeStacks;
+use crate::heap::free::size_stacks::{SizeAt, SizeStacks};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
+use crate::heap::pools::private::Privates;
 use crate::heap::space::block::Blocks;
+use crate::policy::Policy;
 use crate::types::{Addr, PoolId, PoolKind, StreamId};
 
 /// The default pools' lanes on the first stream, which are there from the start.
@@ -83,6 +85,15 @@ impl Lane {
         self.free.iter().flat_map(move |free| free.iter_from(blocks, size_bytes))
     }
 
+    /// A block of it that was deferred is coalesced with all others: nobody finds it by its size any
+    /// more.
+    #[inline]
+    pub(in crate::heap) fn forget_by_size(&mut self, size_bytes: u64) {
+        if let Some(stacks) = self.by_size.as_deref_mut() {
+            stacks.forget(SizeAt::of(size_bytes));
+        }
+    }
+
     /// Whether it has neither a free block nor an unmapped one.
     pub(crate) fn has_no_block(&self) -> bool {
         self.free.as_ref().is_none_or(|free| free.is_empty()) && self.unmapped.is_empty()
@@ -131,14 +142,28 @@ pub(crate) struct Pools {
     recent: [(StreamId, LaneId); 2],
     /// Pools that were removed.
     spare: Vec<PoolIndex>,
+    pub(super) privates: Privates,
+    /// Whether the mark that blocks are never split goes when a pool's last use does.
+    pub(super) no_split_goes_with_pool: bool,
+    /// Whether the names of released pools go with them.
+    pub(super) released_pools_go: bool,
 }
 
 impl Pools {
     /// The two default pools.
-    pub(crate) fn new() -> Pools {
+    pub(crate) fn new(policy: &Policy) -> Pools {
         let recent = [(StreamId(0), LaneId(0)); 2];
         let (list, lanes, spare_lanes) = (Vec::new(), Vec::new(), BTreeSet::new());
-        let mut pools = Pools { list, lanes, spare_lanes, recent, spare: Vec::new() };
+        let mut pools = Pools {
+            list,
+            lanes,
+            spare_lanes,
+            recent,
+            spare: Vec::new(),
+            privates: Privates::default(),
+            no_split_goes_with_pool: policy.no_split_goes_with_pool,
+            released_pools_go: policy.released_pools_go,
+        };
         for (at, kind) in [PoolKind::Small, PoolKind::Large].into_iter().enumerate() {
             let pool = pools.add(kind, None);
             pools.recent[at].1 = pools.lane_for(pool, StreamId(0));
@@ -317,7 +342,7 @@ impl Pools {
     /// Says in one sentence what is wrong with the lanes, if anything is: each is listed by its
     /// pool under its stream, or as one whose stream is gone, and those that were removed are empty
     /// and spare.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(super) fn check_lanes(&self) -> Result<(), String> {
         let mut listed = 0;
         for (at, pool) in self.list.iter().enumerate() {
             let retired = pool.retired.iter().map(|&id| (self.lane(id).stream, id, true));
@@ -434,7 +459,7 @@ mod tests {
 
     #[test]
     fn lanes_are_made_once_and_walked_in_the_order_of_streams() {
-        let mut pools = Pools::new();
+        let mut pools = Pools::new(&Policy::larder());
         let late = pools.lane_for(PoolIndex::SMALL, StreamId(9));
         let early = pools.lane_for(PoolIndex::SMALL, StreamId(2));
         let large = pools.lane_for(PoolIndex::LARGE, StreamId(9));
@@ -447,7 +472,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_the_same_name_as_one_that_is_gone_gets_lanes_of_its_own() {
-        let mut pools = Pools::new();
+        let mut pools = Pools::new(&Policy::larder());
         let old = pools.default_lane(PoolKind::Small, StreamId(9));
         pools.retire(StreamId(9));
         let new = pools.default_lane(PoolKind::Small, StreamId(9));
@@ -503,24 +528,24 @@ mod tests {
         heap.want(512, StreamId(8));
         let addr = heap.take_segment(&want, Span::new(Addr(2 * MIB), 2 * MIB));
         let block = heap.live(addr).unwrap();
-        assert_eq!((heap.stream_of(block), heap.check()), (StreamId(7), Ok(())));
+        assert_eq!((heap.inventory().stream_of(block), heap.check()), (StreamId(7), Ok(())));
         heap.put(block);
         assert_eq!(heap.take(&want), Some(addr));
     }
 
     #[test]
     fn a_lane_that_no_segment_names_is_removed_and_its_name_used_again() {
-        let mut pools = Pools::new();
+        let mut pools = Pools::new(&Policy::larder());
         let named = pools.lane_for(PoolIndex::SMALL, StreamId(3));
         let gone = pools.lane_for(PoolIndex::SMALL, StreamId(2));
         let large = pools.lane_for(PoolIndex::LARGE, StreamId(3));
         assert_eq!(pools.default_lane(PoolKind::Small, StreamId(2)), gone);
         pools.remove_lanes(&BTreeSet::from([named, large]), |lane| lane.stream == StreamId(2));
-        assert_eq!(pools.check(), Ok(()));
+        assert_eq!(pools.check_lanes(), Ok(()));
         assert!(!pools.is_lane_of(gone, PoolIndex::SMALL, StreamId(2)));
         assert_eq!(pools.lane_for(PoolIndex::SMALL, StreamId(8)), gone);
         pools.remove_lanes(&BTreeSet::from([named]), |_| true);
-        assert_eq!(pools.check(), Ok(()));
+        assert_eq!(pools.check_lanes(), Ok(()));
         assert_eq!(pools.lanes().map(|(id, _)| id.0).collect::<Vec<_>>(), [0, 1, named.0]);
         assert_eq!(pools.lanes.len(), 3, "what is spare at the end is given back");
     }

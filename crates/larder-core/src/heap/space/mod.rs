@@ -2,6 +2,7 @@
 //! to its block. It knows nothing of pools, of requests or of what is recorded.
 
 pub(super) mod block;
+mod check;
 mod cover;
 mod fine_starts;
 mod hints;

@@ -3,9 +3,10 @@
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::pools::private::Private;
+use crate::heap::size;
 use crate::heap::space::block::{Block, State};
-use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -65,10 +66,10 @@ impl Checkpoint {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// A private pool that may be saved and put back.
     fn pool_in_use(&self, id: PoolId) -> Result<&Private, PoolProblem> {
-        let private = self.privates.get(id).ok_or(PoolProblem::Unknown)?;
+        let private = self.pools.privates().get(id).ok_or(PoolProblem::Unknown)?;
         if private.symmetric {
             return Err(PoolProblem::Symmetric);
         }
@@ -197,7 +198,7 @@ impl Heap {
     /// PyTorch.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
         let mut restored = Restored::default();
-        let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
+        let Some(&private) = self.pools.privates().get(checkpoint.pool) else { return restored };
         // For what is freed here a context is gathered only where one is for any free.
         let context = self.herald.listener().and_then(History::set_context_aside);
         for segment in self.segments_of(&private) {
@@ -260,7 +261,7 @@ impl Heap {
         let block = &mut self.space[id];
         block.state = State::Live;
         block.requested_bytes = size_bytes;
-        block.oversize = size_bytes >= self.split_limit_bytes;
+        block.oversize = size_bytes >= self.rules.split_limit_bytes();
         let oversize = block.oversize;
         let (place, requested_bytes) = self.facts(id);
         self.record_of(id, Record::Alloc { place, requested_bytes, oversize });
@@ -268,7 +269,7 @@ impl Heap {
 
     /// The live blocks of a private pool, in the order of their addresses.
     pub(crate) fn live_in(&self, pool: PoolId) -> Result<Vec<Addr>, PoolProblem> {
-        let private = self.privates.get(pool).ok_or(PoolProblem::Unknown)?;
+        let private = self.pools.privates().get(pool).ok_or(PoolProblem::Unknown)?;
         let segments = self.segments_of(private).into_iter();
         let blocks = segments.flat_map(|id| self.space.chain(id)).map(|id| &self.space[id]);
         let live = blocks.filter(|block| block.state == State::Live);

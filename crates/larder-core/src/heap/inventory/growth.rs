@@ -2,11 +2,12 @@
 //! the device gave.
 
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::{Block, State};
 use crate::heap::space::segment::Backing;
-use crate::heap::{Heap, Want, size};
+use crate::heap::{Want, size};
 use crate::record::{Place, Record};
-use crate::types::{Addr, PageHandle, Span};
+use crate::types::{PageHandle, Span};
 
 /// What a request that no free block can serve should ask of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,41 +62,42 @@ impl MapPlan {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// What to ask of the device for a request that no free block can serve.
     pub(crate) fn plan_growth(&self, want: &Want) -> Growth {
         let size_bytes = self.segment_bytes(want);
         let expand = want.expandable;
-        let pages_are_counted = expand && self.policy.cap_counts_pages;
+        let pages_are_counted = expand && self.rules.policy().cap_counts_pages;
         if !pages_are_counted && self.exceeds_cap(size_bytes) {
             return Growth::Capped;
         }
         if self.rejects(size_bytes) {
             return Growth::Rejected;
         }
-        self.placement.growth(want, size_bytes)
+        if !want.expandable {
+            Growth::Segment { size_bytes }
+        } else if self.rules.puts_into_pages(want) {
+            Growth::Tighten
+        } else {
+            Growth::Expand
+        }
     }
 
     /// Whether a rule refuses to ask the device for so much more.
-    pub(super) fn rejects(&self, size_bytes: u64) -> bool {
+    pub(in crate::heap) fn rejects(&self, size_bytes: u64) -> bool {
         let held_bytes = self.space.held_or_asked_bytes();
-        self.config.reject_above_fraction
-            && held_bytes.saturating_add(size_bytes) as f64 > self.rule_share_bytes()
+        self.rules.config().reject_above_fraction
+            && held_bytes.saturating_add(size_bytes) as f64 > self.rules.share_bytes()
     }
 
     /// What that rule does not let be passed.
     pub(crate) fn rule_bytes(&self) -> u64 {
-        self.rule_share_bytes() as u64
-    }
-
-    fn rule_share_bytes(&self) -> f64 {
-        self.config.memory_fraction * self.device_total_bytes as f64
+        self.rules.share_bytes() as u64
     }
 
     /// Whether the request can never be met, whatever is given back.
     pub(crate) fn is_hopeless(&self, want: &Want) -> bool {
-        let limit_bytes = self.cap_bytes.unwrap_or(u64::MAX).min(self.device_total_bytes);
-        want.size_bytes > limit_bytes
+        want.size_bytes > self.rules.limit_bytes()
     }
 
     /// What a plain allocation for this request asks of the device. Captures' pools are many, and
@@ -103,10 +105,10 @@ impl Heap {
     /// part of what they hold for the stream, since no other stream's segments serve it.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
         if !self.is_plain_capture(self.pools.pool(want.pool)) {
-            return size::segment_bytes(want.size_bytes, &self.config);
+            return size::segment_bytes(want.size_bytes, self.rules.config());
         }
         let held_bytes = self.held_for(want);
-        size::capture_segment_bytes(want.size_bytes, held_bytes, &self.config)
+        size::capture_segment_bytes(want.size_bytes, held_bytes, self.rules.config())
     }
 
     /// What the segments hold that the request could be served from.
@@ -119,24 +121,31 @@ impl Heap {
     /// Whether so many more bytes would pass the cap.
     pub(crate) fn exceeds_cap(&self, more_bytes: u64) -> bool {
         let held_bytes = self.space.held_or_asked_bytes();
-        self.cap_bytes.is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
+        self.rules.cap_bytes().is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
     }
 
-    /// The device gave a segment for this request; serves the request from it.
-    pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
+    /// The device gave a segment for this request. It is one block, in no index yet.
+    pub(in crate::heap) fn add_fixed(&mut self, want: &Want, span: Span) -> BlockId {
         let id = self.add_segment(want, span, Backing::Fixed, State::Free);
         self.space.count_reserved(span.size_bytes as i64);
-        self.count_reserved(want.pool, span.size_bytes as i64);
+        self.pools.count_reserved(want.pool, span.size_bytes as i64);
         let place = place(want, span);
-        let oversize = span.size_bytes >= self.split_limit_bytes;
+        let oversize = span.size_bytes >= self.rules.split_limit_bytes();
         let segment = self.space[id].segment;
         self.space[segment].oversize = oversize;
         self.record_of(id, Record::SegmentAlloc { place, oversize });
-        self.hand_out(id, want)
+        id
+    }
+
+    /// A free block was made for a request: takes it out of the index.
+    pub(in crate::heap) fn take_grown(&mut self, want: &Want, id: BlockId) {
+        assert!(self.space[id].state == State::Free, "{id:?} was made for a request and is taken");
+        self.pools.count_growth(want.pool, 1);
+        self.unshelve(id);
     }
 
     /// Adds a segment that is one block, in no index yet.
-    pub(super) fn add_segment(
+    pub(in crate::heap) fn add_segment(
         &mut self,
         want: &Want,
         span: Span,
@@ -172,10 +181,12 @@ impl Heap {
     /// last step gave; the first step looks for the lowest place with enough room.
     pub(crate) fn plan_expansion(&self, want: &Want, from: Option<BlockId>) -> Expansion {
         let Some(start) = from.or_else(|| self.find_room(want)) else {
-            let page_bytes = size::page_bytes(want.kind, &self.config);
-            let reserve = self.reserve_of(want.stream);
-            let size_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes, reserve);
-            let is_beyond = want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment;
+            let page_bytes = size::page_bytes(want.kind, self.rules.config());
+            let reserve = self.rules.reserve_of(want.stream);
+            let size_bytes =
+                size::reserve_bytes(self.rules.device_total_bytes(), page_bytes, reserve);
+            let is_beyond =
+                want.size_bytes > size_bytes && self.rules.policy().no_pages_beyond_segment;
             return if is_beyond {
                 Expansion::TooFew { size_bytes }
             } else {
@@ -214,7 +225,7 @@ impl Heap {
         })
     }
 
-    pub(super) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
+    pub(in crate::heap) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
         let block = &self.space[id];
         let segment = &self.space[block.segment];
         let part = Span::new(block.addr, size_bytes.min(block.size_bytes));
@@ -224,7 +235,7 @@ impl Heap {
 
     /// Addresses were reserved for a new segment. Returns its one unmapped block.
     pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
-        self.commit_reserve_of(want, span, size::page_bytes(want.kind, &self.config))
+        self.commit_reserve_of(want, span, size::page_bytes(want.kind, self.rules.config()))
     }
 
     /// The same, for pages of a size.
@@ -262,17 +273,10 @@ impl Heap {
         self.space.count_reserved(span.size_bytes as i64);
         let lane = self.pools.lane(self.space[id].lane);
         let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
-        self.count_reserved(pool, span.size_bytes as i64);
+        self.pools.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
         self.record_of(id, Record::SegmentMap { place });
         id
-    }
-
-    /// Serves the request from a free block that was made for it.
-    pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
-        self.count_growth(want.pool, 1);
-        self.unshelve(id);
-        self.hand_out(id, want)
     }
 }
 

@@ -2,25 +2,26 @@
 //! back to the device as it is, and what would if it lay in pages.
 
 use crate::heap::ids::BlockId;
+use crate::heap::inventory::{Fit, Inventory};
 use crate::heap::pools::pool::{Lane, PoolRole};
-use crate::heap::{Heap, Want, size};
+use crate::heap::{Want, size};
 use crate::out_of_memory::{FINE_PAGE_BYTES, Pieces};
 
-impl Heap {
+impl Inventory {
     /// The numbers of what is free when this request fails.
-    pub(crate) fn pieces(&mut self, want: &Want) -> Pieces {
-        let fits_now = self.fits(want);
+    pub(in crate::heap) fn pieces(&mut self, want: &Want, fit: Fit, put_off: &[BlockId]) -> Pieces {
+        let fits_now = self.fits(want, fit);
         let own = self.pools.lane_at(want.pool, want.stream).map(|lane| self.pools.lane(lane));
         let own_block_bytes = own.and_then(|lane| lane.free()?.largest_bytes(self.space.blocks()));
         let own_pool = self.pools.pool(want.pool);
         let mut pieces = Pieces {
             fits_now,
-            joins_pages: !self.placement.leaves_pieces() && own_pool.owner.is_none(),
+            joins_pages: self.rules.shares_segments() && own_pool.owner.is_none(),
             own_block_bytes: own_block_bytes.unwrap_or(0),
-            can_expand: own_pool.role != PoolRole::OwnSource && self.placement.leaves_pieces(),
-            page_bytes: size::page_bytes(want.kind, &self.config),
-            reserve_bytes: self.reserve_of(want.stream),
-            put_off_bytes: self.deferred().iter().map(|&id| self.space[id].size_bytes).sum(),
+            can_expand: own_pool.role != PoolRole::OwnSource && !self.rules.shares_segments(),
+            page_bytes: size::page_bytes(want.kind, self.rules.config()),
+            reserve_bytes: self.rules.reserve_of(want.stream),
+            put_off_bytes: put_off.iter().map(|&id| self.space[id].size_bytes).sum(),
             ..Pieces::default()
         };
         for (_, lane) in self.pools.lanes() {
@@ -36,7 +37,8 @@ impl Heap {
         // In pages, the memory of each lane would end inside one.
         let lanes = self.space.named_lanes().into_iter().map(|lane| self.pools.lane(lane));
         let own = lanes.filter(|lane| self.pools.pool(lane.pool).owner.is_none());
-        let ends_bytes: u64 = own.map(|lane| size::page_bytes(lane.kind, &self.config)).sum();
+        let ends_bytes: u64 =
+            own.map(|lane| size::page_bytes(lane.kind, self.rules.config())).sum();
         pieces.pages_sure_bytes = pieces.pages_sure_bytes.saturating_sub(ends_bytes);
         pieces
     }
@@ -45,7 +47,7 @@ impl Heap {
     fn count_piece(&self, pieces: &mut Pieces, lane: &Lane, id: BlockId) {
         let block = &self.space[id];
         let idle_bytes = self.space.idle_bytes(block);
-        let page_bytes = size::page_bytes(lane.kind, &self.config);
+        let page_bytes = size::page_bytes(lane.kind, self.rules.config());
         let pages = if block.expandable { 0 } else { block.size_bytes / page_bytes };
         pieces.idle_bytes += idle_bytes;
         // Where its pages would begin is not known: one of them may be lost to the neighbours.

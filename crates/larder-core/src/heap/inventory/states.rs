@@ -1,6 +1,6 @@
 //! States: every segment and block as it stands, as plain data.
 
-use crate::heap::Heap;
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::State;
 use crate::record::stats::Counter;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -70,9 +70,9 @@ pub struct BlockState {
     pub requested_bytes: u64,
 }
 
-impl Heap {
+impl Inventory {
     /// Every segment, in the order of their addresses.
-    pub fn snapshot(&self) -> Vec<SegmentState> {
+    pub(in crate::heap) fn snapshot(&self) -> Vec<SegmentState> {
         let mut segments: Vec<_> = self
             .space
             .segments()
@@ -102,19 +102,14 @@ impl Heap {
 
     /// Every segment of a private pool, in the order of their addresses; none if there is no such
     /// pool.
-    pub fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
-        self.privates.get(pool)?;
+    pub(in crate::heap) fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
+        self.pools.privates().get(pool)?;
         let segments = self.snapshot().into_iter();
         Some(segments.filter(|segment| segment.pool == Some(pool)).collect())
     }
 
-    /// Whether there is an expandable segment.
-    pub fn has_expandable(&self) -> bool {
-        self.space.segments().expandable_count() > 0
-    }
-
     /// Every expandable segment, in the order of their addresses.
-    pub fn expandable_segments(&self) -> Vec<ExpandableState> {
+    pub(in crate::heap) fn expandable_segments(&self) -> Vec<ExpandableState> {
         let expandable =
             self.space.segments().iter().filter(|(_, segment)| segment.is_expandable());
         let mut states: Vec<_> = expandable
@@ -133,11 +128,18 @@ impl Heap {
     }
 
     /// What a private pool holds; none if there is no such pool.
-    pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
-        let private = self.privates.get(pool)?;
+    pub(in crate::heap) fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
+        let private = self.pools.privates().get(pool)?;
         let mut stats = PoolStats {
             uses: private.uses,
-            reserved_bytes: self.privates.reserved().get(&pool).copied().unwrap_or_default().all,
+            reserved_bytes: self
+                .pools
+                .privates()
+                .reserved()
+                .get(&pool)
+                .copied()
+                .unwrap_or_default()
+                .all,
             ..PoolStats::default()
         };
         for segment in self.snapshot_of(pool)? {

@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::heap::Heap;
-use crate::heap::deferred::coalesced::Settled;
 use crate::heap::ids::BlockId;
+use crate::heap::inventory::Inventory;
+use crate::heap::inventory::coalesce::Settled;
 use crate::heap::space::block::State;
 use crate::record::context::Context;
 use crate::record::history::Owner;
@@ -88,11 +88,11 @@ impl fmt::Debug for RunBlock {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// All runs in the order of their addresses: those of one private pool, or all.
-    pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
+    pub(in crate::heap) fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         // PyTorch looks for a pool's expandable segments at their first block alone.
-        let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
+        let first_only = pool.is_some() && !self.rules.policy().pool_snapshot_is_whole;
         let mut runs = Vec::new();
         for (_, segment) in self.space.segments().iter() {
             if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {

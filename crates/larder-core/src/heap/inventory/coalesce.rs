@@ -1,11 +1,12 @@
-//! Coalesced: for whoever looks the heap is shown as it will be once all is coalesced, and nothing
-//! is coalesced for it.
+//! Coalescing: what was deferred is merged; and for whoever looks the heap is shown as it will be
+//! once all is merged, and nothing is merged for it.
 
-use crate::heap::Heap;
 use crate::heap::ids::BlockId;
-use crate::heap::space::block::State;
+use crate::heap::inventory::{Inventory, Pieces, Whole};
+use crate::heap::space::block::{Block, State};
+use crate::record::Record;
 use crate::record::stats::Stats;
-use crate::types::Span;
+use crate::types::{PoolKind, Span};
 
 /// A block as it is once what is deferred is coalesced.
 pub(in crate::heap) struct Settled {
@@ -28,13 +29,111 @@ pub(in crate::heap) struct CoalescedWhole {
     is_split: bool,
 }
 
-impl Heap {
-    /// All statistics.
-    pub fn stats(&mut self) -> Stats {
-        let mut stats = self.herald.stats();
-        if self.policy.merges_late {
+impl Inventory {
+    /// Frees are deferred in place from now on: a request went where its cycle told it.
+    #[inline]
+    pub(in crate::heap) fn begin_in_place(&mut self) {
+        if self.deferred.begin_in_place() {
+            self.coalesce();
+        }
+    }
+
+    /// Merges all that is deferred, and defers nothing in place any longer.
+    #[inline]
+    pub(in crate::heap) fn settle(&mut self) {
+        self.deferred.end_in_place();
+        self.coalesce();
+        debug_assert!(self.deferred.is_empty(), "all is merged");
+    }
+
+    /// Merges all that is deferred, and puts it into the index.
+    #[inline]
+    pub(in crate::heap) fn coalesce(&mut self) {
+        if !self.deferred.is_empty() {
+            self.coalesce_all();
+        }
+    }
+
+    #[inline(never)]
+    fn coalesce_all(&mut self) {
+        let mut pieces = Pieces::default();
+        while let Some(id) = self.deferred.pop() {
+            match self.space[id].state {
+                State::Deferred => {
+                    let Block { lane, size_bytes, .. } = self.space[id];
+                    self.pools.lane_mut(lane).forget_by_size(size_bytes);
+                    let whole = self.coalesce_one(id, &mut pieces);
+                    self.note_free(whole.id);
+                }
+                // In a cycle it was not noted where it starts: its hint is mostly enough, and there
+                // are more notes than the processor keeps at hand.
+                State::Live => self.note_free(id),
+                _ => {}
+            }
+        }
+        self.change_pieces(pieces);
+        if self.rules.policy().merges_late {
             self.see_pieces();
-            self.deferred.seen.show(&mut stats);
+        }
+    }
+
+    /// Merges a deferred block with its free neighbours, and adds what that makes of pieces.
+    pub(in crate::heap) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
+        debug_assert!(self.space[id].state == State::Deferred, "{id:?} is not deferred");
+        let whole = self.merge_and_shelve(id);
+        // It counts as a free since it was deferred.
+        let lane = self.space[whole.id].lane;
+        self.pools.lane_mut(lane).frees -= 1;
+        if !whole.expandable {
+            let Pieces { blocks, bytes } = whole.pieces();
+            pieces.blocks += blocks;
+            pieces.bytes += bytes;
+        }
+        whole
+    }
+
+    /// There are more or fewer small pieces.
+    pub(in crate::heap) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
+        let kind = PoolKind::Small;
+        self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
+    }
+
+    /// A free block that is in no index is deferred from now on. The next cycle may ask for what
+    /// lies there.
+    pub(in crate::heap) fn defer_free(&mut self, id: BlockId) {
+        let block = &mut self.space[id];
+        block.state = State::Deferred;
+        let addr = block.addr;
+        self.space.hint(addr, id);
+        self.deferred.list(id);
+    }
+
+    /// The size of the largest free block, on any stream.
+    pub(in crate::heap) fn largest_free_bytes(&self) -> u64 {
+        let lanes = self.pools.lanes();
+        let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(self.space.blocks()));
+        let rested = self.coalesced_wholes().map(|whole| whole.size_bytes);
+        shelved.chain(rested).max().unwrap_or(0)
+    }
+
+    /// How many free blocks there are.
+    pub(in crate::heap) fn free_block_count(&self) -> usize {
+        let lanes = self.pools.lanes();
+        let shelved: usize =
+            lanes.map(|(_, lane)| lane.free_blocks(self.space.blocks()).count()).sum();
+        let (mut more, mut fewer) = (0, 0);
+        for whole in self.coalesced_wholes() {
+            (more, fewer) = (more + 1, fewer + whole.shelved_blocks as usize);
+        }
+        shelved + more - fewer
+    }
+
+    /// All statistics.
+    pub(in crate::heap) fn stats(&mut self) -> Stats {
+        let mut stats = self.herald.stats();
+        if self.rules.policy().merges_late {
+            self.see_pieces();
+            self.deferred.seen().show(&mut stats);
         }
         stats
     }
@@ -42,17 +141,17 @@ impl Heap {
     /// Peaks become the current values.
     pub(crate) fn reset_peaks(&mut self) {
         self.see_pieces();
-        self.deferred.seen.reset_peaks(self.herald.pieces());
+        self.deferred.seen_mut().reset_peaks(self.herald.pieces());
         self.herald.reset_peak();
-        self.reset_pool_peaks();
+        self.pools.reset_pool_peaks();
     }
 
     /// Sums of increases and decreases, and the plain counters, become zero.
     pub(crate) fn reset_sums(&mut self) {
         self.see_pieces();
-        self.deferred.seen.reset_sums();
+        self.deferred.seen_mut().reset_sums();
         self.herald.reset_accumulated();
-        self.reset_pool_sums();
+        self.pools.reset_pool_sums();
     }
 
     /// Looks how many pieces there are once what is deferred is coalesced.
@@ -64,7 +163,7 @@ impl Heap {
             blocks[0] += i64::from(whole.is_split) - whole.shelved_blocks;
             bytes[0] += whole_bytes as i64 - whole.shelved_bytes as i64;
         }
-        self.deferred.seen.see([blocks, bytes]);
+        self.deferred.seen_mut().see([blocks, bytes]);
     }
 
     /// The blocks of a segment from this one on.
@@ -77,7 +176,8 @@ impl Heap {
             if state.is_unused() {
                 state = State::Free;
             }
-            let is_told = matches!(state, State::Live | State::Waiting) || self.policy.is_stock();
+            let is_told =
+                matches!(state, State::Live | State::Waiting) || self.rules.policy().is_stock();
             let requested_bytes = if is_told { block.requested_bytes } else { 0 };
             let mut last = id;
             while let Some(next) = self.space[last].next.filter(|&next| self.joins(last, next)) {
@@ -95,7 +195,7 @@ impl Heap {
     }
 
     /// The blocks whose frees are deferred.
-    fn deferred_blocks(&self) -> impl Iterator<Item = BlockId> {
+    pub(super) fn deferred_blocks(&self) -> impl Iterator<Item = BlockId> {
         let listed = self.deferred.listed().iter().copied();
         listed.filter(|&id| self.space[id].state == State::Deferred)
     }
@@ -137,30 +237,5 @@ impl Heap {
             (State::Deferred, State::Deferred | State::Free) | (State::Free, State::Deferred)
         );
         is_joint && one.lane == next.lane
-    }
-
-    /// What is deferred is listed, and found by its size if it was deferred so; and while frees
-    /// are, nothing special is on. `deferred` is how many blocks there are.
-    pub(in crate::heap) fn check_deferred(&self, deferred: usize) -> Result<(), String> {
-        self.deferred.check()?;
-        for (id, lane) in self.pools.lanes() {
-            if let Some(stacks) = lane.by_size.as_deref() {
-                self.check_by_size(id, stacks)?;
-            }
-        }
-        let is_routed = self.is_diverted() || self.has_plain_threads();
-        let is_special = !self.guard.is_plain() || is_routed || !self.is_idle();
-        let is_unbroken = self.guard.is_unbroken();
-        if is_unbroken && is_special {
-            return Err("the fast path is open, though something special is on".to_owned());
-        }
-        if !is_unbroken && (deferred > 0 || self.deferred.is_in_place()) {
-            return Err(format!("{deferred} frees are deferred, though the fast path is closed"));
-        }
-        let listed = self.deferred_blocks().count();
-        if listed != deferred {
-            return Err(format!("{deferred} frees are deferred, of which {listed} are listed"));
-        }
-        Ok(())
     }
 }
