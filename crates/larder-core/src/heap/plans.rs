@@ -45,7 +45,7 @@ impl Heap {
 
     /// All that these pools can give back: in each whole segments before pages.
     fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let is_theirs = |lane| pools.contains(&self.inventory.pools().lane(lane).pool);
+        let is_theirs = |lane| pools.contains(&self.inventory.pools().lane(lane).pool());
         let views = self.placement.views_of(&self.inventory, is_theirs).into_iter();
         let mut plan: Vec<Release> = views.map(Release::View).collect();
         for &pool in pools {

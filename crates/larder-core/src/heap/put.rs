@@ -69,7 +69,7 @@ impl Heap {
     /// among the stream's events.
     pub(crate) fn awaited_of(&self, pool: PoolId) -> Option<(StreamId, usize, EventId)> {
         let owner = |block: BlockId| {
-            self.pools().pool(self.pools().lane(self.space()[block].lane).pool).owner
+            self.pools().pool(self.pools().lane(self.space()[block].lane).pool()).owner()
         };
         self.waiting.find(|block| owner(block) == Some(pool))
     }
@@ -167,7 +167,7 @@ impl Heap {
     }
 
     fn marked(&self, stream: StreamId) -> impl Iterator<Item = (BlockId, &[NodeId])> + '_ {
-        let own = move |id: BlockId| self.pools().lane(self.space()[id].lane).stream == stream;
+        let own = move |id: BlockId| self.pools().lane(self.space()[id].lane).stream() == stream;
         self.waiting.marked().filter(move |&(id, markers)| !markers.is_empty() && own(id))
     }
 }

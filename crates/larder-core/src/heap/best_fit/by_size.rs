@@ -34,7 +34,7 @@ impl BestFit {
         let Parts { space, pools, herald, .. } = inventory.parts();
         let kind = PoolKind::Small;
         let lane = pools.recent_lane(kind, stream)?;
-        let stacks = pools.lane_mut(lane).by_size.as_deref_mut()?;
+        let stacks = pools.lane_mut(lane).by_size_mut()?;
         let size = SizeAt::of(requested_bytes);
         let id = stacks.first(size)?;
         let block = &mut space[id];
@@ -73,7 +73,7 @@ impl BestFit {
         }
         let size = SizeAt::of(block.size_bytes);
         let lane = pools.lane_mut(block.lane);
-        let stacks = lane.by_size.as_deref_mut();
+        let stacks = lane.by_size_mut();
         let Some(stacks) = stacks.filter(|stacks| stacks.has_room()) else {
             return self.defer_first(inventory, id);
         };
@@ -87,12 +87,12 @@ impl BestFit {
     #[inline(never)]
     fn defer_first(&self, inventory: &mut Inventory, id: BlockId) -> bool {
         let lane = inventory.space()[id].lane;
-        if inventory.pools().lane(lane).by_size.is_some() {
+        if inventory.pools().lane(lane).by_size().is_some() {
             let mut pieces = Pieces::default();
             coalesce_lane(inventory, lane, u64::MAX, &mut pieces);
             inventory.change_pieces(pieces);
         } else {
-            inventory.pools_mut().lane_mut(lane).by_size = Some(SizeStacks::new());
+            inventory.pools_mut().lane_mut(lane).make_by_size();
         }
         self.defer(inventory, id)
     }
@@ -139,7 +139,7 @@ impl BestFit {
     /// What is found by its size is deferred.
     pub(in crate::heap) fn check(inventory: &Inventory) -> Result<(), String> {
         for (lane, stacks) in inventory.pools().lanes() {
-            if let Some(stacks) = stacks.by_size.as_deref() {
+            if let Some(stacks) = stacks.by_size() {
                 Self::check_lane(inventory, lane, stacks)?;
             }
         }
@@ -156,7 +156,7 @@ fn coalesce_lane(
     pieces: &mut Pieces,
 ) -> bool {
     for word in (0..WORDS).rev() {
-        while let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size.as_deref_mut()
+        while let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size_mut()
             && let Some((size, mut first)) = stacks.take_size(word)
         {
             let mut count = 0;
@@ -166,7 +166,7 @@ fn coalesce_lane(
                 has_one = inventory.coalesce_one(id, pieces).size_bytes >= wanted_bytes;
                 count += 1;
             }
-            if let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size.as_deref_mut() {
+            if let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size_mut() {
                 stacks.put_back(size, count, first);
             }
             if has_one {

@@ -130,10 +130,10 @@ impl Deferral<'_> {
         let Deferral { id, block, lane, deferred, herald } = self;
         debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not freed");
         block.state = State::Deferred;
-        lane.frees += 1;
+        lane.count_free();
         deferred.list(id);
         let &mut Block { addr, size_bytes, requested_bytes, kind, .. } = block;
-        let place = Place { kind, stream: lane.stream, addr, size_bytes };
+        let place = Place { kind, stream: lane.stream(), addr, size_bytes };
         herald.record(Record::Free { place, requested_bytes, oversize: false });
     }
 }

@@ -5,10 +5,9 @@ use std::collections::HashMap;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, SegmentId};
 use crate::heap::inventory::Inventory;
 use crate::heap::inventory::order::is_order_right;
-use crate::heap::pools::pool::Pool;
 use crate::heap::pools::symmetric::HOME;
 use crate::heap::space::block::State;
-use crate::heap::space::segment::{Backing, Segment};
+use crate::heap::space::segment::Segment;
 use crate::record::history::Owner;
 use crate::record::stats::{ByPool, Stats};
 use crate::types::PoolKind;
@@ -66,25 +65,25 @@ impl Inventory {
         segment: &Segment,
         census: &mut Census,
     ) -> Result<(), String> {
-        let lane = self.pools.lane(segment.lane);
+        let lane = self.pools.lane(segment.lane());
         ensure!(
-            self.pools.has_lane(segment.lane) && self.is_alive(lane.pool),
+            self.pools.has_lane(segment.lane()) && self.is_alive(lane.pool()),
             "{id:?} is in {:?}, which is gone, or its pool is",
-            segment.lane
+            segment.lane()
         );
         ensure!(
             !(segment.is_expandable() && self.source_of(id).is_some()),
             "{id:?} is expandable, but its pool has a source of its own"
         );
-        let at_kind = usize::from(lane.kind == PoolKind::Large);
-        if matches!(segment.backing, Backing::Fixed) {
+        let at_kind = usize::from(lane.kind() == PoolKind::Large);
+        if segment.is_fixed() {
             census.segment[at_kind] += 1;
         }
         census.reserved_bytes[at_kind] += segment.backed_bytes() as i64;
         for block_id in self.space.chain(id) {
             let block = &self.space[block_id];
             ensure!(
-                block.kind == lane.kind && self.may_hold(block.lane, segment),
+                block.kind == lane.kind() && self.may_hold(block.lane, segment),
                 "{block_id:?} names another lane or kind than its own"
             );
             let is_found = self.live(block.addr) == Some(block_id);
@@ -102,18 +101,18 @@ impl Inventory {
     /// memory from each other, of another of its pool.
     fn may_hold(&self, lane: LaneId, segment: &Segment) -> bool {
         let is_shared = self.rules.shares_segments() && segment.is_expandable();
-        let pool_of = |lane| self.pools.lane(lane).pool;
+        let pool_of = |lane| self.pools.lane(lane).pool();
         let is_kin =
-            is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane);
-        lane == segment.lane || is_kin && pool_of(lane) == PoolIndex::LARGE
+            is_shared && self.pools.has_lane(lane) && pool_of(lane) == pool_of(segment.lane());
+        lane == segment.lane() || is_kin && pool_of(lane) == PoolIndex::LARGE
     }
 
     /// Whether the pool is a default pool, or half of a private pool that was not retired.
     fn is_alive(&self, pool: PoolIndex) -> bool {
-        let Pool { kind, owner, .. } = self.pools.pool(pool);
-        match owner {
-            None => pool == PoolIndex::default_for(*kind),
-            Some(id) => self.pools.privates().parts(*id).contains(&pool),
+        let part = self.pools.pool(pool);
+        match part.owner() {
+            None => pool == PoolIndex::default_for(part.kind()),
+            Some(id) => self.pools.privates().parts(id).contains(&pool),
         }
     }
 
@@ -152,7 +151,7 @@ impl Inventory {
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
             ensure!(
-                lane.has_no_block() || self.is_alive(lane.pool),
+                lane.has_no_block() || self.is_alive(lane.pool()),
                 "{lane_id:?} has blocks, but its pool is gone"
             );
             let mut last = None;
@@ -168,13 +167,13 @@ impl Inventory {
                 let is_right = is_order_right(tie_break, block, &self.space[block.segment]);
                 ensure!(is_right, "{id:?} has the order {}", block.order);
                 ensure!(
-                    self.space.free_since(id) <= self.pools.pool(lane.pool).searches,
+                    self.space.free_since(id) <= self.pools.pool(lane.pool()).searches(),
                     "{id:?} was freed in the future"
                 );
                 last = key;
                 free += 1;
             }
-            for (&addr, &id) in &lane.unmapped {
+            for (addr, id) in lane.unmapped() {
                 let block = &self.space[id];
                 ensure!(
                     block.state == State::Unmapped && block.lane == lane_id && block.addr == addr,
@@ -205,7 +204,7 @@ impl Inventory {
         history.check()?;
         let mut places = HashMap::new();
         for (_, segment) in self.space.segments().iter() {
-            let mut at = Some(segment.first);
+            let mut at = Some(segment.first());
             while let Some(id) = at {
                 places.insert(self.space[id].addr.0, self.space[id].state);
                 at = self.space[id].next;
@@ -229,7 +228,7 @@ impl Inventory {
     /// are those that a call made and none freed; and the two pools that any private pool has are
     /// empty.
     fn check_symmetric(&self) -> Result<(), String> {
-        for (&id, symmetric) in &self.pools.privates().symmetric {
+        for (id, symmetric) in self.pools.privates().all_symmetric() {
             symmetric.check().map_err(|said| format!("{id}: {said}"))?;
             let mut live = 0;
             let segments =
@@ -237,8 +236,8 @@ impl Inventory {
             let mut count = 0;
             for (at, segment) in segments {
                 count += 1;
-                let pool = self.pools.lane(segment.lane).pool;
-                if !symmetric.has_plot(pool, segment.span) || self.segment_stream(at) != HOME {
+                let pool = self.pools.lane(segment.lane()).pool();
+                if !symmetric.has_plot(pool, segment.span()) || self.segment_stream(at) != HOME {
                     return Err(format!("{at:?} of {id} is no plot of it"));
                 }
                 let blocks = self.space.chain(at).map(|block| &self.space[block]);

@@ -70,7 +70,7 @@ impl Inventory {
     /// A private pool that may be saved and put back.
     fn pool_in_use(&self, id: PoolId) -> Result<&Private, PoolProblem> {
         let private = self.pools.privates().get(id).ok_or(PoolProblem::Unknown)?;
-        if private.symmetric {
+        if private.is_symmetric() {
             return Err(PoolProblem::Symmetric);
         }
         if private.is_released() { Err(PoolProblem::Released) } else { Ok(private) }
@@ -85,16 +85,16 @@ impl Inventory {
             .segments()
             .iter()
             .filter(|(_, segment)| {
-                let pool = self.pools.lane(segment.lane).pool;
-                pool == private.small || pool == private.large
+                let pool = self.pools.lane(segment.lane()).pool();
+                private.has_half(pool)
             })
             .map(|(id, segment)| {
-                let (first, lane) = (&self.space[segment.first], self.pools.lane(segment.lane));
+                let (first, lane) = (&self.space[segment.first()], self.pools.lane(segment.lane()));
                 let key = match first.state {
                     State::Live | State::Waiting => {
-                        (false, PoolKind::Small, StreamId(0), 0, segment.span.addr.0)
+                        (false, PoolKind::Small, StreamId(0), 0, segment.span().addr.0)
                     }
-                    _ => (true, lane.kind, lane.stream, first.size_bytes, first.order),
+                    _ => (true, lane.kind(), lane.stream(), first.size_bytes, first.order),
                 };
                 (key, id)
             })
@@ -109,7 +109,7 @@ impl Inventory {
         let mut segments = Vec::new();
         for id in self.segments_of(private) {
             let segment = &self.space[id];
-            let lane = self.pools.lane(segment.lane);
+            let lane = self.pools.lane(segment.lane());
             let (mut blocks, mut size_bytes) = (Vec::new(), 0);
             for block in self.space.chain(id).map(|id| &self.space[id]) {
                 match block.state {
@@ -126,9 +126,9 @@ impl Inventory {
             // A segment that never got memory has nothing to put back.
             if !blocks.is_empty() {
                 segments.push(Layout {
-                    span: Span::new(segment.span.addr, size_bytes),
-                    stream: lane.stream,
-                    kind: lane.kind,
+                    span: Span::new(segment.span().addr, size_bytes),
+                    stream: lane.stream(),
+                    kind: lane.kind(),
                     expandable: segment.is_expandable(),
                     blocks,
                 });
@@ -174,8 +174,8 @@ impl Inventory {
     /// Whether this is the segment that was saved, with all the memory that it had.
     fn is_segment(&self, saved: &Layout, id: SegmentId) -> bool {
         let segment = &self.space[id];
-        let lane = self.pools.lane(segment.lane);
-        if (segment.span.addr, lane.stream, lane.kind, segment.is_expandable())
+        let lane = self.pools.lane(segment.lane());
+        if (segment.span().addr, lane.stream(), lane.kind(), segment.is_expandable())
             != (saved.span.addr, saved.stream, saved.kind, saved.expandable)
         {
             return false;
@@ -223,7 +223,7 @@ impl Inventory {
     }
 
     fn restore_segment(&mut self, segment: SegmentId, saved: &Layout, created: &mut Vec<Addr>) {
-        let mut next = Some(self.space[segment].first);
+        let mut next = Some(self.space[segment].first());
         let mut blocks = Vec::with_capacity(saved.blocks.len());
         for &(size_bytes, is_live) in &saved.blocks {
             let id = next.expect("the segment has the memory that it had");

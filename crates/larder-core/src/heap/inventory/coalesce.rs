@@ -83,7 +83,7 @@ impl Inventory {
         let whole = self.merge_and_shelve(id);
         // It counts as a free since it was deferred.
         let lane = self.space[whole.id].lane;
-        self.pools.lane_mut(lane).frees -= 1;
+        self.pools.lane_mut(lane).uncount_free();
         if !whole.expandable {
             let Pieces { blocks, bytes } = whole.pieces();
             pieces.blocks += blocks;

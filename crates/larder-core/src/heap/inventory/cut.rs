@@ -64,7 +64,7 @@ impl Inventory {
     /// Counts a search, and finds the request's lane.
     pub(in crate::heap) fn begin_search(&mut self, want: &Want) -> Want {
         if self.rules.is_collecting() {
-            self.pools.pool_mut(want.pool).searches += 1;
+            self.pools.pool_mut(want.pool).count_search();
         }
         Want { lane: self.lane_of(want), ..*want }
     }

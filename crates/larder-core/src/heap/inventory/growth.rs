@@ -114,7 +114,8 @@ impl Inventory {
     /// What the segments hold that the request could be served from.
     fn held_for(&self, want: &Want) -> u64 {
         let lane = self.pools.lane_at(want.pool, want.stream);
-        let served = self.space.segments().iter().filter(|(_, segment)| Some(segment.lane) == lane);
+        let served =
+            self.space.segments().iter().filter(|(_, segment)| Some(segment.lane()) == lane);
         served.map(|(_, segment)| segment.backed_bytes()).sum()
     }
 
@@ -132,7 +133,7 @@ impl Inventory {
         let place = place(want, span);
         let oversize = span.size_bytes >= self.rules.split_limit_bytes();
         let segment = self.space[id].segment;
-        self.space[segment].oversize = oversize;
+        self.space[segment].set_oversize(oversize);
         self.record_of(id, Record::SegmentAlloc { place, oversize });
         id
     }
@@ -211,7 +212,7 @@ impl Inventory {
     fn find_room(&self, want: &Want) -> Option<BlockId> {
         let is_open = |id: BlockId| matches!(self.space[id].state, State::Free | State::Unmapped);
         let lane = self.pools.lane_at(want.pool, want.stream)?;
-        self.pools.lane(lane).unmapped.values().find_map(|&hole| {
+        self.pools.lane(lane).unmapped().find_map(|(_, hole)| {
             let start = self.space[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
             let (mut room_bytes, mut at) = (0, Some(start));
             while let Some(id) = at.filter(|&id| is_open(id)) {
@@ -248,7 +249,7 @@ impl Inventory {
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
         let lane = self.space[id].lane;
-        self.pools.lane_mut(lane).unmapped.insert(span.addr, id);
+        self.pools.lane_mut(lane).add_unmapped(span.addr, id);
         id
     }
 
@@ -263,7 +264,7 @@ impl Inventory {
             // PyTorch.
             self.space[rest].requested_bytes = 0;
             let (lane, addr) = (self.space[rest].lane, self.space[rest].addr);
-            self.pools.lane_mut(lane).unmapped.insert(addr, rest);
+            self.pools.lane_mut(lane).add_unmapped(addr, rest);
         }
         let segment_id = self.space[id].segment;
         self.space.back(segment_id, span, pages);
@@ -272,7 +273,7 @@ impl Inventory {
         self.note_free(id);
         self.space.count_reserved(span.size_bytes as i64);
         let lane = self.pools.lane(self.space[id].lane);
-        let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
+        let (kind, stream, pool) = (lane.kind(), lane.stream(), lane.pool());
         self.pools.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
         self.record_of(id, Record::SegmentMap { place });

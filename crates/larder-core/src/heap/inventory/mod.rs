@@ -140,7 +140,7 @@ impl Inventory {
     #[inline]
     pub(in crate::heap) fn facts(&self, id: BlockId) -> (Place, u64) {
         let block = &self.space[id];
-        let stream = self.pools.lane(block.lane).stream;
+        let stream = self.pools.lane(block.lane).stream();
         let place =
             Place { kind: block.kind, stream, addr: block.addr, size_bytes: block.size_bytes };
         (place, block.requested_bytes)
@@ -172,28 +172,28 @@ impl Inventory {
 
     /// The stream that a live block was handed out on.
     pub(crate) fn stream_of(&self, id: BlockId) -> StreamId {
-        self.pools.lane(self.space[id].lane).stream
+        self.pools.lane(self.space[id].lane).stream()
     }
 
     /// The stream and the private pool of a lane.
     pub(in crate::heap) fn side_of(&self, lane: LaneId) -> (StreamId, PoolId) {
         let lane = self.pools.lane(lane);
-        (lane.stream, self.pools.pool(lane.pool).owner.unwrap_or(PoolId::NONE))
+        (lane.stream(), self.pools.pool(lane.pool()).owner().unwrap_or(PoolId::NONE))
     }
 
     /// The stream whose requests a segment serves.
     pub(crate) fn segment_stream(&self, id: SegmentId) -> StreamId {
-        self.pools.lane(self.space[id].lane).stream
+        self.pools.lane(self.space[id].lane()).stream()
     }
 
     /// The addresses of a segment.
     pub(crate) fn segment_span(&self, id: SegmentId) -> Span {
-        self.space[id].span
+        self.space[id].span()
     }
 
     /// The symmetric pool that a request goes to, if it goes to one.
     pub(crate) fn symmetric_for(&self, want: &Want) -> Option<PoolId> {
-        self.pools.with_symmetry(self.pools.pool(want.pool).owner)
+        self.pools.with_symmetry(self.pools.pool(want.pool).owner())
     }
 
     /// The symmetric pool that a block belongs to, if it does to one.

@@ -39,10 +39,10 @@ pub(in crate::heap) fn is_order_right(
     block: &Block,
     segment: &Segment,
 ) -> bool {
-    let units = (block.addr.0 - segment.span.addr.0) / BLOCK_UNIT_BYTES;
+    let units = (block.addr.0 - segment.span().addr.0) / BLOCK_UNIT_BYTES;
     match tie_break {
-        TieBreak::Address => block.order == segment.span.addr.0 / BLOCK_UNIT_BYTES + units,
-        TieBreak::SegmentNumber => block.order == (segment.serial << SEGMENT_UNITS_LOG2) + units,
+        TieBreak::Address => block.order == segment.span().addr.0 / BLOCK_UNIT_BYTES + units,
+        TieBreak::SegmentNumber => block.order == (segment.serial() << SEGMENT_UNITS_LOG2) + units,
         TieBreak::BlockNumber => block.order > 0,
     }
 }

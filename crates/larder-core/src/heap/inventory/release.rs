@@ -65,7 +65,7 @@ impl Inventory {
 
     /// The addresses of these pools' expandable segments that have no page.
     pub(in crate::heap) fn plan_release_bare(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.space[id].lane).pool);
+        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.space[id].lane()).pool());
         let segments = self.space.segments().iter().map(|(id, _)| id);
         segments.filter(|&id| here(id) && self.space.is_bare(id)).map(Release::Addresses).collect()
     }
@@ -76,7 +76,7 @@ impl Inventory {
         let limit_bytes = self.rules.cap_bytes().unwrap_or(self.rules.device_total_bytes());
         let threshold = self.rules.config().garbage_collection_threshold * limit_bytes as f64;
         let target_bytes = self.space.reserved_bytes().saturating_sub(threshold as u64);
-        let searches = self.pools.pool(PoolIndex::LARGE).searches;
+        let searches = self.pools.pool(PoolIndex::LARGE).searches();
         // An expandable block is never whole as long as its segment has room to grow, so that
         // leaving them out changes no average.
         let idle = self.free_blocks(PoolIndex::LARGE).filter(|&id| {
@@ -154,9 +154,9 @@ impl Inventory {
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
         let segment = &self.space[id];
-        let (first, span, lane) = (segment.first, segment.span, segment.lane);
+        let (first, span, lane) = (segment.first(), segment.span(), segment.lane());
         let oversize = if self.rules.policy().oversize_is_remembered {
-            segment.oversize
+            segment.is_oversize()
         } else {
             span.size_bytes >= self.rules.split_limit_bytes()
         };
@@ -166,7 +166,7 @@ impl Inventory {
         self.unshelve(first);
         self.space.remove_segment(id);
         self.space.count_reserved(-(span.size_bytes as i64));
-        let pool = self.pools.lane(lane).pool;
+        let pool = self.pools.lane(lane).pool();
         self.pools.count_reserved(pool, -(span.size_bytes as i64));
         self.pools.forget_plot(pool);
     }
@@ -225,15 +225,15 @@ impl Inventory {
         }
         let (place, _) = self.facts(id);
         // Whoever had the bytes last, the addresses are those of the lane that reserved them.
-        self.space[id].lane = self.space[plan.segment].lane;
+        self.space[id].lane = self.space[plan.segment].lane();
         self.space[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
         let id = self.merge_unmapped(id);
         self.space[id].requested_bytes = requested_bytes;
         let (lane, addr) = (self.space[id].lane, self.space[id].addr);
-        self.pools.lane_mut(lane).unmapped.insert(addr, id);
+        self.pools.lane_mut(lane).add_unmapped(addr, id);
         self.space.count_reserved(-(span.size_bytes as i64));
-        let pool = self.pools.lane(lane).pool;
+        let pool = self.pools.lane(lane).pool();
         self.pools.count_reserved(pool, -(span.size_bytes as i64));
         self.pools.count_growth(pool, -1);
         let place = Place { size_bytes: span.size_bytes, ..place };
@@ -243,7 +243,7 @@ impl Inventory {
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
         debug_assert!(self.space.is_bare(id));
-        let first = self.space[id].first;
+        let first = self.space[id].first();
         self.forget_segment_context(first);
         self.forget_unmapped(first);
         self.space.remove_segment(id);
@@ -261,7 +261,7 @@ impl Inventory {
     /// What is left to give back before a released pool can be forgotten: addresses without pages.
     /// None if it still has memory, or if a request for it is under way.
     pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
-        self.pools.privates().get(id).filter(|private| private.held == 0)?;
+        self.pools.privates().get(id).filter(|private| private.held() == 0)?;
         let pools = self.pools.privates().parts(id);
         let bare = self.plan_release_bare(&pools);
         let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
@@ -269,7 +269,7 @@ impl Inventory {
     }
 
     fn segment_count(&self, pool: PoolIndex) -> usize {
-        let pool_of = |lane| self.pools.lane(lane).pool;
-        self.space.segments().iter().filter(|(_, segment)| pool_of(segment.lane) == pool).count()
+        let pool_of = |lane| self.pools.lane(lane).pool();
+        self.space.segments().iter().filter(|(_, segment)| pool_of(segment.lane()) == pool).count()
     }
 }

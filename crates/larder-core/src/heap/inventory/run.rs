@@ -95,10 +95,10 @@ impl Inventory {
         let first_only = pool.is_some() && !self.rules.policy().pool_snapshot_is_whole;
         let mut runs = Vec::new();
         for (_, segment) in self.space.segments().iter() {
-            if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
+            if pool.is_some_and(|pool| self.side_of(segment.lane()).1 != pool) {
                 continue;
             }
-            let mut at = Some(segment.first);
+            let mut at = Some(segment.first());
             while let Some(start) = at {
                 at = self.space[start].next;
                 if has_no_memory(self.space[start].state) {
@@ -107,7 +107,7 @@ impl Inventory {
                     }
                     continue;
                 }
-                let (run, end) = self.run_from(start, segment.serial);
+                let (run, end) = self.run_from(start, segment.serial());
                 runs.push(run);
                 at = end.filter(|_| !first_only);
             }

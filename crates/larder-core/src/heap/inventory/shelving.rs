@@ -67,7 +67,7 @@ impl Inventory {
     pub(in crate::heap) fn start_age(&mut self, id: BlockId) {
         if self.rules.has_ages() {
             let lane = self.pools.lane(self.space[id].lane);
-            self.space.set_free_since(id, self.pools.pool(lane.pool).searches);
+            self.space.set_free_since(id, self.pools.pool(lane.pool()).searches());
         }
     }
 
@@ -94,8 +94,8 @@ impl Inventory {
         let &mut Block { addr, size_bytes, requested_bytes, expandable, kind, .. } = block;
         let (prev, next, lane_id, order) = (block.prev, block.next, block.lane, block.order);
         let lane = self.pools.lane_mut(lane_id);
-        let freed = Place { kind, stream: lane.stream, addr, size_bytes };
-        lane.frees += 1;
+        let freed = Place { kind, stream: lane.stream(), addr, size_bytes };
+        lane.count_free();
         let free = lane.index();
         let (mut whole, mut merged_blocks) = (id, 0);
         // Nobody is not free, so that it needs no branch of its own whether there is a neighbour.
@@ -153,9 +153,9 @@ impl Inventory {
 
     /// Takes an unmapped block out of its lane's map of holes.
     pub(in crate::heap) fn forget_unmapped(&mut self, id: BlockId) {
-        let block = &self.space[id];
-        debug_assert_eq!(block.state, State::Unmapped);
-        self.pools.lane_mut(block.lane).unmapped.remove(&block.addr);
+        let Block { lane, addr, state, .. } = self.space[id];
+        debug_assert_eq!(state, State::Unmapped);
+        self.pools.lane_mut(lane).remove_unmapped(addr);
     }
 
     /// A block was freed and became part of a whole: there are more or fewer pieces.

@@ -78,17 +78,17 @@ impl Inventory {
             .segments()
             .iter()
             .map(|(_, segment)| {
-                let lane = self.pools.lane(segment.lane);
-                let blocks = self.settled_chain(segment.first).map(|settled| BlockState {
+                let lane = self.pools.lane(segment.lane());
+                let blocks = self.settled_chain(segment.first()).map(|settled| BlockState {
                     span: settled.span,
                     state: settled.state,
                     requested_bytes: settled.requested_bytes,
                 });
                 SegmentState {
-                    span: segment.span,
-                    stream: lane.stream,
-                    kind: lane.kind,
-                    pool: self.pools.pool(lane.pool).owner,
+                    span: segment.span(),
+                    stream: lane.stream(),
+                    kind: lane.kind(),
+                    pool: self.pools.pool(lane.pool()).owner(),
                     expandable: segment.is_expandable(),
                     view: segment.is_view(),
                     backed_bytes: segment.backed_bytes(),
@@ -114,11 +114,11 @@ impl Inventory {
             self.space.segments().iter().filter(|(_, segment)| segment.is_expandable());
         let mut states: Vec<_> = expandable
             .map(|(_, segment)| {
-                let lane = self.pools.lane(segment.lane);
+                let lane = self.pools.lane(segment.lane());
                 ExpandableState {
-                    addr: segment.span.addr,
-                    stream: lane.stream,
-                    kind: lane.kind,
+                    addr: segment.span().addr,
+                    stream: lane.stream(),
+                    kind: lane.kind(),
                     mapped_bytes: segment.backed_bytes(),
                 }
             })
@@ -131,7 +131,7 @@ impl Inventory {
     pub(in crate::heap) fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
         let private = self.pools.privates().get(pool)?;
         let mut stats = PoolStats {
-            uses: private.uses,
+            uses: private.uses(),
             reserved_bytes: self
                 .pools
                 .privates()

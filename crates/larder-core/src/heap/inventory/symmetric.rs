@@ -6,7 +6,6 @@ use crate::error::PoolProblem;
 use crate::heap::Want;
 use crate::heap::ids::BlockId;
 use crate::heap::inventory::{Fit, Inventory};
-use crate::heap::pools::pool::PoolRole;
 use crate::heap::pools::symmetric::{HOME, Symmetric};
 use crate::heap::size::{self, SEGMENT_UNIT_BYTES};
 use crate::record::context::Context;
@@ -42,14 +41,14 @@ impl Inventory {
     /// under every policy.
     fn want_symmetric(&self, id: PoolId, want: &Want) -> Want {
         let kind = size::kind(want.size_bytes);
-        let splits = !self.pools.privates().unsplit.contains(&id);
+        let splits = !self.pools.privates().is_unsplit(id);
         Want { kind, stream: HOME, expandable: false, splits, ..*want }
     }
 
     /// Serves a request from the plots that are there, if one of them can.
     pub(crate) fn take_symmetric(&mut self, id: PoolId, want: &Want) -> Option<Addr> {
         let want = self.want_symmetric(id, want);
-        let pools = self.pools.privates().symmetric.get(&id)?.pools_for(want.kind);
+        let pools = self.pools.privates().symmetric(id)?.pools_for(want.kind);
         let found = pools.into_iter().find_map(|pool| {
             let want = self.want_from(&want, pool);
             let want = self.begin_search(&want);
@@ -64,8 +63,7 @@ impl Inventory {
     /// How large a plot has to be for a request, and whether the settings let the device be asked
     /// for it.
     pub(crate) fn plan_plot(&self, id: PoolId, want: &Want) -> (u64, bool) {
-        let growth_bytes =
-            self.pools.privates().symmetric.get(&id).map_or(0, Symmetric::growth_bytes);
+        let growth_bytes = self.pools.privates().symmetric(id).map_or(0, Symmetric::growth_bytes);
         let size_bytes = self.segment_bytes(want).max(growth_bytes);
         (size_bytes, !self.exceeds_cap(size_bytes) && !self.rejects(size_bytes))
     }
@@ -73,12 +71,7 @@ impl Inventory {
     /// The source gave a plot for a request; serves the request from it.
     pub(crate) fn take_plot(&mut self, id: PoolId, want: &Want, span: Span) -> Addr {
         let want = self.want_symmetric(id, want);
-        let pool = self.pools.add(want.kind, Some(id));
-        let part = self.pools.pool_mut(pool);
-        (part.role, part.no_split) = (PoolRole::OwnSource, !want.splits);
-        if let Some(symmetric) = self.pools.symmetric_entry(id) {
-            symmetric.add_plot(pool, want.kind, span);
-        }
+        let pool = self.pools.add_plot(id, &want, span);
         let want = self.want_from(&want, pool);
         let block = self.add_fixed(&want, span);
         let addr = self.hand_out(block, &want);
@@ -120,7 +113,7 @@ impl Inventory {
     /// Where a live block lies in its symmetric pool.
     pub(crate) fn position_of(&self, addr: Addr) -> Option<Position> {
         let id = self.symmetric_of(self.live(addr)?)?;
-        self.pools.privates().symmetric.get(&id)?.position_of(addr)
+        self.pools.privates().symmetric(id)?.position_of(addr)
     }
 
     /// A live block of a symmetric pool is freed: the default stream comes after all its uses.

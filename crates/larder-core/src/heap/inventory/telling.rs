@@ -92,7 +92,7 @@ impl Inventory {
     /// makes memory known to a library does so by its addresses. The history does not, since no
     /// memory comes or goes.
     pub(in crate::heap) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
-        let (stream, pool) = self.side_of(self.space[view].lane);
+        let (stream, pool) = self.side_of(self.space[view].lane());
         let Span { addr, size_bytes } = span;
         if let Some(history) = self.herald.history() {
             history.tell_trackers(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
@@ -103,7 +103,7 @@ impl Inventory {
     pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
         self.herald.record(Record::OutOfMemory);
         let (stream, pool) =
-            (want.stream, self.pools.pool(want.pool).owner.unwrap_or(PoolId::NONE));
+            (want.stream, self.pools.pool(want.pool).owner().unwrap_or(PoolId::NONE));
         let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
         let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
         if let Some(history) = self.herald.listener() {
@@ -157,7 +157,7 @@ impl Inventory {
     pub(in crate::heap) fn segment_owner(&self, id: BlockId) -> Owner {
         let block = &self.space[id];
         if self.rules.policy().segment_context_stays {
-            Owner::Segment(self.space[block.segment].span.addr.0)
+            Owner::Segment(self.space[block.segment].span().addr.0)
         } else {
             Owner::Segment(block.addr.0)
         }

@@ -38,7 +38,7 @@ impl Inventory {
     pub(in crate::heap) fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
         let lane = self.pools.lane_for(pool, want.stream);
         let owner = self.pools.pool(pool);
-        let (splits, expandable) = (!owner.no_split, want.expandable && self.expands(owner));
+        let (splits, expandable) = (!owner.no_split(), want.expandable && self.expands(owner));
         Want { expandable, splits, pool, lane, ..*want }
     }
 
@@ -46,14 +46,14 @@ impl Inventory {
     #[inline]
     fn expands(&self, pool: &Pool) -> bool {
         self.rules.config().expandable_segments
-            && pool.role != PoolRole::OwnSource
+            && pool.role() != PoolRole::OwnSource
             && !self.is_plain_capture(pool)
     }
 
     /// Whether a pool is a capture's, and the settings want its segments plain.
     #[inline]
     pub(in crate::heap) fn is_plain_capture(&self, pool: &Pool) -> bool {
-        pool.role == PoolRole::Capture && self.rules.config().plain_captures
+        pool.role() == PoolRole::Capture && self.rules.config().plain_captures
     }
 
     /// Whether the request's memory is for others to have, so that no expandable segment will do.
@@ -66,7 +66,7 @@ impl Inventory {
     pub(crate) fn want_again(&self, want: &Want) -> Want {
         let pool = self.pools.pool(want.pool);
         let expandable = self.expands(pool) && !want.plain;
-        Want { expandable, splits: !pool.no_split, ..*want }
+        Want { expandable, splits: !pool.no_split(), ..*want }
     }
 
     /// The lane of a request. It was known when the request was routed; but if the heap was let go
@@ -103,12 +103,14 @@ impl Inventory {
     /// be plain, and so is all that its pool gets from then on.
     pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
         let pool = self.pools.pool(want.pool);
-        self.rules.config().plain_captures && pool.owner.is_some() && pool.role == PoolRole::Usual
+        self.rules.config().plain_captures
+            && pool.owner().is_some()
+            && pool.role() == PoolRole::Usual
     }
 
     /// The request is the first of a capture in its pool.
     pub(crate) fn want_captured(&mut self, want: &Want) -> Want {
-        if let Some(owner) = self.pools.pool(want.pool).owner {
+        if let Some(owner) = self.pools.pool(want.pool).owner() {
             self.pools.note_capture_pool(owner);
         }
         Want { expandable: false, ..*want }
@@ -116,7 +118,7 @@ impl Inventory {
 
     /// The private pool that the request goes to, if its segments come from a source of its own.
     pub(crate) fn source_for(&self, want: &Want) -> Option<PoolId> {
-        self.pools.with_source(self.pools.pool(want.pool).owner)
+        self.pools.with_source(self.pools.pool(want.pool).owner())
     }
 
     /// The private pool that the segment belongs to, if it came from a source of the pool's own.
@@ -131,7 +133,7 @@ impl Inventory {
 
     /// The private pool that a segment belongs to.
     pub(in crate::heap) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
-        self.pools.pool(self.pools.lane(self.space[segment].lane).pool).owner
+        self.pools.pool(self.pools.lane(self.space[segment].lane()).pool()).owner()
     }
 
     /// The request's stream waits for what these streams have been given to do so far: what is free

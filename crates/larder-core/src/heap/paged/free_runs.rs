@@ -38,7 +38,7 @@ pub(super) struct Run {
 
 /// What a request may have, if its stream can wait for those that are open.
 pub(super) fn reach<'a>(inventory: &Inventory, want: &'a Want, open: &'a [StreamId]) -> Reach<'a> {
-    Reach { want, open, is_private: inventory.pools().pool(want.pool).owner.is_some() }
+    Reach { want, open, is_private: inventory.pools().pool(want.pool).owner().is_some() }
 }
 
 /// Whether a block is free, and the request may have it.
@@ -48,7 +48,7 @@ pub(super) fn may_have(inventory: &Inventory, reach: Reach<'_>, id: BlockId) -> 
         return false;
     }
     let lane = inventory.pools().lane(block.lane);
-    block.lane == reach.want.lane || (lane.pool == reach.want.pool && reach.covers(lane))
+    block.lane == reach.want.lane || (lane.pool() == reach.want.pool && reach.covers(lane))
 }
 
 /// The lanes of others that the request may have blocks of.

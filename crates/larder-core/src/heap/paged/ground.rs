@@ -41,7 +41,7 @@ pub(super) fn ground(
         return None;
     }
     let span = Span::new(addr, want.size_bytes);
-    let owner = inventory.space().segment(segment).filter(|owner| owner.span.covers(span))?;
+    let owner = inventory.space().segment(segment).filter(|owner| owner.span().covers(span))?;
     if !owner.is_view() {
         let mut waits = Vec::new();
         let first = add_waits(inventory, want, Home { segment, span }, &mut waits)?;
@@ -53,7 +53,7 @@ pub(super) fn ground(
     }
     let door =
         inventory.space().chain(segment).find(|&id| inventory.space()[id].span().covers(span))?;
-    if owner.lane != want.lane || inventory.space()[door].state != State::Hollow {
+    if owner.lane() != want.lane || inventory.space()[door].state != State::Hollow {
         return None;
     }
     let homes = inventory.space().homes_under(segment, span)?;
@@ -80,7 +80,7 @@ fn add_waits(
     waits: &mut Vec<StreamId>,
 ) -> Option<BlockId> {
     let first = inventory.space_mut().first_under(home.segment, home.span.addr)?;
-    let is_private = inventory.pools().pool(want.pool).owner.is_some();
+    let is_private = inventory.pools().pool(want.pool).owner().is_some();
     for id in inventory.space().blocks_from(first, home.span.end()) {
         let block = &inventory.space()[id];
         if !block.state.is_unused() || !block.expandable {
@@ -89,7 +89,7 @@ fn add_waits(
         if block.lane == want.lane {
             continue;
         }
-        if is_private || inventory.pools().lane(block.lane).pool != want.pool {
+        if is_private || inventory.pools().lane(block.lane).pool() != want.pool {
             return None;
         }
         waits.extend(
@@ -112,6 +112,6 @@ pub(super) fn wait_for(inventory: &Inventory, lane: LaneId, other: LaneId) -> Op
 /// view. Private pools have none: a graph may use its addresses at any time, and a checkpoint
 /// knows segments alone.
 pub(super) fn can_be_in_view(inventory: &Inventory, want: &Want) -> bool {
-    let is_private = inventory.pools().pool(want.pool).owner.is_some();
+    let is_private = inventory.pools().pool(want.pool).owner().is_some();
     want.size_bytes >= PAGE_MIN_BYTES && !is_private
 }

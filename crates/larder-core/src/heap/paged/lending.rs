@@ -109,7 +109,7 @@ impl Paged {
         for home in self.in_views.remove(&id).unwrap_or_default() {
             if inventory.deferred().is_in_place() {
                 let lane = inventory.space()[home].lane;
-                inventory.pools_mut().lane_mut(lane).frees += 1;
+                inventory.pools_mut().lane_mut(lane).count_free();
                 inventory.defer_free(home);
                 continue;
             }

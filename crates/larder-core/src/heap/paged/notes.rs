@@ -91,7 +91,7 @@ impl Paged {
         addr: Addr,
         from: Addr,
     ) {
-        let spot = Spot::new(segment, inventory.space()[segment].span.addr, addr, from);
+        let spot = Spot::new(segment, inventory.space()[segment].span().addr, addr, from);
         self.way(want.lane).log.note(want.ask(), spot);
     }
 }

@@ -136,7 +136,7 @@ impl Paged {
         let want = reach.want;
         let views = self.views.iter().rev().copied().filter(|&view| {
             let segment = &inventory.space()[view];
-            segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
+            segment.lane() == want.lane && segment.span().size_bytes >= want.size_bytes
         });
         let views: Vec<SegmentId> = views.take(WINDOWS_TRIED).collect();
         let runs = views.into_iter().filter_map(|view| {
@@ -151,7 +151,7 @@ impl Paged {
 
 /// The other streams whose free memory a request could have, if its own waits for them.
 pub(crate) fn neighbours(inventory: &Inventory, want: &Want) -> Vec<StreamId> {
-    if inventory.pools().pool(want.pool).owner.is_some() {
+    if inventory.pools().pool(want.pool).owner().is_some() {
         return Vec::new();
     }
     let lanes = inventory.pools().lanes_of(want.pool).filter(|lane| !lane.has_no_block());
@@ -314,8 +314,8 @@ fn find_room_of(
     whole: Option<Reach<'_>>,
     page_bytes: u64,
 ) -> Option<Room> {
-    let holes = inventory.pools().lane(lane).unmapped.values();
-    let rooms = holes.filter_map(|&hole| {
+    let holes = inventory.pools().lane(lane).unmapped();
+    let rooms = holes.filter_map(|(_, hole)| {
         let block = &inventory.space()[hole];
         if inventory.space()[block.segment].page_bytes() != page_bytes {
             return None;
@@ -335,7 +335,7 @@ fn gaps(inventory: &Inventory, free_runs: &[Run]) -> Vec<Gap> {
         let owner = &inventory.space()[segment];
         let next = inventory.space()[last].next.map(|next| inventory.space()[next].state);
         let is_end = matches!(next, None | Some(State::Unmapped));
-        let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
+        let (origin, page_bytes) = (owner.span().addr, owner.page_bytes());
         Gap { span, segment, origin, page_bytes, is_end }
     };
     free_runs.iter().map(gap).collect()
@@ -343,7 +343,7 @@ fn gaps(inventory: &Inventory, free_runs: &[Run]) -> Vec<Gap> {
 
 /// The shortest run of a view under which everything is free at home, and that is long enough.
 fn shortest_run(inventory: &mut Inventory, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
-    let span = inventory.space()[view].span;
+    let span = inventory.space()[view].span();
     let (mut best, mut run) = (None::<Span>, Span::new(span.addr, 0));
     let mut keep = |run: Span| {
         if run.size_bytes >= reach.want.size_bytes

@@ -78,7 +78,7 @@ impl Paged {
         is_theirs: impl Fn(LaneId) -> bool,
     ) -> Vec<SegmentId> {
         let views = self.views.iter().copied();
-        views.filter(|&view| is_theirs(inventory.space()[view].lane)).collect()
+        views.filter(|&view| is_theirs(inventory.space()[view].lane())).collect()
     }
 
     /// The first `count` parts of a plan were unmapped.
@@ -156,9 +156,9 @@ pub(crate) fn mixed_streams(inventory: &Inventory) -> Vec<StreamId> {
     let mut streams = BTreeSet::new();
     for (id, segment) in inventory.space().segments().iter() {
         let lanes = inventory.space().chain(id).map(|block| inventory.space()[block].lane);
-        for lane in lanes.filter(|&lane| lane != segment.lane) {
+        for lane in lanes.filter(|&lane| lane != segment.lane()) {
             let both =
-                [lane, segment.lane].map(|lane| inventory.pools().lane(lane).living_stream());
+                [lane, segment.lane()].map(|lane| inventory.pools().lane(lane).living_stream());
             streams.extend(both.into_iter().flatten());
         }
     }
@@ -172,7 +172,7 @@ pub(crate) fn unite(inventory: &mut Inventory, quiet: &[StreamId]) {
         inventory.pools().lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
     };
     let segments: Vec<_> =
-        inventory.space().segments().iter().map(|(id, segment)| (id, segment.lane)).collect();
+        inventory.space().segments().iter().map(|(id, segment)| (id, segment.lane())).collect();
     for (segment, home) in segments {
         let astray: Vec<BlockId> = inventory
             .space()
@@ -203,6 +203,6 @@ pub(crate) fn plan_unview(inventory: &Inventory, view: SegmentId) -> UnviewPlan 
         .enumerate()
         .filter(|(_, part)| part.page.is_some_and(|page| is_empty || is_idle(page)));
     let parts: Vec<(usize, Span)> = idle.map(|(at, part)| (at, segment.place_of(part))).collect();
-    let stream = inventory.pools().lane(segment.lane).living_stream();
+    let stream = inventory.pools().lane(segment.lane()).living_stream();
     UnviewPlan { view, stream, parts, is_whole: is_empty }
 }

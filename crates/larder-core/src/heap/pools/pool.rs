@@ -19,20 +19,20 @@ const FIRST_LANES: [LaneId; 2] = [LaneId(0), LaneId(1)];
 /// One pool on one stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Lane {
-    pub(crate) pool: PoolIndex,
-    pub(crate) kind: PoolKind,
-    pub(crate) stream: StreamId,
+    pool: PoolIndex,
+    kind: PoolKind,
+    stream: StreamId,
     /// The stream is gone: its blocks serve nobody, and go back when they are free.
     gone: bool,
     /// Free blocks, with memory behind them; none before the first comes, because most lanes of a
     /// program with many streams have none, and an index has bins for all sizes.
     free: Option<Box<FreeIndex>>,
     /// Small blocks whose frees were deferred, by size; none before the first comes.
-    pub(in crate::heap) by_size: Option<Box<SizeStacks>>,
+    by_size: Option<Box<SizeStacks>>,
     /// Unmapped blocks of expandable segments, by address: the lowest hole is refilled first.
-    pub(crate) unmapped: BTreeMap<Addr, BlockId>,
+    unmapped: BTreeMap<Addr, BlockId>,
     /// How often something became free in it.
-    pub(crate) frees: u64,
+    frees: u64,
     /// Lanes for whose work its stream was made to wait, and how often something had become free
     /// there by then. As long as that did not change, what is free there may be had with no further
     /// wait.
@@ -40,6 +40,71 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
+    /// The pool that it is of.
+    #[inline]
+    pub(crate) fn pool(&self) -> PoolIndex {
+        self.pool
+    }
+
+    /// The kind of its pool.
+    #[inline]
+    pub(crate) fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// Its stream, be that still there or gone.
+    #[inline]
+    pub(crate) fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// The stacks of its small blocks whose frees were deferred, if there are any.
+    #[inline]
+    pub(in crate::heap) fn by_size(&self) -> Option<&SizeStacks> {
+        self.by_size.as_deref()
+    }
+
+    #[inline]
+    pub(in crate::heap) fn by_size_mut(&mut self) -> Option<&mut SizeStacks> {
+        self.by_size.as_deref_mut()
+    }
+
+    /// Makes the stacks, which it does not have.
+    pub(in crate::heap) fn make_by_size(&mut self) {
+        assert!(self.by_size.is_none(), "a lane has its stacks");
+        self.by_size = Some(SizeStacks::new());
+    }
+
+    /// Something became free in it.
+    #[inline]
+    pub(in crate::heap) fn count_free(&mut self) {
+        self.frees += 1;
+    }
+
+    /// What became free is counted once more where it is merged.
+    #[inline]
+    pub(in crate::heap) fn uncount_free(&mut self) {
+        debug_assert!(self.frees > 0, "nothing became free");
+        self.frees -= 1;
+    }
+
+    /// Its unmapped blocks, the lowest first.
+    pub(in crate::heap) fn unmapped(&self) -> impl Iterator<Item = (Addr, BlockId)> + '_ {
+        self.unmapped.iter().map(|(&addr, &id)| (addr, id))
+    }
+
+    /// A block of it is unmapped.
+    pub(in crate::heap) fn add_unmapped(&mut self, addr: Addr, id: BlockId) {
+        let before = self.unmapped.insert(addr, id);
+        assert!(before.is_none(), "two unmapped blocks begin at {addr}");
+    }
+
+    /// An unmapped block of it gets memory, or becomes part of another.
+    pub(in crate::heap) fn remove_unmapped(&mut self, addr: Addr) {
+        let before = self.unmapped.remove(&addr);
+        assert!(before.is_some(), "no unmapped block begins at {addr}");
+    }
+
     /// Its stream, if that is still there.
     pub(crate) fn living_stream(&self) -> Option<StreamId> {
         (!self.gone).then_some(self.stream)
@@ -114,12 +179,12 @@ pub(crate) enum PoolRole {
 /// One pool.
 #[derive(Clone, Debug)]
 pub(crate) struct Pool {
-    pub(crate) kind: PoolKind,
+    kind: PoolKind,
     /// The private pool it is half of; none for the default pools.
-    pub(crate) owner: Option<PoolId>,
+    owner: Option<PoolId>,
     /// Its blocks are never split.
-    pub(crate) no_split: bool,
-    pub(crate) role: PoolRole,
+    no_split: bool,
+    role: PoolRole,
     /// Its lanes in the order of their streams.
     lanes: Vec<(StreamId, LaneId)>,
     /// Its lanes whose streams are gone.
@@ -127,7 +192,51 @@ pub(crate) struct Pool {
     /// It has or had several lanes at once.
     had_many_lanes: bool,
     /// How often the pool was searched while garbage collection was on; the clock of ages.
-    pub(crate) searches: u64,
+    searches: u64,
+}
+
+impl Pool {
+    #[inline]
+    pub(crate) fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// The private pool it is half of; none for the default pools.
+    #[inline]
+    pub(crate) fn owner(&self) -> Option<PoolId> {
+        self.owner
+    }
+
+    /// Whether its blocks are never split.
+    #[inline]
+    pub(crate) fn no_split(&self) -> bool {
+        self.no_split
+    }
+
+    pub(super) fn set_no_split(&mut self, no_split: bool) {
+        self.no_split = no_split;
+    }
+
+    #[inline]
+    pub(crate) fn role(&self) -> PoolRole {
+        self.role
+    }
+
+    pub(super) fn set_role(&mut self, role: PoolRole) {
+        debug_assert!(self.owner.is_some(), "the default pools are usual");
+        self.role = role;
+    }
+
+    /// How often the pool was searched while garbage collection was on.
+    #[inline]
+    pub(crate) fn searches(&self) -> u64 {
+        self.searches
+    }
+
+    /// It is searched, while garbage collection is on.
+    pub(in crate::heap) fn count_search(&mut self) {
+        self.searches += 1;
+    }
 }
 
 /// All pools and their lanes.

@@ -43,7 +43,7 @@ impl Pools {
 
     /// The private pools that may lend to a request, in the order in which they are asked.
     pub(crate) fn lenders_for(&self, want: &Want) -> Vec<PoolId> {
-        if self.pool(want.pool).owner.is_some() {
+        if self.pool(want.pool).owner().is_some() {
             return Vec::new();
         }
         let is_open = |id: &PoolId| self.privates.get(*id).is_some_and(|p| !p.is_released());
@@ -95,8 +95,8 @@ impl Pools {
         let no_split = self.privates.unsplit.contains(&id);
         for pool in [small, large] {
             let half = self.pool_mut(pool);
-            half.role = if own_source { PoolRole::OwnSource } else { PoolRole::Usual };
-            half.no_split = no_split;
+            half.set_role(if own_source { PoolRole::OwnSource } else { PoolRole::Usual });
+            half.set_no_split(no_split);
         }
         let (uses, held, growths) = (1, 0, 0);
         let private = Private { small, large, uses, held, own_source, symmetric, growths };
@@ -108,8 +108,8 @@ impl Pools {
         let Ok(private) = self.privates.get_mut(id) else { return };
         for half in [private.small, private.large] {
             let half = self.pool_mut(half);
-            if half.role == PoolRole::Usual {
-                half.role = PoolRole::Capture;
+            if half.role() == PoolRole::Usual {
+                half.set_role(PoolRole::Capture);
             }
         }
     }
@@ -121,7 +121,7 @@ impl Pools {
     /// The expandable segments of a private pool grew for a request, or a range of them was
     /// unmapped.
     pub(in crate::heap) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
-        let owner = self.pool(pool).owner;
+        let owner = self.pool(pool).owner();
         if let Some(private) = owner.and_then(|owner| self.privates.get_mut(owner).ok()) {
             private.growths += change;
         }
@@ -130,8 +130,8 @@ impl Pools {
     /// The bytes held of the device for a private pool became more or fewer.
     pub(in crate::heap) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
         let pool = self.pool(pool);
-        if let Some(owner) = pool.owner {
-            self.privates.count_reserved(owner, pool.kind, change_bytes);
+        if let Some(owner) = pool.owner() {
+            self.privates.count_reserved(owner, pool.kind(), change_bytes);
         }
     }
 
@@ -163,7 +163,7 @@ impl Pools {
             if self.no_split_goes_with_pool {
                 self.privates.unsplit.remove(&id);
                 for pool in self.privates.parts(id) {
-                    self.pool_mut(pool).no_split = false;
+                    self.pool_mut(pool).set_no_split(false);
                 }
             }
         }
@@ -172,7 +172,7 @@ impl Pools {
 
     /// A request for a private pool is under way: the pool is not forgotten until it is let go of.
     pub(crate) fn hold_pool(&mut self, want: &Want) -> Option<PoolId> {
-        let id = self.pool(want.pool).owner?;
+        let id = self.pool(want.pool).owner()?;
         self.privates.get_mut(id).ok()?.held += 1;
         Some(id)
     }
@@ -239,7 +239,7 @@ impl Pools {
         self.privates.get_mut(id)?;
         self.privates.unsplit.insert(id);
         for pool in self.privates.parts(id) {
-            self.pool_mut(pool).no_split = true;
+            self.pool_mut(pool).set_no_split(true);
         }
         Ok(())
     }
@@ -274,10 +274,10 @@ impl Pools {
                 let uses = private.uses;
                 return Err(format!("{id} has {uses} uses, and is released or not all the same"));
             }
-            let role = self.pool(private.small).role;
+            let role = self.pool(private.small).role();
             for kind in [PoolKind::Small, PoolKind::Large] {
                 let half = self.pool(private.pool(kind));
-                let is_half = (half.owner, half.kind, half.role) == (Some(id), kind, role);
+                let is_half = (half.owner(), half.kind(), half.role()) == (Some(id), kind, role);
                 if !is_half || (role == PoolRole::OwnSource) != private.own_source {
                     return Err(format!("a half of {id} does not know that it is one"));
                 }

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::PoolProblem;
+use crate::heap::Want;
 use crate::heap::ids::PoolIndex;
-use crate::heap::pools::pool::Pools;
+use crate::heap::pools::pool::{PoolRole, Pools};
 use crate::record::caught;
 use crate::record::context::Context;
 use crate::sequence::{Call, Divergence, Position, Sequence};
@@ -111,7 +112,7 @@ impl Symmetric {
     }
 
     /// The source gave a plot.
-    pub(in crate::heap) fn add_plot(&mut self, pool: PoolIndex, kind: PoolKind, span: Span) {
+    fn add_plot(&mut self, pool: PoolIndex, kind: PoolKind, span: Span) {
         let is_apart = self.plots.iter().all(|plot| !plot.span.overlaps(span));
         assert!(is_apart, "a plot lies at {span:?} already");
         let number = self.plots_made;
@@ -211,6 +212,19 @@ impl Pools {
         Ok(plots.map(|plot| (plot.number, plot.span)).collect())
     }
 
+    /// The source gave a plot to a symmetric pool, for requests like this one. It is a pool of its
+    /// own.
+    pub(in crate::heap) fn add_plot(&mut self, id: PoolId, want: &Want, span: Span) -> PoolIndex {
+        let pool = self.add(want.kind, Some(id));
+        let part = self.pool_mut(pool);
+        part.set_role(PoolRole::OwnSource);
+        part.set_no_split(!want.splits);
+        if let Some(symmetric) = self.symmetric_entry(id) {
+            symmetric.add_plot(pool, want.kind, span);
+        }
+        pool
+    }
+
     /// What a symmetric pool knows besides its blocks, if there is one of this name.
     pub(in crate::heap) fn symmetric_entry(&mut self, id: PoolId) -> Option<&mut Symmetric> {
         self.privates.symmetric.get_mut(&id)
@@ -224,7 +238,7 @@ impl Pools {
 
     /// The segment of a pool that went back may have been a plot, which is gone with it.
     pub(in crate::heap) fn forget_plot(&mut self, pool: PoolIndex) {
-        let Some(owner) = self.pool(pool).owner else { return };
+        let Some(owner) = self.pool(pool).owner() else { return };
         let Some(symmetric) = self.privates.symmetric.get_mut(&owner) else { return };
         let before = symmetric.plots.len();
         symmetric.plots.retain(|plot| plot.pool != pool);

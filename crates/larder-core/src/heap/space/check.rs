@@ -13,7 +13,7 @@ impl Space {
         let mut spans = Vec::with_capacity(self.segments.len());
         let (mut blocks, mut backed_bytes) = (0, 0);
         for (id, segment) in self.segments.iter() {
-            spans.push(segment.span);
+            spans.push(segment.span());
             blocks += self.check_segment(id, segment)?;
             backed_bytes += segment.backed_bytes();
         }
@@ -37,7 +37,7 @@ impl Space {
     /// A segment's blocks tile it, are linked both ways, agree with it, and are merged. Says how
     /// many there are.
     fn check_segment(&self, id: SegmentId, segment: &Segment) -> Result<usize, String> {
-        let (mut prev, mut addr, mut count) = (None, segment.span.addr, 0);
+        let (mut prev, mut addr, mut count) = (None, segment.span().addr, 0);
         for block_id in self.chain(id) {
             let block = &self[block_id];
             if block.addr != addr || block.prev != prev {
@@ -69,8 +69,8 @@ impl Space {
             addr = addr.offset(block.size_bytes);
             (prev, count) = (Some(block_id), count + 1);
         }
-        if addr != segment.span.end() {
-            return Err(format!("the blocks of {:?} end at {addr}", segment.span));
+        if addr != segment.span().end() {
+            return Err(format!("the blocks of {:?} end at {addr}", segment.span()));
         }
         Ok(count)
     }

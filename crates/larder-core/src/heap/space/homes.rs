@@ -62,7 +62,7 @@ impl Space {
     /// What a view shows of a span, in order: what is side by side here and at home is one.
     pub(in crate::heap) fn shown(&self, view: SegmentId, span: Span) -> Vec<Shown> {
         let segment = &self[view];
-        let begin_bytes = span.addr.0 - segment.span.addr.0;
+        let begin_bytes = span.addr.0 - segment.span().addr.0;
         let parts = segment.parts();
         let first =
             parts.partition_point(|part| part.offset_bytes + part.size_bytes <= begin_bytes);
@@ -120,7 +120,7 @@ impl Space {
     pub(in crate::heap) fn page_places(&self) -> impl Iterator<Item = Span> + '_ {
         let expandable = self.segments().iter().filter(|(_, segment)| segment.is_expandable());
         expandable.flat_map(|(_, segment)| {
-            let count = segment.pages_over(segment.span).end;
+            let count = segment.pages_over(segment.span()).end;
             let backed = (0..count).filter(|&index| segment.page(index).is_some());
             backed.map(|index| segment.span_of(index..index + 1))
         })

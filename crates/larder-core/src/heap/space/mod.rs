@@ -118,7 +118,7 @@ impl Space {
 
     /// Forgets a segment that is one block again.
     pub(in crate::heap) fn remove_segment(&mut self, id: SegmentId) {
-        let first = self[id].first;
+        let first = self[id].first();
         assert!(!self[first].is_split(), "{id:?} goes back in pieces");
         self.blocks.remove(first);
         self.segments.remove(id);
@@ -151,13 +151,13 @@ impl Space {
     /// Blocks of a view may start anywhere in it.
     pub(in crate::heap) fn cover_view(&mut self, id: SegmentId) {
         assert!(self[id].is_view(), "{id:?} is no view");
-        self.segments.cover(id, self.segments[id].span);
+        self.segments.cover(id, self.segments[id].span());
     }
 
     /// A view's addresses lead nowhere any more.
     pub(in crate::heap) fn uncover_view(&mut self, id: SegmentId) {
         assert!(self[id].is_view(), "{id:?} is no view");
-        self.segments.uncover(id, self.segments[id].span);
+        self.segments.uncover(id, self.segments[id].span());
     }
 
     /// Remembers that a block that is handed out starts at `addr`.

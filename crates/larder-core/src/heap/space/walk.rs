@@ -6,7 +6,7 @@ use std::iter::successors;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::space::Space;
 use crate::heap::space::block::{Block, State};
-use crate::heap::space::segment::{Backing, Segment};
+use crate::heap::space::segment::Segment;
 use crate::types::{Addr, Span};
 
 impl Space {
@@ -39,7 +39,7 @@ impl Space {
 
     /// The blocks of a segment in the order of their addresses.
     pub(in crate::heap) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
-        successors(Some(self[segment].first), |&id| self[id].next)
+        successors(Some(self[segment].first()), |&id| self[id].next)
     }
 
     /// The blocks from this one on that begin before an address.
@@ -76,7 +76,7 @@ impl Space {
             let block = Some(&blocks[id]).filter(|block| block.state != State::Unmapped);
             block.filter(|block| block.segment == segment).map(|block| block.addr)
         });
-        let id = self.block_onward(near.unwrap_or(self[segment].first), addr)?;
+        let id = self.block_onward(near.unwrap_or(self[segment].first()), addr)?;
         self.hints.note(addr, id);
         Some(id)
     }
@@ -106,7 +106,7 @@ impl Space {
             is_there && (from..=addr).contains(&block.addr)
         };
         let near = self.segments.noted_before(segment, addr).find(is_near).map(|(_, id)| id);
-        self.block_onward(near.unwrap_or(self[segment].first), addr)
+        self.block_onward(near.unwrap_or(self[segment].first()), addr)
     }
 
     /// The block that an address lies in, which is this one or lies behind it.
@@ -117,7 +117,7 @@ impl Space {
 
     /// The lanes that have a segment, or a block in one.
     pub(in crate::heap) fn named_lanes(&self) -> BTreeSet<LaneId> {
-        let of_segments = self.segments.iter().map(|(_, segment)| segment.lane);
+        let of_segments = self.segments.iter().map(|(_, segment)| segment.lane());
         let blocks = self.segments.iter().flat_map(|(id, _)| self.chain(id));
         of_segments.chain(blocks.map(|id| self[id].lane)).collect()
     }
@@ -129,26 +129,26 @@ impl Space {
 
     /// Whether nobody lives in a view.
     pub(in crate::heap) fn is_vacant(&self, view: SegmentId) -> bool {
-        let first = &self[self[view].first];
+        let first = &self[self[view].first()];
         first.state == State::Hollow && !first.is_split()
     }
 
     /// Whether the segment has no page left, so that its addresses can go back too.
     pub(crate) fn is_bare(&self, id: SegmentId) -> bool {
-        let first = &self[self[id].first];
+        let first = &self[self[id].first()];
         first.state == State::Unmapped && !first.is_split()
     }
 
     /// Whether a segment has any of these addresses already.
     pub(crate) fn overlaps(&self, span: Span) -> bool {
-        self.segments.iter().any(|(_, segment)| segment.span.overlaps(span))
+        self.segments.iter().any(|(_, segment)| segment.span().overlaps(span))
     }
 
     /// The whole allocation of the device in which a live block lies; none if the block's segment
     /// is expandable.
     pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
         let segment = &self[self[id].segment];
-        matches!(segment.backing, Backing::Fixed).then_some(segment.span)
+        segment.is_fixed().then_some(segment.span())
     }
 
     /// What of a free block could go back to the device as it is: whole segments and whole pages.
