@@ -40,7 +40,7 @@ use crate::heap::fast::Guard;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
 use crate::heap::inventory::Inventory;
 use crate::heap::placement::Placement;
-use crate::heap::pools::pool::Pools;
+use crate::heap::pools::Pools;
 use crate::heap::rules::Rules;
 use crate::heap::run::Run;
 use crate::heap::space::Space;

@@ -7,7 +7,7 @@ use crate::heap::best_fit::BestFit;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::inventory::{Fit, Inventory};
 use crate::heap::paged::{Paged, in_place};
-use crate::heap::pools::pool::Pools;
+use crate::heap::pools::Pools;
 use crate::heap::rules::{Layout, Rules};
 use crate::heap::size::Fineness;
 use crate::policy::Policy;

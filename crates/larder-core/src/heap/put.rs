@@ -6,7 +6,7 @@
 
 use crate::heap::Heap;
 use crate::heap::ids::BlockId;
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::State;
 use crate::types::{EventId, NodeId, PoolId, StreamId};
 

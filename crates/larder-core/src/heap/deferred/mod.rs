@@ -12,7 +12,7 @@ pub(in crate::heap) mod seen;
 
 use crate::heap::deferred::seen::SeenPieces;
 use crate::heap::ids::BlockId;
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::{Block, State};
 use crate::record::{Herald, Place, Record};
 

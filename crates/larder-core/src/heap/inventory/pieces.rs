@@ -3,7 +3,8 @@
 
 use crate::heap::ids::BlockId;
 use crate::heap::inventory::{Fit, Inventory};
-use crate::heap::pools::pool::{Lane, PoolRole};
+use crate::heap::pools::lane::Lane;
+use crate::heap::pools::pool::PoolRole;
 use crate::heap::{Want, size};
 use crate::out_of_memory::{FINE_PAGE_BYTES, Pieces};
 

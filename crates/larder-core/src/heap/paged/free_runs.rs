@@ -5,7 +5,7 @@ use std::iter::successors;
 use crate::heap::Want;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::inventory::Inventory;
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::State;
 use crate::types::{Addr, Span, StreamId};
 

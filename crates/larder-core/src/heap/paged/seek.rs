@@ -12,7 +12,7 @@ use crate::heap::paged::ground::{Ground, can_be_in_view, ground, wait_for};
 use crate::heap::paged::stitch::{Gap, Stitch, stitch};
 use crate::heap::paged::views::{ViewPlan, plan_view};
 use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::State;
 use crate::heap::space::homes::{Home, Shown};
 use crate::heap::{Want, size};
