@@ -95,7 +95,7 @@ impl Shelf {
         let takes = |pool| functions.get(&pool).is_some_and(|takes| takes(stream));
         let caller = Caller { stream, thread, captured_with: &captured_with, takes: &takes };
         let want = self.heap.want_routed(size_bytes, &caller);
-        if self.heap.may_be_captures_first(&want) {
+        if self.heap.inventory().may_be_captures_first(&want) {
             own = if own.is_some() { own } else { self.ask(device, stream)? };
             if own.is_some() {
                 return Ok(self.heap.want_captured(&want));
@@ -196,7 +196,7 @@ impl Shelf {
         if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(Some(Deferral::default()));
         }
-        if !self.heap.is_diverted() {
+        if !self.heap.pools().is_diverted() {
             return Ok(None);
         }
         let (rule, reuse) = (self.heap.policy().capture, self.heap.config().capture_reuse);
@@ -257,7 +257,7 @@ impl Shelf {
         pool: PoolId,
     ) -> Result<(), Error> {
         let mut deferred = self.heap.deferred();
-        deferred.retain(|&block| self.heap.pool_of(block) == Some(pool));
+        deferred.retain(|&block| self.heap.inventory().pool_of(block) == Some(pool));
         self.record_those_deferred(device, deferred)
     }
 
@@ -269,7 +269,7 @@ impl Shelf {
         if deferred.is_empty() {
             return Ok(());
         }
-        let diverted = self.heap.is_diverted();
+        let diverted = self.heap.pools().is_diverted();
         let by_stream = self.heap.policy().capture_is_by_stream();
         let (alone, me) = (self.is_alone(), thread::current().id());
         let mut asked = HashMap::new();
@@ -333,7 +333,7 @@ impl Shelf {
     /// A scope was closed. What its capture put off may come back now; what cannot be asked for is
     /// tried again by the next malloc.
     pub(super) fn scope_closed(&mut self, device: &dyn Device, pool: PoolId) {
-        if self.is_alone() && self.heap.is_diverted() {
+        if self.is_alone() && self.heap.pools().is_diverted() {
             for stream in self.observed.seen() {
                 let _ = self.ask(device, stream);
             }
@@ -341,7 +341,7 @@ impl Shelf {
         } else {
             self.observed.close(pool);
         }
-        if !self.heap.is_diverted() {
+        if !self.heap.pools().is_diverted() {
             self.walks.passed.clear();
         }
         // What cannot be asked for is tried again by the next malloc.

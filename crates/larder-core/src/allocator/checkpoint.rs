@@ -4,8 +4,8 @@ use crate::allocator::capture::Deferral;
 use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
+use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::ids::BlockId;
-use crate::heap::pools::checkpoint::{Checkpoint, Restored};
 use crate::record::event::Level;
 use crate::types::{Addr, EventId, PoolId, StreamId};
 
@@ -21,7 +21,8 @@ impl Allocator {
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
         let mut shelf = self.enter(Level::All);
         let ready = shelf.record_deferred(&*self.device);
-        let mut saved = ready.and_then(|()| shelf.heap.checkpoint(pool).map_err(Error::pool(pool)));
+        let mut saved =
+            ready.and_then(|()| shelf.heap.inventory().checkpoint(pool).map_err(Error::pool(pool)));
         drop(shelf);
         self.leave();
         if let Ok(checkpoint) = &mut saved {
@@ -49,7 +50,7 @@ impl Allocator {
 
     /// Whether exactly these blocks of a private pool are live.
     pub fn pool_has_live(&self, pool: PoolId, expected: &[Addr]) -> Result<bool, Error> {
-        let live = self.look().heap.live_in(pool).map_err(Error::pool(pool))?;
+        let live = self.look().heap.inventory().live_in(pool).map_err(Error::pool(pool))?;
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         expected.dedup();
@@ -59,8 +60,13 @@ impl Allocator {
 
 impl Shelf {
     fn restore(&mut self, device: &dyn Device, checkpoint: &Checkpoint) -> Result<Restored, Error> {
-        let used = self.heap.plan_restore(checkpoint).map_err(Error::pool(checkpoint.pool()))?;
-        let freed: Vec<Addr> = used.iter().map(|&block| self.heap.addr_of(block)).collect();
+        let used = self
+            .heap
+            .inventory()
+            .plan_restore(checkpoint)
+            .map_err(Error::pool(checkpoint.pool()))?;
+        let freed: Vec<Addr> =
+            used.iter().map(|&block| self.heap.inventory().addr_of(block)).collect();
         self.free_used(device, &used)?;
         let mut restored = self.heap.restore(checkpoint);
         restored.freed.extend(freed);

@@ -62,7 +62,7 @@ impl Allocator {
     pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureToken, Error> {
         let mut shelf = self.lock();
         let about = |problem| Error::Capture { stream, problem };
-        if !shelf.heap.is_diverted() {
+        if !shelf.heap.pools().is_diverted() {
             return Err(about(CaptureProblem::NoScope));
         }
         shelf.observed.note_there(stream);

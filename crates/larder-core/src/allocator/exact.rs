@@ -28,7 +28,7 @@ impl Allocator {
         }
         let mut shelf = self.enter(Level::State);
         let result = shelf.want(&*self.device, size_bytes, stream).and_then(|want| {
-            match shelf.heap.symmetric_for(&want) {
+            match shelf.heap.inventory().symmetric_for(&want) {
                 Some(pool) => Err(Error::pool(pool)(PoolProblem::Symmetric)),
                 None => shelf.heap.take_at(&want, addr).ok_or(not_at(AddressProblem::NotFree)),
             }

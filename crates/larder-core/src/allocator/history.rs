@@ -229,7 +229,7 @@ impl Allocator {
 
     /// The context in which a live block was allocated, if one was gathered.
     pub fn context_of(&self, addr: Addr) -> Option<Arc<dyn Context>> {
-        self.look().heap.context_at(addr)
+        self.look().heap.inventory().context_at(addr)
     }
 
     /// How many different contexts are kept, for blocks and entries.

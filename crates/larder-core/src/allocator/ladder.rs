@@ -63,8 +63,8 @@ impl Allocator {
         }
         let want = &mut want;
         let search_again = shelf.heap.policy().search_after_recovery;
-        if shelf.heap.policy().refuse_hopeless && shelf.heap.is_hopeless(want) {
-            let refusal = match shelf.heap.plan_growth(want) {
+        if shelf.heap.policy().refuse_hopeless && shelf.heap.inventory().is_hopeless(want) {
+            let refusal = match shelf.heap.inventory().plan_growth(want) {
                 Growth::Rejected => Refusal::Rejected,
                 _ => Refusal::NoRoom,
             };
@@ -72,14 +72,14 @@ impl Allocator {
         }
         // Garbage collection gives back what lay idle, so that the device has room.
         if shelf.heap.is_collecting() {
-            let plan = shelf.heap.plan_collection();
+            let plan = shelf.heap.inventory().plan_collection();
             shelf.release(device, &plan)?;
         }
         let mut grown;
         (shelf, grown) = self.grow(shelf, want)?;
         // Pools that were told to lend to those in need do so.
         if let Grown::NoRoom = grown {
-            for lender in shelf.heap.lenders_for(want) {
+            for lender in shelf.heap.pools().lenders_for(want) {
                 if let Some(addr) = shelf.take_lent(device, want, lender) {
                     return Ok(addr);
                 }
@@ -87,7 +87,7 @@ impl Allocator {
         }
         // Where oversize blocks are not split, one of them may be given back for this request.
         if let Grown::NoRoom = grown {
-            let (plan, enough) = shelf.heap.plan_room(want);
+            let (plan, enough) = shelf.heap.inventory().plan_room(want);
             shelf.release(device, &plan)?;
             if enough {
                 (shelf, grown) = self.grow(shelf, want)?;
@@ -143,7 +143,7 @@ impl Allocator {
         };
         let answers;
         (shelf, answers) = self.step_aside(shelf, ask_all);
-        *want = shelf.heap.want_again(want);
+        *want = shelf.heap.inventory().want_again(want);
         let (freed, reserve) = answers.unwrap_or_default();
         if let Some(size_bytes) = reserve {
             shelf.heap.tell_reserve(stream, size_bytes);
@@ -158,7 +158,7 @@ impl Allocator {
         mut shelf: TurnGuard<'a, Shelf>,
         want: &mut Want,
     ) -> Result<(TurnGuard<'a, Shelf>, Grown), Error> {
-        let grown = match shelf.heap.plan_growth(want) {
+        let grown = match shelf.heap.inventory().plan_growth(want) {
             Growth::Capped => Grown::NoRoom,
             Growth::Rejected => Grown::Rejected,
             Growth::Expand => self.expand(&mut shelf, want)?,
@@ -175,7 +175,7 @@ impl Allocator {
                     let given;
                     (shelf, given) = self.step_aside(shelf, ask);
                     shelf.heap.end_asking(size_bytes);
-                    *want = shelf.heap.want_again(want);
+                    *want = shelf.heap.inventory().want_again(want);
                     given.unwrap_or_else(|| Err(panicked()))
                 } else {
                     let given = ask();
@@ -198,7 +198,7 @@ impl Allocator {
         shelf.drop_orphans(device);
         let mut from = None;
         loop {
-            match shelf.heap.plan_expansion(want, from) {
+            match shelf.heap.inventory().plan_expansion(want, from) {
                 Expansion::Ready(block) => {
                     return Ok(Grown::Served(shelf.heap.take_block(want, block)));
                 }
@@ -218,7 +218,7 @@ impl Allocator {
                 },
                 Expansion::Map(plan) => {
                     let counted = shelf.heap.policy().cap_counts_pages;
-                    if counted && shelf.heap.exceeds_cap(plan.span.size_bytes) {
+                    if counted && shelf.heap.inventory().exceeds_cap(plan.span.size_bytes) {
                         return Ok(Grown::NoRoom);
                     }
                     let mapped = shelf.map_pages(device, &plan)?;
@@ -240,13 +240,13 @@ impl Allocator {
         want: &Want,
         refusal: Refusal,
     ) -> Result<Addr, Error> {
-        let tried_bytes = shelf.heap.segment_bytes(want);
+        let tried_bytes = shelf.heap.inventory().segment_bytes(want);
         let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
         report.rounded_bytes = want.size_bytes;
         report.pieces = shelf.heap.pieces(want);
         report.pieces.can_expand &= self.device.properties().virtual_memory;
         report.rejected = refusal == Refusal::Rejected;
-        report.rule_bytes = if report.rejected { shelf.heap.rule_bytes() } else { 0 };
+        report.rule_bytes = if report.rejected { shelf.heap.inventory().rule_bytes() } else { 0 };
         report.captured = refusal == Refusal::Captured;
         shelf.tick(&*self.device);
         if report.rejected {
@@ -280,7 +280,7 @@ impl Allocator {
             total_bytes: memory.total_bytes,
             allocated_bytes: shelf.heap.herald().allocated_bytes(),
             reserved_bytes: shelf.heap.reserved_bytes(),
-            private_free_bytes: shelf.heap.private_free_bytes(),
+            private_free_bytes: shelf.heap.inventory().private_free_bytes(),
             cap_bytes: shelf.heap.cap_bytes(),
             largest_free_block_bytes: shelf.heap.largest_free_bytes(),
             pieces: Pieces::default(),

@@ -9,7 +9,7 @@ use crate::allocator::checkpoint::check_owner;
 use crate::allocator::symmetric::{Exchange, SequenceState, SymmetricOptions};
 use crate::error::Error;
 use crate::heap::Filter;
-use crate::heap::pools::checkpoint::{Checkpoint, Restored};
+use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::states::{PoolStats, SegmentState};
 use crate::sequence::Position;
 use crate::source::{SegmentSource, SourceCounts};

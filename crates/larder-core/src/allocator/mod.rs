@@ -28,7 +28,6 @@ mod tight;
 mod views;
 
 use std::collections::HashMap;
-use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -197,7 +196,7 @@ impl Allocator {
             return Err(Error::OutOfMemory(Box::new(report)));
         }
         let want = shelf.want(&*self.device, size_bytes, stream)?;
-        if let Some(pool) = shelf.heap.symmetric_for(&want) {
+        if let Some(pool) = shelf.heap.inventory().symmetric_for(&want) {
             return self.serve_symmetric(shelf, &want, pool);
         }
         match shelf.heap.take(&want) {
@@ -252,7 +251,7 @@ impl Allocator {
             return Ok(());
         }
         shelf.heap.settle();
-        if let Some(pool) = shelf.heap.symmetric_of(block) {
+        if let Some(pool) = shelf.heap.inventory().symmetric_of(block) {
             return shelf.free_symmetric(&*self.device, pool, block);
         }
         if shelf.heap.uses(block).is_empty() {
@@ -273,8 +272,8 @@ impl Allocator {
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         shelf.heap.settle();
         shelf.note_use(&*self.device, block, stream)?;
-        let Some(pool) = shelf.heap.pool_of(block) else { return Ok(()) };
-        let span = Span::new(addr, shelf.heap.size_of(block));
+        let Some(pool) = shelf.heap.inventory().pool_of(block) else { return Ok(()) };
+        let span = Span::new(addr, shelf.heap.inventory().size_of(block));
         let told =
             shelf.tell_source(pool, "note a use", |source| source.record_stream(span, stream));
         drop(shelf);
@@ -352,7 +351,7 @@ impl Allocator {
     pub fn base_allocation(&self, addr: Addr) -> Result<Span, Error> {
         let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        let segment = shelf.heap.base(block).ok_or(Error::NoBaseAllocation(addr))?;
+        let segment = shelf.heap.space().base(block).ok_or(Error::NoBaseAllocation(addr))?;
         let base = shelf.base_by_source(block, segment);
         drop(shelf);
         caught::go_on();
@@ -368,7 +367,7 @@ impl Allocator {
     pub fn block_at(&self, addr: Addr) -> Result<(u64, StreamId), Error> {
         let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        Ok((shelf.heap.size_of(block), shelf.heap.stream_of(block)))
+        Ok((shelf.heap.inventory().size_of(block), shelf.heap.inventory().stream_of(block)))
     }
 
     /// The settings in force.
@@ -478,7 +477,7 @@ impl Shelf {
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Want, Error> {
-        let want = if self.heap.is_diverted() {
+        let want = if self.heap.pools().is_diverted() {
             self.want_diverted(device, size_bytes, stream)?
         } else {
             if !self.heap.is_idle() {
@@ -486,7 +485,7 @@ impl Shelf {
             }
             self.heap.want(size_bytes, stream)
         };
-        if self.heap.has_plain_threads() {
+        if self.heap.pools().has_plain_threads() {
             return Ok(self.heap.want_of(&want, thread::current().id()));
         }
         Ok(want)
@@ -517,7 +516,7 @@ impl Drop for Allocator {
         let Ok(shelf) = self.shelf.get_mut() else { return };
         shelf.heap.settle();
         // Nobody is left to use a private pool, nor to be told of what the device refuses now.
-        shelf.heap.abandon_pools();
+        shelf.heap.pools_mut().abandon_pools();
         let _ = shelf.empty(&*self.device);
         shelf.events.destroy_spare(&*self.device);
         // Whoever drops an allocator does not expect to hear of a panic of its sources.

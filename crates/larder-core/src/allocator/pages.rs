@@ -136,12 +136,12 @@ impl Shelf {
                         continue;
                     }
                     self.unmap_pages(device, &plan)?;
-                    if self.heap.is_bare(plan.segment) {
+                    if self.heap.space().is_bare(plan.segment) {
                         self.release(device, &[Release::Addresses(plan.segment)])?;
                     }
                 }
                 Release::Addresses(id) => {
-                    let span = self.heap.segment_span(id);
+                    let span = self.heap.inventory().segment_span(id);
                     self.clear_orphans_from(device, span)?;
                     device.unreserve(span).map_err(Error::device("give back addresses"))?;
                     self.heap.commit_unreserve(id);
@@ -156,7 +156,7 @@ impl Shelf {
         if self.return_to_source(id)? {
             return Ok(());
         }
-        let span = self.heap.segment_span(id);
+        let span = self.heap.inventory().segment_span(id);
         device.free(span.addr).map_err(Error::device("free memory"))
     }
 

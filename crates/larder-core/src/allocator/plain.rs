@@ -12,12 +12,12 @@ impl Allocator {
     /// settings say, until [`Allocator::end_plain`] was called as often. They are cut from
     /// segments, cached and given back like all others; a private pool's come from that pool.
     pub fn begin_plain(&self) {
-        self.lock().heap.begin_plain(thread::current().id());
+        self.lock().heap.pools_mut().begin_plain(thread::current().id());
     }
 
     /// Ends what the calling thread began last. False if it began nothing.
     pub fn end_plain(&self) -> bool {
-        self.lock().heap.end_plain(thread::current().id())
+        self.lock().heap.pools_mut().end_plain(thread::current().id())
     }
 
     /// Plain memory for requests of the calling thread as long as the value lives.

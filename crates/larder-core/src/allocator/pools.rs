@@ -33,7 +33,7 @@ impl<'a> Hold<'a> {
         shelf: &mut Shelf,
         want: &Want,
     ) -> Option<Hold<'a>> {
-        shelf.heap.hold_pool(want).map(|pool| Hold { allocator, pool })
+        shelf.heap.pools_mut().hold_pool(want).map(|pool| Hold { allocator, pool })
     }
 }
 
@@ -42,9 +42,9 @@ impl Drop for Hold<'_> {
         // If this unwinds out of a poisoned lock, nobody gets in any more to see the pool.
         let Ok(mut shelf) = self.allocator.shelf.lock() else { return };
         shelf.heap.settle();
-        shelf.heap.let_go_of_pool(self.pool);
+        shelf.heap.pools_mut().let_go_of_pool(self.pool);
         // Whoever released and emptied the pool meanwhile could not forget it.
-        if shelf.heap.pool_uses(self.pool) == Some(0) {
+        if shelf.heap.pools().pool_uses(self.pool) == Some(0) {
             shelf.retire(self.pool);
         }
     }
@@ -78,7 +78,7 @@ impl Allocator {
         let result = {
             let mut shelf = self.lock();
             shelf.add_sourced(pool, source, self.device_index(), |heap| {
-                heap.add_pool_with_source(pool)
+                heap.pools_mut().add_pool_with_source(pool)
             })
         };
         caught::go_on();
@@ -88,7 +88,7 @@ impl Allocator {
     /// The bytes held of the device for each private pool that ever held any, those of pools that
     /// are gone included.
     pub fn reserved_by_pool(&self) -> Vec<(PoolId, ByPool)> {
-        self.look().heap.reserved_by_pool()
+        self.look().heap.pools().reserved_by_pool()
     }
 
     /// What a private pool holds; none if there is no such pool.
@@ -103,7 +103,7 @@ impl Allocator {
 
     /// Makes a private pool, or adds a use of it.
     pub fn add_pool_use(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.add_pool_use(pool).map_err(Error::pool(pool))
+        self.lock().heap.pools_mut().add_pool_use(pool).map_err(Error::pool(pool))
     }
 
     /// Drops a use of a private pool. When the last is dropped, the pool's memory may go back to
@@ -111,9 +111,9 @@ impl Allocator {
     pub fn drop_pool_use(&self, pool: PoolId) -> Result<(), Error> {
         let result = {
             let mut shelf = self.lock();
-            let dropped = shelf.heap.drop_pool_use(pool).map_err(Error::pool(pool));
+            let dropped = shelf.heap.pools_mut().drop_pool_use(pool).map_err(Error::pool(pool));
             match dropped {
-                Ok(()) if shelf.heap.pool_uses(pool) == Some(0) => {
+                Ok(()) if shelf.heap.pools().pool_uses(pool) == Some(0) => {
                     shelf.tell_source(pool, "release a pool", |source| source.release_pool(pool))
                 }
                 dropped => dropped,
@@ -125,7 +125,7 @@ impl Allocator {
 
     /// How many uses a private pool has; none if there is no such pool.
     pub fn pool_uses(&self, pool: PoolId) -> Option<u32> {
-        self.look().heap.pool_uses(pool)
+        self.look().heap.pools().pool_uses(pool)
     }
 
     /// Routes requests that the filter takes to the pool, from now until `end_pool`. Of several
@@ -168,7 +168,7 @@ impl Allocator {
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.enter(Level::All);
-        let mut result = shelf.heap.close_scope(pool).map_err(Error::pool(pool));
+        let mut result = shelf.heap.pools_mut().close_scope(pool).map_err(Error::pool(pool));
         let mut function = None;
         if result.is_ok() {
             function = shelf.functions.remove(&pool);
@@ -183,18 +183,18 @@ impl Allocator {
 
     /// Whether the pool lends its free blocks to requests that would run out of memory.
     pub fn set_pool_use_on_oom(&self, pool: PoolId, on: bool) -> Result<(), Error> {
-        self.lock().heap.set_use_on_oom(pool, on).map_err(Error::pool(pool))
+        self.lock().heap.pools_mut().set_use_on_oom(pool, on).map_err(Error::pool(pool))
     }
 
     /// The pool's blocks are never split from now on.
     pub fn set_pool_no_split(&self, pool: PoolId) -> Result<(), Error> {
-        self.lock().heap.set_no_split(pool).map_err(Error::pool(pool))
+        self.lock().heap.pools_mut().set_no_split(pool).map_err(Error::pool(pool))
     }
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
     pub fn empty_pool(&self, pool: PoolId) -> Result<(), Error> {
         let mut shelf = self.enter(Level::All);
-        let result = if shelf.heap.pool_uses(pool) == Some(0) {
+        let result = if shelf.heap.pools().pool_uses(pool) == Some(0) {
             shelf.empty_released(&*self.device, pool)
         } else {
             Ok(())
@@ -223,7 +223,7 @@ impl Shelf {
         device: DeviceIndex,
         add: impl FnOnce(&mut Heap) -> Result<(), PoolProblem>,
     ) -> Result<(), Error> {
-        self.heap.check_new(pool).map_err(Error::pool(pool))?;
+        self.heap.pools().check_new(pool).map_err(Error::pool(pool))?;
         let began = Sourced::new(source, device);
         let sourced = began.map_err(|error| Error::Source { pool, call: "begin", error })?;
         add(&mut self.heap).map_err(Error::pool(pool))?;
@@ -233,11 +233,11 @@ impl Shelf {
 
     /// Opens a scope, unless the pool's source objects.
     fn open_scope(&mut self, pool: PoolId, rule: Rule) -> Result<(), Error> {
-        self.heap.open_scope(pool, rule).map_err(Error::pool(pool))?;
+        self.heap.pools_mut().open_scope(pool, rule).map_err(Error::pool(pool))?;
         let told = self.tell_source(pool, "begin a scope", |source| source.begin_pool(pool));
         told.inspect_err(|_| {
-            let _ = self.heap.close_scope(pool);
-            let _ = self.heap.drop_pool_use(pool);
+            let _ = self.heap.pools_mut().close_scope(pool);
+            let _ = self.heap.pools_mut().drop_pool_use(pool);
         })
     }
 
@@ -245,7 +245,7 @@ impl Shelf {
     fn name(&mut self, next: impl Fn(&mut (u64, u64)) -> PoolId) -> PoolId {
         loop {
             let id = next(&mut self.pools_named);
-            if self.heap.pool_uses(id).is_none() {
+            if self.heap.pools().pool_uses(id).is_none() {
                 return id;
             }
         }
@@ -274,7 +274,7 @@ impl Shelf {
             let plan = self.heap.plan_release();
             self.release_for(device, &plan, own)?;
         }
-        for pool in self.heap.released_pools() {
+        for pool in self.heap.pools().released_pools() {
             // What all ranks give back together goes when the program says so, and not when one of
             // them is short of memory.
             if own.is_none() || !self.is_collective(pool) {
@@ -297,7 +297,7 @@ impl Shelf {
             self.finish_symmetric(device, pool)?;
         }
         self.release_for(device, &plan, own)?;
-        if let Some(bare) = self.heap.plan_retirement(pool) {
+        if let Some(bare) = self.heap.inventory().plan_retirement(pool) {
             self.release(device, &bare)?;
             self.retire(pool);
         }
@@ -306,8 +306,8 @@ impl Shelf {
 
     /// Forgets a pool that nobody uses, if nothing is left of it.
     fn retire(&mut self, pool: PoolId) {
-        if self.heap.plan_retirement(pool).is_some_and(|bare| bare.is_empty()) {
-            self.heap.retire_pool(pool);
+        if self.heap.inventory().plan_retirement(pool).is_some_and(|bare| bare.is_empty()) {
+            self.heap.pools_mut().retire_pool(pool);
             // What it does when it is dropped is its own, and may need locks.
             self.sources.remove(&pool).into_iter().for_each(caught::drop_later);
         }

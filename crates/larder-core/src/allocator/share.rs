@@ -11,7 +11,7 @@ use crate::allocator::Allocator;
 use crate::allocator::share_bytes::ShareBytes;
 use crate::device::{Device, DeviceError, SharedPage};
 use crate::error::Error;
-use crate::heap::growth::PagesBehind;
+use crate::heap::space::homes::PagesBehind;
 use crate::types::{Addr, DeviceIndex, PageHandle, Span};
 
 /// What another process needs to use a block.
@@ -78,13 +78,13 @@ impl Allocator {
     pub fn share(&self, addr: Addr) -> Result<Shared, Error> {
         let mut shelf = self.lock_as_is();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        if let Some(base) = shelf.heap.base(block) {
+        if let Some(base) = shelf.heap.space().base(block) {
             let handle = self.device.export_alloc(base.addr);
             let handle = handle.map_err(Error::device("share memory"))?;
             let bytes = ShareBytes::Plain(handle).write();
             return Ok(Shared { bytes, offset_bytes: addr.0 - base.addr.0 });
         }
-        let behind = shelf.heap.pages_behind(block).ok_or(Error::UnequalPages(addr))?;
+        let behind = shelf.heap.space().pages_behind(block).ok_or(Error::UnequalPages(addr))?;
         let PagesBehind { span, page_bytes, pages } = behind;
         let pages: Result<_, _> =
             pages.iter().map(|&page| shelf.exports.page(&*self.device, page)).collect();

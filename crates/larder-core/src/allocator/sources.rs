@@ -92,14 +92,14 @@ impl Shelf {
     pub(super) fn keep_source(&mut self, pool: PoolId, sourced: Sourced) {
         if !sourced.properties.may_split {
             // The pool is new, so that nothing stands against it.
-            let _ = self.heap.set_no_split(pool);
+            let _ = self.heap.pools_mut().set_no_split(pool);
         }
         self.sources.insert(pool, sourced);
     }
 
     /// The source of segments for a request, if its pool has one of its own.
     pub(super) fn source_for(&self, want: &Want) -> Option<PoolSource> {
-        let pool = self.heap.source_for(want)?;
+        let pool = self.heap.inventory().source_for(want)?;
         Some((pool, self.sources.get(&pool)?.source.clone()))
     }
 
@@ -184,14 +184,15 @@ impl Shelf {
             Some(SegmentFault::Endless)
         } else {
             let is_given = self.sources.values().any(|sourced| sourced.is_given(span));
-            (is_given || self.heap.overlaps(span)).then_some(SegmentFault::Overlaps)
+            (is_given || self.heap.space().overlaps(span)).then_some(SegmentFault::Overlaps)
         }
     }
 
     /// Gives a segment back to its pool's source; false if it did not come from one.
     pub(super) fn return_to_source(&mut self, id: SegmentId) -> Result<bool, Error> {
-        let Some(pool) = self.heap.source_of(id) else { return Ok(false) };
-        let (span, stream) = (self.heap.segment_span(id), self.heap.segment_stream(id));
+        let Some(pool) = self.heap.inventory().source_of(id) else { return Ok(false) };
+        let (span, stream) =
+            (self.heap.inventory().segment_span(id), self.heap.inventory().segment_stream(id));
         let Some(sourced) = self.sources.get_mut(&pool) else { return Ok(false) };
         let freed = sourced.source.calmly(|source| source.free(span, stream));
         if freed.is_ok() {
@@ -229,12 +230,12 @@ impl Shelf {
 
     /// The allocation that a block lies in, as its pool's source has it: the segment, or more.
     pub(super) fn base_by_source(&self, block: BlockId, segment: Span) -> Result<Span, Error> {
-        let Some(pool) = self.heap.pool_of(block) else { return Ok(segment) };
+        let Some(pool) = self.heap.inventory().pool_of(block) else { return Ok(segment) };
         let Some(sourced) = self.sources.get(&pool) else { return Ok(segment) };
         let named = sourced.source.calmly(|source| source.base_allocation(segment));
         match named.map_err(failed(pool, "name an allocation"))? {
             Some(base) if !base.covers(segment) => {
-                Err(Error::pool(pool)(PoolProblem::BadBase(self.heap.addr_of(block))))
+                Err(Error::pool(pool)(PoolProblem::BadBase(self.heap.inventory().addr_of(block))))
             }
             base => Ok(base.unwrap_or(segment)),
         }

@@ -23,7 +23,7 @@ impl Allocator {
         }
         let mut shelf = self.lock();
         shelf.observed.note_there(stream);
-        if shelf.heap.is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
+        if shelf.heap.pools().is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
             return Err(about(CaptureProblem::Captured));
         }
         drop(shelf);
@@ -53,7 +53,7 @@ impl Allocator {
         shelf.observed.note_gone(stream, thread::current().id());
         let result = (|| {
             let me = thread::current().id();
-            if shelf.heap.is_diverted()
+            if shelf.heap.pools().is_diverted()
                 && (shelf.may_anybody_capture(&*self.device)?
                     || shelf.observed.may_capture_unseen(me))
             {

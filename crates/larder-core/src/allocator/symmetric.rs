@@ -78,22 +78,22 @@ impl Allocator {
         let shelf = self.look();
         let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         let none = || {
-            Error::pool(shelf.heap.pool_of(block).unwrap_or(PoolId::NONE))(
+            Error::pool(shelf.heap.inventory().pool_of(block).unwrap_or(PoolId::NONE))(
                 PoolProblem::NotSymmetric,
             )
         };
-        shelf.heap.position_of(addr).ok_or_else(none)
+        shelf.heap.inventory().position_of(addr).ok_or_else(none)
     }
 
     /// The segments of a symmetric pool, with their numbers, in the order in which they came.
     pub fn symmetric_segments(&self, pool: PoolId) -> Result<Vec<(u64, Span)>, Error> {
-        self.look().heap.plots(pool).map_err(Error::pool(pool))
+        self.look().heap.pools().plots(pool).map_err(Error::pool(pool))
     }
 
     /// How a symmetric pool's calls stand.
     pub fn sequence_of(&self, pool: PoolId) -> Result<SequenceState, Error> {
         let shelf = self.look();
-        let sequence = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?.sequence();
+        let sequence = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?.sequence();
         Ok(SequenceState { calls: sequence.count(), hash: sequence.hash() })
     }
 
@@ -115,7 +115,7 @@ impl Allocator {
     pub fn seal_pool(&self, pool: PoolId, exchange: Exchange<'_>) -> Result<u64, Error> {
         let mut search = {
             let shelf = self.look();
-            let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
+            let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
             if let Some(divergence) = symmetric.divergence() {
                 return Err(Error::Diverged(Box::new(divergence.clone())));
             }
@@ -134,14 +134,20 @@ impl Allocator {
                 Step::Ask(next) => search = next,
                 Step::Agreed(calls) => {
                     let mut shelf = self.lock();
-                    shelf.heap.symmetric_mut(pool).map_err(Error::pool(pool))?.agree_before(calls);
+                    shelf
+                        .heap
+                        .pools_mut()
+                        .symmetric_mut(pool)
+                        .map_err(Error::pool(pool))?
+                        .agree_before(calls);
                     drop(shelf);
                     caught::go_on();
                     return Ok(calls);
                 }
                 Step::Differs(divergence) => {
                     let mut shelf = self.lock();
-                    let symmetric = shelf.heap.symmetric_mut(pool).map_err(Error::pool(pool))?;
+                    let symmetric =
+                        shelf.heap.pools_mut().symmetric_mut(pool).map_err(Error::pool(pool))?;
                     symmetric.set_divergence(divergence.clone());
                     return Err(Error::Diverged(Box::new(divergence)));
                 }
@@ -152,13 +158,13 @@ impl Allocator {
     fn seal_message(&self, pool: PoolId, search: &Search) -> Result<Vec<u8>, Error> {
         let context = {
             let shelf = self.look();
-            let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
+            let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
             search.wants_stack().and_then(|number| symmetric.context_of(number))
         };
         // To look up what a stack says may take long, and locks.
         let stack = context.map_or(String::new(), |context| lines_of(&*context));
         let shelf = self.look();
-        let symmetric = shelf.heap.symmetric(pool).map_err(Error::pool(pool))?;
+        let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
         Ok(search.message(symmetric.sequence(), &stack))
     }
 
@@ -201,7 +207,7 @@ impl Shelf {
     ) -> Result<Option<Addr>, Error> {
         if want.stream != HOME {
             // The stream is the caller's, who may be asked about it.
-            if self.heap.is_diverted() && self.ask(device, want.stream)?.is_some() {
+            if self.heap.pools().is_diverted() && self.ask(device, want.stream)?.is_some() {
                 return Err(Error::pool(pool)(PoolProblem::Captured));
             }
             self.chain_streams(device, &[HOME], want.stream)?;
@@ -227,7 +233,7 @@ impl Shelf {
         pool: PoolId,
     ) -> Result<Option<Addr>, Error> {
         for is_last in [false, true] {
-            let (size_bytes, may_grow) = self.heap.plan_plot(pool, want);
+            let (size_bytes, may_grow) = self.heap.inventory().plan_plot(pool, want);
             if may_grow || self.must_join(pool) {
                 let source = self.source_for(want);
                 let Some((_, asked)) = &source else { return Ok(None) };
@@ -277,7 +283,7 @@ impl Shelf {
         if self.observed.is_any_gone(self.heap.uses(block)) {
             return Ok(true);
         }
-        if !self.heap.is_diverted() {
+        if !self.heap.pools().is_diverted() {
             return Ok(false);
         }
         if self.heap.policy().capture_is_by_stream() {
@@ -288,7 +294,7 @@ impl Shelf {
 
     /// Refuses what would wait for the default stream while a capture may be on.
     fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
-        if self.heap.is_diverted() && self.may_anybody_capture(device)? {
+        if self.heap.pools().is_diverted() && self.may_anybody_capture(device)? {
             return Err(Error::pool(pool)(PoolProblem::Captured));
         }
         Ok(())
@@ -313,7 +319,7 @@ impl Shelf {
         device: &dyn Device,
         pool: PoolId,
     ) -> Result<(), Error> {
-        if self.heap.symmetric(pool).is_err() {
+        if self.heap.pools().symmetric(pool).is_err() {
             return Ok(());
         }
         self.forbid_capture(device, pool)?;
@@ -321,7 +327,7 @@ impl Shelf {
     }
 
     fn trim(&mut self, device: &dyn Device, pool: PoolId) -> Result<u64, Error> {
-        self.heap.symmetric(pool).map_err(Error::pool(pool))?;
+        self.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
         self.finish_symmetric(device, pool)?;
         let plan = self.heap.plan_release_private(pool);
         let mut gone = 0;

@@ -69,7 +69,7 @@ impl Shelf {
         }
         self.heap.commit_unview(plan, plan.parts.len());
         if plan.is_whole {
-            let span = self.heap.segment_span(plan.view);
+            let span = self.heap.inventory().segment_span(plan.view);
             device.unreserve(span).map_err(Error::device("give back addresses"))?;
             self.heap.commit_unreserve_view(plan.view);
         }

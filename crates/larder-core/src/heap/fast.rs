@@ -12,7 +12,6 @@ use crate::heap::ids::BlockId;
 use crate::heap::placement::Ready;
 use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
 use crate::heap::{Heap, State};
-use crate::record::Record;
 use crate::types::{Addr, StreamId};
 
 /// Whether malloc and free may take the fast path, as one word that they compare with.
@@ -60,6 +59,17 @@ impl Guard {
         (self.max_bytes, self.special) = (0, self.special | CLOSED);
     }
 
+    /// Settings or the policy ask for more than the fast path does, from now on or no longer.
+    pub(super) fn set_settings(&mut self, are_special: bool) {
+        self.set(SETTINGS, are_special);
+    }
+
+    /// Somebody listens from now on, or no longer.
+    #[inline]
+    pub(super) fn set_listener(&mut self, is_listening: bool) {
+        self.set(LISTENER, is_listening);
+    }
+
     fn set(&mut self, bit: u8, is_on: bool) {
         self.special = if is_on { self.special | bit } else { self.special & !bit };
         self.max_bytes = if self.special == 0 { REQUEST_LIMIT_BYTES } else { 0 };
@@ -78,7 +88,7 @@ impl Heap {
         if last >= self.guard.max_bytes && !self.open_guard(requested_bytes) {
             return None;
         }
-        match self.take_deferred(requested_bytes, stream) {
+        match self.placement.take_deferred(&mut self.inventory, requested_bytes, stream) {
             Ready::Taken(addr) => Some(addr),
             Ready::Declined => None,
             Ready::Nothing => self.search(requested_bytes, stream),
@@ -94,20 +104,16 @@ impl Heap {
             return self.free_closed(addr);
         }
         let Some(id) = self.own_by_address(addr) else { return false };
-        if !self.defer(id) {
-            self.merge(id);
+        if !self.placement.defer(&mut self.inventory, id) {
+            self.inventory.merge_plainly(id);
         }
         true
     }
 
-    /// Takes back a block that is merged at once.
+    /// The best free block for a request of the fast path for which none is deferred.
     #[inline(never)]
-    fn merge(&mut self, id: BlockId) {
-        debug_assert!(!self.drawn.is_on() && !self.has_ages, "the guard is open");
-        let whole = self.merge_freed(id, false, false);
-        let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
-        self.herald.record(Record::Free { place, requested_bytes, oversize: false });
-        self.count_pieces(&whole);
+    fn search(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
+        self.placement.search(&mut self.inventory, requested_bytes, stream)
     }
 
     /// The guard is closed. Opens it, if nothing special is on and the request is neither for
@@ -119,8 +125,8 @@ impl Heap {
             return false;
         }
         if !self.guard.is_unbroken() {
-            let is_routed = self.is_diverted() || self.has_plain_threads();
-            let is_closed = !self.guard.is_plain() || is_routed || !self.is_idle();
+            let is_routed = self.pools().is_diverted() || self.pools().has_plain_threads();
+            let is_closed = !self.guard.is_plain() || is_routed || !self.waiting.is_idle();
             self.guard.set(CLOSED, is_closed);
         }
         self.guard.is_open()
@@ -129,18 +135,22 @@ impl Heap {
     /// Takes back a block while the guard is closed: it is merged at once.
     #[inline(never)]
     fn free_closed(&mut self, addr: Addr) -> bool {
-        if self.herald.is_listening() {
+        if self.inventory.herald().is_listening() {
             return false;
         }
-        let own = self.live(addr).filter(|&id| !self.blocks[id].used_elsewhere);
-        own.inspect(|&id| self.put(id)).is_some()
+        let own = self.inventory.live(addr).filter(|&id| !self.space()[id].used_elsewhere);
+        own.inspect(|&id| {
+            self.inventory.record_free(id);
+            self.placement.reclaim(&mut self.inventory, id);
+        })
+        .is_some()
     }
 
     /// Whether a block is live, starts at the address, and is used on its own stream alone.
     #[inline(always)]
     #[allow(clippy::inline_always, clippy::needless_bitwise_bool)] // One branch for all of it.
     fn is_own(&self, id: BlockId, addr: Addr) -> bool {
-        let block = &self.blocks[id];
+        let block = &self.space()[id];
         (block.state == State::Live) & (block.addr == addr) & !block.used_elsewhere
     }
 
@@ -148,24 +158,14 @@ impl Heap {
     /// it.
     #[inline(never)]
     fn find_own(&self, addr: Addr) -> Option<BlockId> {
-        self.live(addr).filter(|&id| self.is_own(id, addr))
+        self.inventory.live(addr).filter(|&id| self.is_own(id, addr))
     }
 
     /// The live block at an address, if it is used on its own stream alone.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(super) fn own_by_address(&self, addr: Addr) -> Option<BlockId> {
-        let hinted = self.hints.get(addr).filter(|&id| self.is_own(id, addr));
+        let hinted = self.space().hinted(addr).filter(|&id| self.is_own(id, addr));
         hinted.or_else(|| self.find_own(addr))
-    }
-
-    /// Settings or the policy ask for more than the fast path does, from now on or no longer.
-    pub(super) fn guard_settings(&mut self, are_special: bool) {
-        self.guard.set(SETTINGS, are_special);
-    }
-
-    /// Somebody listens from now on, or no longer.
-    pub(super) fn guard_listener(&mut self) {
-        self.guard.set(LISTENER, self.herald.is_listening());
     }
 }

@@ -3,54 +3,54 @@
 //!
 //! A block is taken (`take`) and put back (`put`); segments come and go by plan and commit: the
 //! heap plans, its owner makes the device calls, the heap commits what came of them.
+//!
+//! It composes four owners. The inventory knows every block; the placement says where a request
+//! goes; what is waited for, and whether the fast path is open, is beside them.
 
 mod best_fit;
 mod check;
-mod cut;
 mod deferred;
-mod exact;
 mod fast;
 mod free;
-pub(crate) mod growth;
 pub(crate) mod ids;
+pub(crate) mod inventory;
+mod listened;
 pub(crate) mod paged;
-mod pieces;
+mod paging;
 mod placement;
+mod plans;
 pub(crate) mod pools;
-pub(crate) mod release;
+mod put;
 mod reserves;
-pub mod run;
+mod rules;
 pub mod size;
 pub(crate) mod space;
-pub mod states;
-mod telling;
+mod take;
 mod waiting;
 
+pub use inventory::{checkpoint, run, states};
+pub(crate) use inventory::{growth, release};
+pub use pools::lane_state;
 pub use pools::private::Filter;
-pub use pools::{checkpoint, lane_state};
 pub use space::block::State;
 
-use std::collections::BTreeSet;
-
 use crate::config::Config;
-use crate::heap::deferred::Deferred;
+use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::fast::Guard;
-use crate::heap::free::order::Drawn;
-use crate::heap::free::shelving::{Pieces, Whole};
 use crate::heap::ids::{BlockId, LaneId, PoolIndex};
-use crate::heap::paged::Paged;
+use crate::heap::inventory::Inventory;
 use crate::heap::placement::Placement;
-use crate::heap::pools::pool::{Lane, Pool, PoolRole, Pools};
-use crate::heap::pools::private::Privates;
-use crate::heap::reserves::Reserves;
-use crate::heap::space::block::Blocks;
-use crate::heap::space::hints::Hints;
-use crate::heap::space::segment::{Backing, Segments};
-use crate::heap::waiting::pending::Pending;
+use crate::heap::pools::Pools;
+use crate::heap::rules::Rules;
+use crate::heap::run::Run;
+use crate::heap::space::Space;
+use crate::heap::states::{ExpandableState, PoolStats, SegmentState};
+use crate::heap::waiting::Waiting;
 use crate::policy::Policy;
+use crate::record::Herald;
 use crate::record::history::History;
-use crate::record::{Herald, Place, Record};
-use crate::types::{Addr, DeviceIndex, PoolKind, Span, StreamId};
+use crate::record::stats::Stats;
+use crate::types::{Addr, DeviceIndex, PoolId, PoolKind, StreamId};
 
 /// A request after rounding and routing.
 #[derive(Clone, Copy, Debug)]
@@ -74,97 +74,50 @@ pub(crate) struct Want {
 /// All state of one device's memory.
 #[derive(Clone, Debug)]
 pub struct Heap {
-    config: Config,
-    policy: Policy,
-    device_total_bytes: u64,
-    cap_bytes: Option<u64>,
-    blocks: Blocks,
-    segments: Segments,
-    pools: Pools,
-    privates: Privates,
-    pending: Pending,
-    herald: Herald,
-    hints: Hints,
-    deferred: Deferred,
-    drawn: Drawn,
-    /// Bytes held of the device, in segments and pages.
-    reserved_bytes: u64,
-    /// Bytes that the device is being asked for with the lock dropped.
-    asked_bytes: u64,
-    /// `config.max_split_bytes`, or the largest number where there is no limit that a request could
-    /// reach.
-    split_limit_bytes: u64,
-    /// Whether garbage collection is on; then searches are counted.
-    collecting: bool,
-    /// Whether it ever was on, or a split limit was set. Until then no search was counted, every
-    /// age is zero, and no block is oversize.
-    has_ages: bool,
-    /// The smallest rest for which a block is cut in two on the fast path: for a request of each
-    /// kind, from a block of a fixed segment and of an expandable one.
-    rest_min_bytes: [[u64; 2]; 2],
-    guard: Guard,
+    inventory: Inventory,
     placement: Placement,
-    paged: Paged,
-    reserves: Box<Reserves>,
+    waiting: Waiting,
+    guard: Guard,
 }
 
 impl Heap {
     /// An empty heap for a device of this much memory.
     pub fn new(config: Config, policy: Policy, device_total_bytes: u64) -> Heap {
-        let (placement, drawn) = (Placement::of(&policy), Drawn::new(policy.tie_break));
+        let (placement, layout) = (Placement::of(&policy), Placement::layout(&policy));
         let mut heap = Heap {
-            config,
-            policy,
-            device_total_bytes,
-            cap_bytes: None,
-            blocks: Blocks::new(),
-            segments: Segments::new(placement.shares_segments()),
-            pools: Pools::new(),
-            privates: Privates::default(),
-            pending: Pending::default(),
-            herald: Herald::default(),
-            hints: Hints::new(),
-            deferred: Deferred::default(),
-            drawn,
-            reserved_bytes: 0,
-            asked_bytes: 0,
-            split_limit_bytes: u64::MAX,
-            collecting: false,
-            has_ages: false,
-            rest_min_bytes: [[0; 2]; 2],
-            guard: Guard::new(),
+            inventory: Inventory::new(Rules::new(config, policy, layout, device_total_bytes)),
             placement,
-            paged: Paged::default(),
-            reserves: Box::default(),
+            waiting: Waiting::default(),
+            guard: Guard::new(),
         };
-        heap.set_fraction(heap.config.memory_fraction);
         heap.derive();
         heap
     }
 
     /// The settings in force.
     pub fn config(&self) -> &Config {
-        &self.config
+        self.inventory.rules().config()
     }
 
     /// Changes the settings. Blocks stay as they are; the fraction is not applied again.
     pub fn set_config(&mut self, config: Config) {
-        self.config = config;
+        self.settle();
+        self.inventory.rules_mut().set_config(config);
         self.derive();
     }
 
     /// The policy in force.
     pub fn policy(&self) -> &Policy {
-        &self.policy
+        self.inventory.rules().policy()
     }
 
     /// What is counted.
     pub fn herald(&self) -> &Herald {
-        &self.herald
+        self.inventory.herald()
     }
 
     pub(crate) fn herald_mut(&mut self) -> &mut Herald {
-        &mut self.herald
+        self.inventory.herald_mut()
     }
 
     /// Changes the history, and has the fast path know whether anybody listens.
@@ -173,285 +126,186 @@ impl Heap {
         device: DeviceIndex,
         change: impl FnOnce(&mut History) -> T,
     ) -> T {
-        let result = self.herald.change_history(device, change);
-        self.guard_listener();
+        let result = self.inventory.herald_mut().change_history(device, change);
+        self.guard.set_listener(self.inventory.herald().is_listening());
         result
     }
 
     /// Bytes held of the device.
     pub fn reserved_bytes(&self) -> u64 {
-        self.reserved_bytes
+        self.inventory.space().reserved_bytes()
     }
 
     /// The cap on what may be held of the device.
     pub fn cap_bytes(&self) -> Option<u64> {
-        self.cap_bytes
+        self.inventory.rules().cap_bytes()
     }
 
     /// Caps the memory at this part of the device; 1 lifts the cap. The fraction was checked to be
     /// between 0 and 1.
     pub(crate) fn set_fraction(&mut self, fraction: f64) {
-        self.cap_bytes = (fraction < 1.0).then(|| {
-            let bytes = fraction * self.device_total_bytes as f64;
-            if self.policy.cap_rounds_to_nearest { bytes.round() as u64 } else { bytes as u64 }
-        });
+        self.settle();
+        self.inventory.rules_mut().set_fraction(fraction);
         self.derive();
     }
 
-    /// Works out what follows from settings, policy and cap.
+    /// Works out what follows from the rules for the fast path and the placement.
     fn derive(&mut self) {
-        self.settle();
-        let limit_bytes = self.config.max_split_bytes;
-        let limit_bytes = limit_bytes.filter(|&bytes| bytes <= size::REQUEST_LIMIT_BYTES);
-        self.split_limit_bytes = limit_bytes.unwrap_or(u64::MAX);
-        self.collecting = self.config.garbage_collection_threshold > 0.0
-            && (self.cap_bytes.is_some() || self.policy.collect_without_cap);
-        self.has_ages |= self.collecting || limit_bytes.is_some();
-        let rounds_up = self.config.roundup_divisions.iter().any(|&divisions| divisions > 1);
-        self.guard_settings(rounds_up || self.has_ages || self.drawn.is_on());
-        let growing = self.config.expandable_segments;
-        let by_size_bytes = self.placement.kept_by_size_bytes(&self.policy);
-        self.deferred.set_by_size_bytes(by_size_bytes, growing);
-        let fineness = self.placement.fineness(&self.policy);
-        self.rest_min_bytes = [PoolKind::Small, PoolKind::Large].map(|kind| {
-            [false, true].map(|is_expandable| {
-                size::remainder_min_bytes(size::cuts_finely(kind, fineness, is_expandable, growing))
-            })
-        });
+        debug_assert!(
+            self.inventory.deferred().is_empty(),
+            "rules change while frees are deferred"
+        );
+        let rules = self.inventory.rules();
+        self.guard.set_settings(!rules.is_plain());
+        self.placement.derive(rules);
+    }
+
+    /// Coalesces all that is deferred, and closes the guard of the fast path. Called before
+    /// anything but the fast path changes the heap.
+    #[inline]
+    pub(crate) fn settle(&mut self) {
+        self.guard.close();
+        self.inventory.settle();
     }
 
     /// Whether garbage collection is on.
     pub(crate) fn is_collecting(&self) -> bool {
-        self.collecting
+        self.inventory.rules().is_collecting()
     }
 
-    /// Rounds a request, and routes it to the default pools.
-    pub(crate) fn want(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
-        let mut want = self.want_rounded(requested_bytes, stream);
-        if !self.guard.is_plain() {
-            want.size_bytes = size::round(requested_bytes, &self.config);
-            want.kind = self.placement.kind(want.size_bytes);
-            want.pool = PoolIndex::default_for(want.kind);
-            want.lane = self.pools.default_lane(want.kind, stream);
-        }
-        want
-    }
-
-    /// The request where nothing but whole units is asked of its size.
+    /// Every block, for whoever asks and changes nothing.
     #[inline]
-    fn want_rounded(&mut self, requested_bytes: u64, stream: StreamId) -> Want {
-        let size_bytes = size::round_plainly(requested_bytes);
-        let kind = self.placement.kind(size_bytes);
-        let pool = PoolIndex::default_for(kind);
-        let lane = self.pools.default_lane(kind, stream);
-        let expandable = self.config.expandable_segments;
-        let (plain, splits) = (false, true);
-        Want { requested_bytes, size_bytes, kind, stream, expandable, plain, splits, pool, lane }
+    pub(crate) fn inventory(&self) -> &Inventory {
+        &self.inventory
     }
 
-    /// Whether the request is put into pages.
+    /// Blocks and segments.
     #[inline]
-    pub(crate) fn is_paged(&self, want: &Want) -> bool {
-        self.placement.puts_into_pages(want)
+    pub(crate) fn space(&self) -> &Space {
+        self.inventory.space()
     }
 
-    /// The same request, but to another pool.
-    fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
-        let lane = self.pools.lane_for(pool, want.stream);
-        let owner = self.pools.pool(pool);
-        let (splits, expandable) = (!owner.no_split, want.expandable && self.expands(owner));
-        Want { expandable, splits, pool, lane, ..*want }
-    }
-
-    /// Whether a pool's requests may be served from expandable segments, and make them grow.
+    /// The pools.
     #[inline]
-    fn expands(&self, pool: &Pool) -> bool {
-        self.config.expandable_segments
-            && pool.role != PoolRole::OwnSource
-            && !self.is_plain_capture(pool)
+    pub(crate) fn pools(&self) -> &Pools {
+        self.inventory.pools()
     }
 
-    /// Whether a pool is a capture's, and the settings want its segments plain.
+    /// The pools, for whoever changes what they are and no block.
     #[inline]
-    fn is_plain_capture(&self, pool: &Pool) -> bool {
-        pool.role == PoolRole::Capture && self.config.plain_captures
-    }
-
-    /// Whether the request's memory is for others to have, so that no expandable segment will do.
-    fn must_be_plain(&self, want: &Want) -> bool {
-        want.plain || self.is_plain_capture(self.pools.pool(want.pool))
-    }
-
-    /// The same request, after others had the lock: what it may do follows from the settings and
-    /// the pool as they are now. Its size and its pool stay.
-    pub(crate) fn want_again(&self, want: &Want) -> Want {
-        let pool = self.pools.pool(want.pool);
-        let expandable = self.expands(pool) && !want.plain;
-        Want { expandable, splits: !pool.no_split, ..*want }
-    }
-
-    /// The lane of a request. It was known when the request was routed; but if the heap was let go
-    /// of since, as it is during a device call, the lane may have been removed.
-    fn lane_of(&mut self, want: &Want) -> LaneId {
-        if self.pools.is_lane_of(want.lane, want.pool, want.stream) {
-            want.lane
-        } else {
-            self.pools.lane_for(want.pool, want.stream)
-        }
-    }
-
-    /// Forgets what was kept for requests on streams that have no memory any more.
-    pub(crate) fn forget_idle_streams(&mut self) {
-        self.settle();
-        self.pools.remove_lanes(&self.named_lanes(), |_| true);
-        self.paged.forget_ways(|lane| self.pools.has_lane(lane));
-    }
-
-    /// The same, of streams that are gone alone.
-    pub(super) fn forget_gone_streams(&mut self) {
-        self.pools.remove_lanes(&self.named_lanes(), Lane::is_gone);
-        self.paged.forget_ways(|lane| self.pools.has_lane(lane));
-    }
-
-    /// The lanes that have a segment, or a block in one.
-    fn named_lanes(&self) -> BTreeSet<LaneId> {
-        let of_segments = self.segments.iter().map(|(_, segment)| segment.lane);
-        let blocks = self.segments.iter().flat_map(|(id, _)| self.chain(id));
-        of_segments.chain(blocks.map(|id| self.blocks[id].lane)).collect()
-    }
-
-    /// How much of the host's memory is kept for requests to come, on all streams.
-    pub fn lane_bytes(&self) -> usize {
-        self.pools.lane_bytes() + self.paged.way_bytes()
+    pub(crate) fn pools_mut(&mut self) -> &mut Pools {
+        self.inventory.pools_mut()
     }
 
     /// The live block that starts at `addr`.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(crate) fn live(&self, addr: Addr) -> Option<BlockId> {
-        let is_it = |id: &BlockId| {
-            let block = &self.blocks[*id];
-            block.state == State::Live && block.addr == addr
-        };
-        let found = self.segments.block_at(addr).filter(is_it);
-        let found = found.or_else(|| self.segments.fine_at(addr).filter(is_it));
-        found.or_else(|| self.block_of_cycle(addr).filter(is_it))
+        self.inventory.live(addr)
     }
 
-    /// The block that an address lies in, where it may be one that a cycle handed out and did not
-    /// note.
-    #[inline(never)]
-    fn block_of_cycle(&self, addr: Addr) -> Option<BlockId> {
-        let may_be = self.placement.shares_segments() && !self.deferred.is_empty();
-        let segment = may_be.then(|| self.segments.holder_of(addr))??;
-        self.block_over(segment, addr)
+    /// The stream is of this class from now on; an empty name is none.
+    pub(crate) fn set_stream_class(&mut self, stream: StreamId, class: &str) {
+        self.inventory.rules_mut().reserves_mut().set_class(stream, class);
     }
 
-    /// The streams besides its own that used a live block. While there are any it can be put back
-    /// only by way of events.
-    #[inline]
-    pub(crate) fn uses(&self, id: BlockId) -> &[StreamId] {
-        if self.blocks[id].used_elsewhere { self.pending.uses(id) } else { &[] }
+    /// The class of a stream.
+    pub(crate) fn stream_class(&self, stream: StreamId) -> Option<std::sync::Arc<str>> {
+        self.inventory.rules().reserves().class(stream)
     }
 
-    /// Notes that a live block is used on a stream, by work that is `captured` or that runs. Its
-    /// own stream needs no note.
-    pub(crate) fn note_use(&mut self, id: BlockId, stream: StreamId, captured: bool) {
-        let block = &mut self.blocks[id];
-        // A stream that has the handle of one that is gone is another one.
-        if self.pools.lane(block.lane).living_stream() != Some(stream) {
-            block.used_elsewhere = true;
-            self.note_captured_use(id, stream, captured);
-            self.pending.add_use(id, stream);
-        }
+    /// The next segment of a stream reserves so many bytes, whatever the settings say; or as they
+    /// say.
+    pub(crate) fn tell_reserve(&mut self, stream: StreamId, size_bytes: Option<u64>) {
+        self.inventory.rules_mut().reserves_mut().tell(stream, size_bytes);
     }
 
-    /// Puts back a live block that no other stream uses.
-    pub(crate) fn put(&mut self, id: BlockId) {
-        let (place, requested_bytes) = self.facts(id);
-        let oversize = self.counts_as_oversize(id);
-        self.record_of(id, Record::Free { place, requested_bytes, oversize });
-        self.reclaim(id);
+    /// Forgets what was kept for requests on streams that have no memory any more.
+    pub(crate) fn forget_idle_streams(&mut self) {
+        self.settle();
+        self.inventory.remove_lanes(|_| true);
+        self.placement.forget_lanes(self.inventory.pools());
     }
 
-    /// Whether the block is uncounted as oversize when it is freed.
-    #[inline]
-    fn counts_as_oversize(&self, id: BlockId) -> bool {
-        let block = &self.blocks[id];
-        if self.policy.oversize_is_remembered {
-            block.oversize
-        } else {
-            block.size_bytes >= self.split_limit_bytes
-        }
-    }
-
-    /// Merges the block with its free neighbours, puts the whole into the index, and counts pieces.
-    fn reclaim(&mut self, id: BlockId) {
-        if self.is_in_view(id) {
-            return self.vacate(id);
-        }
-        let whole = self.merge_and_shelve(id);
-        self.count_pieces(&whole);
-    }
-
-    /// A block was freed and became part of a whole: there are more or fewer pieces.
-    #[inline(always)]
-    #[allow(clippy::inline_always)]
-    fn count_pieces(&mut self, whole: &Whole) {
-        if !whole.expandable {
-            let Pieces { blocks, bytes } = whole.pieces();
-            self.herald.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
-        }
-    }
-
-    /// What records say of a block.
-    #[inline]
-    fn facts(&self, id: BlockId) -> (Place, u64) {
-        let block = &self.blocks[id];
-        let stream = self.pools.lane(block.lane).stream;
-        let place =
-            Place { kind: block.kind, stream, addr: block.addr, size_bytes: block.size_bytes };
-        (place, block.requested_bytes)
-    }
-
-    /// The whole allocation of the device in which a live block lies; none if the block's segment
-    /// is expandable.
-    pub(crate) fn base(&self, id: BlockId) -> Option<Span> {
-        let segment = &self.segments[self.blocks[id].segment];
-        matches!(segment.backing, Backing::Fixed).then_some(segment.span)
-    }
-
-    /// Where a block starts.
-    pub(crate) fn addr_of(&self, id: BlockId) -> Addr {
-        self.blocks[id].addr
-    }
-
-    /// The size of a live block, which is at least what was asked for.
-    pub(crate) fn size_of(&self, id: BlockId) -> u64 {
-        self.blocks[id].size_bytes
-    }
-
-    /// The stream that a live block was handed out on.
-    pub(crate) fn stream_of(&self, id: BlockId) -> StreamId {
-        self.pools.lane(self.blocks[id].lane).stream
+    /// How much of the host's memory is kept for requests to come, on all streams.
+    pub fn lane_bytes(&self) -> usize {
+        self.inventory.pools().lane_bytes() + self.placement.held_bytes()
     }
 
     /// The size of the largest free block, on any stream.
     pub fn largest_free_bytes(&self) -> u64 {
-        let lanes = self.pools.lanes();
-        let shelved = lanes.filter_map(|(_, lane)| lane.free()?.largest_bytes(&self.blocks));
-        let rested = self.coalesced_wholes().map(|whole| whole.size_bytes);
-        shelved.chain(rested).max().unwrap_or(0)
+        self.inventory.largest_free_bytes()
     }
 
     /// How many free blocks there are.
     pub fn free_block_count(&self) -> usize {
-        let lanes = self.pools.lanes();
-        let shelved: usize = lanes.map(|(_, lane)| lane.free_blocks(&self.blocks).count()).sum();
-        let (mut more, mut fewer) = (0, 0);
-        for whole in self.coalesced_wholes() {
-            (more, fewer) = (more + 1, fewer + whole.shelved_blocks as usize);
-        }
-        shelved + more - fewer
+        self.inventory.free_block_count()
+    }
+
+    /// All statistics.
+    pub fn stats(&mut self) -> Stats {
+        self.inventory.stats()
+    }
+
+    /// Peaks become the current values.
+    pub(crate) fn reset_peaks(&mut self) {
+        self.inventory.reset_peaks();
+    }
+
+    /// Sums of increases and decreases, and the plain counters, become zero.
+    pub(crate) fn reset_sums(&mut self) {
+        self.inventory.reset_sums();
+    }
+
+    /// Every segment, in the order of their addresses.
+    pub fn snapshot(&self) -> Vec<SegmentState> {
+        self.inventory.snapshot()
+    }
+
+    /// Every segment of a private pool, in the order of their addresses; none if there is no such
+    /// pool.
+    pub fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
+        self.inventory.snapshot_of(pool)
+    }
+
+    /// Whether there is an expandable segment.
+    pub fn has_expandable(&self) -> bool {
+        self.inventory.space().segments().expandable_count() > 0
+    }
+
+    /// Every expandable segment, in the order of their addresses.
+    pub fn expandable_segments(&self) -> Vec<ExpandableState> {
+        self.inventory.expandable_segments()
+    }
+
+    /// What a private pool holds; none if there is no such pool.
+    pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
+        self.inventory.pool_stats(pool)
+    }
+
+    /// All runs in the order of their addresses: those of one private pool, or all.
+    pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
+        self.inventory.runs(pool)
+    }
+
+    /// Puts a checkpoint back that `plan_restore` found good, once the blocks that it named are
+    /// freed.
+    pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
+        self.inventory.restore(checkpoint)
+    }
+
+    /// A request could not be met, while the device had so much free memory.
+    pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
+        self.inventory.record_out_of_memory(want, free_bytes);
+    }
+
+    /// A snapshot was taken, of one pool or of everything.
+    pub(crate) fn record_snapshot(&mut self, active_bytes: u64, pool: PoolId) {
+        self.inventory.record_snapshot(active_bytes, pool);
+    }
+
+    /// A program said something about a live block.
+    pub(crate) fn record_remark(&mut self, id: BlockId, remark: &str) {
+        self.inventory.record_remark(id, remark);
     }
 }

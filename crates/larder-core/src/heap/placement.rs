@@ -2,24 +2,27 @@
 //! kinds, and a heap has one of them from the day it is made. All that differs between them is
 //! asked here, and nobody else asks which one it is.
 
-use crate::heap::free::free_index::{FreeIndex, Spot};
-use crate::heap::growth::Growth;
-use crate::heap::ids::BlockId;
-use crate::heap::size::{self, Fineness, SMALL_MAX_BYTES};
-use crate::heap::space::block::Block;
-use crate::heap::{Heap, Want};
+use crate::heap::Want;
+use crate::heap::best_fit::BestFit;
+use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::inventory::{Fit, Inventory};
+use crate::heap::paged::{Paged, in_place};
+use crate::heap::pools::Pools;
+use crate::heap::rules::{Layout, Rules};
+use crate::heap::size::Fineness;
 use crate::policy::Policy;
-use crate::types::{Addr, PoolKind, StreamId};
+use crate::types::{Addr, Span, StreamId};
 
 /// How requests are placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
+#[repr(u8)] // It is asked for with each request: one byte says which it is.
 pub(super) enum Placement {
     /// A request gets the smallest free block that will do, as in PyTorch; small and large ones
     /// apart.
-    BestFit,
+    BestFit(BestFit),
     /// All sizes share their memory, in pages that can be shown at several addresses, and a request
     /// goes where it lay the last time.
-    Paged,
+    Paged(Paged),
 }
 
 /// What a placement has at once for a request of the fast path.
@@ -35,108 +38,70 @@ pub(super) enum Ready {
 impl Placement {
     /// The placement that a policy asks for.
     pub(super) fn of(policy: &Policy) -> Placement {
-        if policy.tight { Placement::Paged } else { Placement::BestFit }
-    }
-
-    /// The kind of pool for a rounded size.
-    #[inline]
-    pub(super) fn kind(self, rounded_bytes: u64) -> PoolKind {
-        match self {
-            Placement::BestFit => size::kind(rounded_bytes),
-            Placement::Paged => PoolKind::Large,
+        if policy.tight {
+            Placement::Paged(Paged::default())
+        } else {
+            Placement::BestFit(BestFit::default())
         }
     }
 
-    /// Where every remainder is worth keeping.
-    #[inline]
-    pub(super) fn fineness(self, policy: &Policy) -> Fineness {
-        match self {
-            Placement::Paged => Fineness::Everywhere,
-            Placement::BestFit if policy.split_by_segment_kind => Fineness::BySegment,
-            Placement::BestFit => Fineness::ByRequest,
-        }
+    /// How requests share memory under it.
+    pub(super) fn layout(policy: &Policy) -> Layout {
+        let (shares_segments, fineness) = match policy {
+            Policy { tight: true, .. } => (true, Fineness::Everywhere),
+            Policy { split_by_segment_kind: true, .. } => (false, Fineness::BySegment),
+            _ => (false, Fineness::ByRequest),
+        };
+        Layout { shares_segments, fineness }
     }
 
-    /// Whether blocks of all sizes, and of all lanes of a pool, lie in one segment.
-    pub(super) fn shares_segments(self) -> bool {
+    /// Works out what follows from the rules.
+    pub(super) fn derive(&mut self, rules: &Rules) {
         match self {
-            Placement::BestFit => false,
-            Placement::Paged => true,
+            Placement::BestFit(best_fit) => best_fit.derive(rules),
+            Placement::Paged(_) => {}
         }
-    }
-
-    /// Whether a request is put into pages, which it is unless its memory has to be plain.
-    #[inline]
-    pub(super) fn puts_into_pages(self, want: &Want) -> bool {
-        match self {
-            Placement::BestFit => false,
-            Placement::Paged => want.expandable,
-        }
-    }
-
-    /// What is asked of the device for a request that no free block can serve.
-    pub(super) fn growth(self, want: &Want, segment_bytes: u64) -> Growth {
-        match self {
-            _ if !want.expandable => Growth::Segment { size_bytes: segment_bytes },
-            Placement::BestFit => Growth::Expand,
-            Placement::Paged => Growth::Tighten,
-        }
-    }
-
-    /// Whether a pool that lends may lend a block that can grow.
-    pub(super) fn lends_growing(self) -> bool {
-        match self {
-            Placement::BestFit => false,
-            Placement::Paged => true,
-        }
-    }
-
-    /// Whether a setting could make more of what is free in pieces. Pages have used them all.
-    pub(super) fn leaves_pieces(self) -> bool {
-        match self {
-            Placement::BestFit => true,
-            Placement::Paged => false,
-        }
-    }
-
-    /// Blocks of at most so many bytes wait for the next request of their size, where the policy
-    /// wants it.
-    pub(super) fn kept_by_size_bytes(self, policy: &Policy) -> u64 {
-        match self {
-            Placement::BestFit if policy.merges_late => SMALL_MAX_BYTES,
-            Placement::BestFit | Placement::Paged => 0,
-        }
-    }
-}
-
-impl Heap {
-    /// Whether what is free in pieces, and whosoever it is, can be put together.
-    pub(crate) fn joins_pieces(&self) -> bool {
-        !self.placement.leaves_pieces()
     }
 
     /// What was freed and not merged yet, for a request of the fast path.
     #[inline(always)]
     #[allow(clippy::inline_always)] // Then a request stays in registers.
-    pub(super) fn take_deferred(&mut self, requested_bytes: u64, stream: StreamId) -> Ready {
-        match self.placement {
-            Placement::BestFit => match self.take_by_size(requested_bytes, stream) {
-                Some(addr) => Ready::Taken(addr),
-                None => Ready::Nothing,
-            },
-            Placement::Paged => match self.next_of_cycle(requested_bytes, stream) {
-                Some(goal) => self.take_goal(goal, requested_bytes, stream),
-                None => Ready::Nothing,
-            },
+    pub(super) fn take_deferred(
+        &mut self,
+        inventory: &mut Inventory,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Ready {
+        match self {
+            Placement::BestFit(best_fit) => {
+                match best_fit.take_by_size(inventory, requested_bytes, stream) {
+                    Some(addr) => Ready::Taken(addr),
+                    None => Ready::Nothing,
+                }
+            }
+            Placement::Paged(paged) => {
+                match paged.next_of_cycle(inventory, requested_bytes, stream) {
+                    Some(goal) => paged
+                        .take_goal(inventory, goal, requested_bytes, stream)
+                        .map_or(Ready::Declined, Ready::Taken),
+                    None => Ready::Nothing,
+                }
+            }
         }
     }
 
     /// The best free block for a request of the fast path.
-    #[inline(never)]
-    pub(super) fn search(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        match self.placement {
-            Placement::BestFit => self.search_best_fit(requested_bytes, stream),
-            Placement::Paged => self.search_paged(requested_bytes, stream),
+    #[inline(always)]
+    #[allow(clippy::inline_always)]
+    pub(super) fn search(
+        &mut self,
+        inventory: &mut Inventory,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> Option<Addr> {
+        match self {
+            Placement::BestFit(best_fit) => best_fit.search(inventory, requested_bytes, stream),
+            Placement::Paged(paged) => paged.search(inventory, requested_bytes, stream),
         }
     }
 
@@ -144,60 +109,138 @@ impl Heap {
     /// it is to be merged now.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn defer(&mut self, id: BlockId) -> bool {
-        match self.placement {
-            Placement::BestFit => self.defer_by_size(id),
-            Placement::Paged => self.defer_in_place(id),
+    pub(super) fn defer(&self, inventory: &mut Inventory, id: BlockId) -> bool {
+        match self {
+            Placement::BestFit(best_fit) => best_fit.defer(inventory, id),
+            Placement::Paged(_) => in_place::defer(inventory, id),
         }
     }
 
-    /// Hands out a free block, or none if no free block will do. A request is taken once; who tries
-    /// again later for the same request says so by `take_again`.
-    pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
-        let want = self.begin_search(want);
-        match self.placement {
-            Placement::BestFit => self.take_best(&want),
-            Placement::Paged => self.take_paged(&want),
+    /// Hands out a free block to a request of the slow way, or none if no free block will do.
+    pub(super) fn take(&mut self, inventory: &mut Inventory, want: &Want) -> Option<Addr> {
+        match self {
+            Placement::BestFit(_) => inventory.take_best(want, Fit::Smallest).map(|(_, addr)| addr),
+            Placement::Paged(paged) => paged.take(inventory, want),
         }
     }
 
-    /// Of the free blocks that are large enough, from the smallest one on, the one that a request
-    /// gets.
-    pub(super) fn choose(
-        &self,
-        slots: &[Block],
-        free: &FreeIndex,
-        want: &Want,
-        smallest: Spot,
-    ) -> Spot {
-        match self.placement {
-            Placement::BestFit => smallest,
-            Placement::Paged => self.least_stranding_for(slots, free, want, smallest),
+    /// Which of the free blocks that are large enough a request gets.
+    pub(super) fn fit(&self, want: &Want) -> Fit {
+        match self {
+            Placement::BestFit(_) => Fit::Smallest,
+            Placement::Paged(paged) => paged.fit(want),
         }
     }
 
-    /// Where blocks are handed out by address, a free one is found by where it starts.
-    #[inline]
-    pub(super) fn note_free(&mut self, id: BlockId) {
-        match self.placement {
-            Placement::BestFit => {}
-            Placement::Paged => self.note_begin(id),
+    /// Whether a pool that lends may lend a block that can grow.
+    pub(super) fn lends_growing(&self) -> bool {
+        match self {
+            Placement::BestFit(_) => false,
+            Placement::Paged(_) => true,
         }
     }
 
     /// A request was put into a block.
     #[inline]
-    pub(super) fn note_taken(&mut self, want: &Want, id: BlockId) {
-        if self.placement.puts_into_pages(want) {
-            self.note_entry(want, id);
+    pub(super) fn note_taken(&mut self, inventory: &Inventory, want: &Want, id: BlockId) {
+        match self {
+            Placement::BestFit(_) => {}
+            Placement::Paged(paged) => paged.note_taken(inventory, want, id),
         }
     }
 
     /// A request was served by a pool that lends.
-    pub(super) fn note_lent(&mut self, want: &Want) {
-        match self.placement {
-            Placement::BestFit => {}
-            Placement::Paged => self.forget_place(want),
+    pub(super) fn note_lent(&mut self, inventory: &mut Inventory, want: &Want) {
+        match self {
+            Placement::BestFit(_) => {}
+            Placement::Paged(paged) => paged.forget_place(inventory, want),
+        }
+    }
+
+    /// A block that is live or waiting becomes free.
+    pub(super) fn reclaim(&mut self, inventory: &mut Inventory, id: BlockId) {
+        match self {
+            Placement::Paged(paged) if inventory.space().is_in_view(id) => {
+                paged.vacate(inventory, id);
+            }
+            Placement::BestFit(_) | Placement::Paged(_) => inventory.reclaim(id),
+        }
+    }
+
+    /// Pages are given back.
+    pub(super) fn note_given_back(&mut self) {
+        match self {
+            Placement::BestFit(_) => {}
+            Placement::Paged(paged) => paged.note_given_back(),
+        }
+    }
+
+    /// Whether a page is shown at another address than its own.
+    pub(super) fn is_shown(&self, segment: SegmentId, index: usize) -> bool {
+        match self {
+            Placement::BestFit(_) => false,
+            Placement::Paged(paged) => paged.is_shown(segment, index),
+        }
+    }
+
+    /// The views of these lanes.
+    pub(super) fn views_of(
+        &self,
+        inventory: &Inventory,
+        is_theirs: impl Fn(LaneId) -> bool,
+    ) -> Vec<SegmentId> {
+        match self {
+            Placement::BestFit(_) => Vec::new(),
+            Placement::Paged(paged) => paged.views_of(inventory, is_theirs),
+        }
+    }
+
+    /// Every place at which a page is shown a second time.
+    pub(super) fn shown_pages(&self, inventory: &Inventory) -> Vec<Span> {
+        match self {
+            Placement::BestFit(_) => Vec::new(),
+            Placement::Paged(paged) => paged.shown_pages(inventory),
+        }
+    }
+
+    /// Forgets what was kept for lanes that are not there any more.
+    pub(super) fn forget_lanes(&mut self, pools: &Pools) {
+        match self {
+            Placement::BestFit(_) => {}
+            Placement::Paged(paged) => paged.forget_ways(|lane| pools.has_lane(lane)),
+        }
+    }
+
+    /// How much of the host's memory is kept to know the lanes' ways again.
+    pub(super) fn held_bytes(&self) -> usize {
+        match self {
+            Placement::BestFit(_) => 0,
+            Placement::Paged(paged) => paged.way_bytes(),
+        }
+    }
+
+    /// The pages and views, where requests are put into pages.
+    #[inline]
+    pub(super) fn paged(&self) -> Option<&Paged> {
+        match self {
+            Placement::BestFit(_) => None,
+            Placement::Paged(paged) => Some(paged),
+        }
+    }
+
+    #[inline]
+    pub(super) fn paged_mut(&mut self) -> Option<&mut Paged> {
+        match self {
+            Placement::BestFit(_) => None,
+            Placement::Paged(paged) => Some(paged),
+        }
+    }
+
+    /// What a placement knows beside the blocks agrees with them.
+    pub(super) fn check(&self, inventory: &Inventory) -> Result<(), String> {
+        match self {
+            Placement::BestFit(_) => BestFit::check(inventory),
+            Placement::Paged(paged) => paged.check(inventory),
         }
     }
 }

@@ -5,56 +5,59 @@
 //! for, until one will do. What it costs are a few MiB: blocks that were not merged in time make
 //! for other places, and so for a small segment more now and then.
 
-use crate::heap::Heap;
+use crate::heap::best_fit::BestFit;
 use crate::heap::deferred::Deferral;
-use crate::heap::free::shelving::Pieces;
 use crate::heap::free::size_stacks::{SizeAt, SizeStacks, WORDS};
 use crate::heap::ids::{BlockId, LaneId};
+use crate::heap::inventory::{Inventory, Parts, Pieces};
 use crate::heap::size;
 use crate::heap::space::block::State;
 use crate::record::{Place, Record};
 use crate::types::{Addr, PoolKind, StreamId};
 
-impl Heap {
+impl BestFit {
     /// Hands out a small block whose free was deferred, if there is one of the size that a request
     /// gets.
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn take_by_size(
-        &mut self,
+        &self,
+        inventory: &mut Inventory,
         requested_bytes: u64,
         stream: StreamId,
     ) -> Option<Addr> {
         // Of no bytes the last one is behind all sizes.
         let last = requested_bytes.wrapping_sub(1);
-        if last >= self.deferred.by_size_bytes(false) {
+        if last >= self.by_size_bytes[0] {
             return None;
         }
+        let Parts { space, pools, herald, .. } = inventory.parts();
         let kind = PoolKind::Small;
-        let lane = self.pools.recent_lane(kind, stream)?;
-        let stacks = self.pools.lane_mut(lane).by_size.as_deref_mut()?;
+        let lane = pools.recent_lane(kind, stream)?;
+        let stacks = pools.lane_mut(lane).by_size_mut()?;
         let size = SizeAt::of(requested_bytes);
         let id = stacks.first(size)?;
-        let block = &mut self.blocks[id];
+        let block = &mut space[id];
+        debug_assert!(block.state == State::Deferred, "{id:?} is in a stack and not deferred");
         stacks.pop(size, block.shelf_next);
         block.state = State::Live;
         block.requested_bytes = requested_bytes;
         let (addr, size_bytes) = (block.addr, block.size_bytes);
-        self.hints.note(addr, id);
+        space.hint(addr, id);
         let place = Place { kind, stream, addr, size_bytes };
-        self.herald.record(Record::Alloc { place, requested_bytes, oversize: false });
+        herald.record(Record::Alloc { place, requested_bytes, oversize: false });
         Some(addr)
     }
 
     /// Turns to the stacks of a stream, if there may be any. Says whether they were another one's
     /// until now.
     #[inline]
-    pub(super) fn turn_to(&mut self, stream: StreamId) -> bool {
+    pub(super) fn turn_to(&self, inventory: &mut Inventory, stream: StreamId) -> bool {
         let kind = PoolKind::Small;
-        let has_stacks = self.deferred.by_size_bytes(false) > 0;
-        let turns = has_stacks && self.pools.recent_lane(kind, stream).is_none();
+        let has_stacks = self.by_size_bytes[0] > 0;
+        let turns = has_stacks && inventory.pools().recent_lane(kind, stream).is_none();
         if turns {
-            self.pools.default_lane(kind, stream);
+            inventory.pools_mut().default_lane(kind, stream);
         }
         turns
     }
@@ -62,19 +65,19 @@ impl Heap {
     /// Defers the free of a block on the fast path, if it is small and the policy wants it.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(in crate::heap) fn defer_by_size(&mut self, id: BlockId) -> bool {
-        let block = &mut self.blocks[id];
-        if block.size_bytes > self.deferred.by_size_bytes(block.expandable) {
+    pub(in crate::heap) fn defer(&self, inventory: &mut Inventory, id: BlockId) -> bool {
+        let Parts { space, pools, deferred, herald } = inventory.parts();
+        let block = &mut space[id];
+        if block.size_bytes > self.by_size_bytes[usize::from(block.expandable)] {
             return false;
         }
         let size = SizeAt::of(block.size_bytes);
-        let lane = self.pools.lane_mut(block.lane);
-        let stacks = lane.by_size.as_deref_mut();
+        let lane = pools.lane_mut(block.lane);
+        let stacks = lane.by_size_mut();
         let Some(stacks) = stacks.filter(|stacks| stacks.has_room()) else {
-            return self.defer_first(id);
+            return self.defer_first(inventory, id);
         };
         block.shelf_next = stacks.push(size, id);
-        let (deferred, herald) = (&mut self.deferred, &mut self.herald);
         Deferral { id, block, lane, deferred, herald }.begin();
         true
     }
@@ -82,78 +85,46 @@ impl Heap {
     /// Defers the first free of a lane, or one for which there is no room.
     #[cold]
     #[inline(never)]
-    fn defer_first(&mut self, id: BlockId) -> bool {
-        let lane = self.blocks[id].lane;
-        if self.pools.lane(lane).by_size.is_some() {
+    fn defer_first(&self, inventory: &mut Inventory, id: BlockId) -> bool {
+        let lane = inventory.space()[id].lane;
+        if inventory.pools().lane(lane).by_size().is_some() {
             let mut pieces = Pieces::default();
-            self.coalesce_lane(lane, u64::MAX, &mut pieces);
-            self.change_pieces(pieces);
+            coalesce_lane(inventory, lane, u64::MAX, &mut pieces);
+            inventory.change_pieces(pieces);
         } else {
-            self.pools.lane_mut(lane).by_size = Some(SizeStacks::new());
+            inventory.pools_mut().lane_mut(lane).make_by_size();
         }
-        self.defer_by_size(id)
+        self.defer(inventory, id)
     }
 
     /// No free block will do for a small request on the fast path: so much is coalesced that one
     /// does. Says whether one does now.
     #[inline(never)]
-    pub(super) fn coalesce_for(&mut self, requested_bytes: u64, stream: StreamId) -> bool {
-        if requested_bytes.wrapping_sub(1) >= self.deferred.by_size_bytes(false) {
+    pub(super) fn coalesce_for(
+        &self,
+        inventory: &mut Inventory,
+        requested_bytes: u64,
+        stream: StreamId,
+    ) -> bool {
+        if requested_bytes.wrapping_sub(1) >= self.by_size_bytes[0] {
             return false;
         }
-        let lane = self.pools.recent_lane(PoolKind::Small, stream);
+        let lane = inventory.pools().recent_lane(PoolKind::Small, stream);
         let mut pieces = Pieces::default();
         let wanted_bytes = size::round_plainly(requested_bytes);
-        let has_one = lane.is_some_and(|lane| self.coalesce_lane(lane, wanted_bytes, &mut pieces));
-        self.change_pieces(pieces);
+        let has_one =
+            lane.is_some_and(|lane| coalesce_lane(inventory, lane, wanted_bytes, &mut pieces));
+        inventory.change_pieces(pieces);
         has_one
     }
 
-    /// Coalesces what is deferred in a lane, the largest first, until one has become part of a free
-    /// block of so many bytes. Says whether one has, and adds what that makes of pieces.
-    fn coalesce_lane(&mut self, lane: LaneId, wanted_bytes: u64, pieces: &mut Pieces) -> bool {
-        for word in (0..WORDS).rev() {
-            while let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut()
-                && let Some((size, mut first)) = stacks.take_size(word)
-            {
-                let mut count = 0;
-                let mut has_one = false;
-                while let Some(id) = first.filter(|_| !has_one) {
-                    first = self.blocks[id].shelf_next;
-                    has_one = self.coalesce_one(id, pieces).size_bytes >= wanted_bytes;
-                    count += 1;
-                }
-                if let Some(stacks) = self.pools.lane_mut(lane).by_size.as_deref_mut() {
-                    stacks.put_back(size, count, first);
-                }
-                if has_one {
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// A deferred block is coalesced with all others: nobody finds it by its size any more.
-    #[inline]
-    pub(in crate::heap) fn forget_by_size(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        if let Some(stacks) = self.pools.lane_mut(block.lane).by_size.as_deref_mut() {
-            stacks.forget(SizeAt::of(block.size_bytes));
-        }
-    }
-
-    /// What is in a lane's stacks is deferred, under its size. Says how many blocks there are.
-    pub(in crate::heap) fn check_by_size(
-        &self,
-        lane: LaneId,
-        stacks: &SizeStacks,
-    ) -> Result<u32, String> {
+    /// What is in a lane's stacks is deferred, under its size.
+    fn check_lane(inventory: &Inventory, lane: LaneId, stacks: &SizeStacks) -> Result<(), String> {
         let mut count = 0;
         for (size, size_bytes) in SizeAt::all() {
-            let next = |&id: &BlockId| self.blocks[id].shelf_next;
+            let next = |&id: &BlockId| inventory.space()[id].shelf_next;
             for id in std::iter::successors(stacks.first(size), next) {
-                let block = &self.blocks[id];
+                let block = &inventory.space()[id];
                 let is_deferred = (block.state, block.lane) == (State::Deferred, lane);
                 if !is_deferred || block.size_bytes != size_bytes {
                     return Err(format!("{id:?} is wrongly found by its size in {lane:?}"));
@@ -162,14 +133,55 @@ impl Heap {
             }
         }
         stacks.check(count).map_err(|said| format!("{lane:?}: {said}"))?;
-        Ok(count)
+        Ok(())
     }
+
+    /// What is found by its size is deferred.
+    pub(in crate::heap) fn check(inventory: &Inventory) -> Result<(), String> {
+        for (lane, stacks) in inventory.pools().lanes() {
+            if let Some(stacks) = stacks.by_size() {
+                Self::check_lane(inventory, lane, stacks)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Coalesces what is deferred in a lane, the largest first, until one has become part of a free
+/// block of so many bytes. Says whether one has, and adds what that makes of pieces.
+fn coalesce_lane(
+    inventory: &mut Inventory,
+    lane: LaneId,
+    wanted_bytes: u64,
+    pieces: &mut Pieces,
+) -> bool {
+    for word in (0..WORDS).rev() {
+        while let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size_mut()
+            && let Some((size, mut first)) = stacks.take_size(word)
+        {
+            let mut count = 0;
+            let mut has_one = false;
+            while let Some(id) = first.filter(|_| !has_one) {
+                first = inventory.space()[id].shelf_next;
+                has_one = inventory.coalesce_one(id, pieces).size_bytes >= wanted_bytes;
+                count += 1;
+            }
+            if let Some(stacks) = inventory.pools_mut().lane_mut(lane).by_size_mut() {
+                stacks.put_back(size, count, first);
+            }
+            if has_one {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::heap::Heap;
     use crate::heap::free::size_stacks::LANE_MAX;
     use crate::policy::Policy;
     use crate::record::stats::Stats;
@@ -182,7 +194,7 @@ mod tests {
         let mut heap = Heap::new(Config::default(), Policy::larder(), 1 << 40);
         for segment in 1..=2 * segments {
             let want = heap.want(MIB, StreamId(1 + segment % 2));
-            let span_bytes = heap.segment_bytes(&want);
+            let span_bytes = heap.inventory().segment_bytes(&want);
             let addr = heap.take_segment(&want, Span::new(Addr(segment << 30), span_bytes));
             heap.put(heap.live(addr).unwrap());
         }
@@ -190,9 +202,9 @@ mod tests {
     }
 
     fn resting(heap: &Heap) -> usize {
-        let segments = heap.segments.iter();
-        let blocks = segments.flat_map(|(id, _)| heap.chain(id));
-        blocks.filter(|&id| heap.blocks[id].state == State::Deferred).count()
+        let segments = heap.space().segments().iter();
+        let blocks = segments.flat_map(|(id, _)| heap.space().chain(id));
+        blocks.filter(|&id| heap.space()[id].state == State::Deferred).count()
     }
 
     #[test]

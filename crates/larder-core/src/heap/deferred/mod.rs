@@ -8,17 +8,13 @@
 //! coalesced, that is, merged and put into the index, as they would have been when they were freed;
 //! and whoever looks is shown them merged, and changes nothing by it.
 
-pub(in crate::heap) mod coalesced;
 pub(in crate::heap) mod seen;
 
-use crate::heap::Heap;
 use crate::heap::deferred::seen::SeenPieces;
-use crate::heap::free::shelving::{Pieces, Whole};
 use crate::heap::ids::BlockId;
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::{Block, State};
 use crate::record::{Herald, Place, Record};
-use crate::types::PoolKind;
 
 /// Where so many are listed that are found by their places, the next one has all of them coalesced,
 /// so that this never takes long.
@@ -34,11 +30,8 @@ pub(in crate::heap) struct Deferred {
     /// Whether blocks are deferred that are found by their places: since a request went where its
     /// cycle told it, and nothing but the fast path was taken.
     in_place: bool,
-    /// Blocks of at most so many bytes are found by their size: those of fixed segments, and those
-    /// of expandable ones. While the setting is off these must not serve anybody.
-    by_size_bytes: [u64; 2],
     /// The pieces that there were when somebody looked, or when all were coalesced.
-    pub(in crate::heap) seen: SeenPieces,
+    seen: SeenPieces,
 }
 
 impl Deferred {
@@ -62,7 +55,8 @@ impl Deferred {
         self.in_place &= self.listed.len() < IN_PLACE_MAX;
     }
 
-    fn pop(&mut self) -> Option<BlockId> {
+    /// Takes one off the list.
+    pub(in crate::heap) fn pop(&mut self) -> Option<BlockId> {
         let id = self.listed.pop()?;
         self.is_listed[id.place()] = false;
         Some(id)
@@ -85,17 +79,27 @@ impl Deferred {
         self.in_place
     }
 
-    /// Blocks of at most so many bytes are found by their size: of fixed segments, and of
-    /// expandable ones.
+    /// Frees are deferred in place from now on. Says whether so many are listed that they have to be
+    /// coalesced first.
     #[inline]
-    pub(in crate::heap) fn by_size_bytes(&self, is_expandable: bool) -> u64 {
-        self.by_size_bytes[usize::from(is_expandable)]
+    pub(in crate::heap) fn begin_in_place(&mut self) -> bool {
+        self.in_place = true;
+        self.listed.len() >= IN_PLACE_MAX
     }
 
-    /// Sets what is found by its size.
-    pub(in crate::heap) fn set_by_size_bytes(&mut self, max_bytes: u64, growing: bool) {
-        debug_assert!(self.is_empty(), "the settings change while frees are deferred");
-        self.by_size_bytes = [max_bytes, if growing { max_bytes } else { 0 }];
+    /// Frees are deferred in place no longer.
+    #[inline]
+    pub(in crate::heap) fn end_in_place(&mut self) {
+        self.in_place = false;
+    }
+
+    /// The pieces as they were seen.
+    pub(in crate::heap) fn seen(&self) -> &SeenPieces {
+        &self.seen
+    }
+
+    pub(in crate::heap) fn seen_mut(&mut self) -> &mut SeenPieces {
+        &mut self.seen
     }
 
     /// Each is listed once.
@@ -126,81 +130,10 @@ impl Deferral<'_> {
         let Deferral { id, block, lane, deferred, herald } = self;
         debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not freed");
         block.state = State::Deferred;
-        lane.frees += 1;
+        lane.count_free();
         deferred.list(id);
         let &mut Block { addr, size_bytes, requested_bytes, kind, .. } = block;
-        let place = Place { kind, stream: lane.stream, addr, size_bytes };
+        let place = Place { kind, stream: lane.stream(), addr, size_bytes };
         herald.record(Record::Free { place, requested_bytes, oversize: false });
-    }
-}
-
-impl Heap {
-    /// Frees are deferred in place from now on: a request went where its cycle told it.
-    #[inline]
-    pub(in crate::heap) fn begin_in_place(&mut self) {
-        self.deferred.in_place = true;
-        if self.deferred.listed.len() >= IN_PLACE_MAX {
-            self.coalesce();
-        }
-    }
-
-    /// Coalesces all that is deferred, and closes the guard of the fast path. Called before
-    /// anything but the fast path changes the heap.
-    #[inline]
-    pub(crate) fn settle(&mut self) {
-        self.guard.close();
-        self.deferred.in_place = false;
-        self.coalesce();
-    }
-
-    /// Merges all that is deferred, and puts it into the index.
-    #[inline]
-    pub(in crate::heap) fn coalesce(&mut self) {
-        if !self.deferred.is_empty() {
-            self.coalesce_all();
-        }
-    }
-
-    #[inline(never)]
-    fn coalesce_all(&mut self) {
-        let mut pieces = Pieces::default();
-        while let Some(id) = self.deferred.pop() {
-            match self.blocks[id].state {
-                State::Deferred => {
-                    self.forget_by_size(id);
-                    let whole = self.coalesce_one(id, &mut pieces);
-                    self.note_free(whole.id);
-                }
-                // In a cycle it was not noted where it starts: its hint is mostly enough, and there
-                // are more notes than the processor keeps at hand.
-                State::Live => self.note_free(id),
-                _ => {}
-            }
-        }
-        self.change_pieces(pieces);
-        if self.policy.merges_late {
-            self.see_pieces();
-        }
-    }
-
-    /// Merges a deferred block with its free neighbours, and adds what that makes of pieces.
-    pub(in crate::heap) fn coalesce_one(&mut self, id: BlockId, pieces: &mut Pieces) -> Whole {
-        debug_assert!(self.blocks[id].state == State::Deferred, "{id:?} is not deferred");
-        let whole = self.merge_and_shelve(id);
-        // It counts as a free since it was deferred.
-        let lane = self.blocks[whole.id].lane;
-        self.pools.lane_mut(lane).frees -= 1;
-        if !whole.expandable {
-            let Pieces { blocks, bytes } = whole.pieces();
-            pieces.blocks += blocks;
-            pieces.bytes += bytes;
-        }
-        whole
-    }
-
-    /// There are more or fewer small pieces.
-    pub(in crate::heap) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
-        let kind = PoolKind::Small;
-        self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
     }
 }

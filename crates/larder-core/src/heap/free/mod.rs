@@ -1,7 +1,7 @@
 //! Free: what is free, in the order in which it is looked for.
 
+pub(super) mod fit;
 pub(super) mod free_index;
 pub(super) mod order;
 pub(super) mod rows;
-pub(super) mod shelving;
 pub(super) mod size_stacks;

@@ -2,10 +2,11 @@
 
 use std::iter::successors;
 
+use crate::heap::Want;
 use crate::heap::ids::{BlockId, SegmentId};
-use crate::heap::pools::pool::Lane;
+use crate::heap::inventory::Inventory;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::State;
-use crate::heap::{Heap, Want};
 use crate::types::{Addr, Span, StreamId};
 
 /// What a request may have: its own lane's free blocks, and those of lanes whose streams are gone
@@ -35,58 +36,57 @@ pub(super) struct Run {
     pub(super) last: BlockId,
 }
 
-impl Heap {
-    /// What a request may have, if its stream can wait for those that are open.
-    pub(super) fn reach<'a>(&self, want: &'a Want, open: &'a [StreamId]) -> Reach<'a> {
-        Reach { want, open, is_private: self.pools.pool(want.pool).owner.is_some() }
-    }
+/// What a request may have, if its stream can wait for those that are open.
+pub(super) fn reach<'a>(inventory: &Inventory, want: &'a Want, open: &'a [StreamId]) -> Reach<'a> {
+    Reach { want, open, is_private: inventory.pools().pool(want.pool).owner().is_some() }
+}
 
-    /// Whether a block is free, and the request may have it.
-    pub(super) fn may_have(&self, reach: Reach<'_>, id: BlockId) -> bool {
-        let block = &self.blocks[id];
-        if block.state != State::Free || !block.expandable {
-            return false;
+/// Whether a block is free, and the request may have it.
+pub(super) fn may_have(inventory: &Inventory, reach: Reach<'_>, id: BlockId) -> bool {
+    let block = &inventory.space()[id];
+    if block.state != State::Free || !block.expandable {
+        return false;
+    }
+    let lane = inventory.pools().lane(block.lane);
+    block.lane == reach.want.lane || (lane.pool() == reach.want.pool && reach.covers(lane))
+}
+
+/// The lanes of others that the request may have blocks of.
+pub(super) fn lanes_beside<'a>(
+    inventory: &'a Inventory,
+    reach: Reach<'a>,
+) -> impl Iterator<Item = &'a Lane> + 'a {
+    let lanes = inventory.pools().lanes_of(reach.want.pool);
+    let is_own = move |lane: &&Lane| lane.living_stream() == Some(reach.want.stream);
+    lanes.filter(move |lane| !is_own(lane) && reach.covers(lane))
+}
+
+/// All runs in which some block has at least so many bytes, by address.
+pub(super) fn free_runs(inventory: &Inventory, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
+    let own = inventory.pools().lane(reach.want.lane);
+    let lanes = lanes_beside(inventory, reach).chain(std::iter::once(own));
+    let blocks =
+        lanes.flat_map(|lane| lane.free_blocks_from(inventory.space().blocks(), least_bytes));
+    let blocks = blocks.filter(|&id| inventory.space()[id].expandable);
+    let mut places: Vec<(Addr, BlockId)> =
+        blocks.map(|id| (inventory.space()[id].addr, id)).collect();
+    places.sort_unstable();
+    let mut runs: Vec<Run> = Vec::with_capacity(places.len());
+    for (addr, id) in places {
+        // Else it is part of the run before.
+        if runs.last().is_none_or(|run| run.span.end() <= addr) {
+            runs.push(run_around(inventory, reach, id));
         }
-        let lane = self.pools.lane(block.lane);
-        block.lane == reach.want.lane || (lane.pool == reach.want.pool && reach.covers(lane))
     }
+    runs
+}
 
-    /// The lanes of others that the request may have blocks of.
-    pub(super) fn lanes_beside<'a>(
-        &'a self,
-        reach: Reach<'a>,
-    ) -> impl Iterator<Item = &'a Lane> + 'a {
-        let lanes = self.pools.lanes_of(reach.want.pool);
-        let is_own = move |lane: &&Lane| lane.living_stream() == Some(reach.want.stream);
-        lanes.filter(move |lane| !is_own(lane) && reach.covers(lane))
-    }
-
-    /// All runs in which some block has at least so many bytes, by address.
-    pub(super) fn free_runs(&self, reach: Reach<'_>, least_bytes: u64) -> Vec<Run> {
-        let own = self.pools.lane(reach.want.lane);
-        let lanes = self.lanes_beside(reach).chain(std::iter::once(own));
-        let blocks = lanes.flat_map(|lane| lane.free_blocks_from(&self.blocks, least_bytes));
-        let blocks = blocks.filter(|&id| self.blocks[id].expandable);
-        let mut places: Vec<(Addr, BlockId)> =
-            blocks.map(|id| (self.blocks[id].addr, id)).collect();
-        places.sort_unstable();
-        let mut runs: Vec<Run> = Vec::with_capacity(places.len());
-        for (addr, id) in places {
-            // Else it is part of the run before.
-            if runs.last().is_none_or(|run| run.span.end() <= addr) {
-                runs.push(self.run_around(reach, id));
-            }
-        }
-        runs
-    }
-
-    /// The run that a block is part of.
-    fn run_around(&self, reach: Reach<'_>, id: BlockId) -> Run {
-        let may_have = |id: &BlockId| self.may_have(reach, *id);
-        let before = successors(Some(id), |&id| self.blocks[id].prev.filter(may_have));
-        let behind = successors(Some(id), |&id| self.blocks[id].next.filter(may_have));
-        let [first, last] = [before.last(), behind.last()].map(|end| end.unwrap_or(id));
-        let (addr, end) = (self.blocks[first].addr, self.blocks[last].span().end());
-        Run { span: Span::new(addr, end.0 - addr.0), segment: self.blocks[id].segment, last }
-    }
+/// The run that a block is part of.
+fn run_around(inventory: &Inventory, reach: Reach<'_>, id: BlockId) -> Run {
+    let may_have = |id: &BlockId| may_have(inventory, reach, *id);
+    let before = successors(Some(id), |&id| inventory.space()[id].prev.filter(may_have));
+    let behind = successors(Some(id), |&id| inventory.space()[id].next.filter(may_have));
+    let [first, last] = [before.last(), behind.last()].map(|end| end.unwrap_or(id));
+    let (addr, end) = (inventory.space()[first].addr, inventory.space()[last].span().end());
+    Run { span: Span::new(addr, end.0 - addr.0), segment: inventory.space()[id].segment, last }
 }

@@ -2,163 +2,35 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::heap::ids::{BlockId, LaneId, SegmentId};
-use crate::heap::paged::ground::{Ground, Home, Shown, Site};
-use crate::heap::paged::request_log::{Ask, Spot};
-use crate::heap::paged::{Attempt, Miss};
+use crate::heap::Want;
+use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
+use crate::heap::paged::Paged;
+use crate::heap::paged::ground::{Ground, Site, ground, ground_told};
 use crate::heap::space::block::{Block, State};
-use crate::heap::space::segment::Segment;
-use crate::heap::{Heap, Want};
+use crate::heap::space::homes::Home;
 use crate::record::{Place, Record};
-use crate::types::{Addr, Span, StreamId};
+use crate::types::{Addr, Span};
 
-/// What came of following the request log.
-pub(crate) enum Followed {
-    /// The request has its block.
-    Taken(Addr),
-    /// What it was told to have is free, but another lane's: it has to wait for that one's stream
-    /// first.
-    OthersHave,
-    /// It was told nothing, or nothing that is free.
-    Lost,
-}
-
-impl Want {
-    /// The request as the request log knows it.
-    #[inline]
-    pub(super) fn ask(&self) -> Ask {
-        Ask::new(self.size_bytes)
-    }
-}
-
-impl Heap {
-    /// The request goes where it was put the last time, if that is free.
-    #[inline(always)]
-    #[allow(clippy::inline_always)] // Then it is known which attempt it is.
-    pub(in crate::heap) fn follow_log(&mut self, want: &Want, attempt: Attempt) -> Followed {
-        let ask = want.ask();
-        // A request that missed on the fast path comes once more, and is one entry all the same.
-        let way = self.paged.way(want.lane);
-        let is_first = attempt == Attempt::First;
-        let again = if is_first { None } else { way.missed.take() };
-        let again = again.filter(|miss| miss.ask == ask);
-        if again.is_some_and(|miss| miss.is_others) {
-            return Followed::OthersHave;
-        }
-        let told = if again.is_some() { way.log.told(ask) } else { way.log.walk(want.size_bytes) };
-        let in_cycle = is_first && way.log.repeats();
-        let Some(spot) = told else {
-            self.coalesce();
-            return Followed::Lost;
-        };
-        if in_cycle {
-            self.begin_in_place();
-        }
-        self.coalesce();
-        match self.take_spot(want, spot) {
-            Some(addr) => Followed::Taken(addr),
-            None => self.take_told_place(want, spot, attempt),
-        }
-    }
-
-    /// A request finds nothing on the fast path, and will come again.
-    #[cold]
-    pub(in crate::heap) fn note_miss(&mut self, want: &Want) {
-        self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: false });
-    }
-
-    /// The request that just missed on the fast path, if the program repeats itself and what the
-    /// request was told to have is another lane's. It needs no more than to wait for that one's
-    /// stream, and nothing has to be merged for it.
-    pub(crate) fn missed_for_others(
-        &mut self,
-        requested_bytes: u64,
-        stream: StreamId,
-    ) -> Option<Want> {
-        if !self.deferred.is_in_place() {
-            return None;
-        }
-        let want = self.want_rounded(requested_bytes, stream);
-        let missed = self.paged.way(want.lane).missed?;
-        (missed.is_others && missed.ask == want.ask()).then_some(want)
-    }
-
-    /// A request that missed on the fast path does not come again.
-    pub(crate) fn forget_miss(&mut self, want: &Want) {
-        self.paged.way(want.lane).missed = None;
-    }
-
-    /// The request goes where it was put the last time, if that is in a view, or not its own lane's
-    /// alone.
-    #[inline(never)]
-    pub(super) fn take_told_place(
-        &mut self,
-        want: &Want,
-        spot: Spot,
-        attempt: Attempt,
-    ) -> Followed {
-        let is_view = self.segments.get(spot.segment).is_some_and(Segment::is_view);
-        if !is_view && !self.pools.had_many_lanes(want.pool) {
-            return Followed::Lost;
-        }
-        let Some(ground) = self.ground_told(want, spot) else { return Followed::Lost };
-        if ground.waits.is_empty() {
-            return self.settle_on(want, &ground).map_or(Followed::Lost, Followed::Taken);
-        }
-        if attempt == Attempt::First {
-            self.note_others_have(want);
-        }
-        Followed::OthersHave
-    }
-
-    /// A request was told to have what is probably another lane's, and will come again.
-    pub(super) fn note_others_have(&mut self, want: &Want) {
-        self.paged.way(want.lane).missed = Some(Miss { ask: want.ask(), is_others: true });
-    }
-
-    /// The free block that the last request is cut out of is noted among the small ones, or among
-    /// the others.
-    #[cold]
-    #[inline(never)]
-    pub(in crate::heap) fn note_kind(&mut self, lane: LaneId, is_small: bool) {
-        self.paged.way(lane).log.note_kind(is_small);
-    }
-
-    /// The request goes where nobody should be led.
-    pub(in crate::heap) fn forget_place(&mut self, want: &Want) {
-        let lane = self.lane_of(want);
-        self.paged.way(lane).log.forget_place(want.ask());
-    }
-
-    /// Notes where the last request was put: at an address, cut out of the free block that began
-    /// there.
-    #[inline]
-    pub(in crate::heap) fn note_entry(&mut self, want: &Want, id: BlockId) {
-        let Block { segment, addr, .. } = self.blocks[id];
-        self.note_place(want, segment, addr, addr);
-    }
-
-    /// Notes where the last request was put: at an address, cut out of the free block that began at
-    /// another.
-    #[inline]
-    pub(super) fn note_place(&mut self, want: &Want, segment: SegmentId, addr: Addr, from: Addr) {
-        let spot = Spot::new(segment, self.segments[segment].span.addr, addr, from);
-        self.paged.way(want.lane).log.note(want.ask(), spot);
-    }
-
+impl Paged {
     /// Where a request was told to go, if that is free.
-    pub(crate) fn plan_told(&mut self, want: &Want) -> Option<Ground> {
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        let spot = self.paged.way(want.lane).log.told(want.ask())?;
-        self.ground_told(want, spot)
+    pub(crate) fn plan_told(&mut self, inventory: &mut Inventory, want: &Want) -> Option<Ground> {
+        let want = &Want { lane: inventory.lane_of(want), ..*want };
+        let spot = self.way(want.lane).log.told(want.ask())?;
+        ground_told(inventory, want, spot)
     }
 
     /// The request's stream waits for those that had the place that it was told.
-    pub(crate) fn take_told_ground(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        let addr = self.settle_on(want, ground)?;
+    pub(crate) fn take_told_ground(
+        &mut self,
+        inventory: &mut Inventory,
+        want: &Want,
+        ground: &Ground,
+    ) -> Option<Addr> {
+        let want = &Want { lane: inventory.lane_of(want), ..*want };
+        let addr = self.settle_on(inventory, want, ground)?;
         if !ground.waits.is_empty() {
-            self.paged.way(want.lane).log.note_others();
+            self.way(want.lane).log.note_others();
         }
         Some(addr)
     }
@@ -167,33 +39,41 @@ impl Heap {
     /// stream waits for whoever had them.
     pub(crate) fn take_place(
         &mut self,
+        inventory: &mut Inventory,
         want: &Want,
         segment: SegmentId,
         addr: Addr,
     ) -> Option<Addr> {
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        let ground = self.ground(want, segment, addr).filter(|ground| ground.waits.is_empty())?;
-        self.settle_on(want, &ground)
+        let want = &Want { lane: inventory.lane_of(want), ..*want };
+        let ground =
+            ground(inventory, want, segment, addr).filter(|ground| ground.waits.is_empty())?;
+        self.settle_on(inventory, want, &ground)
     }
 
-    fn settle_on(&mut self, want: &Want, ground: &Ground) -> Option<Addr> {
+    pub(super) fn settle_on(
+        &mut self,
+        inventory: &mut Inventory,
+        want: &Want,
+        ground: &Ground,
+    ) -> Option<Addr> {
         let &Ground { segment, span, ref site, .. } = ground;
         let first = match *site {
             Site::View { door, ref homes } => {
-                return self.place_in_view(want, ground, door, homes);
+                return self.place_in_view(inventory, want, ground, door, homes);
             }
             Site::Home(first) => first,
         };
-        let from = self.blocks[self.first_free(first)].addr;
-        let id = self.claim(want, first, span)?;
-        let addr = self.hand_out(id, want);
-        self.note_place(want, segment, addr, from);
+        let from = inventory.space()[inventory.space().first_free(first)].addr;
+        let id = claim(inventory, want, first, span)?;
+        let addr = inventory.hand_out(id, want);
+        self.note_place(inventory, want, segment, addr, from);
         Some(addr)
     }
 
     /// A request becomes a block in a view.
     fn place_in_view(
         &mut self,
+        inventory: &mut Inventory,
         want: &Want,
         ground: &Ground,
         door: BlockId,
@@ -202,187 +82,143 @@ impl Heap {
         let &Ground { segment: view, span, .. } = ground;
         let mut lent = Vec::with_capacity(homes.len());
         for &home in homes {
-            let first = self.block_over(home.segment, home.span.addr)?;
-            let id = self.claim(want, first, home.span)?;
-            self.blocks[id].state = State::Lent;
+            let first = inventory.space().block_over(home.segment, home.span.addr)?;
+            let id = claim(inventory, want, first, home.span)?;
+            inventory.space_mut()[id].state = State::Lent;
             lent.push(id);
         }
-        let door = self.cut_out(door, span);
-        let block = &mut self.blocks[door];
+        let door = inventory.space_mut().cut_out(door, span);
+        let oversize = want.size_bytes >= inventory.rules().split_limit_bytes();
+        let block = &mut inventory.space_mut()[door];
         (block.state, block.requested_bytes) = (State::Live, want.requested_bytes);
         block.used_elsewhere = true;
-        let oversize = want.size_bytes >= self.split_limit_bytes;
         block.oversize = oversize;
-        self.paged.in_views.insert(door, lent);
-        self.paged.note_use(view);
+        self.in_views.insert(door, lent);
+        self.note_use(view);
         let Span { addr, size_bytes } = span;
-        self.segments.note_start(view, addr, size_bytes, door);
+        inventory.space_mut().note_start(view, addr, size_bytes, door);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
         let requested_bytes = want.requested_bytes;
-        self.record_of(door, Record::Alloc { place, requested_bytes, oversize });
-        self.note_entry(want, door);
+        inventory.record_of(door, Record::Alloc { place, requested_bytes, oversize });
+        self.note_entry(inventory, want, door);
         Some(addr)
     }
 
-    /// Where the bytes of a view are at home, in order; none if the view does not show them all.
-    pub(super) fn homes_under(&self, view: SegmentId, span: Span) -> Option<Vec<Home>> {
-        let shown = self.shown(view, span);
-        let shown_bytes: u64 = shown.iter().map(|shown| shown.home.span.size_bytes).sum();
-        let homes = || shown.into_iter().map(|shown| shown.home).collect();
-        (shown_bytes == span.size_bytes).then(homes)
-    }
-
-    /// What a view shows of a span, in order: what is side by side here and at home is one.
-    pub(super) fn shown(&self, view: SegmentId, span: Span) -> Vec<Shown> {
-        let segment = &self.segments[view];
-        let begin_bytes = span.addr.0 - segment.span.addr.0;
-        let parts = segment.parts();
-        let first =
-            parts.partition_point(|part| part.offset_bytes + part.size_bytes <= begin_bytes);
-        let mut all: Vec<Shown> = Vec::new();
-        for part in &parts[first..] {
-            let place = segment.place_of(part);
-            let (begin, end) = (place.addr.max(span.addr), place.end().min(span.end()));
-            if begin >= end {
-                break;
-            }
-            let Some(page) = part.page else { continue };
-            let addr = self.page_span(page).addr.offset(begin.0 - place.addr.0);
-            let home = Home { segment: page.segment, span: Span::new(addr, end.0 - begin.0) };
-            match all.last_mut().filter(|last| last.is_before(begin, home)) {
-                Some(last) => last.home.span.size_bytes += home.span.size_bytes,
-                None => all.push(Shown { addr: begin, home }),
-            }
-        }
-        all
-    }
-
-    /// Takes bytes out of the free blocks that they lie in, of which this is the first, as one
-    /// block of the request's lane, in no index.
-    fn claim(&mut self, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
-        let mut claimed: Option<BlockId> = None;
-        let mut at = Some(first);
-        while let Some(whole) = at.filter(|&id| self.blocks[id].addr < span.end()) {
-            let whole_span = self.blocks[whole].span();
-            at = self.blocks[whole].next;
-            let was_deferred = self.blocks[whole].state == State::Deferred;
-            if !was_deferred {
-                self.unshelve(whole);
-            }
-            let begin = whole_span.addr.max(span.addr);
-            let end = whole_span.end().min(span.end());
-            let id = self.cut_out(whole, Span::new(begin, end.0 - begin.0));
-            let before = Some(whole).filter(|&whole| whole != id);
-            let behind = self.blocks[id].next.filter(|_| whole_span.end() > end);
-            for rest in [before, behind].into_iter().flatten() {
-                if was_deferred {
-                    self.defer_free(rest);
-                } else {
-                    self.shelve(rest);
-                }
-            }
-            self.blocks[id].lane = want.lane;
-            match claimed {
-                Some(first) => self.blocks.join(first, id),
-                None => claimed = Some(id),
-            }
-        }
-        claimed
-    }
-
-    /// Cuts a span out of a block that is in no index. What is left before it keeps the block's
-    /// name.
-    fn cut_out(&mut self, whole: BlockId, span: Span) -> BlockId {
-        let before_bytes = span.addr.0 - self.blocks[whole].addr.0;
-        let id = if before_bytes > 0 { self.blocks.split(whole, before_bytes) } else { whole };
-        if self.blocks[id].size_bytes > span.size_bytes {
-            self.blocks.split(id, span.size_bytes);
-        }
-        id
-    }
-
-    /// Whether a block lives in a view.
-    pub(in crate::heap) fn is_in_view(&self, id: BlockId) -> bool {
-        self.segments[self.blocks[id].segment].is_view()
-    }
-
     /// A block in a view is gone: what was lent to it is free again.
-    pub(in crate::heap) fn vacate(&mut self, id: BlockId) {
-        for home in self.paged.in_views.remove(&id).unwrap_or_default() {
-            if self.deferred.is_in_place() {
-                let lane = self.blocks[home].lane;
-                self.pools.lane_mut(lane).frees += 1;
-                self.defer_free(home);
+    pub(in crate::heap) fn vacate(&mut self, inventory: &mut Inventory, id: BlockId) {
+        for home in self.in_views.remove(&id).unwrap_or_default() {
+            if inventory.deferred().is_in_place() {
+                let lane = inventory.space()[home].lane;
+                inventory.pools_mut().lane_mut(lane).count_free();
+                inventory.defer_free(home);
                 continue;
             }
-            let whole = self.merge_and_shelve(home).id;
-            self.note_free(whole);
+            let whole = inventory.merge_and_shelve(home).id;
+            inventory.note_free(whole);
         }
-        let block = &mut self.blocks[id];
+        let block = &mut inventory.space_mut()[id];
         (block.state, block.used_elsewhere) = (State::Hollow, false);
-        let is_hollow = |id: &BlockId| self.blocks[*id].state == State::Hollow;
-        let (prev, next) = (self.blocks[id].prev.filter(is_hollow), self.blocks[id].next);
-        if let Some(next) = next.filter(is_hollow) {
-            self.blocks.join(id, next);
+        let is_hollow = |id: &BlockId| inventory.space()[*id].state == State::Hollow;
+        let &Block { prev, next, .. } = &inventory.space()[id];
+        let (prev, next) = (prev.filter(is_hollow), next.filter(is_hollow));
+        if let Some(next) = next {
+            inventory.space_mut().join(id, next);
         }
         if let Some(prev) = prev {
-            self.blocks.join(prev, id);
+            inventory.space_mut().join(prev, id);
         }
     }
 
     /// Says in one sentence what is wrong with blocks in views and views, if anything is: what is
     /// lent to a block in a view is what its view shows under it, all that is lent is lent to one
     /// block in a view, and views and pages agree on what is shown.
-    pub(in crate::heap) fn check_in_views(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self, inventory: &Inventory) -> Result<(), String> {
         let mut lent = HashSet::new();
-        for (&id, homes) in &self.paged.in_views {
-            let block = &self.blocks[id];
-            if !self.is_in_view(id) || !matches!(block.state, State::Live | State::Waiting) {
+        for (&id, homes) in &self.in_views {
+            let block = &inventory.space()[id];
+            if !inventory.space().is_in_view(id)
+                || !matches!(block.state, State::Live | State::Waiting)
+            {
                 return Err(format!("{id:?} is listed as in a view and is not"));
             }
             let home = |&home: &BlockId| {
-                let Block { segment, addr, size_bytes, .. } = self.blocks[home];
+                let Block { segment, addr, size_bytes, .. } = inventory.space()[home];
                 Home { segment, span: Span::new(addr, size_bytes) }
             };
             let lent_homes: Vec<Home> = homes.iter().map(home).collect();
-            if self.homes_under(block.segment, block.span()).as_ref() != Some(&lent_homes) {
+            if inventory.space().homes_under(block.segment, block.span()).as_ref()
+                != Some(&lent_homes)
+            {
                 return Err(format!(
                     "{id:?} was lent {lent_homes:?}, which is not what lies under it"
                 ));
             }
             for &home in homes {
-                if self.blocks[home].state != State::Lent || !lent.insert(home) {
+                if inventory.space()[home].state != State::Lent || !lent.insert(home) {
                     return Err(format!("{home:?} is lent to {id:?} and to another, or not lent"));
                 }
             }
         }
         let mut shown = HashMap::new();
-        for (id, segment) in self.segments.iter() {
-            if segment.is_view() != self.paged.views.contains(&id) {
+        for (id, segment) in inventory.space().segments().iter() {
+            if segment.is_view() != self.views.contains(&id) {
                 return Err(format!("{id:?} is a view that is not listed, or listed and none"));
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {
-                if self.segments[page.segment].page(page.index).is_none() {
+                if inventory.space()[page.segment].page(page.index).is_none() {
                     return Err(format!("{id:?} shows {page:?}, which is gone"));
                 }
                 *shown.entry(page).or_insert(0) += 1;
             }
-            for block in self.chain(id) {
-                let state = self.blocks[block].state;
+            for block in inventory.space().chain(id) {
+                let state = inventory.space()[block].state;
                 let is_at_home = (state == State::Lent) == lent.contains(&block);
                 let is_in_view = !segment.is_view()
                     || state == State::Hollow
-                    || self.paged.in_views.contains_key(&block);
+                    || self.in_views.contains_key(&block);
                 if !is_at_home || !is_in_view || (state == State::Hollow && !segment.is_view()) {
                     return Err(format!("{block:?} is {state:?}, and nobody knows of it"));
                 }
             }
         }
         let shown_pages: u64 = shown.values().map(|&times| u64::from(times)).sum();
-        if shown == self.paged.shown && shown_pages == self.paged.shown_pages {
+        if shown == self.shown && shown_pages == self.shown_pages {
             Ok(())
         } else {
             Err("pages are shown otherwise than counted".to_owned())
         }
     }
+}
+
+/// Takes bytes out of the free blocks that they lie in, of which this is the first, as one
+/// block of the request's lane, in no index.
+fn claim(inventory: &mut Inventory, want: &Want, first: BlockId, span: Span) -> Option<BlockId> {
+    let mut claimed: Option<BlockId> = None;
+    let mut at = Some(first);
+    while let Some(whole) = at.filter(|&id| inventory.space()[id].addr < span.end()) {
+        let whole_span = inventory.space()[whole].span();
+        at = inventory.space()[whole].next;
+        let was_deferred = inventory.space()[whole].state == State::Deferred;
+        if !was_deferred {
+            inventory.unshelve(whole);
+        }
+        let begin = whole_span.addr.max(span.addr);
+        let end = whole_span.end().min(span.end());
+        let id = inventory.space_mut().cut_out(whole, Span::new(begin, end.0 - begin.0));
+        let before = Some(whole).filter(|&whole| whole != id);
+        let behind = inventory.space()[id].next.filter(|_| whole_span.end() > end);
+        for rest in [before, behind].into_iter().flatten() {
+            if was_deferred {
+                inventory.defer_free(rest);
+            } else {
+                inventory.shelve(rest);
+            }
+        }
+        inventory.space_mut()[id].lane = want.lane;
+        match claimed {
+            Some(first) => inventory.space_mut().join(first, id),
+            None => claimed = Some(id),
+        }
+    }
+    claimed
 }

@@ -11,13 +11,13 @@
 //! New pages are made as long as what is held stays within `soft` of the most that was ever in use;
 //! beyond that only where all that is free does not suffice.
 
-mod absorb;
-pub(in crate::heap) mod cycle;
-pub(in crate::heap) mod fit;
+pub(in crate::heap) mod absorb;
+mod cycle;
 mod free_runs;
 pub(crate) mod ground;
 pub(in crate::heap) mod in_place;
-pub(crate) mod lending;
+mod lending;
+mod notes;
 mod place;
 pub(crate) mod request_log;
 pub(crate) mod seek;

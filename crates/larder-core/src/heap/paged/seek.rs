@@ -5,14 +5,17 @@ use std::collections::BTreeSet;
 
 use crate::heap::growth::MapPlan;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
-use crate::heap::paged::free_runs::{Reach, Run};
-use crate::heap::paged::ground::{Ground, Home, Shown};
+use crate::heap::inventory::Inventory;
+use crate::heap::paged::Paged;
+use crate::heap::paged::free_runs::{Reach, Run, free_runs, lanes_beside, may_have, reach};
+use crate::heap::paged::ground::{Ground, can_be_in_view, ground, wait_for};
 use crate::heap::paged::stitch::{Gap, Stitch, stitch};
-use crate::heap::paged::views::ViewPlan;
+use crate::heap::paged::views::{ViewPlan, plan_view};
 use crate::heap::paged::{Growth, PAGE_MIN_BYTES, page_limit_bytes, page_min_bytes};
-use crate::heap::pools::pool::Lane;
+use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::State;
-use crate::heap::{Heap, Want, size};
+use crate::heap::space::homes::{Home, Shown};
+use crate::heap::{Want, size};
 use crate::types::{Addr, Span, StreamId};
 
 /// The next entry on the way to a block for a request. `waits` are streams whose work so far may
@@ -71,307 +74,315 @@ struct Room {
     more_bytes: u64,
 }
 
-impl Heap {
-    /// The other streams whose free memory a request could have, if its own waits for them.
-    pub(crate) fn neighbours(&self, want: &Want) -> Vec<StreamId> {
-        if self.pools.pool(want.pool).owner.is_some() {
-            return Vec::new();
-        }
-        let lanes = self.pools.lanes_of(want.pool).filter(|lane| !lane.has_no_block());
-        lanes.filter_map(Lane::living_stream).filter(|&stream| stream != want.stream).collect()
-    }
-
+impl Paged {
     /// What a request that missed should do next. What it asks for is done, and then it asks again.
     /// `open` are the streams that its own can wait for.
-    pub(crate) fn plan_move(&mut self, want: &Want, open: &[StreamId], asking: Asking) -> Move {
-        let want = &Want { lane: self.lane_of(want), ..*want };
-        let peak_bytes = self.herald.active_bytes().peak as u64;
-        self.paged.high_bytes = self.paged.high_bytes.max(peak_bytes);
-        if let Some(Ground { segment, span, waits, .. }) = self.plan_told(want)
+    pub(crate) fn plan_move(
+        &mut self,
+        inventory: &mut Inventory,
+        want: &Want,
+        open: &[StreamId],
+        asking: Asking,
+    ) -> Move {
+        let want = &Want { lane: inventory.lane_of(want), ..*want };
+        let peak_bytes = inventory.herald().active_bytes().peak as u64;
+        self.high_bytes = self.high_bytes.max(peak_bytes);
+        if let Some(Ground { segment, span, waits, .. }) = self.plan_told(inventory, want)
             && waits.iter().all(|stream| open.contains(stream))
         {
             return Move::Place { segment, addr: span.addr, waits };
         }
-        if self.fits(want) {
+        if inventory.fits(want, self.fit(want)) {
             return Move::Fits;
         }
-        let reach = self.reach(want, open);
-        let can_be_in_view = self.can_be_in_view(want);
-        if can_be_in_view && let Some(window) = self.find_window(reach) {
+        let reach = reach(inventory, want, open);
+        let can_be_in_view = can_be_in_view(inventory, want);
+        if can_be_in_view && let Some(window) = self.find_window(inventory, reach) {
             return window;
         }
-        if self.config.tight_floor_bytes > 0
-            && let Some(apart) = self.keep_apart(want, asking)
+        if inventory.rules().config().tight_floor_bytes > 0
+            && let Some(apart) = keep_apart(inventory, want, asking)
         {
             return apart;
         }
-        if let Some(claim) = self.find_claim(reach) {
+        if let Some(claim) = find_claim(inventory, reach) {
             return claim;
         }
         if asking.is_free()
-            && let Some(growth) = self.grow_within(reach, self.soft_bytes(want))
+            && let Some(growth) = grow_within(inventory, reach, self.soft_bytes(inventory, want))
         {
             return growth;
         }
         if can_be_in_view {
-            self.stitch_or_grow(reach, asking)
+            stitch_or_grow(inventory, reach, asking)
         } else {
-            self.grow_hard(want, want.size_bytes, Some(reach), asking)
+            grow_hard(inventory, want, want.size_bytes, Some(reach), asking)
         }
-    }
-
-    /// The device refused pages of this size: what is left to ask for, if anything. What is short
-    /// by a part of a large page may be had in smaller ones.
-    pub(crate) fn ask_less(&self, asking: Asking, page_bytes: u64) -> Option<Asking> {
-        let page_most_bytes = match asking {
-            Asking::Freely => u64::MAX,
-            Asking::Sparingly { .. } => page_bytes / 2,
-        };
-        let may_be_had = page_most_bytes >= page_min_bytes(&self.config);
-        may_be_had.then_some(Asking::Sparingly { page_most_bytes })
-    }
-
-    /// Free pages side by side, or so many more that they suffice. Most of what is free lies in a
-    /// few large pieces; before memory grows for want of little ones, these are looked at too.
-    fn stitch_or_grow(&self, reach: Reach<'_>, asking: Asking) -> Move {
-        let mut missing = 0;
-        for least_bytes in [PIECE_BYTES, 0] {
-            match stitch(&self.gaps(&self.free_runs(reach, least_bytes)), reach.want.size_bytes) {
-                Stitch::PageList(page_list) => {
-                    let pages = page_list.pages.iter().map(|&(page, _)| page);
-                    let waits = self.waits_under(reach, pages);
-                    return Move::View { plan: self.plan_view(page_list), waits };
-                }
-                Stitch::Short { missing_bytes } => missing = missing_bytes,
-            }
-        }
-        self.grow_hard(reach.want, missing, None, asking)
-    }
-
-    /// The streams whose free blocks lie under these pages, and that the request's own has yet to
-    /// wait for.
-    fn waits_under(&self, reach: Reach<'_>, pages: impl Iterator<Item = PageAt>) -> Vec<StreamId> {
-        let mut waits = BTreeSet::new();
-        for page in pages {
-            let home = Home { segment: page.segment, span: self.page_span(page) };
-            let blocks = self.blocks_under(home).filter(|&id| self.may_have(reach, id));
-            let lanes = blocks.map(|id| self.blocks[id].lane);
-            waits.extend(lanes.filter_map(|lane| self.wait_for(reach.want.lane, lane)));
-        }
-        waits.into_iter().collect()
-    }
-
-    /// The smallest free block of another lane that is large enough; or else the shortest run of
-    /// several lanes' blocks, side by side, that is long enough.
-    fn find_claim(&mut self, reach: Reach<'_>) -> Option<Move> {
-        let want = reach.want;
-        let mut lanes = self.lanes_beside(reach).filter(|lane| !lane.has_no_block()).peekable();
-        lanes.peek()?;
-        let whole = lanes.filter_map(|lane| {
-            let mut fitting = lane.free_blocks_from(&self.blocks, want.size_bytes);
-            fitting.find(|&id| self.blocks[id].expandable)
-        });
-        let key = |id: &BlockId| (self.blocks[*id].size_bytes, self.blocks[*id].addr);
-        let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
-            (self.blocks[id].segment, self.blocks[id].addr)
-        } else {
-            let runs = self.free_runs(reach, want.size_bytes / RUN_BLOCKS).into_iter();
-            let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
-            let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
-            (run.segment, run.span.addr)
-        };
-        let waits = self.ground(want, segment, addr)?.waits;
-        Some(Move::Place { segment, addr, waits })
-    }
-
-    /// Whether the request may become a block in a view. What is smaller than a page is not worth a
-    /// view. Private pools have none: a graph may use its addresses at any time, and a checkpoint
-    /// knows segments alone.
-    pub(super) fn can_be_in_view(&self, want: &Want) -> bool {
-        let is_private = self.pools.pool(want.pool).owner.is_some();
-        want.size_bytes >= PAGE_MIN_BYTES && !is_private
-    }
-
-    /// How things stand when memory is about to grow by so much.
-    fn growth_by(&self, more_bytes: u64) -> Growth {
-        let active_bytes = self.herald.active_bytes().current as u64;
-        let reserved_bytes = self.reserved_bytes;
-        Growth {
-            reserved_bytes,
-            lost_bytes: reserved_bytes.saturating_sub(active_bytes),
-            more_bytes,
-        }
-    }
-
-    /// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each
-    /// other, each finds its places taken by others, and goes on looking for new ones however much
-    /// is free.
-    fn keep_apart(&mut self, want: &Want, asking: Asking) -> Option<Move> {
-        let alone = self.reach(want, &[]);
-        if let Some(claim) = self.find_claim(alone) {
-            return Some(claim);
-        }
-        let grown =
-            asking.is_free().then(|| self.grow_within(alone, self.config.tight_floor_bytes));
-        grown.flatten()
     }
 
     /// How much the policy allows itself to hold for a request before others' memory is put
     /// together.
-    fn soft_bytes(&self, want: &Want) -> u64 {
-        let active_bytes = self.herald.active_bytes().current as u64;
-        let high_bytes = self.paged.high_bytes.max(active_bytes + want.size_bytes);
-        let soft_bytes = (self.paged.soft(&self.config) * high_bytes as f64) as u64;
-        soft_bytes.max(self.config.tight_floor_bytes)
-    }
-
-    /// Growth while no more than this is held, in the largest pages that are right.
-    fn grow_within(&self, reach: Reach<'_>, limit_bytes: u64) -> Option<Move> {
-        let want = reach.want;
-        let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(want.size_bytes));
-        let page_min_bytes = page_min_bytes(&self.config);
-        loop {
-            let (growth, more_bytes) =
-                self.plan_pages(want, want.size_bytes, Some(reach), page_bytes);
-            let is_right = page_bytes == page_min_bytes || page_bytes <= more_bytes;
-            let held_bytes = self.reserved_bytes + self.asked_bytes + more_bytes;
-            if is_right && held_bytes <= limit_bytes && !self.exceeds_cap(more_bytes) {
-                return Some(growth);
-            }
-            if page_bytes == page_min_bytes {
-                return None;
-            }
-            page_bytes /= 2;
-        }
-    }
-
-    /// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is
-    /// what it may begin in.
-    fn grow_hard(
-        &self,
-        want: &Want,
-        size_bytes: u64,
-        whole: Option<Reach<'_>>,
-        asking: Asking,
-    ) -> Move {
-        let page_min_bytes = page_min_bytes(&self.config);
-        let page_most_bytes = size_bytes.min(asking.page_most_bytes()).max(page_min_bytes);
-        let mut page_bytes = page_limit_bytes(&self.config, self.growth_by(size_bytes));
-        while page_bytes > page_most_bytes {
-            page_bytes /= 2;
-        }
-        loop {
-            let (growth, more_bytes) = self.plan_pages(want, size_bytes, whole, page_bytes);
-            if !self.exceeds_cap(more_bytes) {
-                return growth;
-            }
-            if page_bytes == page_min_bytes {
-                return Move::Capped;
-            }
-            page_bytes /= 2;
-        }
-    }
-
-    /// How to grow by pages of this size, and by how much. A piece that has to be whole may begin
-    /// in the free block before the new pages, if the request may have that.
-    fn plan_pages(
-        &self,
-        want: &Want,
-        size_bytes: u64,
-        whole: Option<Reach<'_>>,
-        page_bytes: u64,
-    ) -> (Move, u64) {
-        if let Some(room) = self.find_room_of(want.lane, size_bytes, whole, page_bytes) {
-            let plan = self.plan_map(room.hole, room.more_bytes);
-            let more_bytes = plan.span.size_bytes;
-            return (Move::Map(plan), more_bytes);
-        }
-        let reserve_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes, None);
-        let more_bytes = size_bytes.next_multiple_of(page_bytes);
-        (Move::Reserve { page_bytes, size_bytes: reserve_bytes }, more_bytes)
-    }
-
-    /// The hole that takes the fewest new pages, and the lowest of those.
-    fn find_room_of(
-        &self,
-        lane: LaneId,
-        size_bytes: u64,
-        whole: Option<Reach<'_>>,
-        page_bytes: u64,
-    ) -> Option<Room> {
-        let holes = self.pools.lane(lane).unmapped.values();
-        let rooms = holes.filter_map(|&hole| {
-            let block = &self.blocks[hole];
-            if self.segments[block.segment].page_bytes() != page_bytes {
-                return None;
-            }
-            let before =
-                block.prev.filter(|&prev| whole.is_some_and(|reach| self.may_have(reach, prev)));
-            let before_bytes = before.map_or(0, |before| self.blocks[before].size_bytes);
-            let more_bytes = size_bytes.saturating_sub(before_bytes);
-            (more_bytes <= block.size_bytes).then_some(Room { hole, more_bytes })
-        });
-        rooms.min_by_key(|room| room.more_bytes.next_multiple_of(page_bytes))
-    }
-
-    /// What a list of free runs has, as pages see it.
-    fn gaps(&self, free_runs: &[Run]) -> Vec<Gap> {
-        let gap = |&Run { span, segment, last }: &Run| {
-            let owner = &self.segments[segment];
-            let next = self.blocks[last].next.map(|next| self.blocks[next].state);
-            let is_end = matches!(next, None | Some(State::Unmapped));
-            let (origin, page_bytes) = (owner.span.addr, owner.page_bytes());
-            Gap { span, segment, origin, page_bytes, is_end }
-        };
-        free_runs.iter().map(gap).collect()
+    fn soft_bytes(&self, inventory: &Inventory, want: &Want) -> u64 {
+        let active_bytes = inventory.herald().active_bytes().current as u64;
+        let high_bytes = self.high_bytes.max(active_bytes + want.size_bytes);
+        let soft_bytes = (self.soft(inventory.rules().config()) * high_bytes as f64) as u64;
+        soft_bytes.max(inventory.rules().config().tight_floor_bytes)
     }
 
     /// The shortest run in a view of the lane's under which everything is free, and that is long
     /// enough. Of the views those are looked at that were used last: a program that repeats itself
     /// finds its own by the request log.
-    fn find_window(&mut self, reach: Reach<'_>) -> Option<Move> {
+    fn find_window(&mut self, inventory: &mut Inventory, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
-        let views = self.paged.views.iter().rev().copied().filter(|&view| {
-            let segment = &self.segments[view];
-            segment.lane == want.lane && segment.span.size_bytes >= want.size_bytes
+        let views = self.views.iter().rev().copied().filter(|&view| {
+            let segment = &inventory.space()[view];
+            segment.lane() == want.lane && segment.span().size_bytes >= want.size_bytes
         });
         let views: Vec<SegmentId> = views.take(WINDOWS_TRIED).collect();
         let runs = views.into_iter().filter_map(|view| {
-            let run = self.shortest_run(reach, view)?;
+            let run = shortest_run(inventory, reach, view)?;
             Some((run.size_bytes, view, run.addr))
         });
         let (_, segment, addr) = runs.min_by_key(|&(size_bytes, ..)| size_bytes)?;
-        let waits = self.ground(want, segment, addr)?.waits;
+        let waits = ground(inventory, want, segment, addr)?.waits;
         Some(Move::Place { segment, addr, waits })
     }
+}
 
-    /// The shortest run of a view under which everything is free at home, and that is long enough.
-    fn shortest_run(&mut self, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
-        let span = self.segments[view].span;
-        let (mut best, mut run) = (None::<Span>, Span::new(span.addr, 0));
-        let mut keep = |run: Span| {
-            if run.size_bytes >= reach.want.size_bytes
-                && best.is_none_or(|best| run.size_bytes < best.size_bytes)
-            {
-                best = Some(run);
+/// The other streams whose free memory a request could have, if its own waits for them.
+pub(crate) fn neighbours(inventory: &Inventory, want: &Want) -> Vec<StreamId> {
+    if inventory.pools().pool(want.pool).owner().is_some() {
+        return Vec::new();
+    }
+    let lanes = inventory.pools().lanes_of(want.pool).filter(|lane| !lane.has_no_block());
+    lanes.filter_map(Lane::living_stream).filter(|&stream| stream != want.stream).collect()
+}
+
+/// The device refused pages of this size: what is left to ask for, if anything. What is short
+/// by a part of a large page may be had in smaller ones.
+pub(crate) fn ask_less(inventory: &Inventory, asking: Asking, page_bytes: u64) -> Option<Asking> {
+    let page_most_bytes = match asking {
+        Asking::Freely => u64::MAX,
+        Asking::Sparingly { .. } => page_bytes / 2,
+    };
+    let may_be_had = page_most_bytes >= page_min_bytes(inventory.rules().config());
+    may_be_had.then_some(Asking::Sparingly { page_most_bytes })
+}
+
+/// Free pages side by side, or so many more that they suffice. Most of what is free lies in a
+/// few large pieces; before memory grows for want of little ones, these are looked at too.
+fn stitch_or_grow(inventory: &Inventory, reach: Reach<'_>, asking: Asking) -> Move {
+    let mut missing = 0;
+    for least_bytes in [PIECE_BYTES, 0] {
+        match stitch(
+            &gaps(inventory, &free_runs(inventory, reach, least_bytes)),
+            reach.want.size_bytes,
+        ) {
+            Stitch::PageList(page_list) => {
+                let pages = page_list.pages.iter().map(|&(page, _)| page);
+                let waits = waits_under(inventory, reach, pages);
+                return Move::View { plan: plan_view(inventory, page_list), waits };
             }
+            Stitch::Short { missing_bytes } => missing = missing_bytes,
+        }
+    }
+    grow_hard(inventory, reach.want, missing, None, asking)
+}
+
+/// The streams whose free blocks lie under these pages, and that the request's own has yet to
+/// wait for.
+fn waits_under(
+    inventory: &Inventory,
+    reach: Reach<'_>,
+    pages: impl Iterator<Item = PageAt>,
+) -> Vec<StreamId> {
+    let mut waits = BTreeSet::new();
+    for page in pages {
+        let home = Home { segment: page.segment, span: inventory.space().page_span(page) };
+        let blocks =
+            inventory.space().blocks_under(home).filter(|&id| may_have(inventory, reach, id));
+        let lanes = blocks.map(|id| inventory.space()[id].lane);
+        waits.extend(lanes.filter_map(|lane| wait_for(inventory, reach.want.lane, lane)));
+    }
+    waits.into_iter().collect()
+}
+
+/// The smallest free block of another lane that is large enough; or else the shortest run of
+/// several lanes' blocks, side by side, that is long enough.
+fn find_claim(inventory: &mut Inventory, reach: Reach<'_>) -> Option<Move> {
+    let want = reach.want;
+    let mut lanes = lanes_beside(inventory, reach).filter(|lane| !lane.has_no_block()).peekable();
+    lanes.peek()?;
+    let whole = lanes.filter_map(|lane| {
+        let mut fitting = lane.free_blocks_from(inventory.space().blocks(), want.size_bytes);
+        fitting.find(|&id| inventory.space()[id].expandable)
+    });
+    let key = |id: &BlockId| (inventory.space()[*id].size_bytes, inventory.space()[*id].addr);
+    let (segment, addr) = if let Some(id) = whole.min_by_key(key) {
+        (inventory.space()[id].segment, inventory.space()[id].addr)
+    } else {
+        let runs = free_runs(inventory, reach, want.size_bytes / RUN_BLOCKS).into_iter();
+        let fitting = runs.filter(|run| run.span.size_bytes >= want.size_bytes);
+        let run = fitting.min_by_key(|run| (run.span.size_bytes, run.span.addr))?;
+        (run.segment, run.span.addr)
+    };
+    let waits = ground(inventory, want, segment, addr)?.waits;
+    Some(Move::Place { segment, addr, waits })
+}
+
+/// How things stand when memory is about to grow by so much.
+fn growth_by(inventory: &Inventory, more_bytes: u64) -> Growth {
+    let active_bytes = inventory.herald().active_bytes().current as u64;
+    let reserved_bytes = inventory.space().reserved_bytes();
+    Growth { reserved_bytes, lost_bytes: reserved_bytes.saturating_sub(active_bytes), more_bytes }
+}
+
+/// Growth while no more than this is held, in the largest pages that are right.
+fn grow_within(inventory: &Inventory, reach: Reach<'_>, limit_bytes: u64) -> Option<Move> {
+    let want = reach.want;
+    let mut page_bytes =
+        page_limit_bytes(inventory.rules().config(), growth_by(inventory, want.size_bytes));
+    let page_min_bytes = page_min_bytes(inventory.rules().config());
+    loop {
+        let (growth, more_bytes) =
+            plan_pages(inventory, want, want.size_bytes, Some(reach), page_bytes);
+        let is_right = page_bytes == page_min_bytes || page_bytes <= more_bytes;
+        let held_bytes = inventory.space().held_or_asked_bytes() + more_bytes;
+        if is_right && held_bytes <= limit_bytes && !inventory.exceeds_cap(more_bytes) {
+            return Some(growth);
+        }
+        if page_bytes == page_min_bytes {
+            return None;
+        }
+        page_bytes /= 2;
+    }
+}
+
+/// Growth by so much, because nothing else is left. If it has to lie in one piece, `whole` is
+/// what it may begin in.
+fn grow_hard(
+    inventory: &Inventory,
+    want: &Want,
+    size_bytes: u64,
+    whole: Option<Reach<'_>>,
+    asking: Asking,
+) -> Move {
+    let page_min_bytes = page_min_bytes(inventory.rules().config());
+    let page_most_bytes = size_bytes.min(asking.page_most_bytes()).max(page_min_bytes);
+    let mut page_bytes =
+        page_limit_bytes(inventory.rules().config(), growth_by(inventory, size_bytes));
+    while page_bytes > page_most_bytes {
+        page_bytes /= 2;
+    }
+    loop {
+        let (growth, more_bytes) = plan_pages(inventory, want, size_bytes, whole, page_bytes);
+        if !inventory.exceeds_cap(more_bytes) {
+            return growth;
+        }
+        if page_bytes == page_min_bytes {
+            return Move::Capped;
+        }
+        page_bytes /= 2;
+    }
+}
+
+/// How to grow by pages of this size, and by how much. A piece that has to be whole may begin
+/// in the free block before the new pages, if the request may have that.
+fn plan_pages(
+    inventory: &Inventory,
+    want: &Want,
+    size_bytes: u64,
+    whole: Option<Reach<'_>>,
+    page_bytes: u64,
+) -> (Move, u64) {
+    if let Some(room) = find_room_of(inventory, want.lane, size_bytes, whole, page_bytes) {
+        let plan = inventory.plan_map(room.hole, room.more_bytes);
+        let more_bytes = plan.span.size_bytes;
+        return (Move::Map(plan), more_bytes);
+    }
+    let reserve_bytes =
+        size::reserve_bytes(inventory.rules().device_total_bytes(), page_bytes, None);
+    let more_bytes = size_bytes.next_multiple_of(page_bytes);
+    (Move::Reserve { page_bytes, size_bytes: reserve_bytes }, more_bytes)
+}
+
+/// The hole that takes the fewest new pages, and the lowest of those.
+fn find_room_of(
+    inventory: &Inventory,
+    lane: LaneId,
+    size_bytes: u64,
+    whole: Option<Reach<'_>>,
+    page_bytes: u64,
+) -> Option<Room> {
+    let holes = inventory.pools().lane(lane).unmapped();
+    let rooms = holes.filter_map(|(_, hole)| {
+        let block = &inventory.space()[hole];
+        if inventory.space()[block.segment].page_bytes() != page_bytes {
+            return None;
+        }
+        let before =
+            block.prev.filter(|&prev| whole.is_some_and(|reach| may_have(inventory, reach, prev)));
+        let before_bytes = before.map_or(0, |before| inventory.space()[before].size_bytes);
+        let more_bytes = size_bytes.saturating_sub(before_bytes);
+        (more_bytes <= block.size_bytes).then_some(Room { hole, more_bytes })
+    });
+    rooms.min_by_key(|room| room.more_bytes.next_multiple_of(page_bytes))
+}
+
+/// What a list of free runs has, as pages see it.
+fn gaps(inventory: &Inventory, free_runs: &[Run]) -> Vec<Gap> {
+    let gap = |&Run { span, segment, last }: &Run| {
+        let owner = &inventory.space()[segment];
+        let next = inventory.space()[last].next.map(|next| inventory.space()[next].state);
+        let is_end = matches!(next, None | Some(State::Unmapped));
+        let (origin, page_bytes) = (owner.span().addr, owner.page_bytes());
+        Gap { span, segment, origin, page_bytes, is_end }
+    };
+    free_runs.iter().map(gap).collect()
+}
+
+/// The shortest run of a view under which everything is free at home, and that is long enough.
+fn shortest_run(inventory: &mut Inventory, reach: Reach<'_>, view: SegmentId) -> Option<Span> {
+    let span = inventory.space()[view].span();
+    let (mut best, mut run) = (None::<Span>, Span::new(span.addr, 0));
+    let mut keep = |run: Span| {
+        if run.size_bytes >= reach.want.size_bytes
+            && best.is_none_or(|best| run.size_bytes < best.size_bytes)
+        {
+            best = Some(run);
+        }
+    };
+    for Shown { addr: shown, home } in inventory.space().shown(view, span) {
+        let Some(first) = inventory.space_mut().first_under(home.segment, home.span.addr) else {
+            continue;
         };
-        for Shown { addr: shown, home } in self.shown(view, span) {
-            let Some(first) = self.first_under(home.segment, home.span.addr) else { continue };
-            let free = self.blocks_from(first, home.span.end());
-            for id in free.filter(|&id| self.may_have(reach, id)) {
-                let free = self.blocks[id].span();
-                let begin = free.addr.max(home.span.addr);
-                let end = free.end().min(home.span.end());
-                let piece = Span::new(shown.offset(begin.0 - home.span.addr.0), end.0 - begin.0);
-                if run.end() == piece.addr {
-                    run.size_bytes += piece.size_bytes;
-                } else {
-                    keep(std::mem::replace(&mut run, piece));
-                }
+        let free = inventory.space().blocks_from(first, home.span.end());
+        for id in free.filter(|&id| may_have(inventory, reach, id)) {
+            let free = inventory.space()[id].span();
+            let begin = free.addr.max(home.span.addr);
+            let end = free.end().min(home.span.end());
+            let piece = Span::new(shown.offset(begin.0 - home.span.addr.0), end.0 - begin.0);
+            if run.end() == piece.addr {
+                run.size_bytes += piece.size_bytes;
+            } else {
+                keep(std::mem::replace(&mut run, piece));
             }
         }
-        keep(run);
-        best
     }
+    keep(run);
+    best
+}
+
+/// Below the floor, what nobody has to be waited for, or growth. Once lanes lie in between each
+/// other, each finds its places taken by others, and goes on looking for new ones however much
+/// is free.
+fn keep_apart(inventory: &mut Inventory, want: &Want, asking: Asking) -> Option<Move> {
+    let alone = reach(inventory, want, &[]);
+    if let Some(claim) = find_claim(inventory, alone) {
+        return Some(claim);
+    }
+    let grown = asking
+        .is_free()
+        .then(|| grow_within(inventory, alone, inventory.rules().config().tight_floor_bytes));
+    grown.flatten()
 }

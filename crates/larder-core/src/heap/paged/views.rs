@@ -3,15 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::growth::PagesBehind;
 use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::inventory::Inventory;
+use crate::heap::paged::Paged;
 use crate::heap::paged::SHOWN_MAX;
-use crate::heap::paged::ground::Home;
 use crate::heap::paged::stitch::PageList;
 use crate::heap::space::block::State;
-use crate::heap::space::segment::{Backing, Part, Segment};
+use crate::heap::space::homes::Home;
+use crate::heap::space::segment::{Backing, Part};
 use crate::record::Record;
 use crate::record::event::Action;
 use crate::types::{PageHandle, Span, StreamId};
@@ -38,19 +38,15 @@ pub(crate) struct UnviewPlan {
     pub(crate) is_whole: bool,
 }
 
-impl Heap {
-    pub(super) fn plan_view(&self, page_list: PageList) -> ViewPlan {
-        let handle = |page: PageAt| {
-            self.segments[page.segment].page(page.index).expect("a free block is backed")
-        };
-        let pages: Vec<_> =
-            page_list.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
-        let size_bytes = page_list.pages.iter().map(|&(_, page_bytes)| page_bytes).sum();
-        ViewPlan { page_list, pages, size_bytes }
-    }
-
+impl Paged {
     /// The pages of a plan were mapped at these addresses.
-    pub(crate) fn commit_view(&mut self, want: &Want, plan: &ViewPlan, span: Span) -> SegmentId {
+    pub(crate) fn commit_view(
+        &mut self,
+        inventory: &mut Inventory,
+        want: &Want,
+        plan: &ViewPlan,
+        span: Span,
+    ) -> SegmentId {
         let mut offset_bytes = 0;
         let parts = plan.page_list.pages.iter().map(|&(page, size_bytes)| {
             let part = Part { page: Some(page), offset_bytes, size_bytes };
@@ -59,140 +55,67 @@ impl Heap {
         });
         let parts: Vec<Part> = parts.collect();
         for part in &parts {
-            *self.paged.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
+            *self.shown.entry(part.page.expect("it is mapped")).or_default() += 1;
         }
-        self.paged.shown_pages += parts.len() as u64;
-        let id = self.add_segment(want, span, Backing::View { parts }, State::Hollow);
-        let view = self.blocks[id].segment;
-        self.segments.cover(view, span);
-        self.paged.views.push(view);
-        self.paged.note_shown(plan.size_bytes, self.reserved_bytes);
-        self.herald.record(Record::Shown);
-        let segment = &self.segments[view];
+        self.shown_pages += parts.len() as u64;
+        let id = inventory.add_segment(want, span, Backing::View { parts }, State::Hollow);
+        let view = inventory.space()[id].segment;
+        inventory.space_mut().cover_view(view);
+        self.views.push(view);
+        self.note_shown(plan.size_bytes, inventory.space().reserved_bytes());
+        inventory.herald_mut().record(Record::Shown);
+        let segment = &inventory.space()[view];
         for part in segment.parts() {
-            self.tell_of_view(view, Action::SegmentMap, segment.place_of(part));
+            inventory.tell_of_view(view, Action::SegmentMap, segment.place_of(part));
         }
         view
     }
 
     /// The views of these lanes.
-    pub(crate) fn views_of(&self, is_theirs: impl Fn(LaneId) -> bool) -> Vec<SegmentId> {
-        let views = self.paged.views.iter().copied();
-        views.filter(|&view| is_theirs(self.segments[view].lane)).collect()
-    }
-
-    /// What of a view can be unmapped: the pages that are free from end to end at home, and those
-    /// that no block in a view has any more where it has none.
-    pub(crate) fn plan_unview(&self, view: SegmentId) -> UnviewPlan {
-        let segment = &self.segments[view];
-        let is_empty = self.is_vacant(view);
-        let is_idle = |page: PageAt| {
-            let home = Home { segment: page.segment, span: self.page_span(page) };
-            self.blocks_under(home).all(|id| self.blocks[id].state == State::Free)
-        };
-        let idle = segment
-            .parts()
-            .iter()
-            .enumerate()
-            .filter(|(_, part)| part.page.is_some_and(|page| is_empty || is_idle(page)));
-        let parts: Vec<(usize, Span)> =
-            idle.map(|(at, part)| (at, segment.place_of(part))).collect();
-        let stream = self.pools.lane(segment.lane).living_stream();
-        UnviewPlan { view, stream, parts, is_whole: is_empty }
-    }
-
-    /// The streams of lanes that lie side by side in one segment.
-    pub(crate) fn mixed_streams(&self) -> Vec<StreamId> {
-        let mut streams = BTreeSet::new();
-        for (id, segment) in self.segments.iter() {
-            let lanes = self.chain(id).map(|block| self.blocks[block].lane);
-            for lane in lanes.filter(|&lane| lane != segment.lane) {
-                let both = [lane, segment.lane].map(|lane| self.pools.lane(lane).living_stream());
-                streams.extend(both.into_iter().flatten());
-            }
-        }
-        streams.into_iter().collect()
-    }
-
-    /// All work of these streams is done, and that of those that are gone: what is free of theirs
-    /// goes to the lanes that it is at home with, and merges.
-    pub(crate) fn unite(&mut self, quiet: &[StreamId]) {
-        let is_quiet = |heap: &Heap, lane: LaneId| {
-            heap.pools.lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
-        };
-        let segments: Vec<_> =
-            self.segments.iter().map(|(id, segment)| (id, segment.lane)).collect();
-        for (segment, home) in segments {
-            let astray: Vec<BlockId> = self
-                .chain(segment)
-                .filter(|&id| {
-                    let block = &self.blocks[id];
-                    block.state == State::Free && block.lane != home && is_quiet(self, block.lane)
-                })
-                .collect();
-            for id in astray.into_iter().filter(|_| is_quiet(self, home)).collect::<Vec<_>>() {
-                self.hand_over(id, home);
-            }
-        }
-    }
-
-    /// Whether nobody lives in a view.
-    pub(crate) fn is_vacant(&self, view: SegmentId) -> bool {
-        let first = &self.blocks[self.segments[view].first];
-        first.state == State::Hollow && !first.is_split()
+    pub(crate) fn views_of(
+        &self,
+        inventory: &Inventory,
+        is_theirs: impl Fn(LaneId) -> bool,
+    ) -> Vec<SegmentId> {
+        let views = self.views.iter().copied();
+        views.filter(|&view| is_theirs(inventory.space()[view].lane())).collect()
     }
 
     /// The first `count` parts of a plan were unmapped.
-    pub(crate) fn commit_unview(&mut self, plan: &UnviewPlan, count: usize) {
+    pub(crate) fn commit_unview(
+        &mut self,
+        inventory: &mut Inventory,
+        plan: &UnviewPlan,
+        count: usize,
+    ) {
         if count > 0 {
-            self.herald.record(Record::Hidden);
+            inventory.herald_mut().record(Record::Hidden);
         }
         for &(at, span) in &plan.parts[..count] {
-            self.tell_of_view(plan.view, Action::SegmentUnmap, span);
-            let part = &mut self.segments[plan.view].parts_mut()[at];
+            inventory.tell_of_view(plan.view, Action::SegmentUnmap, span);
+            let part = &mut inventory.space_mut()[plan.view].parts_mut()[at];
             let Some(page) = part.page.take() else { continue };
-            if let Some(times) = self.paged.shown.get_mut(&page) {
+            if let Some(times) = self.shown.get_mut(&page) {
                 *times -= 1;
-                self.paged.shown_pages -= 1;
+                self.shown_pages -= 1;
                 if *times == 0 {
-                    self.paged.shown.remove(&page);
+                    self.shown.remove(&page);
                 }
             }
         }
     }
 
     /// The addresses of a view that shows nothing went back to the device.
-    pub(crate) fn commit_unreserve_view(&mut self, view: SegmentId) {
-        debug_assert!(self.is_vacant(view));
-        let (first, span) = (self.segments[view].first, self.segments[view].span);
-        self.segments.uncover(view, span);
-        self.blocks.remove(first);
-        self.segments.remove(view);
-        self.paged.views.retain(|&other| other != view);
-    }
-
-    /// The pages that a view shows under a span, if they have one size.
-    pub(in crate::heap) fn pages_shown_behind(
-        &self,
-        span: Span,
-        view: &Segment,
-    ) -> Option<PagesBehind> {
-        let places = view.parts().iter().map(|part| (part, view.place_of(part)));
-        let under: Vec<_> = places.filter(|(_, place)| place.overlaps(span)).collect();
-        let (first, begin) = under.first()?;
-        let page_bytes = first.size_bytes;
-        let handle = |part: &Part| {
-            let page = part.page.filter(|_| part.size_bytes == page_bytes)?;
-            self.segments[page.segment].page(page.index)
-        };
-        let pages: Option<Vec<_>> = under.iter().map(|(part, _)| handle(part)).collect();
-        let span = Span::new(begin.addr, page_bytes * under.len() as u64);
-        Some(PagesBehind { span, page_bytes, pages: pages? })
+    pub(crate) fn commit_unreserve_view(&mut self, inventory: &mut Inventory, view: SegmentId) {
+        debug_assert!(inventory.space().is_vacant(view));
+        inventory.space_mut().uncover_view(view);
+        inventory.space_mut().remove_segment(view);
+        self.views.retain(|&other| other != view);
     }
 
     /// Every place at which a view shows a page.
-    pub(in crate::heap) fn shown_pages(&self) -> Vec<Span> {
-        let views = self.paged.views.iter().map(|&view| &self.segments[view]);
+    pub(in crate::heap) fn shown_pages(&self, inventory: &Inventory) -> Vec<Span> {
+        let views = self.views.iter().map(|&view| &inventory.space()[view]);
         let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
         let shown = parts.filter(|(_, part)| part.page.is_some());
         shown.map(|(view, part)| view.place_of(part)).collect()
@@ -200,29 +123,86 @@ impl Heap {
 
     /// Views to do without, because too much is shown: those that nobody has, the longest unused
     /// first.
-    pub(crate) fn plan_thinning(&self) -> Vec<SegmentId> {
-        let held_pages = self.held_pages();
-        let mut surplus = self.paged.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
-        let vacant = self.paged.views.iter().copied().filter(|&view| self.is_vacant(view));
+    pub(crate) fn plan_thinning(&self, inventory: &Inventory) -> Vec<SegmentId> {
+        let held_pages = inventory.space().page_count();
+        let mut surplus = self.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
+        let vacant = self.views.iter().copied().filter(|&view| inventory.space().is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
-            surplus = surplus.saturating_sub(self.segments[view].parts().len() as u64);
+            surplus = surplus.saturating_sub(inventory.space()[view].parts().len() as u64);
             is_needed
         });
         thinned.collect()
     }
 
-    fn held_pages(&self) -> u64 {
-        self.segments.iter().map(|(_, segment)| segment.page_count()).sum()
-    }
-
-    /// Where a page is at home.
-    pub(super) fn page_span(&self, page: PageAt) -> Span {
-        self.segments[page.segment].span_of(page.index..page.index + 1)
-    }
-
     /// Whether a page of a home is shown in some view.
     pub(crate) fn is_shown(&self, segment: SegmentId, index: usize) -> bool {
-        self.paged.shown.contains_key(&PageAt { segment, index })
+        self.shown.contains_key(&PageAt { segment, index })
     }
+}
+
+pub(super) fn plan_view(inventory: &Inventory, page_list: PageList) -> ViewPlan {
+    let handle = |page: PageAt| {
+        inventory.space()[page.segment].page(page.index).expect("a free block is backed")
+    };
+    let pages: Vec<_> =
+        page_list.pages.iter().map(|&(page, bytes)| (handle(page), bytes)).collect();
+    let size_bytes = page_list.pages.iter().map(|&(_, page_bytes)| page_bytes).sum();
+    ViewPlan { page_list, pages, size_bytes }
+}
+
+/// The streams of lanes that lie side by side in one segment.
+pub(crate) fn mixed_streams(inventory: &Inventory) -> Vec<StreamId> {
+    let mut streams = BTreeSet::new();
+    for (id, segment) in inventory.space().segments().iter() {
+        let lanes = inventory.space().chain(id).map(|block| inventory.space()[block].lane);
+        for lane in lanes.filter(|&lane| lane != segment.lane()) {
+            let both =
+                [lane, segment.lane()].map(|lane| inventory.pools().lane(lane).living_stream());
+            streams.extend(both.into_iter().flatten());
+        }
+    }
+    streams.into_iter().collect()
+}
+
+/// All work of these streams is done, and that of those that are gone: what is free of theirs
+/// goes to the lanes that it is at home with, and merges.
+pub(crate) fn unite(inventory: &mut Inventory, quiet: &[StreamId]) {
+    let is_quiet = |inventory: &Inventory, lane: LaneId| {
+        inventory.pools().lane(lane).living_stream().is_none_or(|stream| quiet.contains(&stream))
+    };
+    let segments: Vec<_> =
+        inventory.space().segments().iter().map(|(id, segment)| (id, segment.lane())).collect();
+    for (segment, home) in segments {
+        let astray: Vec<BlockId> = inventory
+            .space()
+            .chain(segment)
+            .filter(|&id| {
+                let block = &inventory.space()[id];
+                block.state == State::Free && block.lane != home && is_quiet(inventory, block.lane)
+            })
+            .collect();
+        for id in astray.into_iter().filter(|_| is_quiet(inventory, home)).collect::<Vec<_>>() {
+            inventory.hand_over(id, home);
+        }
+    }
+}
+
+/// What of a view can be unmapped: the pages that are free from end to end at home, and those
+/// that no block in a view has any more where it has none.
+pub(crate) fn plan_unview(inventory: &Inventory, view: SegmentId) -> UnviewPlan {
+    let segment = &inventory.space()[view];
+    let is_empty = inventory.space().is_vacant(view);
+    let is_idle = |page: PageAt| {
+        let home = Home { segment: page.segment, span: inventory.space().page_span(page) };
+        inventory.space().blocks_under(home).all(|id| inventory.space()[id].state == State::Free)
+    };
+    let idle = segment
+        .parts()
+        .iter()
+        .enumerate()
+        .filter(|(_, part)| part.page.is_some_and(|page| is_empty || is_idle(page)));
+    let parts: Vec<(usize, Span)> = idle.map(|(at, part)| (at, segment.place_of(part))).collect();
+    let stream = inventory.pools().lane(segment.lane()).living_stream();
+    UnviewPlan { view, stream, parts, is_whole: is_empty }
 }

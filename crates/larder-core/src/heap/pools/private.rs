@@ -47,19 +47,19 @@ pub(crate) struct Caller<'a> {
 /// One private pool: two pools of its own, and who holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Private {
-    pub(crate) small: PoolIndex,
-    pub(crate) large: PoolIndex,
+    pub(super) small: PoolIndex,
+    pub(super) large: PoolIndex,
     /// How many still use it. At 0 its memory may go back to the device.
-    pub(crate) uses: u32,
+    pub(super) uses: u32,
     /// How many requests for it are under way that may drop the lock. Until they are done it is
     /// not forgotten, whoever uses it.
-    pub(crate) held: u32,
+    pub(super) held: u32,
     /// Its segments come from a source of its own.
-    pub(crate) own_source: bool,
+    pub(super) own_source: bool,
     /// Its placement follows from the calls that all ranks make.
-    pub(crate) symmetric: bool,
+    pub(super) symmetric: bool,
     /// Requests that its expandable segments grew for, less the ranges of them that were unmapped.
-    pub(crate) growths: i64,
+    pub(super) growths: i64,
 }
 
 impl Private {
@@ -68,6 +68,26 @@ impl Private {
             PoolKind::Small => self.small,
             PoolKind::Large => self.large,
         }
+    }
+
+    /// How many use it.
+    pub(in crate::heap) fn uses(&self) -> u32 {
+        self.uses
+    }
+
+    /// How many requests for it are under way.
+    pub(in crate::heap) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// Whether its placement follows from the calls that all ranks make.
+    pub(in crate::heap) fn is_symmetric(&self) -> bool {
+        self.symmetric
+    }
+
+    /// Whether a pool is one of its two.
+    pub(in crate::heap) fn has_half(&self, pool: PoolIndex) -> bool {
+        pool == self.small || pool == self.large
     }
 
     /// Nobody uses it any more.
@@ -85,13 +105,13 @@ pub(crate) struct Privates {
     plain_threads: Vec<(ThreadId, u32)>,
     /// Those that lend free blocks to requests that would run out of memory.
     /// Their names stay when they are gone, until they are taken off.
-    pub(crate) lenders: NameTable,
+    pub(super) lenders: NameTable,
     /// Those whose blocks are never split. As in PyTorch that goes by the name, too.
-    pub(crate) unsplit: BTreeSet<PoolId>,
+    pub(super) unsplit: BTreeSet<PoolId>,
     /// What the symmetric ones know besides.
-    pub(crate) symmetric: BTreeMap<PoolId, Symmetric>,
+    pub(super) symmetric: BTreeMap<PoolId, Symmetric>,
     /// Those that nobody uses any more. A policy may keep their names when they are gone.
-    pub(crate) released: NameTable,
+    pub(super) released: NameTable,
     /// Bytes held of the device for each pool that ever held any. As in PyTorch they are counted on
     /// when the pool is gone.
     reserved: BTreeMap<PoolId, ByPool>,
@@ -127,6 +147,21 @@ impl Privates {
         let Some(private) = self.pools.get(&id) else { return Vec::new() };
         let plots = self.symmetric.get(&id).into_iter().flat_map(Symmetric::pools);
         [private.small, private.large].into_iter().chain(plots).collect()
+    }
+
+    /// What the symmetric one of this name knows besides its blocks.
+    pub(in crate::heap) fn symmetric(&self, id: PoolId) -> Option<&Symmetric> {
+        self.symmetric.get(&id)
+    }
+
+    /// What each symmetric one knows besides its blocks.
+    pub(in crate::heap) fn all_symmetric(&self) -> impl Iterator<Item = (PoolId, &Symmetric)> {
+        self.symmetric.iter().map(|(&id, symmetric)| (id, symmetric))
+    }
+
+    /// Whether blocks of a pool of this name are never split.
+    pub(in crate::heap) fn is_unsplit(&self, id: PoolId) -> bool {
+        self.unsplit.contains(&id)
     }
 
     /// All of them, by name.

@@ -1,29 +1,29 @@
 //! Routing: which pool a request goes to, and what may be done with private pools.
 
+use std::collections::HashSet;
 use std::thread::ThreadId;
 
 use crate::error::PoolProblem;
-use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::Want;
+use crate::heap::ids::PoolIndex;
+use crate::heap::pools::Pools;
 use crate::heap::pools::pool::PoolRole;
-use crate::heap::pools::private::{Caller, Filter, Private, Rule};
+use crate::heap::pools::private::{Filter, Private, Privates, Rule};
 use crate::heap::pools::symmetric::Symmetric;
-use crate::heap::release::Release;
-use crate::heap::{Heap, Want};
 use crate::record::stats::ByPool;
-use crate::types::{Addr, PoolId, PoolKind};
+use crate::types::{PoolId, PoolKind};
 
-/// A block of a pool that lends, on its way to a request.
-pub(crate) struct Lent {
-    block: BlockId,
-    want: Want,
-}
-
-impl Heap {
+impl Pools {
     /// Whether any scope is open. A capture runs inside one, so that where none is open nothing
     /// needs to be known of captures.
     #[inline]
     pub(crate) fn is_diverted(&self) -> bool {
         self.privates.has_scope()
+    }
+
+    /// The private pools.
+    pub(in crate::heap) fn privates(&self) -> &Privates {
+        &self.privates
     }
 
     /// Requests of the thread get plain memory from now on, until as many ends.
@@ -42,61 +42,13 @@ impl Heap {
         self.privates.has_plain_threads()
     }
 
-    /// The request as its thread wants it: for plain memory, if the thread asked for that.
-    pub(crate) fn want_of(&self, want: &Want, thread: ThreadId) -> Want {
-        if self.privates.is_plain(thread) {
-            Want { expandable: false, plain: true, ..*want }
-        } else {
-            *want
-        }
-    }
-
-    /// Rounds a request and routes it through the open scopes.
-    pub(crate) fn want_routed(&mut self, requested_bytes: u64, caller: &Caller<'_>) -> Want {
-        let want = self.want(requested_bytes, caller.stream);
-        let private = self.privates.route(caller).and_then(|id| self.privates.get(id));
-        match private.map(|private| private.pool(want.kind)) {
-            Some(pool) => self.want_from(&want, pool),
-            None => want,
-        }
-    }
-
     /// The private pools that may lend to a request, in the order in which they are asked.
     pub(crate) fn lenders_for(&self, want: &Want) -> Vec<PoolId> {
-        if self.pools.pool(want.pool).owner.is_some() {
+        if self.pool(want.pool).owner().is_some() {
             return Vec::new();
         }
         let is_open = |id: &PoolId| self.privates.get(*id).is_some_and(|p| !p.is_released());
         self.privates.lenders.iter().filter(is_open).collect()
-    }
-
-    /// Serves a request of the default pools with a free block of a pool that lends to those in
-    /// need. The block stays a block of that pool.
-    pub(crate) fn take_lent(&mut self, want: &Want, lender: PoolId) -> Option<Addr> {
-        let lent = self.take_off_lent(want, lender)?;
-        Some(self.hand_out_lent(&lent))
-    }
-
-    /// The same request to a pool that lends. A lent block must not be one that can grow, but where
-    /// all can.
-    fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
-        let pool = self.privates.get(lender)?.pool(want.kind);
-        let lent = self.want_from(want, pool);
-        Some(Want { expandable: lent.expandable && self.placement.lends_growing(), ..lent })
-    }
-
-    /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is
-    /// next.
-    pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
-        let lent = self.want_lent(want, lender)?;
-        let block = self.take_off(&lent)?;
-        self.note_lent(want);
-        Some(Lent { block, want: lent })
-    }
-
-    /// Hands out what was taken off.
-    pub(crate) fn hand_out_lent(&mut self, lent: &Lent) -> Addr {
-        self.hand_out_unnoted(lent.block, &lent.want)
     }
 
     /// Makes a private pool, or adds a use of it. A new one is a graph capture's if its name is one
@@ -139,72 +91,38 @@ impl Heap {
     }
 
     pub(in crate::heap) fn add_private(&mut self, id: PoolId, own_source: bool, symmetric: bool) {
-        let small = self.pools.add(PoolKind::Small, Some(id));
-        let large = self.pools.add(PoolKind::Large, Some(id));
+        let small = self.add(PoolKind::Small, Some(id));
+        let large = self.add(PoolKind::Large, Some(id));
+        let no_split = self.privates.unsplit.contains(&id);
         for pool in [small, large] {
-            let half = self.pools.pool_mut(pool);
-            half.role = if own_source { PoolRole::OwnSource } else { PoolRole::Usual };
-            half.no_split = self.privates.unsplit.contains(&id);
+            let half = self.pool_mut(pool);
+            half.set_role(if own_source { PoolRole::OwnSource } else { PoolRole::Usual });
+            half.set_no_split(no_split);
         }
         let (uses, held, growths) = (1, 0, 0);
         let private = Private { small, large, uses, held, own_source, symmetric, growths };
         self.privates.insert(id, private);
     }
 
-    /// Whether it makes a difference to the request whether it is captured: then its memory is to
-    /// be plain, and so is all that its pool gets from then on.
-    pub(crate) fn may_be_captures_first(&self, want: &Want) -> bool {
-        let pool = self.pools.pool(want.pool);
-        self.config.plain_captures && pool.owner.is_some() && pool.role == PoolRole::Usual
-    }
-
-    /// The request is the first of a capture in its pool.
-    pub(crate) fn want_captured(&mut self, want: &Want) -> Want {
-        if let Some(owner) = self.pools.pool(want.pool).owner {
-            self.note_capture_pool(owner);
-        }
-        Want { expandable: false, ..*want }
-    }
-
     /// Graph captures take their memory from the pool from now on.
     pub(in crate::heap) fn note_capture_pool(&mut self, id: PoolId) {
         let Ok(private) = self.privates.get_mut(id) else { return };
         for half in [private.small, private.large] {
-            let half = self.pools.pool_mut(half);
-            if half.role == PoolRole::Usual {
-                half.role = PoolRole::Capture;
+            let half = self.pool_mut(half);
+            if half.role() == PoolRole::Usual {
+                half.set_role(PoolRole::Capture);
             }
         }
     }
 
-    /// The private pool that the request goes to, if its segments come from a source of its own.
-    pub(crate) fn source_for(&self, want: &Want) -> Option<PoolId> {
-        self.with_source(self.pools.pool(want.pool).owner)
-    }
-
-    /// The private pool that the segment belongs to, if it came from a source of the pool's own.
-    pub(crate) fn source_of(&self, segment: SegmentId) -> Option<PoolId> {
-        self.with_source(self.owner_of(segment))
-    }
-
-    fn with_source(&self, owner: Option<PoolId>) -> Option<PoolId> {
+    pub(in crate::heap) fn with_source(&self, owner: Option<PoolId>) -> Option<PoolId> {
         owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.own_source))
-    }
-
-    /// The private pool that a block belongs to.
-    pub(crate) fn pool_of(&self, id: BlockId) -> Option<PoolId> {
-        self.owner_of(self.blocks[id].segment)
-    }
-
-    /// The private pool that a segment belongs to.
-    pub(in crate::heap) fn owner_of(&self, segment: SegmentId) -> Option<PoolId> {
-        self.pools.pool(self.pools.lane(self.segments[segment].lane).pool).owner
     }
 
     /// The expandable segments of a private pool grew for a request, or a range of them was
     /// unmapped.
     pub(in crate::heap) fn count_growth(&mut self, pool: PoolIndex, change: i64) {
-        let owner = self.pools.pool(pool).owner;
+        let owner = self.pool(pool).owner();
         if let Some(private) = owner.and_then(|owner| self.privates.get_mut(owner).ok()) {
             private.growths += change;
         }
@@ -212,9 +130,9 @@ impl Heap {
 
     /// The bytes held of the device for a private pool became more or fewer.
     pub(in crate::heap) fn count_reserved(&mut self, pool: PoolIndex, change_bytes: i64) {
-        let pool = self.pools.pool(pool);
-        if let Some(owner) = pool.owner {
-            self.privates.count_reserved(owner, pool.kind, change_bytes);
+        let pool = self.pool(pool);
+        if let Some(owner) = pool.owner() {
+            self.privates.count_reserved(owner, pool.kind(), change_bytes);
         }
     }
 
@@ -243,10 +161,10 @@ impl Heap {
         private.uses = private.uses.checked_sub(1).ok_or(PoolProblem::Released)?;
         if private.is_released() {
             self.privates.released.add(id);
-            if self.policy.no_split_goes_with_pool {
+            if self.no_split_goes_with_pool {
                 self.privates.unsplit.remove(&id);
                 for pool in self.privates.parts(id) {
-                    self.pools.pool_mut(pool).no_split = false;
+                    self.pool_mut(pool).set_no_split(false);
                 }
             }
         }
@@ -255,7 +173,7 @@ impl Heap {
 
     /// A request for a private pool is under way: the pool is not forgotten until it is let go of.
     pub(crate) fn hold_pool(&mut self, want: &Want) -> Option<PoolId> {
-        let id = self.pools.pool(want.pool).owner?;
+        let id = self.pool(want.pool).owner()?;
         self.privates.get_mut(id).ok()?.held += 1;
         Some(id)
     }
@@ -322,17 +240,9 @@ impl Heap {
         self.privates.get_mut(id)?;
         self.privates.unsplit.insert(id);
         for pool in self.privates.parts(id) {
-            self.pools.pool_mut(pool).no_split = true;
+            self.pool_mut(pool).set_no_split(true);
         }
         Ok(())
-    }
-
-    /// Bytes in free blocks of private pools.
-    pub(crate) fn private_free_bytes(&self) -> u64 {
-        let pools = self.privates.iter().flat_map(|(id, _)| self.privates.parts(id));
-        let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
-        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
-        free.map(|id| self.blocks[id].size_bytes).sum()
     }
 
     /// The private pools whose memory may go back to the device.
@@ -340,33 +250,40 @@ impl Heap {
         self.privates.released.iter().collect()
     }
 
-    /// All that a private pool can give back, small before large.
-    pub(crate) fn plan_release_private(&self, id: PoolId) -> Vec<Release> {
-        self.plan_release_of(&self.privates.parts(id))
-    }
-
-    /// What is left to give back before a released pool can be forgotten: addresses without pages.
-    /// None if it still has memory, or if a request for it is under way.
-    pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
-        self.privates.get(id).filter(|private| private.held == 0)?;
-        let pools = self.privates.parts(id);
-        let bare = self.plan_release_bare(&pools);
-        let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
-        (segments == bare.len()).then_some(bare)
-    }
-
-    fn segment_count(&self, pool: PoolIndex) -> usize {
-        let pool_of = |lane| self.pools.lane(lane).pool;
-        self.segments.iter().filter(|(_, segment)| pool_of(segment.lane) == pool).count()
-    }
-
     /// Forgets a released pool that has no segment left.
     pub(crate) fn retire_pool(&mut self, id: PoolId) {
+        debug_assert!(self.privates.get(id).is_none_or(|one| one.is_released() && one.held == 0));
         let differs = self.privates.get(id).is_some_and(|private| private.growths != 0);
-        let keeps_name = differs && !self.policy.released_pools_go;
+        let keeps_name = differs && !self.released_pools_go;
         if let Some(private) = self.privates.remove(id, keeps_name) {
-            self.pools.remove(private.small);
-            self.pools.remove(private.large);
+            self.remove(private.small);
+            self.remove(private.large);
         }
+    }
+
+    /// Lanes and private pools are what their pools say.
+    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+        self.check_lanes()?;
+        self.check_privates()
+    }
+
+    /// A private pool is released exactly if nobody uses it, and its halves know whose they are.
+    fn check_privates(&self) -> Result<(), String> {
+        let released = self.privates.released.iter().collect::<HashSet<_>>();
+        for (id, private) in self.privates.iter() {
+            if private.is_released() != released.contains(&id) {
+                let uses = private.uses;
+                return Err(format!("{id} has {uses} uses, and is released or not all the same"));
+            }
+            let role = self.pool(private.small).role();
+            for kind in [PoolKind::Small, PoolKind::Large] {
+                let half = self.pool(private.pool(kind));
+                let is_half = (half.owner(), half.kind(), half.role()) == (Some(id), kind, role);
+                if !is_half || (role == PoolRole::OwnSource) != private.own_source {
+                    return Err(format!("a half of {id} does not know that it is one"));
+                }
+            }
+        }
+        Ok(())
     }
 }

@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::PoolProblem;
-use crate::heap::ids::{BlockId, PoolIndex};
+use crate::heap::Want;
+use crate::heap::ids::PoolIndex;
+use crate::heap::pools::Pools;
 use crate::heap::pools::pool::PoolRole;
-use crate::heap::size::{self, SEGMENT_UNIT_BYTES};
-use crate::heap::{Heap, Want};
 use crate::record::caught;
 use crate::record::context::Context;
-use crate::record::history::History;
-use crate::sequence::{Call, Divergence, Position, Sequence, mix};
+use crate::sequence::{Call, Divergence, Position, Sequence};
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
 
 /// The stream by which symmetric pools order the use of their memory.
@@ -95,7 +94,88 @@ impl Symmetric {
         std::mem::replace(&mut self.contexts, rest).into_values().for_each(caught::drop_later);
     }
 
-    fn note(&mut self, call: Call, context: Option<Arc<dyn Context>>) -> u64 {
+    /// A pool with no plots, none of which will be smaller than this.
+    pub(in crate::heap) fn new(growth_bytes: u64, settings: u64) -> Symmetric {
+        let mut symmetric = Symmetric { growth_bytes, ..Symmetric::default() };
+        symmetric.note(Call::Begin { settings }, None);
+        symmetric
+    }
+
+    /// No plot is smaller.
+    pub(in crate::heap) fn growth_bytes(&self) -> u64 {
+        self.growth_bytes
+    }
+
+    /// The pools that its plots for requests of a kind are, in order.
+    pub(in crate::heap) fn pools_for(&self, kind: PoolKind) -> Vec<PoolIndex> {
+        let plots = self.plots.iter().filter(|plot| plot.kind == kind);
+        plots.map(|plot| plot.pool).collect()
+    }
+
+    /// The source gave a plot.
+    fn add_plot(&mut self, pool: PoolIndex, kind: PoolKind, span: Span) {
+        let is_apart = self.plots.iter().all(|plot| !plot.span.overlaps(span));
+        assert!(is_apart, "a plot lies at {span:?} already");
+        let number = self.plots_made;
+        self.plots_made += 1;
+        self.plots.push(Plot { number, pool, kind, span });
+    }
+
+    /// A request was served at an address.
+    pub(in crate::heap) fn note_request(
+        &mut self,
+        addr: Addr,
+        size_bytes: u64,
+        context: Option<Arc<dyn Context>>,
+    ) {
+        let Some(plot) = self.plots.iter().find(|plot| plot.span.contains(addr)) else { return };
+        let (segment, offset_bytes) = (plot.number, addr.0 - plot.span.addr.0);
+        let number = self.note(Call::Request { size_bytes, segment, offset_bytes }, context);
+        let before = self.live.insert(addr, number);
+        debug_assert!(before.is_none(), "a block was handed out at {addr} and not freed");
+    }
+
+    /// The block at an address is freed.
+    pub(in crate::heap) fn note_free(&mut self, addr: Addr, context: Option<Arc<dyn Context>>) {
+        if let Some(number) = self.live.remove(&addr) {
+            self.note(Call::Free { number }, context);
+        }
+    }
+
+    /// Where the live block at an address lies.
+    pub(in crate::heap) fn position_of(&self, addr: Addr) -> Option<Position> {
+        let plot = self.plots.iter().find(|plot| plot.span.contains(addr))?;
+        let offset_bytes = addr.0 - plot.span.addr.0;
+        let generation = *self.live.get(&addr)?;
+        Some(Position { segment: plot.number, offset_bytes, generation })
+    }
+
+    /// Whether a segment is a plot.
+    pub(in crate::heap) fn has_plot(&self, pool: PoolIndex, span: Span) -> bool {
+        self.plots.iter().any(|plot| (plot.pool, plot.span) == (pool, span))
+    }
+
+    /// Whether a live block at an address was asked for by a call.
+    pub(in crate::heap) fn knows(&self, addr: Addr) -> bool {
+        self.live.contains_key(&addr)
+    }
+
+    /// How many live blocks and how many plots there are.
+    pub(in crate::heap) fn counts(&self) -> (usize, usize) {
+        (self.live.len(), self.plots.len())
+    }
+
+    /// Its plots are in the order of their numbers.
+    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+        let is_ordered = self.plots.is_sorted_by(|one, next| one.number < next.number);
+        if is_ordered && self.plots.iter().all(|plot| plot.number < self.plots_made) {
+            Ok(())
+        } else {
+            Err("its segments are out of order".to_owned())
+        }
+    }
+
+    pub(in crate::heap) fn note(&mut self, call: Call, context: Option<Arc<dyn Context>>) -> u64 {
         let number = self.sequence.note(call);
         if let Some(context) = context {
             self.contexts.insert(number, context);
@@ -110,32 +190,7 @@ impl Symmetric {
     }
 }
 
-impl Heap {
-    /// Makes a symmetric pool, whose segments come from a source of its own and have at least so
-    /// many bytes.
-    pub(crate) fn add_symmetric_pool(
-        &mut self,
-        id: PoolId,
-        growth_bytes: u64,
-    ) -> Result<(), PoolProblem> {
-        self.check_new(id)?;
-        self.add_private(id, true, true);
-        let growth_bytes = growth_bytes.next_multiple_of(SEGMENT_UNIT_BYTES);
-        let mut symmetric = Symmetric { growth_bytes, ..Symmetric::default() };
-        symmetric.note(Call::Begin { settings: self.placement_mark(growth_bytes) }, None);
-        self.privates.symmetric.insert(id, symmetric);
-        Ok(())
-    }
-
-    /// A number that differs where settings do that say where blocks are placed.
-    fn placement_mark(&self, growth_bytes: u64) -> u64 {
-        let config = &self.config;
-        let numbers = [growth_bytes, config.large_segment_bytes, self.split_limit_bytes];
-        let numbers = numbers.into_iter().chain([config.max_non_split_rounding_bytes]);
-        let by_segment = u64::from(self.policy.split_by_segment_kind);
-        numbers.chain(config.roundup_divisions).chain([by_segment]).fold(0, mix)
-    }
-
+impl Pools {
     pub(crate) fn symmetric(&self, id: PoolId) -> Result<&Symmetric, PoolProblem> {
         let known = self.privates.get(id).ok_or(PoolProblem::Unknown)?;
         let symmetric = self.privates.symmetric.get(&id).filter(|_| known.symmetric);
@@ -147,133 +202,9 @@ impl Heap {
         self.privates.symmetric.get_mut(&id).ok_or(PoolProblem::NotSymmetric)
     }
 
-    /// The symmetric pool that a request goes to, if it goes to one.
-    pub(crate) fn symmetric_for(&self, want: &Want) -> Option<PoolId> {
-        self.is_symmetric_pool(self.pools.pool(want.pool).owner)
-    }
-
-    /// The symmetric pool that a block belongs to, if it does to one.
-    pub(crate) fn symmetric_of(&self, id: BlockId) -> Option<PoolId> {
-        self.is_symmetric_pool(self.owner_of(self.blocks[id].segment))
-    }
-
-    fn is_symmetric_pool(&self, owner: Option<PoolId>) -> Option<PoolId> {
+    /// The same pool, if it is symmetric.
+    pub(in crate::heap) fn with_symmetry(&self, owner: Option<PoolId>) -> Option<PoolId> {
         owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.symmetric))
-    }
-
-    pub(in crate::heap) fn is_symmetric(&self, id: BlockId) -> bool {
-        self.symmetric_of(id).is_some()
-    }
-
-    /// The request as plots are searched for it: on the default stream, small or large by its size
-    /// under every policy.
-    fn want_symmetric(&self, id: PoolId, want: &Want) -> Want {
-        let kind = size::kind(want.size_bytes);
-        let splits = !self.privates.unsplit.contains(&id);
-        Want { kind, stream: HOME, expandable: false, splits, ..*want }
-    }
-
-    /// Serves a request from the plots that are there, if one of them can.
-    pub(crate) fn take_symmetric(&mut self, id: PoolId, want: &Want) -> Option<Addr> {
-        let want = self.want_symmetric(id, want);
-        let plots = self.privates.symmetric.get(&id)?.plots.iter();
-        let pools: Vec<_> =
-            plots.filter(|plot| plot.kind == want.kind).map(|plot| plot.pool).collect();
-        let found = pools.into_iter().find_map(|pool| {
-            let want = self.want_from(&want, pool);
-            self.take_again(&want)
-        });
-        found.inspect(|&addr| self.note_request(id, &want, addr))
-    }
-
-    /// How large a plot has to be for a request, and whether the settings let the device be asked
-    /// for it.
-    pub(crate) fn plan_plot(&self, id: PoolId, want: &Want) -> (u64, bool) {
-        let growth_bytes =
-            self.privates.symmetric.get(&id).map_or(0, |symmetric| symmetric.growth_bytes);
-        let size_bytes = self.segment_bytes(want).max(growth_bytes);
-        (size_bytes, !self.exceeds_cap(size_bytes) && !self.rejects(size_bytes))
-    }
-
-    /// The source gave a plot for a request; serves the request from it.
-    pub(crate) fn take_plot(&mut self, id: PoolId, want: &Want, span: Span) -> Addr {
-        let want = self.want_symmetric(id, want);
-        let pool = self.pools.add(want.kind, Some(id));
-        let part = self.pools.pool_mut(pool);
-        (part.role, part.no_split) = (PoolRole::OwnSource, !want.splits);
-        if let Some(symmetric) = self.privates.symmetric.get_mut(&id) {
-            let number = symmetric.plots_made;
-            symmetric.plots_made += 1;
-            symmetric.plots.push(Plot { number, pool, kind: want.kind, span });
-        }
-        let want = self.want_from(&want, pool);
-        let addr = self.take_segment(&want, span);
-        self.note_request(id, &want, addr);
-        addr
-    }
-
-    /// A request was served. Its block is never put back on the fast path, where nobody would hear
-    /// of it.
-    fn note_request(&mut self, id: PoolId, want: &Want, addr: Addr) {
-        if let Some(block) = self.live(addr) {
-            self.blocks[block].used_elsewhere = true;
-        }
-        let context = self.own_context();
-        let Some(symmetric) = self.privates.symmetric.get_mut(&id) else { return };
-        let Some(plot) = symmetric.plots.iter().find(|plot| plot.span.contains(addr)) else {
-            return;
-        };
-        let (segment, offset_bytes) = (plot.number, addr.0 - plot.span.addr.0);
-        let size_bytes = want.requested_bytes;
-        let number = symmetric.note(Call::Request { size_bytes, segment, offset_bytes }, context);
-        symmetric.live.insert(addr, number);
-    }
-
-    /// A request could not be served.
-    pub(crate) fn note_refused(&mut self, id: PoolId, size_bytes: u64) {
-        let context = self.own_context();
-        if let Some(symmetric) = self.privates.symmetric.get_mut(&id) {
-            symmetric.note(Call::Refused { size_bytes }, context);
-        }
-    }
-
-    /// Plots with no block in them were given back.
-    pub(crate) fn note_trim(&mut self, id: PoolId, segments: u64) {
-        let context = self.own_context();
-        if let Some(symmetric) = self.privates.symmetric.get_mut(&id) {
-            symmetric.note(Call::Trim { segments }, context);
-        }
-    }
-
-    fn own_context(&self) -> Option<Arc<dyn Context>> {
-        self.herald.history().and_then(History::share_own_context)
-    }
-
-    /// Puts back a live block of a symmetric pool: the default stream comes after all its uses.
-    pub(crate) fn put_symmetric(&mut self, pool: PoolId, id: BlockId) {
-        let addr = self.blocks[id].addr;
-        let context = self.own_context();
-        if let Some(symmetric) = self.privates.symmetric.get_mut(&pool)
-            && let Some(number) = symmetric.live.remove(&addr)
-        {
-            symmetric.note(Call::Free { number }, context);
-        }
-        self.pending.undefer(id);
-        self.blocks[id].used_elsewhere = false;
-        self.put(id);
-    }
-
-    /// Where a live block lies in its symmetric pool.
-    pub(crate) fn position_of(&self, addr: Addr) -> Option<Position> {
-        let id = self.symmetric_of(self.live(addr)?)?;
-        let symmetric = self.privates.symmetric.get(&id)?;
-        let plot = symmetric.plots.iter().find(|plot| plot.span.contains(addr))?;
-        let offset_bytes = addr.0 - plot.span.addr.0;
-        Some(Position {
-            segment: plot.number,
-            offset_bytes,
-            generation: *symmetric.live.get(&addr)?,
-        })
     }
 
     /// The segments of a symmetric pool, with their numbers, in the order in which they came.
@@ -282,46 +213,39 @@ impl Heap {
         Ok(plots.map(|plot| (plot.number, plot.span)).collect())
     }
 
+    /// The source gave a plot to a symmetric pool, for requests like this one. It is a pool of its
+    /// own.
+    pub(in crate::heap) fn add_plot(&mut self, id: PoolId, want: &Want, span: Span) -> PoolIndex {
+        let pool = self.add(want.kind, Some(id));
+        let part = self.pool_mut(pool);
+        part.set_role(PoolRole::OwnSource);
+        part.set_no_split(!want.splits);
+        if let Some(symmetric) = self.symmetric_entry(id) {
+            symmetric.add_plot(pool, want.kind, span);
+        }
+        pool
+    }
+
+    /// What a symmetric pool knows besides its blocks, if there is one of this name.
+    pub(in crate::heap) fn symmetric_entry(&mut self, id: PoolId) -> Option<&mut Symmetric> {
+        self.privates.symmetric.get_mut(&id)
+    }
+
+    /// Makes a symmetric pool, whose segments come from a source of its own.
+    pub(in crate::heap) fn add_symmetric(&mut self, id: PoolId, symmetric: Symmetric) {
+        self.add_private(id, true, true);
+        self.privates.symmetric.insert(id, symmetric);
+    }
+
     /// The segment of a pool that went back may have been a plot, which is gone with it.
     pub(in crate::heap) fn forget_plot(&mut self, pool: PoolIndex) {
-        let Some(owner) = self.pools.pool(pool).owner else { return };
+        let Some(owner) = self.pool(pool).owner() else { return };
         let Some(symmetric) = self.privates.symmetric.get_mut(&owner) else { return };
         let before = symmetric.plots.len();
         symmetric.plots.retain(|plot| plot.pool != pool);
         if symmetric.plots.len() < before {
-            self.pools.remove(pool);
+            self.remove(pool);
         }
-    }
-
-    /// A symmetric pool's plots are its segments, in the order of their numbers; its live blocks
-    /// are those that a call made and none freed; and the two pools that any private pool has are
-    /// empty.
-    pub(in crate::heap) fn check_symmetric(&self) -> Result<(), String> {
-        for (&id, symmetric) in &self.privates.symmetric {
-            let is_ordered = symmetric.plots.is_sorted_by(|one, next| one.number < next.number);
-            if !is_ordered || symmetric.plots.iter().any(|plot| plot.number >= symmetric.plots_made)
-            {
-                return Err(format!("the segments of {id} are out of order"));
-            }
-            let mut live = 0;
-            let segments = self.segments.iter().filter(|&(at, _)| self.owner_of(at) == Some(id));
-            let mut count = 0;
-            for (at, segment) in segments {
-                count += 1;
-                let pool = self.pools.lane(segment.lane).pool;
-                let is_plot = |plot: &Plot| (plot.pool, plot.span) == (pool, segment.span);
-                if !symmetric.plots.iter().any(is_plot) || self.segment_stream(at) != HOME {
-                    return Err(format!("{at:?} of {id} is no plot of it"));
-                }
-                let blocks = self.chain(at).map(|block| &self.blocks[block]);
-                let here = blocks.filter(|block| block.state == crate::heap::State::Live);
-                live += here.filter(|block| symmetric.live.contains_key(&block.addr)).count();
-            }
-            if (live, count) != (symmetric.live.len(), symmetric.plots.len()) {
-                return Err(format!("{id} knows of blocks or segments that are not there"));
-            }
-        }
-        Ok(())
     }
 }
 
@@ -329,6 +253,7 @@ impl Heap {
 mod tests {
     use super::*;
     use crate::config::Config;
+    use crate::heap::Heap;
     use crate::policy::Policy;
     use crate::types::MIB;
 
@@ -344,7 +269,7 @@ mod tests {
     fn ask(heap: &mut Heap, places: &mut dyn FnMut() -> u64, size_bytes: u64, stream: u64) -> Addr {
         let want = heap.want(size_bytes, StreamId(stream));
         let addr = heap.take_symmetric(POOL, &want).unwrap_or_else(|| {
-            let (size_bytes, may_grow) = heap.plan_plot(POOL, &want);
+            let (size_bytes, may_grow) = heap.inventory().plan_plot(POOL, &want);
             assert!(may_grow);
             heap.take_plot(POOL, &want, Span::new(Addr(places() * 64 * MIB), size_bytes))
         });
@@ -377,7 +302,10 @@ mod tests {
                 ask(&mut one, &mut upwards, size_bytes, 0),
                 ask(&mut other, &mut downwards, size_bytes, step % 3),
             );
-            assert_eq!(one.position_of(places.0), other.position_of(places.1));
+            assert_eq!(
+                one.inventory().position_of(places.0),
+                other.inventory().position_of(places.1)
+            );
             live.push(places);
             if step % 3 != 0 {
                 let (first, second) = live.swap_remove((step * 7 % live.len() as u64) as usize);
@@ -385,7 +313,8 @@ mod tests {
                 put(&mut other, second);
             }
         }
-        let hashes = [&one, &other].map(|heap| heap.symmetric(POOL).unwrap().sequence().hash());
+        let hashes =
+            [&one, &other].map(|heap| heap.pools().symmetric(POOL).unwrap().sequence().hash());
         assert_eq!(hashes[0], hashes[1]);
     }
 
@@ -394,9 +323,9 @@ mod tests {
         let config = Config::parse("roundup_power2_divisions:4").unwrap();
         let mut odd = Heap::new(config, Policy::larder(), 1 << 40);
         odd.add_symmetric_pool(POOL, 0).unwrap();
-        let hash = |heap: &Heap| heap.symmetric(POOL).unwrap().sequence().hash();
+        let hash = |heap: &Heap| heap.pools().symmetric(POOL).unwrap().sequence().hash();
         assert_ne!(hash(&odd), hash(&heap()));
-        assert_eq!(heap().symmetric(PoolId(0, 9)).unwrap_err(), PoolProblem::Unknown);
+        assert_eq!(heap().pools().symmetric(PoolId(0, 9)).unwrap_err(), PoolProblem::Unknown);
     }
 
     #[test]
@@ -404,10 +333,13 @@ mod tests {
         let mut heap = heap();
         let mut place = || 3;
         let addr = ask(&mut heap, &mut place, 512, 0);
-        let before = heap.position_of(addr).unwrap();
+        let before = heap.inventory().position_of(addr).unwrap();
         put(&mut heap, addr);
-        assert_eq!((heap.position_of(addr), ask(&mut heap, &mut place, 512, 0)), (None, addr));
-        let after = heap.position_of(addr).unwrap();
+        assert_eq!(
+            (heap.inventory().position_of(addr), ask(&mut heap, &mut place, 512, 0)),
+            (None, addr)
+        );
+        let after = heap.inventory().position_of(addr).unwrap();
         assert_eq!((after.segment, after.offset_bytes), (before.segment, before.offset_bytes));
         assert!(after.generation > before.generation);
     }

@@ -34,16 +34,16 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct Segment {
     /// All its addresses, whether there is memory behind them or not.
-    pub(crate) span: Span,
-    pub(crate) lane: LaneId,
+    span: Span,
+    lane: LaneId,
     /// The block at its lowest address. The lower of two joined blocks stays, so it never changes.
-    pub(crate) first: BlockId,
-    pub(crate) backing: Backing,
+    first: BlockId,
+    backing: Backing,
     /// How many segments the heap had been given before it. Whoever makes segments known to others,
     /// as NCCL does in all processes of a group, does so in this order.
-    pub(crate) serial: u64,
+    serial: u64,
     /// Counted as oversize when the device gave it.
-    pub(crate) oversize: bool,
+    oversize: bool,
     /// For each window, the block that was last handed out with its start in it. Two live blocks
     /// never start in one window: in a large pool they are longer than a window, in a small pool
     /// a window is one unit.
@@ -56,6 +56,44 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
+    /// All its addresses, whether there is memory behind them or not.
+    #[inline]
+    pub(crate) fn span(&self) -> Span {
+        self.span
+    }
+
+    #[inline]
+    pub(crate) fn lane(&self) -> LaneId {
+        self.lane
+    }
+
+    /// The block at its lowest address.
+    #[inline]
+    pub(crate) fn first(&self) -> BlockId {
+        self.first
+    }
+
+    /// How many segments the heap had been given before it.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether it was counted as oversize when the device gave it.
+    pub(crate) fn is_oversize(&self) -> bool {
+        self.oversize
+    }
+
+    /// It was given in one piece, and is counted as oversize or not.
+    pub(crate) fn set_oversize(&mut self, oversize: bool) {
+        assert!(self.is_fixed(), "only what is given in one piece is counted so");
+        self.oversize = oversize;
+    }
+
+    /// Whether it is one piece from the device, all or nothing.
+    pub(crate) fn is_fixed(&self) -> bool {
+        matches!(self.backing, Backing::Fixed)
+    }
+
     pub(crate) fn is_expandable(&self) -> bool {
         matches!(self.backing, Backing::Expandable { .. })
     }

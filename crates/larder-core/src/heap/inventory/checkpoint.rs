@@ -3,9 +3,10 @@
 
 use crate::error::PoolProblem;
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::pools::private::Private;
+use crate::heap::size;
 use crate::heap::space::block::{Block, State};
-use crate::heap::{Heap, size};
 use crate::record::Record;
 use crate::record::history::History;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -65,11 +66,11 @@ impl Checkpoint {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// A private pool that may be saved and put back.
     fn pool_in_use(&self, id: PoolId) -> Result<&Private, PoolProblem> {
-        let private = self.privates.get(id).ok_or(PoolProblem::Unknown)?;
-        if private.symmetric {
+        let private = self.pools.privates().get(id).ok_or(PoolProblem::Unknown)?;
+        if private.is_symmetric() {
             return Err(PoolProblem::Symmetric);
         }
         if private.is_released() { Err(PoolProblem::Released) } else { Ok(private) }
@@ -80,19 +81,20 @@ impl Heap {
     /// their first blocks.
     fn segments_of(&self, private: &Private) -> Vec<SegmentId> {
         let mut segments: Vec<_> = self
-            .segments
+            .space
+            .segments()
             .iter()
             .filter(|(_, segment)| {
-                let pool = self.pools.lane(segment.lane).pool;
-                pool == private.small || pool == private.large
+                let pool = self.pools.lane(segment.lane()).pool();
+                private.has_half(pool)
             })
             .map(|(id, segment)| {
-                let (first, lane) = (&self.blocks[segment.first], self.pools.lane(segment.lane));
+                let (first, lane) = (&self.space[segment.first()], self.pools.lane(segment.lane()));
                 let key = match first.state {
                     State::Live | State::Waiting => {
-                        (false, PoolKind::Small, StreamId(0), 0, segment.span.addr.0)
+                        (false, PoolKind::Small, StreamId(0), 0, segment.span().addr.0)
                     }
-                    _ => (true, lane.kind, lane.stream, first.size_bytes, first.order),
+                    _ => (true, lane.kind(), lane.stream(), first.size_bytes, first.order),
                 };
                 (key, id)
             })
@@ -101,19 +103,15 @@ impl Heap {
         segments.into_iter().map(|(_, id)| id).collect()
     }
 
-    pub(in crate::heap) fn chain(&self, segment: SegmentId) -> impl Iterator<Item = BlockId> + '_ {
-        std::iter::successors(Some(self.segments[segment].first), |&id| self.blocks[id].next)
-    }
-
     /// Saves the layout of a private pool in use. No block of it may be awaited.
     pub(crate) fn checkpoint(&self, pool: PoolId) -> Result<Checkpoint, PoolProblem> {
         let private = self.pool_in_use(pool)?;
         let mut segments = Vec::new();
         for id in self.segments_of(private) {
-            let segment = &self.segments[id];
-            let lane = self.pools.lane(segment.lane);
+            let segment = &self.space[id];
+            let lane = self.pools.lane(segment.lane());
             let (mut blocks, mut size_bytes) = (Vec::new(), 0);
-            for block in self.chain(id).map(|id| &self.blocks[id]) {
+            for block in self.space.chain(id).map(|id| &self.space[id]) {
                 match block.state {
                     State::Waiting => return Err(PoolProblem::Unsettled(block.addr)),
                     // Only the end of a segment has no memory, as long as its pool is in use.
@@ -128,9 +126,9 @@ impl Heap {
             // A segment that never got memory has nothing to put back.
             if !blocks.is_empty() {
                 segments.push(Layout {
-                    span: Span::new(segment.span.addr, size_bytes),
-                    stream: lane.stream,
-                    kind: lane.kind,
+                    span: Span::new(segment.span().addr, size_bytes),
+                    stream: lane.stream(),
+                    kind: lane.kind(),
                     expandable: segment.is_expandable(),
                     blocks,
                 });
@@ -153,8 +151,8 @@ impl Heap {
         for id in self.segments_of(private) {
             let saved = checkpoint.segments.iter().find(|saved| self.is_segment(saved, id));
             found += usize::from(saved.is_some());
-            for block_id in self.chain(id) {
-                let block = &self.blocks[block_id];
+            for block_id in self.space.chain(id) {
+                let block = &self.space[block_id];
                 let is_awaited = block.state == State::Waiting || block.used_elsewhere;
                 if saved.is_some() && is_awaited {
                     return Err(PoolProblem::Unsettled(block.addr));
@@ -175,14 +173,14 @@ impl Heap {
 
     /// Whether this is the segment that was saved, with all the memory that it had.
     fn is_segment(&self, saved: &Layout, id: SegmentId) -> bool {
-        let segment = &self.segments[id];
-        let lane = self.pools.lane(segment.lane);
-        if (segment.span.addr, lane.stream, lane.kind, segment.is_expandable())
+        let segment = &self.space[id];
+        let lane = self.pools.lane(segment.lane());
+        if (segment.span().addr, lane.stream(), lane.kind(), segment.is_expandable())
             != (saved.span.addr, saved.stream, saved.kind, saved.expandable)
         {
             return false;
         }
-        let backed = self.chain(id).map(|id| &self.blocks[id]);
+        let backed = self.space.chain(id).map(|id| &self.space[id]);
         let backed_bytes: u64 = backed
             .take_while(|block| block.state != State::Unmapped)
             .map(|block| block.size_bytes)
@@ -200,14 +198,14 @@ impl Heap {
     /// PyTorch.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
         let mut restored = Restored::default();
-        let Some(&private) = self.privates.get(checkpoint.pool) else { return restored };
+        let Some(&private) = self.pools.privates().get(checkpoint.pool) else { return restored };
         // For what is freed here a context is gathered only where one is for any free.
         let context = self.herald.listener().and_then(History::set_context_aside);
         for segment in self.segments_of(&private) {
-            let is_live = |&id: &BlockId| self.blocks[id].state == State::Live;
-            let live: Vec<BlockId> = self.chain(segment).filter(is_live).collect();
+            let is_live = |&id: &BlockId| self.space[id].state == State::Live;
+            let live: Vec<BlockId> = self.space.chain(segment).filter(is_live).collect();
             for id in live {
-                restored.freed.push(self.blocks[id].addr);
+                restored.freed.push(self.space[id].addr);
                 self.put(id);
             }
         }
@@ -225,19 +223,19 @@ impl Heap {
     }
 
     fn restore_segment(&mut self, segment: SegmentId, saved: &Layout, created: &mut Vec<Addr>) {
-        let mut next = Some(self.segments[segment].first);
+        let mut next = Some(self.space[segment].first());
         let mut blocks = Vec::with_capacity(saved.blocks.len());
         for &(size_bytes, is_live) in &saved.blocks {
             let id = next.expect("the segment has the memory that it had");
             self.hand_out_exactly(id, size_bytes);
-            next = self.blocks[id].next;
+            next = self.space[id].next;
             blocks.push((id, is_live));
         }
         for (id, is_live) in blocks {
             if is_live {
-                let Block { addr, size_bytes, .. } = self.blocks[id];
+                let Block { addr, size_bytes, .. } = self.space[id];
                 // Only now: a free piece of a large pool may be smaller than a window of addresses.
-                self.segments.note_start(segment, addr, size_bytes, id);
+                self.space.note_start(segment, addr, size_bytes, id);
                 created.push(addr);
             } else {
                 self.put(id);
@@ -248,11 +246,11 @@ impl Heap {
     /// Makes the first `size_bytes` of a free block live, whatever the split limit says.
     fn hand_out_exactly(&mut self, id: BlockId, size_bytes: u64) {
         self.unshelve(id);
-        let block = &self.blocks[id];
+        let block = &self.space[id];
         let (whole_bytes, kind) = (block.size_bytes, block.kind);
         let (expandable, was_split) = (block.expandable, block.is_split());
         if whole_bytes > size_bytes {
-            let rest = self.blocks.split(id, size_bytes);
+            let rest = self.space.split(id, size_bytes);
             self.order_front(id, rest);
             self.shelve(rest);
         }
@@ -260,10 +258,10 @@ impl Heap {
             let (blocks, bytes) = size::pieces_of_taking(was_split, whole_bytes, size_bytes);
             self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
         }
-        let block = &mut self.blocks[id];
+        let block = &mut self.space[id];
         block.state = State::Live;
         block.requested_bytes = size_bytes;
-        block.oversize = size_bytes >= self.split_limit_bytes;
+        block.oversize = size_bytes >= self.rules.split_limit_bytes();
         let oversize = block.oversize;
         let (place, requested_bytes) = self.facts(id);
         self.record_of(id, Record::Alloc { place, requested_bytes, oversize });
@@ -271,9 +269,9 @@ impl Heap {
 
     /// The live blocks of a private pool, in the order of their addresses.
     pub(crate) fn live_in(&self, pool: PoolId) -> Result<Vec<Addr>, PoolProblem> {
-        let private = self.privates.get(pool).ok_or(PoolProblem::Unknown)?;
+        let private = self.pools.privates().get(pool).ok_or(PoolProblem::Unknown)?;
         let segments = self.segments_of(private).into_iter();
-        let blocks = segments.flat_map(|id| self.chain(id)).map(|id| &self.blocks[id]);
+        let blocks = segments.flat_map(|id| self.space.chain(id)).map(|id| &self.space[id]);
         let live = blocks.filter(|block| block.state == State::Live);
         let mut live: Vec<Addr> = live.map(|block| block.addr).collect();
         live.sort_unstable();

@@ -28,7 +28,7 @@ pub(in crate::heap) fn least_stranding(
     for spot in homes {
         let block = &slots[spot.id.place()];
         let owner = &segments[block.segment];
-        let begin_bytes = block.addr.0 - owner.span.addr.0;
+        let begin_bytes = block.addr.0 - owner.span().addr.0;
         let more_bytes =
             stranded_more_bytes(begin_bytes, block.size_bytes, size_bytes, owner.page_bytes());
         // It takes nothing but what was stranded, and breaks into no page: none strands less.

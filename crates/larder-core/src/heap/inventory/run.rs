@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::heap::Heap;
-use crate::heap::deferred::coalesced::Settled;
 use crate::heap::ids::BlockId;
+use crate::heap::inventory::Inventory;
+use crate::heap::inventory::coalesce::Settled;
 use crate::heap::space::block::State;
 use crate::record::context::Context;
 use crate::record::history::Owner;
@@ -88,26 +88,26 @@ impl fmt::Debug for RunBlock {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// All runs in the order of their addresses: those of one private pool, or all.
-    pub fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
+    pub(in crate::heap) fn runs(&self, pool: Option<PoolId>) -> Vec<Run> {
         // PyTorch looks for a pool's expandable segments at their first block alone.
-        let first_only = pool.is_some() && !self.policy.pool_snapshot_is_whole;
+        let first_only = pool.is_some() && !self.rules.policy().pool_snapshot_is_whole;
         let mut runs = Vec::new();
-        for (_, segment) in self.segments.iter() {
-            if pool.is_some_and(|pool| self.side_of(segment.lane).1 != pool) {
+        for (_, segment) in self.space.segments().iter() {
+            if pool.is_some_and(|pool| self.side_of(segment.lane()).1 != pool) {
                 continue;
             }
-            let mut at = Some(segment.first);
+            let mut at = Some(segment.first());
             while let Some(start) = at {
-                at = self.blocks[start].next;
-                if has_no_memory(self.blocks[start].state) {
+                at = self.space[start].next;
+                if has_no_memory(self.space[start].state) {
                     if first_only {
                         break;
                     }
                     continue;
                 }
-                let (run, end) = self.run_from(start, segment.serial);
+                let (run, end) = self.run_from(start, segment.serial());
                 runs.push(run);
                 at = end.filter(|_| !first_only);
             }
@@ -128,7 +128,7 @@ impl Heap {
             let context = self.shared_context(Owner::Block(span.addr.0));
             blocks.push(RunBlock { span, state, requested_bytes, context });
         }
-        let head = &self.blocks[start];
+        let head = &self.space[start];
         let (stream, pool) = self.side_of(head.lane);
         let run = Run {
             addr: head.addr,

@@ -1,101 +1,33 @@
 //! Telling: each record goes to the statistics and, while somebody listens, on to the history,
 //! with what the heap alone knows of it: stream, pool, and whose context belongs to it.
 
-use std::collections::HashMap;
-
-use crate::heap::Heap;
 use crate::heap::Want;
-use crate::heap::ids::{BlockId, LaneId, SegmentId};
+use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::{Block, State};
 use crate::policy::Policy;
 use crate::record::Record;
 use crate::record::event::{Action, Level};
 use crate::record::history::{Fact, Owner};
-use crate::types::{Addr, PoolId, Span, StreamId};
+use crate::types::{PoolId, Span, StreamId};
 
-impl Heap {
+impl Inventory {
     /// States a fact about a block: to the statistics, and to the history if it listens.
     // Always inlined, as the counting is: what is not told is then never put together.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn record_of(&mut self, id: BlockId, record: Record) {
+    pub(in crate::heap) fn record_of(&mut self, id: BlockId, record: Record) {
         self.herald.record(record);
         if self.herald.is_listening() {
             self.tell(id, &record);
         }
     }
 
-    /// Does something of which nobody is told by it.
-    fn unheard<T>(&mut self, act: impl FnOnce(&mut Heap) -> T) -> T {
-        let listening = self.herald.pause();
-        self.guard_listener();
-        let result = act(self);
-        self.herald.go_on(listening);
-        self.guard_listener();
-        result
-    }
-
-    /// Does what `malloc` does while nothing but entries is asked of the history, and makes one.
-    #[inline]
-    pub(crate) fn malloc_listed(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
-        if let Some(history) = self.herald.simple_listener() {
-            let (action, size_bytes, pool) = (Action::Alloc, requested_bytes, PoolId::NONE);
-            history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
-        }
-        Some(addr)
-    }
-
-    /// Does what `free` does while nothing but entries is asked of the history, and makes two.
-    #[inline]
-    pub(crate) fn free_listed(&mut self, addr: Addr) -> bool {
-        let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
-        let Some(id) = own else { return false };
-        let block = &self.blocks[id];
-        let (stream, pool) = self.side_of(block.lane);
-        let size_bytes = block.requested_bytes;
-        if let Some(history) = self.herald.simple_listener() {
-            for action in [Action::FreeRequested, Action::FreeCompleted] {
-                history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
-            }
-        }
-        self.unheard(|heap| heap.free(addr))
-    }
-
-    /// Does what `malloc` does whatever the history asks for, where frees are deferred: then a
-    /// program that is remembered gets the blocks that it gets without.
-    pub(crate) fn malloc_with_history(
-        &mut self,
-        requested_bytes: u64,
-        stream: StreamId,
-    ) -> Option<Addr> {
-        if !self.policy.merges_late || !self.herald.is_listening() {
-            return None;
-        }
-        let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
-        let id = self.live(addr)?;
-        let (place, requested_bytes) = self.facts(id);
-        self.tell(id, &Record::Alloc { place, requested_bytes, oversize: false });
-        Some(addr)
-    }
-
-    /// Does what `free` does, likewise.
-    pub(crate) fn free_with_history(&mut self, addr: Addr) -> bool {
-        if !self.policy.merges_late || !self.herald.is_listening() {
-            return false;
-        }
-        let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());
-        let Some(id) = own else { return false };
-        let (place, requested_bytes) = self.facts(id);
-        self.tell(id, &Record::Free { place, requested_bytes, oversize: false });
-        self.unheard(|heap| heap.free(addr))
-    }
-
     /// Tells the history. It is called before a freed block merges with its neighbours, and after
     /// a block that is handed out was split.
     #[inline(never)]
-    fn tell(&mut self, id: BlockId, record: &Record) {
-        let (stream, pool) = self.side_of(self.blocks[id].lane);
+    pub(in crate::heap) fn tell(&mut self, id: BlockId, record: &Record) {
+        let (stream, pool) = self.side_of(self.space[id].lane);
         let Some(history) = self.herald.listener() else { return };
         let fact = |action, addr, size_bytes| Fact { action, addr, size_bytes, stream, pool };
         match *record {
@@ -124,7 +56,7 @@ impl Heap {
             }
             Record::SegmentAlloc { place, .. } => {
                 history.tell(&fact(Action::SegmentAlloc, place.addr.0, place.size_bytes), None);
-                if owns_segment(&self.policy, history.level()) {
+                if owns_segment(self.rules.policy(), history.level()) {
                     history.own(Owner::Segment(place.addr.0));
                 }
             }
@@ -159,8 +91,8 @@ impl Heap {
     /// Trackers hear of pages that a view shows or hides as of any others that are mapped: whoever
     /// makes memory known to a library does so by its addresses. The history does not, since no
     /// memory comes or goes.
-    pub(super) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
-        let (stream, pool) = self.side_of(self.segments[view].lane);
+    pub(in crate::heap) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
+        let (stream, pool) = self.side_of(self.space[view].lane());
         let Span { addr, size_bytes } = span;
         if let Some(history) = self.herald.history() {
             history.tell_trackers(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
@@ -171,7 +103,7 @@ impl Heap {
     pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
         self.herald.record(Record::OutOfMemory);
         let (stream, pool) =
-            (want.stream, self.pools.pool(want.pool).owner.unwrap_or(PoolId::NONE));
+            (want.stream, self.pools.pool(want.pool).owner().unwrap_or(PoolId::NONE));
         let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
         let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
         if let Some(history) = self.herald.listener() {
@@ -193,8 +125,8 @@ impl Heap {
 
     /// A program said something about a live block.
     pub(crate) fn record_remark(&mut self, id: BlockId, remark: &str) {
-        let (stream, pool) = self.side_of(self.blocks[id].lane);
-        let Block { addr, requested_bytes, .. } = self.blocks[id];
+        let (stream, pool) = self.side_of(self.space[id].lane);
+        let Block { addr, requested_bytes, .. } = self.space[id];
         let action = Action::Annotate;
         let fact = Fact { action, addr: addr.0, size_bytes: requested_bytes, stream, pool };
         if let Some(history) = self.herald.listener() {
@@ -203,7 +135,11 @@ impl Heap {
     }
 
     /// Does something of which the history says what it is part of.
-    pub(super) fn tell_as<T>(&mut self, doing: &str, act: impl FnOnce(&mut Heap) -> T) -> T {
+    pub(in crate::heap) fn tell_as<T>(
+        &mut self,
+        doing: &str,
+        act: impl FnOnce(&mut Inventory) -> T,
+    ) -> T {
         let said = self
             .herald
             .listener()
@@ -215,19 +151,13 @@ impl Heap {
         result
     }
 
-    /// The stream and the private pool of a lane.
-    pub(super) fn side_of(&self, lane: LaneId) -> (StreamId, PoolId) {
-        let lane = self.pools.lane(lane);
-        (lane.stream, self.pools.pool(lane.pool).owner.unwrap_or(PoolId::NONE))
-    }
-
     /// Where the context of a block's segment is kept. PyTorch keeps it with a block, which takes
     /// it along through splits and merges, until it is lost; we keep it with the segment, unless
     /// the contexts of what is allocated are all that is wanted.
-    pub(super) fn segment_owner(&self, id: BlockId) -> Owner {
-        let block = &self.blocks[id];
-        if self.policy.segment_context_stays {
-            Owner::Segment(self.segments[block.segment].span.addr.0)
+    pub(in crate::heap) fn segment_owner(&self, id: BlockId) -> Owner {
+        let block = &self.space[id];
+        if self.rules.policy().segment_context_stays {
+            Owner::Segment(self.space[block.segment].span().addr.0)
         } else {
             Owner::Segment(block.addr.0)
         }
@@ -236,10 +166,10 @@ impl Heap {
     /// A block was handed out. If it was split off, the rest keeps what PyTorch's block had: a
     /// free block behind it can be nothing but that rest.
     fn hand_out_context(&mut self, id: BlockId) {
-        let block = &self.blocks[id];
-        let rest = block.next.filter(|&next| self.blocks[next].state == State::Free);
+        let block = &self.space[id];
+        let rest = block.next.filter(|&next| self.space[next].state == State::Free);
         if let Some(rest) = rest
-            && !self.policy.segment_context_stays
+            && !self.rules.policy().segment_context_stays
         {
             let (from, to) = (Owner::Segment(block.addr.0), self.segment_owner(rest));
             if let Some(history) = self.herald.listener() {
@@ -250,7 +180,7 @@ impl Heap {
 
     /// A block is free, and about to merge: it lets go of who allocated it.
     fn take_back_context(&mut self, id: BlockId) {
-        let owner = Owner::Block(self.blocks[id].addr.0);
+        let owner = Owner::Block(self.space[id].addr.0);
         let Some(history) = self.herald.listener() else { return };
         if !history.has_no_owners() {
             history.disown(owner);
@@ -260,12 +190,12 @@ impl Heap {
 
     /// A block is about to merge with its neighbours in `state`: of what they know of their segment
     /// only the lowest one's stays.
-    pub(super) fn merge_contexts(&mut self, id: BlockId, state: State) {
-        if self.policy.segment_context_stays || !self.herald.is_listening() {
+    pub(in crate::heap) fn merge_contexts(&mut self, id: BlockId, state: State) {
+        if self.rules.policy().segment_context_stays || !self.herald.is_listening() {
             return;
         }
-        let block = &self.blocks[id];
-        let merges = |other: &BlockId| self.blocks[*other].state == state;
+        let block = &self.space[id];
+        let merges = |other: &BlockId| self.space[*other].state == state;
         let lost_own = block.prev.as_ref().is_some_and(merges).then_some(id);
         let lost_next = block.next.filter(merges);
         let lost: Vec<Owner> =
@@ -279,9 +209,9 @@ impl Heap {
 
     /// Pages are about to be unmapped from the middle of a free block: PyTorch's block becomes the
     /// unmapped part and keeps what it knows.
-    pub(super) fn unmap_context(&mut self, block_addr: u64, unmapped_addr: u64) {
+    pub(in crate::heap) fn unmap_context(&mut self, block_addr: u64, unmapped_addr: u64) {
         if block_addr != unmapped_addr
-            && !self.policy.segment_context_stays
+            && !self.rules.policy().segment_context_stays
             && let Some(history) = self.herald.listener()
         {
             history.hand_over(Owner::Segment(block_addr), Owner::Segment(unmapped_addr));
@@ -291,45 +221,19 @@ impl Heap {
     /// The first part of an expandable segment was mapped: whoever asked for it made the segment.
     fn own_grown_segment(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
-        let stays = self.policy.segment_context_stays;
-        let is_first = self.blocks[id].prev.is_none() || stays;
+        let stays = self.rules.policy().segment_context_stays;
+        let is_first = self.space[id].prev.is_none() || stays;
         if let Some(history) = self.herald.listener()
             && is_first
-            && owns_segment(&self.policy, history.level())
+            && owns_segment(self.rules.policy(), history.level())
             && history.context_of(owner).is_none()
         {
             history.own(owner);
         }
     }
 
-    /// Contexts are kept for blocks and segments that are there, and counted right.
-    pub(super) fn check_contexts(&self) -> Result<(), String> {
-        let Some(history) = self.herald.history() else { return Ok(()) };
-        history.check()?;
-        let mut places = HashMap::new();
-        for (_, segment) in self.segments.iter() {
-            let mut at = Some(segment.first);
-            while let Some(id) = at {
-                places.insert(self.blocks[id].addr.0, self.blocks[id].state);
-                at = self.blocks[id].next;
-            }
-        }
-        for owner in history.owners() {
-            let is_there = match owner {
-                Owner::Block(addr) => {
-                    matches!(places.get(&addr), Some(State::Live | State::Waiting))
-                }
-                Owner::Segment(addr) => places.contains_key(&addr),
-            };
-            if !is_there {
-                return Err(format!("a context is kept for {owner:?}, which is not there"));
-            }
-        }
-        Ok(())
-    }
-
     /// A segment's addresses went back, and with them what was known of it.
-    pub(super) fn forget_segment_context(&mut self, id: BlockId) {
+    pub(in crate::heap) fn forget_segment_context(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
         if let Some(history) = self.herald.listener() {
             history.disown(owner);

@@ -3,11 +3,12 @@
 
 use std::ops::Range;
 
-use crate::heap::Heap;
+use crate::heap::Want;
 use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::State;
 use crate::record::{Place, Record};
-use crate::types::{PageHandle, Span, StreamId};
+use crate::types::{PageHandle, PoolId, Span, StreamId};
 
 /// One thing to give back. A list of them stays good while they are carried out in order.
 #[derive(Clone, Copy, Debug)]
@@ -35,31 +36,15 @@ pub(crate) struct UnmapPlan {
     pub(crate) pages: Vec<(Span, PageHandle)>,
 }
 
-impl Heap {
-    /// All that the default pools can give back, large before small.
-    pub(crate) fn plan_release(&self) -> Vec<Release> {
-        self.plan_release_of(&[PoolIndex::LARGE, PoolIndex::SMALL])
-    }
-
-    /// All that these pools can give back: in each whole segments before pages.
-    pub(super) fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let is_theirs = |lane| pools.contains(&self.pools.lane(lane).pool);
-        let views = self.views_of(is_theirs).into_iter();
-        let mut plan: Vec<Release> = views.map(Release::View).collect();
-        for &pool in pools {
-            plan.append(&mut self.plan_release_blocks(self.free_blocks(pool)));
-        }
-        if self.policy.release_bare_segments {
-            plan.extend(self.plan_release_bare(pools));
-        }
-        plan
-    }
-
+impl Inventory {
     /// What of these free blocks can go back: whole segments before pages.
-    fn plan_release_blocks(&self, free: impl Iterator<Item = BlockId>) -> Vec<Release> {
+    pub(in crate::heap) fn plan_release_blocks(
+        &self,
+        free: impl Iterator<Item = BlockId>,
+    ) -> Vec<Release> {
         let (mut segments, mut pages) = (Vec::new(), Vec::new());
         for id in free {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             if block.expandable {
                 pages.push(Release::Pages(id));
             } else if !block.is_split() {
@@ -70,46 +55,38 @@ impl Heap {
         segments
     }
 
-    /// What the default pools can give back of streams that are gone.
-    pub(crate) fn plan_release_gone(&self) -> Vec<Release> {
-        let views = self.views_of(|lane| self.pools.lane(lane).is_gone()).into_iter();
-        let mut plan: Vec<Release> = views.map(Release::View).collect();
-        let lanes = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
-        let lanes = lanes.flat_map(|pool| self.pools.retired_lanes_of(pool));
-        let free = lanes.flat_map(|lane| lane.free_blocks(&self.blocks));
-        plan.append(&mut self.plan_release_blocks(free));
-        plan
-    }
-
     /// A pool's free blocks, stream by stream.
-    fn free_blocks(&self, pool: PoolIndex) -> impl Iterator<Item = BlockId> + '_ {
-        self.pools.lanes_of(pool).flat_map(|lane| lane.free_blocks(&self.blocks))
+    pub(in crate::heap) fn free_blocks(
+        &self,
+        pool: PoolIndex,
+    ) -> impl Iterator<Item = BlockId> + '_ {
+        self.pools.lanes_of(pool).flat_map(|lane| lane.free_blocks(self.space.blocks()))
     }
 
     /// The addresses of these pools' expandable segments that have no page.
-    pub(super) fn plan_release_bare(&self, pools: &[PoolIndex]) -> Vec<Release> {
-        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.segments[id].lane).pool);
-        let segments = self.segments.iter().map(|(id, _)| id);
-        segments.filter(|&id| here(id) && self.is_bare(id)).map(Release::Addresses).collect()
+    pub(in crate::heap) fn plan_release_bare(&self, pools: &[PoolIndex]) -> Vec<Release> {
+        let here = |id: SegmentId| pools.contains(&self.pools.lane(self.space[id].lane()).pool());
+        let segments = self.space.segments().iter().map(|(id, _)| id);
+        segments.filter(|&id| here(id) && self.space.is_bare(id)).map(Release::Addresses).collect()
     }
 
     /// What garbage collection gives back: idle segments of the large pool that are older than the
     /// average, in rounds, until enough was found or no more can be.
     pub(crate) fn plan_collection(&self) -> Vec<Release> {
-        let limit_bytes = self.cap_bytes.unwrap_or(self.device_total_bytes);
-        let threshold = self.config.garbage_collection_threshold * limit_bytes as f64;
-        let target_bytes = self.reserved_bytes.saturating_sub(threshold as u64);
-        let searches = self.pools.pool(PoolIndex::LARGE).searches;
+        let limit_bytes = self.rules.cap_bytes().unwrap_or(self.rules.device_total_bytes());
+        let threshold = self.rules.config().garbage_collection_threshold * limit_bytes as f64;
+        let target_bytes = self.space.reserved_bytes().saturating_sub(threshold as u64);
+        let searches = self.pools.pool(PoolIndex::LARGE).searches();
         // An expandable block is never whole as long as its segment has room to grow, so that
         // leaving them out changes no average.
         let idle = self.free_blocks(PoolIndex::LARGE).filter(|&id| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             !block.is_split() && !block.expandable
         });
         let (mut total_age, mut count) = (0, 0_u64);
         let mut left = Vec::new();
         for id in idle {
-            let (block, age) = (&self.blocks[id], searches - self.blocks.free_since(id));
+            let (block, age) = (&self.space[id], searches - self.space.free_since(id));
             total_age += age;
             count += 1;
             left.push((block.segment, age, block.size_bytes));
@@ -137,30 +114,30 @@ impl Heap {
 
     /// Where a split limit is set: what to give back so that the device has room for a segment
     /// for this request. Says too whether that makes enough room.
-    pub(crate) fn plan_room(&self, want: &super::Want) -> (Vec<Release>, bool) {
-        if self.split_limit_bytes == u64::MAX {
+    pub(crate) fn plan_room(&self, want: &Want) -> (Vec<Release>, bool) {
+        if self.rules.split_limit_bytes() == u64::MAX {
             return (Vec::new(), false);
         }
-        let key_bytes = want.size_bytes.max(self.split_limit_bytes);
+        let key_bytes = want.size_bytes.max(self.rules.split_limit_bytes());
         let lane = self.pools.lane_at(want.pool, want.stream);
         let Some(free) = lane.and_then(|lane| self.pools.lane(lane).free()) else {
             return (Vec::new(), false);
         };
         let releasable = |id: BlockId| {
-            let block = &self.blocks[id];
+            let block = &self.space[id];
             !block.expandable && !block.is_split()
         };
-        let one = if self.policy.make_room_skips_expandable {
-            free.iter_from(&self.blocks, key_bytes).find(|&id| releasable(id))
+        let one = if self.rules.policy().make_room_skips_expandable {
+            free.iter_from(self.space.blocks(), key_bytes).find(|&id| releasable(id))
         } else {
-            free.iter_from(&self.blocks, key_bytes).next().filter(|&id| releasable(id))
+            free.iter_from(self.space.blocks(), key_bytes).next().filter(|&id| releasable(id))
         };
         if let Some(id) = one {
-            return (vec![Release::Segment(self.blocks[id].segment)], true);
+            return (vec![Release::Segment(self.space[id].segment)], true);
         }
         let oversize: Vec<_> = free
-            .iter_from(&self.blocks, self.split_limit_bytes)
-            .take_while(|&id| self.blocks[id].size_bytes < key_bytes)
+            .iter_from(self.space.blocks(), self.rules.split_limit_bytes())
+            .take_while(|&id| self.space[id].size_bytes < key_bytes)
             .filter(|&id| releasable(id))
             .collect();
         let (mut plan, mut found_bytes) = (Vec::new(), 0);
@@ -168,55 +145,43 @@ impl Heap {
             if found_bytes >= key_bytes {
                 break;
             }
-            found_bytes += self.blocks[id].size_bytes;
-            plan.push(Release::Segment(self.blocks[id].segment));
+            found_bytes += self.space[id].size_bytes;
+            plan.push(Release::Segment(self.space[id].segment));
         }
         (plan, found_bytes >= key_bytes)
     }
 
-    /// The stream whose requests a segment serves.
-    pub(crate) fn segment_stream(&self, id: SegmentId) -> StreamId {
-        self.pools.lane(self.segments[id].lane).stream
-    }
-
-    /// Whether the heap has any of these addresses already.
-    pub(crate) fn overlaps(&self, span: Span) -> bool {
-        self.segments.iter().any(|(_, segment)| segment.span.overlaps(span))
-    }
-
-    /// The addresses of a segment.
-    pub(crate) fn segment_span(&self, id: SegmentId) -> Span {
-        self.segments[id].span
-    }
-
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
-        let segment = &self.segments[id];
-        let (first, span, lane) = (segment.first, segment.span, segment.lane);
-        let oversize = if self.policy.oversize_is_remembered {
-            segment.oversize
+        let segment = &self.space[id];
+        let (first, span, lane) = (segment.first(), segment.span(), segment.lane());
+        let oversize = if self.rules.policy().oversize_is_remembered {
+            segment.is_oversize()
         } else {
-            span.size_bytes >= self.split_limit_bytes
+            span.size_bytes >= self.rules.split_limit_bytes()
         };
         let (place, _) = self.facts(first);
         debug_assert_eq!(place.size_bytes, span.size_bytes, "only a whole segment goes back");
         self.record_of(first, Record::SegmentFree { place, oversize });
         self.unshelve(first);
-        self.blocks.remove(first);
-        self.segments.remove(id);
-        self.reserved_bytes -= span.size_bytes;
-        let pool = self.pools.lane(lane).pool;
-        self.count_reserved(pool, -(span.size_bytes as i64));
-        self.forget_plot(pool);
+        self.space.remove_segment(id);
+        self.space.count_reserved(-(span.size_bytes as i64));
+        let pool = self.pools.lane(lane).pool();
+        self.pools.count_reserved(pool, -(span.size_bytes as i64));
+        self.pools.forget_plot(pool);
     }
 
     /// The whole pages inside a free block, if there are any.
-    pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
+    pub(in crate::heap) fn plan_unmap(
+        &self,
+        id: BlockId,
+        is_shown: impl Fn(SegmentId, usize) -> bool,
+    ) -> Option<UnmapPlan> {
+        let block = &self.space[id];
+        let segment = &self.space[block.segment];
         let mut pages = segment.pages_inside(block.span());
         // A page that some view still shows stays, and what lies behind it goes another time.
-        if let Some(shown) = pages.clone().find(|&index| self.is_shown(block.segment, index)) {
+        if let Some(shown) = pages.clone().find(|&index| is_shown(block.segment, index)) {
             pages.end = shown;
         }
         if pages.is_empty() {
@@ -238,62 +203,73 @@ impl Heap {
     /// The first `count` pages of a plan were unmapped.
     pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
         let pages: Range<usize> = plan.first..plan.first + count;
-        let segment = &mut self.segments[plan.segment];
-        let span = segment.span_of(pages.clone());
-        for index in pages {
-            segment.set_page(index, None);
-        }
-        self.segments.uncover(plan.segment, span);
-        self.paged.note_given_back();
+        let span = self.space.unback(plan.segment, pages);
         self.unshelve(plan.block);
         let mut id = plan.block;
-        let block = self.blocks[id].span();
+        let block = self.space[id].span();
         // What was asked for last is shown in snapshots: the unmapped part keeps it, as in PyTorch.
-        let requested_bytes = self.blocks[id].requested_bytes;
+        let requested_bytes = self.space[id].requested_bytes;
         self.unmap_context(block.addr.0, span.addr.0);
         if block.addr < span.addr {
             let head = id;
-            id = self.blocks.split(head, span.addr.0 - block.addr.0);
+            id = self.space.split(head, span.addr.0 - block.addr.0);
             self.order_front(head, id);
-            self.blocks[head].requested_bytes = 0;
+            self.space[head].requested_bytes = 0;
             self.shelve(head);
         }
         if span.end() < block.end() {
-            let tail = self.blocks.split(id, span.size_bytes);
+            let tail = self.space.split(id, span.size_bytes);
             self.order_rest(tail);
-            self.blocks[tail].requested_bytes = 0;
+            self.space[tail].requested_bytes = 0;
             self.shelve(tail);
         }
         let (place, _) = self.facts(id);
         // Whoever had the bytes last, the addresses are those of the lane that reserved them.
-        self.blocks[id].lane = self.segments[plan.segment].lane;
-        self.blocks[id].state = State::Unmapped;
+        self.space[id].lane = self.space[plan.segment].lane();
+        self.space[id].state = State::Unmapped;
         self.merge_contexts(id, State::Unmapped);
         let id = self.merge_unmapped(id);
-        self.blocks[id].requested_bytes = requested_bytes;
-        let (lane, addr) = (self.blocks[id].lane, self.blocks[id].addr);
-        self.pools.lane_mut(lane).unmapped.insert(addr, id);
-        self.reserved_bytes -= span.size_bytes;
-        let pool = self.pools.lane(lane).pool;
-        self.count_reserved(pool, -(span.size_bytes as i64));
-        self.count_growth(pool, -1);
+        self.space[id].requested_bytes = requested_bytes;
+        let (lane, addr) = (self.space[id].lane, self.space[id].addr);
+        self.pools.lane_mut(lane).add_unmapped(addr, id);
+        self.space.count_reserved(-(span.size_bytes as i64));
+        let pool = self.pools.lane(lane).pool();
+        self.pools.count_reserved(pool, -(span.size_bytes as i64));
+        self.pools.count_growth(pool, -1);
         let place = Place { size_bytes: span.size_bytes, ..place };
         self.record_of(id, Record::SegmentUnmap { place });
     }
 
-    /// Whether the segment has no page left, so that its addresses can go back too.
-    pub(crate) fn is_bare(&self, id: SegmentId) -> bool {
-        let first = &self.blocks[self.segments[id].first];
-        first.state == State::Unmapped && !first.is_split()
-    }
-
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
-        debug_assert!(self.is_bare(id));
-        let first = self.segments[id].first;
+        debug_assert!(self.space.is_bare(id));
+        let first = self.space[id].first();
         self.forget_segment_context(first);
         self.forget_unmapped(first);
-        self.blocks.remove(first);
-        self.segments.remove(id);
+        self.space.remove_segment(id);
+    }
+
+    /// Bytes in free blocks of private pools.
+    pub(crate) fn private_free_bytes(&self) -> u64 {
+        let pools =
+            self.pools.privates().iter().flat_map(|(id, _)| self.pools.privates().parts(id));
+        let lanes = pools.flat_map(|pool| self.pools.lanes_of(pool));
+        let free = lanes.flat_map(|lane| lane.free_blocks(self.space.blocks()));
+        free.map(|id| self.space[id].size_bytes).sum()
+    }
+
+    /// What is left to give back before a released pool can be forgotten: addresses without pages.
+    /// None if it still has memory, or if a request for it is under way.
+    pub(crate) fn plan_retirement(&self, id: PoolId) -> Option<Vec<Release>> {
+        self.pools.privates().get(id).filter(|private| private.held() == 0)?;
+        let pools = self.pools.privates().parts(id);
+        let bare = self.plan_release_bare(&pools);
+        let segments: usize = pools.iter().map(|&pool| self.segment_count(pool)).sum();
+        (segments == bare.len()).then_some(bare)
+    }
+
+    fn segment_count(&self, pool: PoolIndex) -> usize {
+        let pool_of = |lane| self.pools.lane(lane).pool();
+        self.space.segments().iter().filter(|(_, segment)| pool_of(segment.lane()) == pool).count()
     }
 }

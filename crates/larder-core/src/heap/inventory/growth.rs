@@ -2,11 +2,12 @@
 //! the device gave.
 
 use crate::heap::ids::{BlockId, SegmentId};
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::{Block, State};
 use crate::heap::space::segment::Backing;
-use crate::heap::{Heap, Want, size};
+use crate::heap::{Want, size};
 use crate::record::{Place, Record};
-use crate::types::{Addr, PageHandle, Span};
+use crate::types::{PageHandle, Span};
 
 /// What a request that no free block can serve should ask of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,41 +62,42 @@ impl MapPlan {
     }
 }
 
-impl Heap {
+impl Inventory {
     /// What to ask of the device for a request that no free block can serve.
     pub(crate) fn plan_growth(&self, want: &Want) -> Growth {
         let size_bytes = self.segment_bytes(want);
         let expand = want.expandable;
-        let pages_are_counted = expand && self.policy.cap_counts_pages;
+        let pages_are_counted = expand && self.rules.policy().cap_counts_pages;
         if !pages_are_counted && self.exceeds_cap(size_bytes) {
             return Growth::Capped;
         }
         if self.rejects(size_bytes) {
             return Growth::Rejected;
         }
-        self.placement.growth(want, size_bytes)
+        if !want.expandable {
+            Growth::Segment { size_bytes }
+        } else if self.rules.puts_into_pages(want) {
+            Growth::Tighten
+        } else {
+            Growth::Expand
+        }
     }
 
     /// Whether a rule refuses to ask the device for so much more.
-    pub(super) fn rejects(&self, size_bytes: u64) -> bool {
-        let held_bytes = self.reserved_bytes + self.asked_bytes;
-        self.config.reject_above_fraction
-            && held_bytes.saturating_add(size_bytes) as f64 > self.rule_share_bytes()
+    pub(in crate::heap) fn rejects(&self, size_bytes: u64) -> bool {
+        let held_bytes = self.space.held_or_asked_bytes();
+        self.rules.config().reject_above_fraction
+            && held_bytes.saturating_add(size_bytes) as f64 > self.rules.share_bytes()
     }
 
     /// What that rule does not let be passed.
     pub(crate) fn rule_bytes(&self) -> u64 {
-        self.rule_share_bytes() as u64
-    }
-
-    fn rule_share_bytes(&self) -> f64 {
-        self.config.memory_fraction * self.device_total_bytes as f64
+        self.rules.share_bytes() as u64
     }
 
     /// Whether the request can never be met, whatever is given back.
     pub(crate) fn is_hopeless(&self, want: &Want) -> bool {
-        let limit_bytes = self.cap_bytes.unwrap_or(u64::MAX).min(self.device_total_bytes);
-        want.size_bytes > limit_bytes
+        want.size_bytes > self.rules.limit_bytes()
     }
 
     /// What a plain allocation for this request asks of the device. Captures' pools are many, and
@@ -103,50 +105,48 @@ impl Heap {
     /// part of what they hold for the stream, since no other stream's segments serve it.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
         if !self.is_plain_capture(self.pools.pool(want.pool)) {
-            return size::segment_bytes(want.size_bytes, &self.config);
+            return size::segment_bytes(want.size_bytes, self.rules.config());
         }
         let held_bytes = self.held_for(want);
-        size::capture_segment_bytes(want.size_bytes, held_bytes, &self.config)
+        size::capture_segment_bytes(want.size_bytes, held_bytes, self.rules.config())
     }
 
     /// What the segments hold that the request could be served from.
     fn held_for(&self, want: &Want) -> u64 {
         let lane = self.pools.lane_at(want.pool, want.stream);
-        let served = self.segments.iter().filter(|(_, segment)| Some(segment.lane) == lane);
+        let served =
+            self.space.segments().iter().filter(|(_, segment)| Some(segment.lane()) == lane);
         served.map(|(_, segment)| segment.backed_bytes()).sum()
     }
 
     /// Whether so many more bytes would pass the cap.
     pub(crate) fn exceeds_cap(&self, more_bytes: u64) -> bool {
-        let held_bytes = self.reserved_bytes + self.asked_bytes;
-        self.cap_bytes.is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
+        let held_bytes = self.space.held_or_asked_bytes();
+        self.rules.cap_bytes().is_some_and(|cap| held_bytes.saturating_add(more_bytes) > cap)
     }
 
-    /// So many bytes are asked of the device with the lock dropped: until there is an answer they
-    /// count against the cap, or two requests at once could pass it.
-    pub(crate) fn begin_asking(&mut self, size_bytes: u64) {
-        self.asked_bytes += size_bytes;
-    }
-
-    /// The answer is there.
-    pub(crate) fn end_asking(&mut self, size_bytes: u64) {
-        self.asked_bytes -= size_bytes;
-    }
-
-    /// The device gave a segment for this request; serves the request from it.
-    pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
+    /// The device gave a segment for this request. It is one block, in no index yet.
+    pub(in crate::heap) fn add_fixed(&mut self, want: &Want, span: Span) -> BlockId {
         let id = self.add_segment(want, span, Backing::Fixed, State::Free);
-        self.reserved_bytes += span.size_bytes;
-        self.count_reserved(want.pool, span.size_bytes as i64);
+        self.space.count_reserved(span.size_bytes as i64);
+        self.pools.count_reserved(want.pool, span.size_bytes as i64);
         let place = place(want, span);
-        let oversize = span.size_bytes >= self.split_limit_bytes;
-        self.segments[self.blocks[id].segment].oversize = oversize;
+        let oversize = span.size_bytes >= self.rules.split_limit_bytes();
+        let segment = self.space[id].segment;
+        self.space[segment].set_oversize(oversize);
         self.record_of(id, Record::SegmentAlloc { place, oversize });
-        self.hand_out(id, want)
+        id
+    }
+
+    /// A free block was made for a request: takes it out of the index.
+    pub(in crate::heap) fn take_grown(&mut self, want: &Want, id: BlockId) {
+        assert!(self.space[id].state == State::Free, "{id:?} was made for a request and is taken");
+        self.pools.count_growth(want.pool, 1);
+        self.unshelve(id);
     }
 
     /// Adds a segment that is one block, in no index yet.
-    pub(super) fn add_segment(
+    pub(in crate::heap) fn add_segment(
         &mut self,
         want: &Want,
         span: Span,
@@ -155,8 +155,8 @@ impl Heap {
     ) -> BlockId {
         let expandable = matches!(backing, Backing::Expandable { .. });
         let lane = self.lane_of(want);
-        let order = self.first_order(span.addr, self.segments.next_serial());
-        let id = self.blocks.add(Block {
+        let order = self.first_order(span.addr, self.space.segments().next_serial());
+        let whole = Block {
             addr: span.addr,
             size_bytes: span.size_bytes,
             requested_bytes: 0,
@@ -174,26 +174,27 @@ impl Heap {
             expandable,
             oversize: false,
             used_elsewhere: false,
-        });
-        self.blocks[id].segment = self.segments.add(span, lane, want.kind, backing, id);
-        id
+        };
+        self.space.add_segment(whole, backing)
     }
 
     /// The next step towards an expandable block for this request. `from` is the block that the
     /// last step gave; the first step looks for the lowest place with enough room.
     pub(crate) fn plan_expansion(&self, want: &Want, from: Option<BlockId>) -> Expansion {
         let Some(start) = from.or_else(|| self.find_room(want)) else {
-            let page_bytes = size::page_bytes(want.kind, &self.config);
-            let reserve = self.reserve_of(want.stream);
-            let size_bytes = size::reserve_bytes(self.device_total_bytes, page_bytes, reserve);
-            let is_beyond = want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment;
+            let page_bytes = size::page_bytes(want.kind, self.rules.config());
+            let reserve = self.rules.reserve_of(want.stream);
+            let size_bytes =
+                size::reserve_bytes(self.rules.device_total_bytes(), page_bytes, reserve);
+            let is_beyond =
+                want.size_bytes > size_bytes && self.rules.policy().no_pages_beyond_segment;
             return if is_beyond {
                 Expansion::TooFew { size_bytes }
             } else {
                 Expansion::Reserve { size_bytes }
             };
         };
-        let block = &self.blocks[start];
+        let block = &self.space[start];
         if block.state == State::Unmapped {
             return Expansion::Map(self.plan_map(start, want.size_bytes));
         }
@@ -209,25 +210,25 @@ impl Heap {
     /// The lowest free or unmapped block from which free and unmapped ones in a row add up to the
     /// request. Every such run has an unmapped block, with at most one free one before it.
     fn find_room(&self, want: &Want) -> Option<BlockId> {
-        let is_open = |id: BlockId| matches!(self.blocks[id].state, State::Free | State::Unmapped);
+        let is_open = |id: BlockId| matches!(self.space[id].state, State::Free | State::Unmapped);
         let lane = self.pools.lane_at(want.pool, want.stream)?;
-        self.pools.lane(lane).unmapped.values().find_map(|&hole| {
-            let start = self.blocks[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
+        self.pools.lane(lane).unmapped().find_map(|(_, hole)| {
+            let start = self.space[hole].prev.filter(|&prev| is_open(prev)).unwrap_or(hole);
             let (mut room_bytes, mut at) = (0, Some(start));
             while let Some(id) = at.filter(|&id| is_open(id)) {
-                room_bytes += self.blocks[id].size_bytes;
+                room_bytes += self.space[id].size_bytes;
                 if room_bytes >= want.size_bytes {
                     return Some(start);
                 }
-                at = self.blocks[id].next;
+                at = self.space[id].next;
             }
             None
         })
     }
 
-    pub(super) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
+    pub(in crate::heap) fn plan_map(&self, id: BlockId, size_bytes: u64) -> MapPlan {
+        let block = &self.space[id];
+        let segment = &self.space[block.segment];
         let part = Span::new(block.addr, size_bytes.min(block.size_bytes));
         let span = segment.span_of(segment.pages_over(part));
         MapPlan { block: id, span, page_bytes: segment.page_bytes() }
@@ -235,7 +236,7 @@ impl Heap {
 
     /// Addresses were reserved for a new segment. Returns its one unmapped block.
     pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
-        self.commit_reserve_of(want, span, size::page_bytes(want.kind, &self.config))
+        self.commit_reserve_of(want, span, size::page_bytes(want.kind, self.rules.config()))
     }
 
     /// The same, for pages of a size.
@@ -247,8 +248,8 @@ impl Heap {
     ) -> BlockId {
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
-        let lane = self.blocks[id].lane;
-        self.pools.lane_mut(lane).unmapped.insert(span.addr, id);
+        let lane = self.space[id].lane;
+        self.pools.lane_mut(lane).add_unmapped(span.addr, id);
         id
     }
 
@@ -256,79 +257,27 @@ impl Heap {
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
         let (id, span) = (plan.block, plan.span);
         self.forget_unmapped(id);
-        if span.size_bytes < self.blocks[id].size_bytes {
-            let rest = self.blocks.split(id, span.size_bytes);
+        if span.size_bytes < self.space[id].size_bytes {
+            let rest = self.space.split(id, span.size_bytes);
             self.order_rest(rest);
             // What was asked for last is shown in snapshots: the mapped part keeps it, as in
             // PyTorch.
-            self.blocks[rest].requested_bytes = 0;
-            let (lane, addr) = (self.blocks[rest].lane, self.blocks[rest].addr);
-            self.pools.lane_mut(lane).unmapped.insert(addr, rest);
+            self.space[rest].requested_bytes = 0;
+            let (lane, addr) = (self.space[rest].lane, self.space[rest].addr);
+            self.pools.lane_mut(lane).add_unmapped(addr, rest);
         }
-        let segment_id = self.blocks[id].segment;
-        let segment = &mut self.segments[segment_id];
-        for (index, &page) in segment.pages_over(span).zip(pages) {
-            segment.set_page(index, Some(page));
-        }
-        self.segments.cover(segment_id, span);
+        let segment_id = self.space[id].segment;
+        self.space.back(segment_id, span, pages);
         self.merge_contexts(id, State::Free);
         let id = self.merge_and_shelve(id).id;
         self.note_free(id);
-        self.reserved_bytes += span.size_bytes;
-        let lane = self.pools.lane(self.blocks[id].lane);
-        let (kind, stream, pool) = (lane.kind, lane.stream, lane.pool);
-        self.count_reserved(pool, span.size_bytes as i64);
+        self.space.count_reserved(span.size_bytes as i64);
+        let lane = self.pools.lane(self.space[id].lane);
+        let (kind, stream, pool) = (lane.kind(), lane.stream(), lane.pool());
+        self.pools.count_reserved(pool, span.size_bytes as i64);
         let place = Place { kind, stream, addr: span.addr, size_bytes: span.size_bytes };
         self.record_of(id, Record::SegmentMap { place });
         id
-    }
-
-    /// Serves the request from a free block that was made for it.
-    pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
-        self.count_growth(want.pool, 1);
-        self.unshelve(id);
-        self.hand_out(id, want)
-    }
-}
-
-/// The pages that a block of an expandable segment lies on.
-#[derive(Debug)]
-pub(crate) struct PagesBehind {
-    /// The addresses of all of them.
-    pub(crate) span: Span,
-    pub(crate) page_bytes: u64,
-    pub(crate) pages: Vec<PageHandle>,
-}
-
-impl Heap {
-    /// The pages that a live block lies on; none if its segment has no pages, or shows some of
-    /// different sizes.
-    pub(crate) fn pages_behind(&self, id: BlockId) -> Option<PagesBehind> {
-        let block = &self.blocks[id];
-        let segment = &self.segments[block.segment];
-        if segment.is_view() {
-            return self.pages_shown_behind(block.span(), segment);
-        }
-        if !segment.is_expandable() {
-            return None;
-        }
-        let range = segment.pages_over(block.span());
-        let pages = range.clone().filter_map(|index| segment.page(index)).collect();
-        let (span, page_bytes) = (segment.span_of(range), segment.page_bytes());
-        Some(PagesBehind { span, page_bytes, pages })
-    }
-
-    /// The place of every page of every expandable segment, and where views show them.
-    pub(crate) fn mapped_pages(&self) -> Vec<Span> {
-        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
-        expandable
-            .flat_map(|(_, segment)| {
-                let count = segment.pages_over(segment.span).end;
-                let backed = (0..count).filter(|&index| segment.page(index).is_some());
-                backed.map(|index| segment.span_of(index..index + 1))
-            })
-            .chain(self.shown_pages())
-            .collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! States: every segment and block as it stands, as plain data.
 
-use crate::heap::Heap;
+use crate::heap::inventory::Inventory;
 use crate::heap::space::block::State;
 use crate::record::stats::Counter;
 use crate::types::{Addr, PoolId, PoolKind, Span, StreamId};
@@ -70,24 +70,25 @@ pub struct BlockState {
     pub requested_bytes: u64,
 }
 
-impl Heap {
+impl Inventory {
     /// Every segment, in the order of their addresses.
-    pub fn snapshot(&self) -> Vec<SegmentState> {
+    pub(in crate::heap) fn snapshot(&self) -> Vec<SegmentState> {
         let mut segments: Vec<_> = self
-            .segments
+            .space
+            .segments()
             .iter()
             .map(|(_, segment)| {
-                let lane = self.pools.lane(segment.lane);
-                let blocks = self.settled_chain(segment.first).map(|settled| BlockState {
+                let lane = self.pools.lane(segment.lane());
+                let blocks = self.settled_chain(segment.first()).map(|settled| BlockState {
                     span: settled.span,
                     state: settled.state,
                     requested_bytes: settled.requested_bytes,
                 });
                 SegmentState {
-                    span: segment.span,
-                    stream: lane.stream,
-                    kind: lane.kind,
-                    pool: self.pools.pool(lane.pool).owner,
+                    span: segment.span(),
+                    stream: lane.stream(),
+                    kind: lane.kind(),
+                    pool: self.pools.pool(lane.pool()).owner(),
                     expandable: segment.is_expandable(),
                     view: segment.is_view(),
                     backed_bytes: segment.backed_bytes(),
@@ -101,27 +102,23 @@ impl Heap {
 
     /// Every segment of a private pool, in the order of their addresses; none if there is no such
     /// pool.
-    pub fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
-        self.privates.get(pool)?;
+    pub(in crate::heap) fn snapshot_of(&self, pool: PoolId) -> Option<Vec<SegmentState>> {
+        self.pools.privates().get(pool)?;
         let segments = self.snapshot().into_iter();
         Some(segments.filter(|segment| segment.pool == Some(pool)).collect())
     }
 
-    /// Whether there is an expandable segment.
-    pub fn has_expandable(&self) -> bool {
-        self.segments.expandable_count() > 0
-    }
-
     /// Every expandable segment, in the order of their addresses.
-    pub fn expandable_segments(&self) -> Vec<ExpandableState> {
-        let expandable = self.segments.iter().filter(|(_, segment)| segment.is_expandable());
+    pub(in crate::heap) fn expandable_segments(&self) -> Vec<ExpandableState> {
+        let expandable =
+            self.space.segments().iter().filter(|(_, segment)| segment.is_expandable());
         let mut states: Vec<_> = expandable
             .map(|(_, segment)| {
-                let lane = self.pools.lane(segment.lane);
+                let lane = self.pools.lane(segment.lane());
                 ExpandableState {
-                    addr: segment.span.addr,
-                    stream: lane.stream,
-                    kind: lane.kind,
+                    addr: segment.span().addr,
+                    stream: lane.stream(),
+                    kind: lane.kind(),
                     mapped_bytes: segment.backed_bytes(),
                 }
             })
@@ -131,11 +128,18 @@ impl Heap {
     }
 
     /// What a private pool holds; none if there is no such pool.
-    pub fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
-        let private = self.privates.get(pool)?;
+    pub(in crate::heap) fn pool_stats(&self, pool: PoolId) -> Option<PoolStats> {
+        let private = self.pools.privates().get(pool)?;
         let mut stats = PoolStats {
-            uses: private.uses,
-            reserved_bytes: self.privates.reserved().get(&pool).copied().unwrap_or_default().all,
+            uses: private.uses(),
+            reserved_bytes: self
+                .pools
+                .privates()
+                .reserved()
+                .get(&pool)
+                .copied()
+                .unwrap_or_default()
+                .all,
             ..PoolStats::default()
         };
         for segment in self.snapshot_of(pool)? {

@@ -1,0 +1,105 @@
+//! Plans: what to ask of the device and what to give back to it, and what came of it.
+
+use crate::heap::growth::MapPlan;
+use crate::heap::ids::{BlockId, PoolIndex, SegmentId};
+use crate::heap::release::{Release, UnmapPlan};
+use crate::heap::{Heap, Want};
+use crate::types::{PageHandle, PoolId, Span};
+
+impl Heap {
+    /// So many bytes are asked of the device with the lock dropped: until there is an answer they
+    /// count against the cap, or two requests at once could pass it.
+    pub(crate) fn begin_asking(&mut self, size_bytes: u64) {
+        self.inventory.space_mut().begin_asking(size_bytes);
+    }
+
+    /// The answer is there.
+    pub(crate) fn end_asking(&mut self, size_bytes: u64) {
+        self.inventory.space_mut().end_asking(size_bytes);
+    }
+
+    /// Addresses were reserved for a new segment. Returns its one unmapped block.
+    pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
+        self.inventory.commit_reserve(want, span)
+    }
+
+    /// The same, for pages of a size.
+    pub(crate) fn commit_reserve_of(
+        &mut self,
+        want: &Want,
+        span: Span,
+        page_bytes: u64,
+    ) -> BlockId {
+        self.inventory.commit_reserve_of(want, span, page_bytes)
+    }
+
+    /// The pages of a plan were mapped. Returns the free block that they are part of now.
+    pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
+        self.inventory.commit_map(plan, pages)
+    }
+
+    /// All that the default pools can give back, large before small.
+    pub(crate) fn plan_release(&self) -> Vec<Release> {
+        self.plan_release_of(&[PoolIndex::LARGE, PoolIndex::SMALL])
+    }
+
+    /// All that these pools can give back: in each whole segments before pages.
+    fn plan_release_of(&self, pools: &[PoolIndex]) -> Vec<Release> {
+        let is_theirs = |lane| pools.contains(&self.inventory.pools().lane(lane).pool());
+        let views = self.placement.views_of(&self.inventory, is_theirs).into_iter();
+        let mut plan: Vec<Release> = views.map(Release::View).collect();
+        for &pool in pools {
+            plan.append(&mut self.inventory.plan_release_blocks(self.inventory.free_blocks(pool)));
+        }
+        if self.policy().release_bare_segments {
+            plan.extend(self.inventory.plan_release_bare(pools));
+        }
+        plan
+    }
+
+    /// What the default pools can give back of streams that are gone.
+    pub(crate) fn plan_release_gone(&self) -> Vec<Release> {
+        let views = self
+            .placement
+            .views_of(&self.inventory, |lane| self.inventory.pools().lane(lane).is_gone())
+            .into_iter();
+        let mut plan: Vec<Release> = views.map(Release::View).collect();
+        let lanes = [PoolIndex::LARGE, PoolIndex::SMALL].into_iter();
+        let lanes = lanes.flat_map(|pool| self.inventory.pools().retired_lanes_of(pool));
+        let free = lanes.flat_map(|lane| lane.free_blocks(self.space().blocks()));
+        plan.append(&mut self.inventory.plan_release_blocks(free));
+        plan
+    }
+
+    /// All that a private pool can give back, small before large.
+    pub(crate) fn plan_release_private(&self, id: PoolId) -> Vec<Release> {
+        self.plan_release_of(&self.pools().privates().parts(id))
+    }
+
+    /// A fixed segment went back to the device.
+    pub(crate) fn commit_release(&mut self, id: SegmentId) {
+        self.inventory.commit_release(id);
+    }
+
+    /// The whole pages inside a free block, if there are any.
+    pub(crate) fn plan_unmap(&self, id: BlockId) -> Option<UnmapPlan> {
+        let is_shown = |segment, index| self.placement.is_shown(segment, index);
+        self.inventory.plan_unmap(id, is_shown)
+    }
+
+    /// The first `count` pages of a plan were unmapped.
+    pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
+        self.placement.note_given_back();
+        self.inventory.commit_unmap(plan, count);
+    }
+
+    /// A bare segment's addresses went back to the device.
+    pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
+        self.inventory.commit_unreserve(id);
+    }
+
+    /// The place of every page, and where views show them.
+    pub(crate) fn mapped_pages(&self) -> Vec<Span> {
+        self.space().page_places().chain(self.placement.shown_pages(&self.inventory)).collect()
+    }
+}
