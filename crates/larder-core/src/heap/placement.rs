@@ -2,7 +2,6 @@
 //! kinds, and a heap has one of them from the day it is made. All that differs between them is
 //! asked here, and nobody else asks which one it is.
 
-use crate::heap::Want;
 use crate::heap::best_fit::BestFit;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::inventory::{Fit, Inventory};
@@ -10,6 +9,7 @@ use crate::heap::paged::{Paged, in_place};
 use crate::heap::pools::Pools;
 use crate::heap::rules::{Layout, Rules};
 use crate::heap::size::Fineness;
+use crate::heap::{State, Want};
 use crate::policy::Policy;
 use crate::types::{Addr, Span, StreamId};
 
@@ -143,6 +143,7 @@ impl Placement {
     /// A request was put into a block.
     #[inline]
     pub(super) fn note_taken(&mut self, inventory: &Inventory, want: &Want, id: BlockId) {
+        debug_assert!(inventory.space()[id].state == State::Live, "{id:?} was handed out");
         match self {
             Placement::BestFit(_) => {}
             Placement::Paged(paged) => paged.note_taken(inventory, want, id),
@@ -165,6 +166,7 @@ impl Placement {
             }
             Placement::BestFit(_) | Placement::Paged(_) => inventory.reclaim(id),
         }
+        debug_assert!(inventory.space()[id].state != State::Live, "{id:?} is free now");
     }
 
     /// Pages are given back.

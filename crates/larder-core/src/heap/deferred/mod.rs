@@ -58,7 +58,8 @@ impl Deferred {
     /// Takes one off the list.
     pub(in crate::heap) fn pop(&mut self) -> Option<BlockId> {
         let id = self.listed.pop()?;
-        self.is_listed[id.place()] = false;
+        let was_listed = std::mem::replace(&mut self.is_listed[id.place()], false);
+        debug_assert!(was_listed, "{id:?} is listed twice");
         Some(id)
     }
 

@@ -101,6 +101,7 @@ impl Inventory {
     /// A free block that is in no index is deferred from now on. The next cycle may ask for what
     /// lies there.
     pub(in crate::heap) fn defer_free(&mut self, id: BlockId) {
+        debug_assert!(self.space[id].expandable, "{id:?} is not at home in pages");
         let block = &mut self.space[id];
         block.state = State::Deferred;
         let addr = block.addr;

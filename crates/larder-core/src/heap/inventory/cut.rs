@@ -57,6 +57,7 @@ impl Taken {
 impl Inventory {
     /// Hands out the best free block of the request's lane.
     pub(in crate::heap) fn take_best(&mut self, want: &Want, fit: Fit) -> Option<(BlockId, Addr)> {
+        debug_assert!(self.pools.is_lane_of(want.lane, want.pool, want.stream), "a lane is gone");
         let id = self.take_off_best(want, fit)?;
         Some((id, self.hand_out(id, want)))
     }
@@ -129,6 +130,7 @@ impl Inventory {
 
     /// Makes a block that is in no index live, split to size where that is right.
     pub(in crate::heap) fn hand_out(&mut self, id: BlockId, want: &Want) -> Addr {
+        debug_assert!(self.space[id].size_bytes >= want.size_bytes, "{id:?} is too small");
         let fineness = self.rules.fineness();
         let cut = cut_for(want, &self.space[id], fineness, self.rules.split_limit_bytes());
         self.hand_out_cut(id, want, &cut)
@@ -137,6 +139,7 @@ impl Inventory {
     /// Makes the front of a block live that is in no index and larger than the request, whatever
     /// the settings say of splitting. The rest goes into the index.
     pub(in crate::heap) fn hand_out_front(&mut self, id: BlockId, want: &Want) {
+        assert!(self.space[id].size_bytes > want.size_bytes, "{id:?} has no more than that");
         let cut = cut(want, &self.space[id], true);
         self.hand_out_cut(id, want, &cut);
     }

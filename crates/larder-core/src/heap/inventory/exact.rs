@@ -20,7 +20,9 @@ impl Inventory {
     pub(crate) fn take_at(&mut self, want: &Want, addr: Addr) -> Option<Addr> {
         let want = &Want { lane: self.lane_of(want), ..*want };
         let id = self.free_over(want, addr)?;
-        Some(self.tell_as(BY_ADDRESS, |inventory| inventory.hand_out_at(id, want, addr)))
+        let taken = self.tell_as(BY_ADDRESS, |inventory| inventory.hand_out_at(id, want, addr));
+        assert!(taken == addr, "what lies at {addr} was asked for, and not at {taken}");
+        Some(taken)
     }
 
     /// Hands out what lies at an address in a free block that holds the request there.

@@ -127,6 +127,7 @@ impl Inventory {
 
     /// The device gave a segment for this request. It is one block, in no index yet.
     pub(in crate::heap) fn add_fixed(&mut self, want: &Want, span: Span) -> BlockId {
+        assert!(span.size_bytes >= want.size_bytes, "{span:?} is less than was asked for");
         let id = self.add_segment(want, span, Backing::Fixed, State::Free);
         self.space.count_reserved(span.size_bytes as i64);
         self.pools.count_reserved(want.pool, span.size_bytes as i64);
@@ -246,6 +247,7 @@ impl Inventory {
         span: Span,
         page_bytes: u64,
     ) -> BlockId {
+        debug_assert!(span.size_bytes.is_multiple_of(page_bytes), "{span:?} ends inside a page");
         let backing = Backing::Expandable { page_bytes, pages: Vec::new() };
         let id = self.add_segment(want, span, backing, State::Unmapped);
         let lane = self.space[id].lane;
@@ -255,6 +257,7 @@ impl Inventory {
 
     /// The pages of a plan were mapped. Returns the free block that they are part of now.
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
+        assert!(plan.page_count() == pages.len() as u64, "a page for each place of the plan");
         let (id, span) = (plan.block, plan.span);
         self.forget_unmapped(id);
         if span.size_bytes < self.space[id].size_bytes {

@@ -208,6 +208,7 @@ impl Inventory {
 
     /// Removes the lanes that no segment names and that are leaving.
     pub(in crate::heap) fn remove_lanes(&mut self, is_leaving: impl Fn(&Lane) -> bool) {
+        assert!(self.deferred.is_empty(), "lanes go while frees are deferred in them");
         self.pools.remove_lanes(&self.space.named_lanes(), is_leaving);
     }
 }

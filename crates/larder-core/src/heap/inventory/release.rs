@@ -153,6 +153,7 @@ impl Inventory {
 
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
+        assert!(self.space[id].is_fixed(), "{id:?} goes back by its pages");
         let segment = &self.space[id];
         let (first, span, lane) = (segment.first(), segment.span(), segment.lane());
         let oversize = if self.rules.policy().oversize_is_remembered {
@@ -202,6 +203,7 @@ impl Inventory {
 
     /// The first `count` pages of a plan were unmapped.
     pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
+        assert!(count <= plan.pages.len(), "more pages went back than were planned");
         let pages: Range<usize> = plan.first..plan.first + count;
         let span = self.space.unback(plan.segment, pages);
         self.unshelve(plan.block);
@@ -242,7 +244,7 @@ impl Inventory {
 
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
-        debug_assert!(self.space.is_bare(id));
+        assert!(self.space.is_bare(id), "{id:?} has pages left");
         let first = self.space[id].first();
         self.forget_segment_context(first);
         self.forget_unmapped(first);

@@ -46,6 +46,7 @@ impl Whole {
 impl Inventory {
     /// Puts a block into its lane's index as free. Its age starts anew.
     pub(in crate::heap) fn shelve(&mut self, id: BlockId) {
+        debug_assert!(!self.space.is_in_view(id), "{id:?} lies in a view, and is free");
         self.space[id].state = State::Free;
         self.start_age(id);
         let (slots, _) = self.space.parts();
@@ -56,6 +57,7 @@ impl Inventory {
 
     /// Takes a free block out of its lane's index.
     pub(in crate::heap) fn unshelve(&mut self, id: BlockId) {
+        debug_assert!(self.space[id].state == State::Free, "{id:?} is in no index");
         let (slots, _) = self.space.parts();
         let lane = slots[id.place()].lane;
         self.pools.lane_mut(lane).index().remove(slots, id);
@@ -122,6 +124,7 @@ impl Inventory {
         free.insert(slots, whole);
         let block = &mut slots[whole.place()];
         block.requested_bytes = requested_bytes;
+        debug_assert!(block.state == State::Free && block.lane == lane_id, "{whole:?} is not free");
         let (size_bytes, is_split) = (block.size_bytes, block.is_split());
         if has_ages {
             self.start_age(whole);
@@ -132,6 +135,7 @@ impl Inventory {
     /// Joins an unmapped block that is in no map with its unmapped neighbours, which are taken out
     /// of theirs. Returns the whole.
     pub(in crate::heap) fn merge_unmapped(&mut self, id: BlockId) -> BlockId {
+        debug_assert!(self.space[id].state == State::Unmapped, "{id:?} has memory");
         let unmapped = |id: &BlockId| self.space[*id].state == State::Unmapped;
         let block = &self.space[id];
         let (prev, next) = (block.prev.filter(unmapped), block.next.filter(unmapped));
@@ -171,6 +175,7 @@ impl Inventory {
     /// A free block goes to another lane, and merges with what is free there. That counts as a
     /// free: whoever waited for that lane has not waited for this.
     pub(in crate::heap) fn hand_over(&mut self, id: BlockId, lane: LaneId) {
+        debug_assert!(self.pools.has_lane(lane), "{lane:?} is gone");
         self.unshelve(id);
         self.space[id].lane = lane;
         let whole = self.merge_and_shelve(id).id;

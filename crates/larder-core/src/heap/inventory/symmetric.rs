@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::error::PoolProblem;
-use crate::heap::Want;
 use crate::heap::ids::BlockId;
 use crate::heap::inventory::{Fit, Inventory};
 use crate::heap::pools::symmetric::{HOME, Symmetric};
 use crate::heap::size::{self, SEGMENT_UNIT_BYTES};
+use crate::heap::{State, Want};
 use crate::record::context::Context;
 use crate::record::history::History;
 use crate::sequence::{Call, Position, mix};
@@ -118,6 +118,7 @@ impl Inventory {
 
     /// A live block of a symmetric pool is freed: the default stream comes after all its uses.
     pub(in crate::heap) fn note_symmetric_free(&mut self, pool: PoolId, id: BlockId) {
+        assert!(self.space[id].state == State::Live, "{id:?} is not live");
         let addr = self.space[id].addr;
         let context = self.own_context();
         if let Some(symmetric) = self.pools.symmetric_entry(pool) {

@@ -38,6 +38,7 @@ impl Inventory {
     pub(in crate::heap) fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
         let lane = self.pools.lane_for(pool, want.stream);
         let owner = self.pools.pool(pool);
+        debug_assert!(owner.kind() == want.kind, "{pool:?} is for requests of another kind");
         let (splits, expandable) = (!owner.no_split(), want.expandable && self.expands(owner));
         Want { expandable, splits, pool, lane, ..*want }
     }
@@ -139,6 +140,7 @@ impl Inventory {
     /// The request's stream waits for what these streams have been given to do so far: what is free
     /// of theirs is as good as its own, until they free more.
     pub(crate) fn note_followed(&mut self, want: &Want, streams: &[StreamId]) {
+        debug_assert!(!streams.contains(&want.stream), "a stream waits for itself");
         let lane = self.lane_of(want);
         for &stream in streams {
             if let Some(other) = self.pools.lane_at(want.pool, stream) {

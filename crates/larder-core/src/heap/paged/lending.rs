@@ -56,6 +56,7 @@ impl Paged {
         want: &Want,
         ground: &Ground,
     ) -> Option<Addr> {
+        debug_assert!(ground.span.size_bytes == want.size_bytes, "a place for another request");
         let &Ground { segment, span, ref site, .. } = ground;
         let first = match *site {
             Site::View { door, ref homes } => {
@@ -106,7 +107,8 @@ impl Paged {
 
     /// A block in a view is gone: what was lent to it is free again.
     pub(in crate::heap) fn vacate(&mut self, inventory: &mut Inventory, id: BlockId) {
-        for home in self.in_views.remove(&id).unwrap_or_default() {
+        let lent = self.in_views.remove(&id).expect("what lives in a view was lent something");
+        for home in lent {
             if inventory.deferred().is_in_place() {
                 let lane = inventory.space()[home].lane;
                 inventory.pools_mut().lane_mut(lane).count_free();

@@ -84,6 +84,7 @@ impl Paged {
         open: &[StreamId],
         asking: Asking,
     ) -> Move {
+        assert!(want.expandable, "a request for plain memory is not put into pages");
         let want = &Want { lane: inventory.lane_of(want), ..*want };
         let peak_bytes = inventory.herald().active_bytes().peak as u64;
         self.high_bytes = self.high_bytes.max(peak_bytes);

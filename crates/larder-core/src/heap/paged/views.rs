@@ -47,6 +47,7 @@ impl Paged {
         plan: &ViewPlan,
         span: Span,
     ) -> SegmentId {
+        assert!(span.size_bytes >= plan.size_bytes, "{span:?} does not hold the view");
         let mut offset_bytes = 0;
         let parts = plan.page_list.pages.iter().map(|&(page, size_bytes)| {
             let part = Part { page: Some(page), offset_bytes, size_bytes };
@@ -88,6 +89,7 @@ impl Paged {
         plan: &UnviewPlan,
         count: usize,
     ) {
+        assert!(count <= plan.parts.len(), "more was unmapped than was planned");
         if count > 0 {
             inventory.herald_mut().record(Record::Hidden);
         }
@@ -107,7 +109,7 @@ impl Paged {
 
     /// The addresses of a view that shows nothing went back to the device.
     pub(crate) fn commit_unreserve_view(&mut self, inventory: &mut Inventory, view: SegmentId) {
-        debug_assert!(inventory.space().is_vacant(view));
+        assert!(inventory.space().is_vacant(view), "somebody lives in {view:?}");
         inventory.space_mut().uncover_view(view);
         inventory.space_mut().remove_segment(view);
         self.views.retain(|&other| other != view);

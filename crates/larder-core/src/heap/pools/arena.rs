@@ -256,6 +256,7 @@ impl Pools {
 
     /// The stream of a lane waits for what that of another one has been given to do so far.
     pub(crate) fn note_followed(&mut self, id: LaneId, other: LaneId) {
+        debug_assert!(id != other, "{id:?} waits for itself");
         let frees = self.lane(other).frees;
         let followed = &mut self.lane_mut(id).followed;
         match followed.iter_mut().find(|(lane, _)| *lane == other) {

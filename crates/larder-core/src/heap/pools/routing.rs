@@ -91,6 +91,7 @@ impl Pools {
     }
 
     pub(in crate::heap) fn add_private(&mut self, id: PoolId, own_source: bool, symmetric: bool) {
+        assert!(self.privates.get(id).is_none(), "{id} is there already");
         let small = self.add(PoolKind::Small, Some(id));
         let large = self.add(PoolKind::Large, Some(id));
         let no_split = self.privates.unsplit.contains(&id);
@@ -181,7 +182,7 @@ impl Pools {
     /// The request is done.
     pub(crate) fn let_go_of_pool(&mut self, id: PoolId) {
         if let Ok(private) = self.privates.get_mut(id) {
-            private.held -= 1;
+            private.held = private.held.checked_sub(1).expect("it was held");
         }
     }
 

@@ -38,36 +38,36 @@ impl State {
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(crate) struct Block {
-    pub(crate) addr: Addr,
-    pub(crate) size_bytes: u64,
+    pub(in crate::heap) addr: Addr,
+    pub(in crate::heap) size_bytes: u64,
     /// What the program asked for; the last value stays when the block is free.
-    pub(crate) requested_bytes: u64,
+    pub(in crate::heap) requested_bytes: u64,
     /// What decides between free blocks of one size: the lower comes first. It rises with the
     /// address by one for each unit, from wherever the policy lets the segment begin, or is a
     /// number that was drawn for it.
-    pub(crate) order: u64,
-    pub(crate) prev: Option<BlockId>,
-    pub(crate) next: Option<BlockId>,
+    pub(in crate::heap) order: u64,
+    pub(in crate::heap) prev: Option<BlockId>,
+    pub(in crate::heap) next: Option<BlockId>,
     /// The free blocks before and behind it in its list, while it is in one.
-    pub(crate) shelf_prev: Option<BlockId>,
-    pub(crate) shelf_next: Option<BlockId>,
+    pub(in crate::heap) shelf_prev: Option<BlockId>,
+    pub(in crate::heap) shelf_next: Option<BlockId>,
     /// Its bin in the index of free blocks, while it is there.
-    pub(crate) bin: u16,
+    pub(in crate::heap) bin: u16,
     /// So many blocks, or fewer, are in its list from it on, while it is in one. It falls along the
     /// list.
-    pub(crate) depth: u8,
-    pub(crate) segment: SegmentId,
-    pub(crate) lane: LaneId,
+    pub(in crate::heap) depth: u8,
+    pub(in crate::heap) segment: SegmentId,
+    pub(in crate::heap) lane: LaneId,
     /// The kind of the lane's pool; kept here because every record of the block names it.
-    pub(crate) kind: PoolKind,
-    pub(crate) state: State,
+    pub(in crate::heap) kind: PoolKind,
+    pub(in crate::heap) state: State,
     /// The segment is expandable; kept here because every search asks for it.
-    pub(crate) expandable: bool,
+    pub(in crate::heap) expandable: bool,
     /// Counted as oversize when it was handed out.
-    pub(crate) oversize: bool,
+    pub(in crate::heap) oversize: bool,
     /// It asks for care when it is given back: some other stream used it since it was handed out,
     /// and `Pending` knows which, or it lives in a view.
-    pub(crate) used_elsewhere: bool,
+    pub(in crate::heap) used_elsewhere: bool,
 }
 
 impl Block {

@@ -99,11 +99,13 @@ impl Waiting {
             self.uses.remove(block);
             self.captured.remove(block);
         }
+        debug_assert!(!self.uses.values().any(|streams| streams.contains(&stream)));
         unused
     }
 
     /// The block was freed while a capture was on; its last uses there end in these nodes.
     pub(in crate::heap) fn put_off_free(&mut self, block: BlockId, markers: Vec<NodeId>) {
+        assert!(!self.waits.contains_key(&block), "{block:?} waits for events already");
         self.put_off.push(PutOff { block, markers });
     }
 
@@ -133,6 +135,7 @@ impl Waiting {
 
     /// The block was freed, and an event recorded on each stream that used it.
     pub(in crate::heap) fn wait_for(&mut self, block: BlockId, events: &[(StreamId, EventId)]) {
+        assert!(!events.is_empty(), "{block:?} waits for nothing");
         self.uses.remove(&block);
         self.captured.remove(&block);
         self.waits.insert(block, events.len() as u32);
