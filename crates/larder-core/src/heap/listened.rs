@@ -1,5 +1,5 @@
-//! What malloc and free do while somebody listens: the fast path all the same, where nothing else is
-//! on, and then the history is told.
+//! What malloc and free do while somebody listens: the fast path all the same, where nothing else
+//! is on, and then the history is told.
 
 use crate::heap::Heap;
 use crate::record::Record;

@@ -80,8 +80,8 @@ impl Deferred {
         self.in_place
     }
 
-    /// Frees are deferred in place from now on. Says whether so many are listed that they have to be
-    /// coalesced first.
+    /// Frees are deferred in place from now on. Says whether so many are listed that they have to
+    /// be coalesced first.
     #[inline]
     pub(in crate::heap) fn begin_in_place(&mut self) -> bool {
         self.in_place = true;

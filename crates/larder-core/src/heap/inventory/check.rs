@@ -145,8 +145,8 @@ impl Inventory {
         Ok(())
     }
 
-    /// Each lane's indexes hold exactly its free and its unmapped blocks, in order; and a lane whose
-    /// pool is gone has none.
+    /// Each lane's indexes hold exactly its free and its unmapped blocks, in order; and a lane
+    /// whose pool is gone has none.
     fn check_lanes(&self, census: &Census) -> Result<(), String> {
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {

@@ -211,8 +211,8 @@ impl Inventory {
         self.record_of(id, Record::Free { place, requested_bytes, oversize });
     }
 
-    /// Takes back a live block on the fast path, and merges it at once: blocks have neither ages nor
-    /// numbers, and nobody listens.
+    /// Takes back a live block on the fast path, and merges it at once: blocks have neither ages
+    /// nor numbers, and nobody listens.
     #[inline(never)]
     pub(in crate::heap) fn merge_plainly(&mut self, id: BlockId) {
         debug_assert!(!self.drawn.is_on() && !self.rules.has_ages(), "nothing special is on");

@@ -143,8 +143,8 @@ impl Lane {
         self.free.iter().flat_map(move |free| free.iter_from(blocks, size_bytes))
     }
 
-    /// A block of it that was deferred is coalesced with all others: nobody finds it by its size any
-    /// more.
+    /// A block of it that was deferred is coalesced with all others: nobody finds it by its size
+    /// any more.
     #[inline]
     pub(in crate::heap) fn forget_by_size(&mut self, size_bytes: u64) {
         if let Some(stacks) = self.by_size.as_deref_mut() {
