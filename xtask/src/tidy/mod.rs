@@ -9,7 +9,6 @@ mod circles;
 mod crates;
 mod graph;
 mod layers;
-mod placement;
 mod selves;
 mod source;
 mod text;
@@ -64,11 +63,10 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 8] = [
     layers::check,
     circles::check,
     selves::check,
-    placement::check,
     unsafety::check,
     text::check,
     text::check_names,
