@@ -107,7 +107,7 @@ fn check(repo: &Repository, tree: &Tree) -> Result<Vec<Finding>, String> {
 /// Says what is not clean, whether it is excepted or not.
 fn report(tree: &Tree) {
     for circle in selves::circles(tree) {
-        println!("{circle}");
+        println!("{}", circle.finding);
     }
     for line in text::wide(tree) {
         println!("{line}");
