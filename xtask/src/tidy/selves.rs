@@ -11,7 +11,7 @@ use super::tree::Tree;
 /// The types whose files still form a circle, by crate. No other may form one, and one whose circle
 /// has been opened is struck out here, so that it does not come back.
 const NOT_YET: [(&str, &[&str]); 3] = [
-    ("crates/larder-core/src", &["Allocator", "Heap", "Shelf"]),
+    ("crates/larder-core/src", &["Shelf"]),
     ("crates/larder-snapshot/src", &["Snapshot"]),
     ("crates/larder-testkit/src", &["Generator", "Model", "Run", "Worker"]),
 ];
