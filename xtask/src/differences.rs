@@ -7,11 +7,10 @@ use std::process::Command;
 use xshell::cmd;
 
 use crate::command::{ended, number, said};
-use crate::docs;
-use crate::file;
 use crate::programs::Programs;
 use crate::repository::Repository;
 use crate::torch::{self, Torch};
+use crate::{docs, file};
 
 /// Where the scripts are, the list of what they show, and the page that tells of them.
 const FOLDER: &str = "docs/differences";

@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use xshell::cmd;
 
-use crate::bench;
 use crate::command::{self, ended, said};
-use crate::file;
 use crate::peer::cuda_headers;
-use crate::python;
 use crate::repository::Repository;
-use crate::stand_in;
 use crate::wheels::Wheels;
+use crate::{bench, file, python, stand_in};
 
 /// The compiler of kernels, which needs no GPU.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";

@@ -19,11 +19,10 @@ use figures::{Figures, ratio};
 use timing::{Rounds, Timing};
 use workload::{HOT_BLOCK, RANDOM_SIZES, VARLEN, Workload};
 
-use crate::file;
 use crate::programs::{self, Programs};
 use crate::repository::Repository;
 use crate::table::Table;
-use crate::torch;
+use crate::{file, torch};
 
 /// How many entries of a history are kept. The ring is full long before a measurement ends.
 const ENTRIES: u64 = 100_000;

@@ -8,11 +8,10 @@ use std::time::Instant;
 use xshell::cmd;
 
 use super::figures;
-use crate::command;
-use crate::file;
 use crate::page::Workshop;
 use crate::repository::Repository;
 use crate::table::Table;
+use crate::{command, file};
 
 /// The recording that is grown, and how often it is repeated: about a million events, and ten.
 const RECORDING: &str = "workloads/gpt2_varlen.pickle.gz";

@@ -19,13 +19,11 @@ use clap::Args;
 use contest::{Case, Ring, Sides, Verdict};
 use settings::{FLAVOURS, RECORDED, memory_sizes, remembering};
 
-use crate::backend;
-use crate::crew;
-use crate::file;
 use crate::peer::Peer;
 use crate::programs::Programs;
 use crate::repository::Repository;
 use crate::torch::{self, Torch};
+use crate::{backend, crew, file};
 
 /// Which scripts to compare.
 #[derive(Args, Clone, Copy, Debug)]

@@ -20,9 +20,8 @@ use std::fmt;
 
 use clap::Args;
 
-use crate::file;
 use crate::repository::Repository;
-use crate::tools;
+use crate::{file, tools};
 use tree::Tree;
 
 /// What is checked, or told.

@@ -11,16 +11,13 @@ use std::process::{Child, Command};
 use clap::Args;
 use xshell::Cmd;
 
-use crate::command;
-use crate::docs;
-use crate::file;
 use crate::peer::cuda_headers;
 use crate::programs::Programs;
 use crate::python::{self, Environment, QUIET};
 use crate::repository::Repository;
-use crate::stand_in;
 use crate::table::Table;
 use crate::torch::{self, Torch};
+use crate::{command, docs, file, stand_in};
 
 /// What PyTorch's own tests need besides PyTorch.
 const TOOLS: [&str; 5] =

@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 
 use xshell::cmd;
 
-use crate::command;
-use crate::file;
 use crate::peer::Peer;
 use crate::repository::Repository;
 use crate::torch::Torch;
 use crate::wheels::Wheels;
+use crate::{command, file};
 
 /// The runtimes of the oldest and of the usual CUDA that PyTorch is made for, with their headers.
 const RUNTIMES: [&str; 2] = ["nvidia-cuda-runtime-cu12==12.6.77", "nvidia-cuda-runtime==13.0.96"];
