@@ -26,7 +26,8 @@ const TOOLS: [&str; 5] =
 /// The classes of PyTorch's `test_cuda.py` that are about memory, under the names that they have
 /// had.
 const OWN_CLASSES: &str = "TestResizeStorageWithAddr TestCudaAllocator TestCudaMallocAsync \
-     TestBlockStateAbsorption TestCachingHostAllocator TestMemPool TestFXMemoryProfiler TestMemoryViz";
+     TestBlockStateAbsorption TestCachingHostAllocator TestMemPool TestFXMemoryProfiler \
+     TestMemoryViz";
 
 /// The memory of the stand-in. What is not written to costs nothing.
 const MEMORY_BYTES: u64 = 80 << 30;
