@@ -62,13 +62,12 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 7] = [
     layers::check,
     circles::check,
     selves::check,
     unsafety::check,
     text::check,
-    text::check_names,
     words::check,
     architecture::check,
 ];

@@ -21,6 +21,7 @@ const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "base", "helper", "he
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = wide(tree);
     findings.retain(|finding| !finding.path.starts_with(WIDE));
+    findings.extend(check_names(tree));
     for (file, text) in tree.texts() {
         let mut report =
             |line, message: String| findings.push(Finding::new(&file.path, line, message));
@@ -56,7 +57,7 @@ pub(super) fn wide_lines(file: &File, text: &str) -> Vec<Finding> {
 }
 
 /// Files whose name could be that of any other.
-pub(super) fn check_names(tree: &Tree) -> Vec<Finding> {
+fn check_names(tree: &Tree) -> Vec<Finding> {
     let nouns = tree.files.iter().map(|file| (file, noun(file)));
     let empty = nouns.filter(|(_, noun)| EMPTY_NAMES.contains(&noun.to_lowercase().as_str()));
     let message = |noun| {
