@@ -4,11 +4,10 @@ use std::path::{Path, PathBuf};
 
 use xshell::cmd;
 
-use crate::command;
 use crate::peer::{Peer, cuda_headers};
 use crate::programs::Programs;
 use crate::repository::Repository;
-use crate::torch;
+use crate::{command, torch};
 
 /// Builds it against the oldest PyTorch that it is for, which is the judge's, and the newest.
 pub(crate) fn run(repo: &Repository) -> Result<(), String> {

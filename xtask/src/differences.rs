@@ -7,11 +7,11 @@ use std::process::Command;
 use xshell::cmd;
 
 use crate::command::{ended, number, said};
-use crate::docs;
-use crate::file;
 use crate::programs::Programs;
 use crate::repository::Repository;
+use crate::table::Table;
 use crate::torch::{self, Torch};
+use crate::{docs, file};
 
 /// Where the scripts are, the list of what they show, and the page that tells of them.
 const FOLDER: &str = "docs/differences";
@@ -113,31 +113,29 @@ pub(crate) fn run(repo: &Repository) -> Result<(), String> {
         larder = programs.larder;
     }
     let defects = defects(&repo.root)?;
-    let (mut rows, mut wrong) = (String::new(), Vec::new());
+    let versions = torch::ALL.map(|torch| torch.minor).join(" | ");
+    let headings = format!("what goes wrong | memory | settings | figure | {versions} | Larder");
+    let (mut table, mut wrong) = (Table::new(&headings, 4), Vec::new());
     for defect in &defects {
-        let Defect { script, memory_mib, key, right, what, .. } = defect;
-        let conf =
-            if defect.conf.is_empty() { String::new() } else { format!("`{}`", defect.conf) };
-        rows += &format!(
-            "| [{what}](differences/{script}.ops) | {memory_mib} MiB | {conf} | `{key}` |"
-        );
+        let Defect { script, memory_mib, conf, key, right, what, .. } = defect;
+        let conf = if conf.is_empty() { String::new() } else { format!("`{conf}`") };
+        let what = format!("[{what}](differences/{script}.ops)");
+        let mut cells = vec![what, format!("{memory_mib} MiB"), conf, format!("`{key}`")];
         for (torch, judge) in &judges {
             let shown = defect.by_peer(repo, judge)?;
             if (shown == Some(*right)) != defect.is_fixed_in(*torch) {
                 wrong.push(format!("{script} on PyTorch {torch}: {}", defect.cell(shown)));
             }
-            rows += &format!(" {} |", defect.cell(shown));
+            cells.push(defect.cell(shown));
         }
         let ours = defect.by_ours(repo, &larder)?;
         if ours != Some(*right) {
             wrong.push(format!("{script} on Larder: {}, not {right}", defect.cell(ours)));
         }
-        rows += &format!(" {} |\n", defect.cell(ours));
+        cells.push(defect.cell(ours));
+        table.push(&cells);
     }
-    let versions = torch::ALL.map(|torch| torch.minor).join(" | ");
-    let line = format!("|---|---|---|---|{}", "---:|".repeat(torch::ALL.len() + 1));
-    let head = "| what goes wrong | memory | settings | figure";
-    let table = format!("{head} | {versions} | Larder |\n{line}\n{rows}");
+    let table = table.markdown();
     print!("{table}");
     if !wrong.is_empty() {
         return Err(format!("not as {PAGE} says: {}", wrong.join("; ")));

@@ -5,14 +5,11 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use xshell::cmd;
 
-use crate::bench;
 use crate::command::{self, ended, said};
-use crate::file;
 use crate::peer::cuda_headers;
-use crate::python;
 use crate::repository::Repository;
-use crate::stand_in;
 use crate::wheels::Wheels;
+use crate::{bench, file, python, stand_in};
 
 /// The compiler of kernels, which needs no GPU.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -22,20 +19,10 @@ const KERNELS: &str = "crates/larder-proof/kernels";
 const SCRIPT: &str = "crates/larder-proof/run.sh";
 
 /// The parts that a stand-in can show: not the driver's speed, not cuBLAS, not the sanitizer.
-const STAND_IN_PARTS: [&str; 10] = [
-    "conformance",
-    "patterns",
-    "views",
-    "late-reader",
-    "reuse",
-    "buffers",
-    "graphs",
-    "share",
-    "full",
-    "driver-pool",
-];
+const STAND_IN_PARTS: &str =
+    "conformance patterns views late-reader reuse buffers graphs share full driver-pool";
 /// The parts that are run again as if the driver were older than the calls that CUDA 12.3 brought.
-const OLD_STAND_IN_PARTS: [&str; 2] = ["conformance", "reuse"];
+const OLD_STAND_IN_PARTS: &str = "conformance reuse";
 
 /// What is done besides laying out the folder.
 #[derive(Args, Clone, Copy, Debug)]
@@ -87,7 +74,8 @@ fn run_on_stand_in(repo: &Repository) -> Result<(), String> {
     let new = build_driver(repo, "stand-in", &[])?;
     let old = build_driver(repo, "stand-in-old", &["-DBEFORE_CUDA_12_3"])?;
     check_strictness(repo, &new)?;
-    for (folder, parts) in [(new, &STAND_IN_PARTS[..]), (old, &OLD_STAND_IN_PARTS)] {
+    for (folder, parts) in [(new, STAND_IN_PARTS), (old, OLD_STAND_IN_PARTS)] {
+        let parts = parts.split(' ');
         let _driver = shell.push_env("LD_LIBRARY_PATH", &folder);
         let proof = cmd!(shell, "{target}/release/larder-proof --short {parts...}");
         command::run(proof.env("OUT", folder.join("results")))?;

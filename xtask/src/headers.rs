@@ -6,10 +6,9 @@
 
 use xshell::cmd;
 
-use crate::command;
-use crate::file;
 use crate::peer::cuda_headers;
 use crate::repository::Repository;
+use crate::{command, file};
 
 pub(crate) fn run(repo: &Repository) -> Result<(), String> {
     let headers = cuda_headers(repo)?;

@@ -5,11 +5,10 @@ use std::path::PathBuf;
 use xshell::cmd;
 
 use crate::command::run;
-use crate::file;
 use crate::repository::Repository;
-use crate::stand_in;
 use crate::torch::{self, Torch};
 use crate::wheels::Wheels;
+use crate::{file, stand_in};
 
 /// The wheels, of which the oldest peer's allocator and the headers are taken. Everything is
 /// pinned: a peer is one version, and its results must not change under us.

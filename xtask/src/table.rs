@@ -1,27 +1,27 @@
-//! Tables, as pages and the screen show them.
+//! Tables in Markdown, as pages and the screen show them.
 
-/// Cells under headings; the first column is text and the others are numbers.
+/// Cells under headings.
 #[derive(Debug)]
 pub(crate) struct Table {
-    headings: Vec<String>,
-    rows: Vec<Vec<String>>,
+    /// The headings, and the line under them.
+    head: String,
+    rows: String,
 }
 
 impl Table {
-    pub(crate) fn new(headings: &[&str]) -> Self {
-        let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
-        Self { headings, rows: Vec::new() }
+    /// A table with these headings, between them ` | `. The first columns are texts, as many as
+    /// this, and the others are numbers.
+    pub(crate) fn new(headings: &str, texts: usize) -> Self {
+        let numbers = headings.split(" | ").count().saturating_sub(texts);
+        let rule = "---|".repeat(texts) + &"---:|".repeat(numbers);
+        Self { head: format!("| {headings} |\n|{rule}\n"), rows: String::new() }
     }
 
-    pub(crate) fn push(&mut self, cells: Vec<String>) {
-        self.rows.push(cells);
+    pub(crate) fn push(&mut self, cells: &[String]) {
+        self.rows += &format!("| {} |\n", cells.join(" | "));
     }
 
-    /// In Markdown.
     pub(crate) fn markdown(&self) -> String {
-        let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
-        let rule = format!("|---|{}\n", "---:|".repeat(self.headings.len().saturating_sub(1)));
-        let rows: String = self.rows.iter().map(|row| line(row)).collect();
-        line(&self.headings) + &rule + &rows
+        format!("{}{}", self.head, self.rows)
     }
 }

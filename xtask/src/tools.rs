@@ -1,8 +1,7 @@
 //! Tools of others, installed under target/tools by version and checksum (xtask/tools.txt).
 //!
-//! cargo-deny is not among them: nobody packs a prebuilt one of today, to build it takes longer
-//! than all else, and its list of advisories lies where not every machine reaches.
-//! `.github/workflows/deny.yml` runs it.
+//! cargo-deny and cargo-hack are not among them: nobody packs prebuilt ones of today, and to build
+//! them takes minutes (CONTRIBUTING.md). `.github/workflows/deny.yml` runs cargo-deny.
 
 use std::path::PathBuf;
 

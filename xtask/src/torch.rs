@@ -71,13 +71,9 @@ mod tests {
 
     #[test]
     fn versions_are_found_by_either_name() {
-        assert_eq!(Torch::named("2.11"), Ok(OLDEST));
-        assert_eq!(Torch::named("2.15.0"), Ok(NEWEST));
-        assert_eq!(Torch::released("2.11"), Ok(OLDEST));
+        assert_eq!((Torch::named("2.11"), Torch::named("2.15.0")), (Ok(OLDEST), Ok(NEWEST)));
         assert_eq!(Torch::released("2.12.0").map(|torch| torch.minor), Ok("2.12"));
-        assert!(Torch::named("2.12.0").is_err());
-        let unknown = Torch::named("2.10").unwrap_err();
+        let unknown = Torch::named("2.12.0").unwrap_err();
         assert!(unknown.ends_with("there are 2.11, 2.12, 2.13, 2.14 and 2.15"), "{unknown}");
-        assert_eq!(NEWEST.policy(), "torch-2.15");
     }
 }

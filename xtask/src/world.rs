@@ -5,9 +5,8 @@ use serde_json::Value;
 use xshell::{Shell, cmd};
 
 use crate::command::{output, run as run_command};
-use crate::file;
 use crate::repository::{Repository, cargo};
-use crate::wheel;
+use crate::{file, wheel};
 
 /// The program of somebody who uses cudarc already.
 const BESIDE: &str = "crates/larder/tests/beside_cudarc";

@@ -38,24 +38,19 @@ impl Contestant {
         Self { is_peer: false, ..Self::peer(title, program) }
     }
 
-    fn under(policy: &'static str, program: &Path) -> Self {
-        Self { policy: Some(policy), ..Self::ours(policy, program) }
-    }
-
     /// All, in the order in which they run and stand in the tables; the newest PyTorch if it was
     /// brought along.
     pub(super) fn all(programs: &Programs) -> Vec<Self> {
+        let oldest = Self::peer("PyTorch 2.11", &programs.judge);
         let newest = programs.newest.as_ref().map(|judge| Self::peer("PyTorch 2.15", judge));
-        let mut all = vec![Self::peer("PyTorch 2.11", &programs.judge)];
-        all.extend(newest);
-        all.push(Self::under("torch-2.11", &programs.larder));
-        all.extend(Self::own(programs));
-        all
+        let own = Self::under(programs, &["torch-2.11", "larder", "tight"]);
+        [oldest].into_iter().chain(newest).chain(own).collect()
     }
 
-    /// Larder's own two policies.
-    pub(super) fn own(programs: &Programs) -> Vec<Self> {
-        ["larder", "tight"].map(|policy| Self::under(policy, &programs.larder)).to_vec()
+    /// Ours under policies, by which they are called.
+    pub(super) fn under(programs: &Programs, policies: &[&'static str]) -> Vec<Self> {
+        let under = |policy| Self { policy: Some(policy), ..Self::ours(policy, &programs.larder) };
+        policies.iter().copied().map(under).collect()
     }
 
     #[cfg(test)]

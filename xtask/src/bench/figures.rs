@@ -40,11 +40,12 @@ pub(super) fn table(heading: &str, all: &[Contestant], rows: &[Figures]) -> Tabl
     let titles = all.iter().map(|one| one.title.to_owned());
     let headings: Vec<String> =
         [heading.to_owned()].into_iter().chain(titles).chain(over).collect();
-    let mut table = Table::new(&headings.iter().map(String::as_str).collect::<Vec<_>>());
+    let mut table = Table::new(&headings.join(" | "), 1);
     for Figures { name, values } in rows {
         let figures = values.iter().map(|one| one.map_or("no figure".to_owned(), digits));
         let ratios = gains.iter().map(|&(peer, ours)| ratio(values[peer], values[ours]));
-        table.push([name.clone()].into_iter().chain(figures).chain(ratios).collect());
+        let cells = [name.clone()].into_iter().chain(figures).chain(ratios);
+        table.push(&cells.collect::<Vec<String>>());
     }
     table
 }

@@ -19,11 +19,10 @@ use figures::{Figures, ratio};
 use timing::{Rounds, Timing};
 use workload::{HOT_BLOCK, RANDOM_SIZES, VARLEN, Workload};
 
-use crate::file;
 use crate::programs::{self, Programs};
 use crate::repository::Repository;
 use crate::table::Table;
-use crate::torch;
+use crate::{file, torch};
 
 /// How many entries of a history are kept. The ring is full long before a measurement ends.
 const ENTRIES: u64 = 100_000;
@@ -111,19 +110,20 @@ fn time_all(all: &[Contestant], workloads: &[Workload], timing: Timing) -> Vec<R
 /// Larder's own two policies against each other, and nothing else, so that there can be many
 /// rounds.
 fn compare_own(programs: &Programs, workloads: &[Workload], timing: Timing) {
-    let all = Contestant::own(programs);
-    let mut table =
-        Table::new(&["tight / larder", "of the medians", "of the least", "of each round"]);
-    let mut medians = Vec::new();
+    let all = Contestant::under(programs, &["larder", "tight"]);
+    let headings = "tight / larder | of the medians | of the least | of each round";
+    let mut table = Table::new(headings, 1);
+    let mut times = Vec::new();
     for workload in workloads {
         eprintln!("==> time of {}", workload.name);
         let rounds = timing.measure(&all, Run::of(&workload.script), workload.name.clone());
         let over = |figures: &Figures| ratio(figures.values[1], figures.values[0]);
         let each = ratio(rounds.ratio(1, 0), Some(1.0));
-        table.push(vec![rounds.name.clone(), over(&rounds.medians()), over(&rounds.least()), each]);
-        medians.push(rounds.medians());
+        let (medians, least) = (over(&rounds.medians()), over(&rounds.least()));
+        table.push(&[rounds.name.clone(), medians, least, each]);
+        times.push(rounds.medians());
     }
-    let times = figures::table("ns per operation", &all, &medians);
+    let times = figures::table("ns per operation", &all, &times);
     print!("{}\n{}", times.markdown(), table.markdown());
 }
 

@@ -8,25 +8,16 @@ use std::time::Instant;
 use xshell::cmd;
 
 use super::figures;
-use crate::command;
-use crate::file;
 use crate::page::Workshop;
 use crate::repository::Repository;
 use crate::table::Table;
+use crate::{command, file};
 
 /// The recording that is grown, and how often it is repeated: about a million events, and ten.
 const RECORDING: &str = "workloads/gpt2_varlen.pickle.gz";
 const GROWN: [(&str, u64); 2] = [("a million events", 6), ("ten million events", 59)];
-const HEADINGS: [&str; 8] = [
-    "recording",
-    "events",
-    "page",
-    "made in",
-    "first picture",
-    "frames a second, panning half of it",
-    "near the peak",
-    "slowest frame",
-];
+const HEADINGS: &str = "recording | events | page | made in | first picture | \
+     frames a second, panning half of it | near the peak | slowest frame";
 
 /// Builds the program, grows the recordings, makes their pages, measures them and writes the
 /// section.
@@ -35,15 +26,15 @@ pub(crate) fn run(repo: &Repository) -> Result<(), String> {
     // It makes a large snapshot out of a small one.
     let grow = repo.example("larder-study", "grow_snapshot")?;
     let grown = &workshop.scratch.join("grown.pickle");
-    let mut table = Table::new(&HEADINGS);
-    table.push(measure(repo, workshop, "gpt2_varlen", RECORDING.as_ref())?);
+    let mut table = Table::new(HEADINGS, 1);
+    table.push(&measure(repo, workshop, "gpt2_varlen", RECORDING.as_ref())?);
     for (name, laps) in GROWN {
         eprintln!("==> growing {name}");
         let laps = laps.to_string();
         command::run(cmd!(repo.shell, "{grow} {RECORDING} {grown} {laps}"))?;
         let cells = measure(repo, workshop, name, grown);
         let _ = fs::remove_file(grown);
-        table.push(cells?);
+        table.push(&cells?);
     }
     figures::write(repo, "page", "cargo xtask page --measure", &table)?;
     print!("{}", table.markdown());

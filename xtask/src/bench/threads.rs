@@ -43,6 +43,10 @@ const TARGET_NS: f64 = 1.2e8;
 const SETTINGS: [(&str, Option<&str>, usize); 3] =
     [("all cores", None, 0), ("one core", Some("0"), 0), ("beside 3 busy processes", None, 3)];
 
+const HEADINGS: &str = "workload, threads, where | PyTorch best | mutex median | mutex worst | \
+     larder median | larder worst | medians, larder / mutex | worst, larder / mutex | \
+     PyTorch best / larder worst";
+
 /// Builds everything, measures, writes the section of the page and prints it.
 pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     if options.is_laid_out {
@@ -118,17 +122,7 @@ fn measure(folder: &Path, rounds: u64) -> Result<Table, String> {
         Contestant::ours("plain mutex", &folder.join("larder-mutex")),
         Contestant::ours("larder", &folder.join("larder")),
     ];
-    let mut table = Table::new(&[
-        "workload, threads, where",
-        "PyTorch best",
-        "mutex median",
-        "mutex worst",
-        "larder median",
-        "larder worst",
-        "medians, larder / mutex",
-        "worst, larder / mutex",
-        "PyTorch best / larder worst",
-    ]);
+    let mut table = Table::new(HEADINGS, 1);
     let timing = Timing { target_ns: TARGET_NS, rounds };
     for name in [HOT_BLOCK, VARLEN] {
         let script = folder.join(format!("{name}.ops"));
@@ -144,7 +138,8 @@ fn measure(folder: &Path, rounds: u64) -> Result<Table, String> {
                 let run = Run { threads, memory_gib, core, ..Run::of(&script) };
                 let rounds = timing.measure(&all, run, name);
                 drop(company);
-                table.push(row(&rounds).ok_or_else(|| format!("no figure for {}", rounds.name))?);
+                let row = row(&rounds).ok_or_else(|| format!("no figure for {}", rounds.name))?;
+                table.push(&row);
             }
         }
     }

@@ -24,23 +24,9 @@ const MEMORY: &str = "16TiB";
 const PAGE_MS: f64 = 0.0135 + 0.0018 + 0.036;
 
 /// What is asked of one program.
-const HEADINGS: [&str; 15] = [
-    "program",
-    "torch-2.11",
-    "expandable",
-    "larder",
-    "tight",
-    "ms/GiB",
-    "runs in 1.01",
-    "calls of 6 passes",
-    "×8",
-    "×8 ms/GiB",
-    "×8 first touch",
-    "×32",
-    "×32 ms/GiB",
-    "×32 first touch",
-    "3 % off",
-];
+const HEADINGS: &str = "program | torch-2.11 | expandable | larder | tight | ms/GiB | \
+     runs in 1.01 | calls of 6 passes | ×8 | ×8 ms/GiB | ×8 first touch | \
+     ×32 | ×32 ms/GiB | ×32 first touch | 3 % off";
 
 /// What `larder replay` says of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -153,11 +139,11 @@ pub(crate) fn run(repo: &Repository, traces: Option<&Path>) -> Result<(), String
     if subjects.is_empty() {
         return Err("there is no recording; `--traces` names a folder with some".to_owned());
     }
-    let mut table = Table::new(&HEADINGS);
+    let mut table = Table::new(HEADINGS, 1);
     for (index, file) in subjects.iter().enumerate() {
         let name = stem(file);
         eprintln!("==> {name}, {} of {}", index + 1, subjects.len());
-        table.push(Subject { repo, larder: &larder, file }.measure(&name)?);
+        table.push(&Subject { repo, larder: &larder, file }.measure(&name)?);
     }
     let traces = traces.map_or("", |_| " --traces DIR");
     figures::write(repo, "tight", &format!("cargo xtask tight{traces}"), &table)?;

@@ -41,33 +41,35 @@ impl Workload {
     }
 }
 
-/// Writes all scripts. The same program recorded or stored twice is taken once.
+/// Writes all scripts, and then the recordings. The same program recorded or stored twice is taken
+/// once.
 pub(super) fn collect(
     repo: &Repository,
     programs: &Programs,
     folder: &Path,
 ) -> Result<Vec<Workload>, String> {
-    let mut scripts = Vec::new();
-    let mut recorded: Vec<(Workload, Vec<u8>)> = Vec::new();
-    for file in repo.recordings() {
-        let stem = stem(&file);
-        let script = folder.join(format!("{}-{stem}.ops", scripts.len() + recorded.len()));
-        programs.write_trace(&file, &script, &folder.join("addresses"))?;
-        if is_script(&file) {
-            scripts.push(Workload { name: stem.replace('_', " "), script });
-            continue;
-        }
-        let text = fs::read(&script).map_err(file::named(&script))?;
-        if !recorded.iter().any(|(_, other)| *other == text) {
-            recorded.push((Workload { name: stem, script }, text));
-        }
-    }
     let script = folder.join("random_sizes.ops");
     file::write(&script, random_sizes(1))?;
-    scripts.push(Workload { name: RANDOM_SIZES.to_owned(), script });
-    scripts.sort_by(|one, other| one.name.cmp(&other.name));
-    recorded.sort_by(|(one, _), (other, _)| one.name.cmp(&other.name));
-    scripts.extend(recorded.into_iter().map(|(workload, _)| workload));
+    let mut scripts = vec![Workload { name: RANDOM_SIZES.to_owned(), script }];
+    let (mut recorded, mut texts) = (Vec::new(), Vec::new());
+    for (number, file) in repo.recordings().into_iter().enumerate() {
+        let name = stem(&file);
+        let script = folder.join(format!("{number}-{name}.ops"));
+        programs.write_trace(&file, &script, &folder.join("addresses"))?;
+        if is_script(&file) {
+            scripts.push(Workload { name: name.replace('_', " "), script });
+            continue;
+        }
+        let text = file::read(&script)?;
+        if !texts.contains(&text) {
+            recorded.push(Workload { name, script });
+            texts.push(text);
+        }
+    }
+    for workloads in [&mut scripts, &mut recorded] {
+        workloads.sort_by(|one, other| one.name.cmp(&other.name));
+    }
+    scripts.extend(recorded);
     Ok(scripts)
 }
 
@@ -135,19 +137,16 @@ mod tests {
         assert_eq!(script, random_sizes(1));
         assert_ne!(script, random_sizes(2));
         let (mut live, mut small) = (std::collections::HashSet::new(), 0);
-        for (index, line) in script.lines().enumerate() {
-            let words: Vec<&str> = line.split(' ').collect();
-            match words[..] {
+        for line in script.lines() {
+            match line.split(' ').collect::<Vec<_>>()[..] {
                 ["alloc", id, size, "0"] => {
                     let size: u64 = size.parse().unwrap();
-                    assert!((256..64 << 20).contains(&size));
+                    assert!((256..64 << 20).contains(&size) && live.insert(id));
                     small += u64::from(size <= 1 << 20);
-                    assert!(live.insert(id));
                 }
-                ["free", id] => assert!(live.remove(id)),
+                ["free", id] => assert!(live.remove(id) && live.len() as u64 + 1 == LIVE),
                 _ => panic!("{line}"),
             }
-            assert!(index < LIVE as usize || live.len() + 1 >= LIVE as usize);
         }
         assert_eq!(live.len() as u64, LIVE);
         assert!((TURNS / 2..TURNS * 9 / 10).contains(&small));

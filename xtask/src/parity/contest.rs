@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use super::outcome::{Outcome, Parting};
-use super::settings::Remembering;
 use crate::command::{ended, said};
 use crate::file;
 use crate::programs::Programs;
@@ -26,8 +25,8 @@ pub(super) struct Case<'a> {
     pub(super) recording: Option<(&'a Path, &'a Path)>,
     pub(super) conf: &'static str,
     pub(super) memory_bytes: u64,
-    /// What both remember of it; nothing where the history is off.
-    pub(super) remembering: Option<Remembering>,
+    /// The options by which both remember it; none where the history is off.
+    pub(super) remembering: Option<&'a str>,
 }
 
 /// What came of a case.
@@ -230,7 +229,7 @@ impl Ring<'_> {
         let _ = fs::remove_file(&history);
         command.arg("--placements").arg(self.written(who, "placements"));
         if let Some(remembering) = case.remembering {
-            command.arg("--history").arg(&history).args(remembering.options());
+            command.arg("--history").arg(&history).args(remembering.split(' '));
         }
         ended(command)
     }
@@ -253,10 +252,8 @@ impl Ring<'_> {
     /// Reports a difference, with the shortest beginning of the script that shows one.
     fn difference(&self, case: &Case<'_>, found: &str) -> Result<String, String> {
         let Case { name, conf, memory_bytes, .. } = case;
-        let remembering = match case.remembering {
-            Some(remembering) => format!(", history {}", remembering.options().join(" ")),
-            None => String::new(),
-        };
+        let remembering = case.remembering.map(|options| format!(", history {options}"));
+        let remembering = remembering.unwrap_or_default();
         let heading = format!("{name}, conf \"{conf}\", memory {memory_bytes}{remembering}:");
         if self.sides.is_counted() || case.recording.is_some() {
             return Ok(format!("{heading} {found}"));

@@ -17,15 +17,13 @@ use std::sync::{Mutex, PoisonError};
 
 use clap::Args;
 use contest::{Case, Ring, Sides, Verdict};
-use settings::{FLAVOURS, RECORDED, Remembering, memory_sizes};
+use settings::{FLAVOURS, RECORDED, memory_sizes, remembering};
 
-use crate::backend;
-use crate::crew;
-use crate::file;
 use crate::peer::Peer;
 use crate::programs::Programs;
 use crate::repository::Repository;
 use crate::torch::{self, Torch};
+use crate::{backend, crew, file};
 
 /// Which scripts to compare.
 #[derive(Args, Clone, Copy, Debug)]
@@ -158,10 +156,10 @@ fn compare_seed(ring: &Ring<'_>, seed: u64, totals: &Mutex<Totals>) -> Result<()
                 let name = format!("seed {seed} {word} {number}");
                 // What is remembered differs from version to version whoever decides.
                 let is_counted = ring.sides.is_counted();
-                let remembering = Remembering::of(seed, number as u64).filter(|_| !is_counted);
+                let remembering = remembering(seed, number as u64).filter(|_| !is_counted);
+                let (script, remembering) = (script.as_path(), remembering.as_deref());
                 let recording = None;
-                let case =
-                    Case { name, script: &script, recording, conf, memory_bytes, remembering };
+                let case = Case { name, script, recording, conf, memory_bytes, remembering };
                 settle(ring.judge(&case)?, totals);
             }
         }
@@ -177,9 +175,9 @@ fn compare_file(ring: &Ring<'_>, file: &Path, totals: &Mutex<Totals>) -> Result<
     let is_recording = fs::metadata(&addresses).is_ok_and(|facts| facts.len() > 0);
     for (number, conf) in RECORDED.into_iter().enumerate() {
         let name = format!("{name} {number}");
+        let remembering = remembering(0, number as u64);
         let case = |recording, memory_bytes| {
-            let name = name.clone();
-            let remembering = Remembering::of(0, number as u64);
+            let (name, remembering) = (name.clone(), remembering.as_deref());
             Case { name, script: &script, recording, conf, memory_bytes, remembering }
         };
         if is_recording {

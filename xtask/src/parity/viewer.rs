@@ -12,11 +12,10 @@ use std::path::{Path, PathBuf};
 
 use xshell::{Cmd, cmd};
 
-use crate::command;
-use crate::file;
 use crate::peer::Peer;
 use crate::programs::Programs;
 use crate::repository::{Repository, is_script};
+use crate::{command, file};
 
 /// What the viewer is asked for, and whether it writes a file or prints.
 const VIEWS: [(&[&str], bool); 8] = [

@@ -9,7 +9,6 @@ mod circles;
 mod crates;
 mod graph;
 mod layers;
-mod placement;
 mod selves;
 mod source;
 mod text;
@@ -21,9 +20,8 @@ use std::fmt;
 
 use clap::Args;
 
-use crate::file;
 use crate::repository::Repository;
-use crate::tools;
+use crate::{file, tools};
 use tree::Tree;
 
 /// What is checked, or told.
@@ -64,14 +62,12 @@ impl fmt::Display for Finding {
 /// A rule sees the whole tree, because some rules compare files.
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 9] = [
+const RULES: [Rule; 7] = [
     layers::check,
     circles::check,
     selves::check,
-    placement::check,
     unsafety::check,
     text::check,
-    text::check_names,
     words::check,
     architecture::check,
 ];
@@ -109,7 +105,7 @@ fn check(repo: &Repository, tree: &Tree) -> Result<Vec<Finding>, String> {
 /// Says what is not clean, whether it is excepted or not.
 fn report(tree: &Tree) {
     for circle in selves::circles(tree) {
-        println!("{circle}");
+        println!("{}", circle.finding);
     }
     for line in text::wide(tree) {
         println!("{line}");

@@ -1,5 +1,4 @@
-//! What a file looks like: its name, its length, the width of its lines, white space that nobody
-//! sees.
+//! What a file looks like: its name, its length, the width of its lines, its end.
 
 use super::Finding;
 use super::tree::{File, Tree};
@@ -18,10 +17,11 @@ const WIDE: &str = "crates/larder-core/";
 /// Names that say nothing of what is inside, and so attract everything.
 const EMPTY_NAMES: [&str; 6] = ["util", "utils", "common", "base", "helper", "helpers"];
 
-/// Files that have outgrown one noun, lines that are too wide, and white space at ends.
+/// Files that have outgrown one noun, lines that are too wide, and a last line with no end.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = wide(tree);
     findings.retain(|finding| !finding.path.starts_with(WIDE));
+    findings.extend(check_names(tree));
     for (file, text) in tree.texts() {
         let mut report =
             |line, message: String| findings.push(Finding::new(&file.path, line, message));
@@ -32,11 +32,6 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             let message =
                 format!("{lines} lines, where {most} are the most: split the file by noun");
             report(most + 1, message);
-        }
-        for (index, line) in text.split('\n').enumerate() {
-            if line.ends_with(char::is_whitespace) {
-                report(index + 1, "white space at the end of the line: remove it".to_owned());
-            }
         }
         if !text.is_empty() && !text.ends_with('\n') {
             report(lines, "the last line has no end: add a line break".to_owned());
@@ -62,7 +57,7 @@ pub(super) fn wide_lines(file: &File, text: &str) -> Vec<Finding> {
 }
 
 /// Files whose name could be that of any other.
-pub(super) fn check_names(tree: &Tree) -> Vec<Finding> {
+fn check_names(tree: &Tree) -> Vec<Finding> {
     let nouns = tree.files.iter().map(|file| (file, noun(file)));
     let empty = nouns.filter(|(_, noun)| EMPTY_NAMES.contains(&noun.to_lowercase().as_str()));
     let message = |noun| {
@@ -105,10 +100,9 @@ mod tests {
     }
 
     #[test]
-    fn white_space_that_nobody_sees_fails() {
-        assert_eq!(lines("a.txt", "a\nb \nc\t\n"), [2, 3]);
-        assert_eq!(lines("a.txt", "a\r\nb"), [1, 2]);
-        assert!(lines("a.txt", "a\n\n  b\n").is_empty() && lines("a.txt", "").is_empty());
+    fn the_last_line_has_an_end() {
+        assert_eq!(lines("a.txt", "a\nb"), [2]);
+        assert!(lines("a.txt", "a\n").is_empty() && lines("a.txt", "").is_empty());
     }
 
     #[test]

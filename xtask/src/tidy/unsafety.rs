@@ -1,4 +1,4 @@
-//! Unsafe code: which crates forbid it, and the few places of theirs that may have it.
+//! Unsafe code: which crates forbid it.
 //!
 //! That it stands nowhere else, and that each block says why it is sound, is then the compiler's
 //! and clippy's to see (`unsafe_code`, `undocumented_unsafe_blocks`).
@@ -9,15 +9,14 @@ use super::tree::Tree;
 /// The crates that call foreign code or share memory by hand.
 const EXEMPT: [&str; 6] = ["lock", "cuda", "cudart", "c", "proof", "tape"];
 
-/// Where unsafe code may stand in crates that otherwise have none. Their root denies it, so that
-/// each such place has to allow it by name.
-const CORNERS: [&str; 2] = ["crates/larder/src/interop/", "crates/larder/src/real/"];
+/// The crate that has some in corners (see words.rs).
+const WITH_CORNERS: &str = "crates/larder/src";
 
 /// How far above a list of foreign functions, which clippy passes over, the note on its soundness
 /// may begin.
 const NOTE_LINES_MAX: usize = 5;
 
-/// Crates that do not forbid unsafe code, places that allow it, and foreign functions with no note.
+/// Crates that do not forbid unsafe code, and foreign functions with no note.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     // Packages that only tests build are nobody's to use.
@@ -36,18 +35,11 @@ pub(super) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
         let name = source.folder.trim_start_matches("crates/larder-").trim_end_matches("/src");
-        if EXEMPT.contains(&name) || CORNERS.iter().any(|corner| source.path.starts_with(corner)) {
-            continue;
-        }
-        let has_corner = CORNERS.iter().any(|corner| corner.starts_with(&source.folder));
-        let lint = if has_corner { "deny" } else { "forbid" };
+        let lint = if source.folder == WITH_CORNERS { "deny" } else { "forbid" };
         let wanted = format!("#![{lint}(unsafe_code)]");
-        if source.module.is_empty() {
-            if !lines.contains(&wanted.as_str()) {
-                report(1, &format!("add `{wanted}` below the crate's comment"));
-            }
-        } else if let Some(token) = source.tokens.iter().find(|token| token.text == "unsafe_code") {
-            report(token.line, "unsafe code in a crate that has none: move it");
+        let is_safe = source.module.is_empty() && !EXEMPT.contains(&name);
+        if is_safe && !lines.contains(&wanted.as_str()) {
+            report(1, &format!("add `{wanted}` below the crate's comment"));
         }
     }
     findings
@@ -71,13 +63,6 @@ mod tests {
         for program in ["xtask/src/main.rs", "python/src/lib.rs", "crates/larder-cli/src/main.rs"] {
             assert_eq!(found(program, "fn main() {}\n"), 1);
         }
-    }
-
-    #[test]
-    fn allowing_it_fails_but_in_a_corner() {
-        let text = "#![allow(dead_code, unsafe_code)]\n";
-        assert_eq!(found("crates/larder/src/interop/cuda.rs", text), 0);
-        assert_eq!(found("crates/larder/src/buffer.rs", text), 1);
     }
 
     #[test]

@@ -1,74 +1,85 @@
-//! Words that may not stand in the tree: marks of unfinished work, and paths of one machine.
+//! Words that may not stand in the tree, or not everywhere: marks of unfinished work, paths of one
+//! machine, and questions that are somebody else's to ask.
 //!
-//! The lists are glued together from pieces, so that this file does not hold what it looks for.
-//! Calls that stand in for code are clippy's (`todo`, `unimplemented`, `dbg_macro`).
+//! Patterns have brackets around a letter, so that this file does not hold what it looks for. Calls
+//! that stand in for code are clippy's (`todo`, `unimplemented`, `dbg_macro`).
+
+use regex::Regex;
 
 use super::Finding;
 use super::tree::Tree;
 
-/// Notes to oneself, in any file.
-const NOTES: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
+/// Something that may not be written.
+struct Rule {
+    /// Which paths it is about, and which of them are excepted.
+    inside: &'static str,
+    except: &'static str,
+    pattern: &'static str,
+    message: &'static str,
+}
 
-/// A test that is switched off; the attribute may give a reason, which changes nothing.
-const SWITCHED_OFF: &str = concat!("#[ig", "nore");
+const RULES: [Rule; 6] = [
+    Rule {
+        inside: "",
+        except: "^$",
+        pattern: r"\b(TO[D]O|FI[X]ME|X[X]X)\b",
+        message: "unfinished work: do it now, or say in a sentence what does not hold yet",
+    },
+    Rule {
+        inside: r"\.rs$",
+        except: "^$",
+        pattern: r"#\[ig[n]ore",
+        message: "a test that does not run tests nothing: mend it or remove it",
+    },
+    // Folders that exist on the machine of whoever wrote the line. After a name or a dot, as in
+    // `docs/…`, `../…` and addresses of the web, the path is a relative one or another machine's.
+    // The place for temporary files exists everywhere, and its folders do not.
+    Rule {
+        inside: "",
+        except: "^$",
+        pattern: r"(?m)(^|[^\w.}/-])/((wo[r]k|ho[m]e|ro[o]t)/|t[m]p/[\w.-]+/)",
+        message: "this path is one machine's: make it relative, or an argument",
+    },
+    Rule {
+        inside: "",
+        except: "^$",
+        pattern: r"(?m)[^\S\n]$",
+        message: "white space at the end of the line: remove it",
+    },
+    // The policy tight is a placement: who places is asked, and nobody asks which policy it is but
+    // a placement itself, and where one is chosen.
+    Rule {
+        inside: "^crates/larder-core/src/",
+        except: r"/(policy\.rs|heap/placement\.rs|heap/best_fit/.*|heap/paged/.*)$",
+        pattern: r"\bis_tight\b",
+        message: "ask the placement, not the policy",
+    },
+    // The root denies it, so that each place that has it must allow it by name.
+    Rule {
+        inside: "^crates/larder/src/",
+        except: "src/(lib.rs|interop/.*|real/.*)$",
+        pattern: r"\bunsafe_code\b",
+        message: "unsafe code in a crate that has none: move it",
+    },
+];
 
-/// Folders that exist on the machine of whoever wrote the line. Below the last of them only folders
-/// do: the place itself exists everywhere.
-const MACHINE_FOLDERS: [&str; 4] =
-    [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/"), concat!("/t", "mp/")];
-
-/// Unfinished work, and absolute paths that exist on one machine only.
+/// Every place that breaks a rule.
 pub(super) fn check(tree: &Tree) -> Vec<Finding> {
+    let compile = |pattern| Regex::new(pattern).expect("the patterns are sound");
     let mut findings = Vec::new();
-    for (file, text) in tree.texts() {
-        for (index, line) in text.lines().enumerate() {
-            let mut report = |message: String| {
-                findings.push(Finding::new(&file.path, index + 1, message));
-            };
-            for note in NOTES.iter().filter(|note| has_word(line, note)) {
-                report(format!("`{note}`: do it now, or say in a sentence what does not hold yet"));
-            }
-            if file.extension() == "rs" && line.contains(SWITCHED_OFF) {
-                report("a test that does not run tests nothing: mend it or remove it".to_owned());
-            }
-            if let Some(path) = machine_path(line) {
-                report(format!("`{path}` is one machine's: make it relative, or an argument"));
+    for Rule { inside, except, pattern, message } in RULES {
+        let [inside, except, pattern] = [inside, except, pattern].map(compile);
+        let texts = tree
+            .texts()
+            .filter(|(file, _)| inside.is_match(&file.path) && !except.is_match(&file.path));
+        for (file, text) in texts {
+            for found in pattern.find_iter(text) {
+                let line = text[..found.start()].matches('\n').count() + 1;
+                findings.push(Finding::new(&file.path, line, message));
             }
         }
     }
     findings
-}
-
-/// Whether `word` stands in `line` with no letter, digit or underscore on either side.
-fn has_word(line: &str, word: &str) -> bool {
-    line.match_indices(word).any(|(at, _)| {
-        let before = line[..at].chars().next_back();
-        let after = line[at + word.len()..].chars().next();
-        !before.is_some_and(is_word_part) && !after.is_some_and(is_word_part)
-    })
-}
-
-/// The first folder of one machine that `line` names.
-fn machine_path(line: &str) -> Option<&'static str> {
-    MACHINE_FOLDERS.into_iter().find(|folder| {
-        line.match_indices(folder).any(|(at, _)| {
-            // After a name or a dot, as in `docs/…`, `../…` and addresses of the web, the path is a
-            // relative one or another machine's.
-            let before = line[..at].chars().next_back();
-            let is_relative =
-                before.is_some_and(|c| is_word_part(c) || matches!(c, '.' | '-' | '}' | '/'));
-            let rest = &line[at + folder.len()..];
-            let name = rest.split(|c: char| !is_word_part(c) && !matches!(c, '.' | '-')).next();
-            let name = name.unwrap_or("");
-            let is_folder = !name.is_empty() && rest[name.len()..].starts_with('/');
-            !is_relative && (is_folder || *folder != MACHINE_FOLDERS[3])
-        })
-    })
-}
-
-/// Whether a character can stand inside a name.
-fn is_word_part(character: char) -> bool {
-    character.is_alphanumeric() || character == '_'
 }
 
 #[cfg(test)]
@@ -81,20 +92,38 @@ mod tests {
 
     #[test]
     fn unfinished_work_fails() {
-        for note in NOTES {
+        for note in [["TO", "DO"], ["FIX", "ME"], ["XX", "X"]].map(|halves| halves.concat()) {
             assert_eq!(lines("a.md", &format!("fine\n{note}: later\n")), [2]);
             assert!(lines("a.rs", &format!("{note}X {note}_S A{note}\n")).is_empty());
         }
-        assert_eq!(lines("a.rs", &format!("{SWITCHED_OFF} = \"slow\"]\n")), [1]);
+        let switched_off = ["#[ig", "nore = \"slow\"]\n"].concat();
+        assert_eq!((lines("a.rs", &switched_off), lines("a.md", &switched_off)), (vec![1], vec![]));
     }
 
     #[test]
     fn folders_of_one_machine_fail_and_temporary_files_do_not() {
-        for folder in MACHINE_FOLDERS {
+        for folder in ["work", "home", "root", "tmp"].map(|name| format!("/{name}/")) {
             assert_eq!(lines("a.md", &format!("see {folder}me/file\n")), [1]);
+            assert_eq!(lines("a.md", &format!("\n{folder}me/file\n")).len(), 1);
             assert!(lines("a.md", &format!("docs{folder}a/b ..{folder}a/b\n")).is_empty());
         }
-        let temporary = MACHINE_FOLDERS[3];
+        let temporary = ["/t", "mp/"].concat();
         assert!(lines("a.md", &format!("in {temporary}a.pickle and {temporary}\n")).is_empty());
+    }
+
+    #[test]
+    fn white_space_that_nobody_sees_fails() {
+        assert_eq!(lines("a.txt", "a\nb \nc\t\n"), [2, 3]);
+        assert_eq!(lines("a.txt", "a\r\nb\n"), [1]);
+        assert!(lines("a.txt", "a\n\n  b\n").is_empty() && lines("a.txt", "").is_empty());
+    }
+
+    #[test]
+    fn questions_and_permissions_fail_outside_of_their_places() {
+        let ask = |inside: &str| lines(&format!("crates/larder-core/src/{inside}"), "is_tight()\n");
+        assert_eq!((ask("heap/cut.rs"), ask("heap/paged/mod.rs")), (vec![1], vec![]));
+        let allow =
+            |inside: &str| lines(&format!("crates/larder/src/{inside}"), "x, unsafe_code)\n");
+        assert_eq!((allow("buffer.rs"), allow("interop/cuda.rs")), (vec![1], vec![]));
     }
 }

@@ -11,16 +11,13 @@ use std::process::{Child, Command};
 use clap::Args;
 use xshell::Cmd;
 
-use crate::command;
-use crate::docs;
-use crate::file;
 use crate::peer::cuda_headers;
 use crate::programs::Programs;
 use crate::python::{self, Environment, QUIET};
 use crate::repository::Repository;
-use crate::stand_in;
 use crate::table::Table;
 use crate::torch::{self, Torch};
+use crate::{command, docs, file, stand_in};
 
 /// What PyTorch's own tests need besides PyTorch.
 const TOOLS: [&str; 5] =
@@ -28,16 +25,9 @@ const TOOLS: [&str; 5] =
 
 /// The classes of PyTorch's `test_cuda.py` that are about memory, under the names that they have
 /// had.
-const OWN_CLASSES: &[&str] = &[
-    "TestResizeStorageWithAddr",
-    "TestCudaAllocator",
-    "TestCudaMallocAsync",
-    "TestBlockStateAbsorption",
-    "TestCachingHostAllocator",
-    "TestMemPool",
-    "TestFXMemoryProfiler",
-    "TestMemoryViz",
-];
+const OWN_CLASSES: &str = "TestResizeStorageWithAddr TestCudaAllocator TestCudaMallocAsync \
+     TestBlockStateAbsorption TestCachingHostAllocator TestMemPool TestFXMemoryProfiler \
+     TestMemoryViz";
 
 /// The memory of the stand-in. What is not written to costs nothing.
 const MEMORY_BYTES: u64 = 80 << 30;
@@ -46,16 +36,8 @@ const MEMORY_BYTES: u64 = 80 << 30;
 const AGAIN: usize = 2;
 
 const PAGE: &str = "docs/torch.md";
-const HEADINGS: [&str; 8] = [
-    "PyTorch",
-    "suite",
-    "pass on Larder",
-    "pass natively alone",
-    "pass on Larder alone",
-    "fail on Larder",
-    "skipped",
-    "now so, now otherwise",
-];
+const HEADINGS: &str = "PyTorch | suite | pass on Larder | pass natively alone | \
+     pass on Larder alone | fail on Larder | skipped | now so, now otherwise";
 
 /// What is asked for.
 #[derive(Args, Clone, Debug)]
@@ -80,7 +62,8 @@ pub(crate) struct Options {
 struct Suite {
     name: &'static str,
     files: Vec<PathBuf>,
-    classes: &'static [&'static str],
+    /// Words in the names of those that run; all run where there is none.
+    words: Vec<&'static str>,
     settings: &'static str,
     /// What only ours is told.
     own_settings: &'static str,
@@ -130,7 +113,7 @@ pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
                 println!("passes natively and not on Larder: {name}");
                 worse.push(format!("{torch}, {}: {name}", row[1]));
             }
-            rows.push(row.join("\t"));
+            rows.push(row.join(" | "));
         }
         if !options.is_tight {
             worse.extend(replay_recordings(&stage, &programs)?);
@@ -143,10 +126,10 @@ pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
         }
     }
     if torch::ALL.iter().all(|&torch| kept(torch).is_file()) {
-        let mut table = Table::new(&HEADINGS);
+        let mut table = Table::new(HEADINGS, 2);
         for torch in torch::ALL {
             for row in file::read(&kept(torch))?.lines() {
-                table.push(row.split('\t').map(str::to_owned).collect());
+                table.push(&[row.to_owned()]);
             }
         }
         docs::write(repo, PAGE, "verdicts", &table.markdown())?;
@@ -182,7 +165,7 @@ impl Stage<'_> {
     /// Runs a suite on both, and what fares worse on ours once more on both.
     fn compare(&self, suite: &Suite) -> Result<Found, String> {
         eprintln!("==> {}, natively and on Larder", suite.name);
-        let (native, ours) = self.both(suite, suite.classes)?;
+        let (native, ours) = self.both(suite, &suite.words)?;
         // Where nothing runs at all the two are equal, and nothing is shown.
         if !native.keys().any(|name| passes(&native, name)) {
             let folder = self.environment.folder.display();
@@ -231,7 +214,7 @@ impl Stage<'_> {
     fn start(&self, suite: &Suite, on_larder: bool, words: &[&str]) -> Result<Running, String> {
         let side = if on_larder { "larder" } else { "native" };
         // What a test came to when it was tried again does not hide what the suite came to.
-        let again = if words == suite.classes { "" } else { ".again" };
+        let again = if words == suite.words { "" } else { ".again" };
         let name = format!("{}.{side}{again}", suite.name.replace([' ', '/', ','], "-"));
         let out = self.environment.folder.join(&name);
         let log = self.environment.folder.join(format!("{name}.log"));
@@ -295,12 +278,13 @@ fn suites(root: &Path, torch: Torch, options: &Options) -> Result<Vec<Suite>, St
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("test_"))
     });
     files.sort();
-    let suite = |name, files, classes, settings| {
+    let suite = |name, files, words: &'static str, settings| {
+        let words = words.split_whitespace().collect();
         let (settings, own_settings) =
             if options.is_tight { (EXPANDABLE, "policy:tight") } else { (settings, "") };
-        Suite { name, files, classes, settings, own_settings }
+        Suite { name, files, words, settings, own_settings }
     };
-    let mut suites = vec![suite("torch/tests", files, &[], PLAIN)];
+    let mut suites = vec![suite("torch/tests", files, "", PLAIN)];
     if let Some(own) = &options.own {
         let file = own.join(torch.minor).join("test_cuda.py");
         if !file.is_file() {

@@ -15,11 +15,10 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use xshell::cmd;
 
-use crate::command;
-use crate::file;
 use crate::python::{Environment, pinned};
 use crate::repository::Repository;
 use crate::torch::{self, Torch};
+use crate::{command, file};
 use parts::Workshop;
 
 /// The oldest glibc on which the native module runs, which is Rust's own.

@@ -12,12 +12,11 @@ use std::path::{Path, PathBuf};
 
 use xshell::cmd;
 
-use crate::command;
-use crate::file;
 use crate::peer::Peer;
 use crate::repository::Repository;
 use crate::torch::Torch;
 use crate::wheels::Wheels;
+use crate::{command, file};
 
 /// The runtimes of the oldest and of the usual CUDA that PyTorch is made for, with their headers.
 const RUNTIMES: [&str; 2] = ["nvidia-cuda-runtime-cu12==12.6.77", "nvidia-cuda-runtime==13.0.96"];
@@ -31,16 +30,8 @@ const CUDAS: [(&str, &str); 2] = [
 
 /// What a part may be linked to. Of other libraries that the process has by then it takes functions
 /// of CUDA's runtime.
-const LIBRARIES: [&str; 8] = [
-    "libc10_cuda.so",
-    "libc10.so",
-    "liblarder.so",
-    "libstdc++.so.6",
-    "libgcc_s.so.1",
-    "libc.so.6",
-    "libm.so.6",
-    "ld-linux-x86-64.so.2",
-];
+const LIBRARIES: &str = "libc10_cuda.so libc10.so liblarder.so libstdc++.so.6 libgcc_s.so.1 \
+     libc.so.6 libm.so.6 ld-linux-x86-64.so.2";
 
 /// A part, and the functions that it takes of CUDA's runtime, which PyTorch has brought in by then.
 pub(super) struct Part {
@@ -127,7 +118,9 @@ impl Workshop<'_> {
         if let Some(line) = section.lines().find(|line| line.contains("PATH)")) {
             return Err(format!("{name} has a search path of its own: {}", line.trim()));
         }
-        if let Some(other) = needed(&section).find(|library| !LIBRARIES.contains(library)) {
+        if let Some(other) =
+            needed(&section).find(|name| !LIBRARIES.split(' ').any(|one| one == *name))
+        {
             return Err(format!("{name} is linked to {other}"));
         }
         let wanted = cmd!(shell, "nm --dynamic --undefined-only --format=just-symbols {part}");

@@ -4,12 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use crate::command;
-use crate::file;
 use crate::python::Environment;
 use crate::repository::Repository;
 use crate::torch::Torch;
 use crate::verdicts::{build_stand_in, on_stand_in};
+use crate::{command, file};
 
 /// The memory of the stand-in. What is not written to costs nothing.
 const MEMORY_BYTES: u64 = 8 << 30;
