@@ -3,6 +3,7 @@
 // LD_PRELOAD, so that nothing that is timed knows of it.
 
 #include <dlfcn.h>
+#include <x86intrin.h>
 
 #include <atomic>
 #include <chrono>
@@ -17,39 +18,51 @@ using Address = unsigned long long;
 
 // What was timed since somebody looked last.
 struct Times {
-  std::atomic<uint64_t> count{0}, total_ns{0}, worst_ns{0};
+  std::atomic<uint64_t> count{0}, total{0}, worst{0};
 
-  void add(uint64_t lap_ns) {
+  void add(uint64_t lap) {
     count += 1;
-    total_ns += lap_ns;
-    uint64_t worst = worst_ns;
-    while (worst < lap_ns && !worst_ns.compare_exchange_weak(worst, lap_ns)) {
+    total += lap;
+    uint64_t most = worst;
+    while (most < lap && !worst.compare_exchange_weak(most, lap)) {
     }
   }
 
-  void take(uint64_t* values) {
+  void take(uint64_t* values, double ns_per_tick) {
     values[0] = count.exchange(0);
-    values[1] = total_ns.exchange(0);
-    values[2] = worst_ns.exchange(0);
+    values[1] = static_cast<uint64_t>(ns_per_tick * static_cast<double>(total.exchange(0)));
+    values[2] = static_cast<uint64_t>(ns_per_tick * static_cast<double>(worst.exchange(0)));
   }
 };
 
 Times mallocs, calls;
 thread_local int calls_begun = 0;
 
-uint64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+// The processor's own counter: to ask the system what time it is takes as long as a malloc, and
+// wants memory that a program has driven out of the caches meanwhile.
+uint64_t ticks() {
+  return __rdtsc();
+}
+
+double elapsed_ns(std::chrono::steady_clock::time_point since) {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - since).count();
+}
+
+// What a tick is, by the time that has passed since the library was loaded.
+const auto loaded = std::chrono::steady_clock::now();
+const uint64_t loaded_ticks = ticks();
+
+double ns_per_tick() {
+  return elapsed_ns(loaded) / static_cast<double>(ticks() - loaded_ticks);
 }
 
 // A call of the driver's. The runtime's cudaMalloc calls the driver's own, and both are one.
 struct Lap {
-  uint64_t begin_ns = calls_begun++ == 0 ? now_ns() : 0;
+  uint64_t begin = calls_begun++ == 0 ? ticks() : 0;
 
   ~Lap() {
     if (--calls_begun == 0) {
-      calls.add(now_ns() - begin_ns);
+      calls.add(ticks() - begin);
     }
   }
 };
@@ -197,9 +210,9 @@ using Allocate = void* (*)(void* result, void* allocator, size_t size);
 Allocate real_allocate = nullptr;
 
 void* timed_allocate(void* result, void* allocator, size_t size) {
-  const uint64_t begin_ns = now_ns();
+  const uint64_t begin = ticks();
   void* given = real_allocate(result, allocator, size);
-  mallocs.add(now_ns() - begin_ns);
+  mallocs.add(ticks() - begin);
   return given;
 }
 
@@ -230,6 +243,6 @@ extern "C" int stopwatch_start() {
 // How many there were, what they took and what the slowest took, of mallocs and then of calls; and
 // begins anew.
 extern "C" void stopwatch_take(uint64_t* values) {
-  mallocs.take(values);
-  calls.take(values + 3);
+  mallocs.take(values, ns_per_tick());
+  calls.take(values + 3, ns_per_tick());
 }
