@@ -14,6 +14,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include <x86intrin.h>
+
 #include <c10/cuda/CUDACachingAllocator.h>
 
 #include "script.hpp"
@@ -89,6 +91,45 @@ inline void pass(const Steps& steps, std::vector<void*>& table, uint64_t first_s
   }
 }
 
+// The same with other memory touched before each step, as programs do; how many of the processor's
+// ticks the steps alone took.
+inline uint64_t cold_pass(
+    const Steps& steps,
+    std::vector<void*>& table,
+    uint64_t first_stream,
+    std::vector<unsigned char>& other) {
+  auto* allocator = c10::cuda::CUDACachingAllocator::get();
+  uint64_t ticks = 0;
+  for (const Step& step : steps.steps) {
+    // One byte of each line of the caches.
+    volatile unsigned char* byte = other.data();
+    for (size_t at = 0; at < other.size(); at += 64) {
+      byte[at] = static_cast<unsigned char>(byte[at] + 1);
+    }
+    const uint64_t begin = __rdtsc();
+    if (step.size > 0) {
+      auto stream = script::handle(first_stream + step.stream);
+      table[step.slot] = allocator->raw_alloc_with_stream(step.size, stream);
+    } else {
+      allocator->raw_delete(table[step.slot]);
+    }
+    ticks += __rdtsc() - begin;
+  }
+  return ticks;
+}
+
+// What the processor counts in a while, and how long that was.
+struct Ticks {
+  std::chrono::steady_clock::time_point time = std::chrono::steady_clock::now();
+  uint64_t ticks = __rdtsc();
+
+  std::chrono::nanoseconds duration_of(uint64_t count) const {
+    const std::chrono::duration<double, std::nano> passed = std::chrono::steady_clock::now() - time;
+    const double ns = passed.count() / static_cast<double>(__rdtsc() - ticks);
+    return std::chrono::nanoseconds(static_cast<int64_t>(ns * static_cast<double>(count)));
+  }
+};
+
 // Where threads meet: none goes on before all have come.
 class Barrier {
  public:
@@ -110,7 +151,8 @@ class Barrier {
   size_t left_;
 };
 
-inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
+inline void run(
+    const std::string& path, uint64_t repeat, uint64_t threads, uint64_t between_bytes) {
   auto steps = steps_of(script::read(path));
   using Clock = std::chrono::steady_clock;
   Barrier ready(threads);
@@ -131,10 +173,20 @@ inline void run(const std::string& path, uint64_t repeat, uint64_t threads) {
         is_ready = true;
         ready.wait();
         starts[thread] = Clock::now();
-        for (uint64_t i = 0; i < repeat; ++i) {
-          pass(steps, table, first_stream);
+        if (between_bytes == 0) {
+          for (uint64_t i = 0; i < repeat; ++i) {
+            pass(steps, table, first_stream);
+          }
+          ends[thread] = Clock::now();
+        } else {
+          std::vector<unsigned char> other(between_bytes);
+          const Ticks since;
+          uint64_t ticks = 0;
+          for (uint64_t i = 0; i < repeat; ++i) {
+            ticks += cold_pass(steps, table, first_stream, other);
+          }
+          ends[thread] = starts[thread] + since.duration_of(ticks);
         }
-        ends[thread] = Clock::now();
       } catch (...) {
         failures[thread] = std::current_exception();
         if (!is_ready) {

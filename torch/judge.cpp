@@ -485,6 +485,7 @@ int run(const std::vector<std::string>& words) {
                  "                             [--history OUT] [--level never|state|alloc|all]\n"
                  "                             [--max-entries N] [--skip ACTION,…]\n"
                  "       judge bench FILE.ops [--repeat N] [--threads T] [--history N]\n"
+                 "                            [--between KIB]\n"
                  "both:  [--backend LIBRARY]\n";
     return 2;
   }
@@ -508,7 +509,9 @@ int run(const std::vector<std::string>& words) {
       auto never = c10::CachingDeviceAllocator::RecordContext::NEVER;
       allocator::recordHistory(true, nullptr, std::stoull(*entries), never, true, {});
     }
-    bench::run(words[1], repeat, std::stoull(option(words, "--threads").value_or("1")));
+    uint64_t threads = std::stoull(option(words, "--threads").value_or("1"));
+    uint64_t between_bytes = std::stoull(option(words, "--between").value_or("0")) << 10;
+    bench::run(words[1], repeat, threads, between_bytes);
   }
   std::cout.flush();
   return 0;

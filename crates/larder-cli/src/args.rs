@@ -123,6 +123,10 @@ pub(crate) enum Command {
         /// Remember so many entries of its history meanwhile, without call stacks.
         #[arg(long, value_name = "N")]
         history: Option<usize>,
+        /// Touch so many KiB of other memory before each operation, as a program does, and time each
+        /// operation alone: 1024 leave the allocator little in the processor's caches.
+        #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
+        between: Option<u64>,
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
     Snapshot {

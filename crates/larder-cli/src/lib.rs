@@ -23,6 +23,7 @@ use larder_core::config::{Backend, Config, ConfigError};
 use larder_core::types::{GIB, MIB};
 use larder_core::{Addr, Policy};
 use larder_sim::script::Script;
+use larder_study::bench::BenchOptions;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
@@ -90,8 +91,10 @@ fn run(command: Command) -> Result<(), Refusal> {
             tuning::tune_command(&common, change.sizes(), seconds)
         }
         Command::Top { source, every, once } => topping::top(&source, every, once),
-        Command::Bench { common, conf, repeat, threads, history } => {
-            bench_command(&common, conf.conf.as_deref(), (repeat, threads), history)
+        Command::Bench { common, conf, repeat, threads, history, between } => {
+            let between_bytes = between.map_or(0, |kib| kib << 10);
+            let options = BenchOptions { repeat, threads, history, between_bytes };
+            bench_command(&common, conf.conf.as_deref(), options)
         }
         Command::Snapshot { file, run, device, output, to } => {
             snapshot_command(&file, &run, device, &output, to)
@@ -365,12 +368,11 @@ fn fit_command(
 fn bench_command(
     common: &Common,
     conf: Option<&str>,
-    (repeat, threads): (u64, u64),
-    history: Option<usize>,
+    options: BenchOptions,
 ) -> Result<(), Refusal> {
     let conf = conf.unwrap_or_default();
     let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
-    let measured = bench::bench(&workload, &setup, repeat, threads, history)?;
+    let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))
     } else {

@@ -392,6 +392,9 @@ fn bench_prints_one_line() {
     assert_eq!(line["ops"], 4 * 7 * 2);
     assert_eq!(line["threads"], 2);
     assert!(line["ns_per_op"].as_f64().is_some_and(|time| time > 0.0));
+    let cold = json(&["bench", "--repeat", "7", "--between", "64"], &script);
+    assert_eq!(cold["ops"], 4 * 7);
+    assert!(cold["ns_per_op"].as_f64().is_some_and(|time| time > 0.0));
 }
 
 #[test]

@@ -17,6 +17,20 @@ use crate::workload::Workload;
 /// first ones.
 const FIRST_PASSES: u64 = 4;
 
+/// How it is measured.
+#[derive(Clone, Copy, Debug)]
+pub struct BenchOptions {
+    /// How many passes are timed.
+    pub repeat: u64,
+    /// How many threads make them at once.
+    pub threads: u64,
+    /// How many entries of its history the allocator remembers meanwhile, if any.
+    pub history: Option<usize>,
+    /// How much other memory is touched before each operation, as programs do, so that what the
+    /// allocator needs has left the processor's caches. Then each operation is timed alone.
+    pub between_bytes: u64,
+}
+
 /// What was measured.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured {
@@ -86,18 +100,33 @@ fn pass(
     Ok(())
 }
 
-/// Replays the workload's allocations and frees `repeat` times on each of `threads` threads, after
-/// the first ones, which are not timed. Each thread has streams of its own.
+/// One pass with other memory touched before each step; how long the steps alone took.
+fn cold_pass(
+    allocator: &Allocator,
+    steps: &[Step],
+    table: &mut [Addr],
+    first_stream: u64,
+    other: &mut [u8],
+) -> Result<Duration, Error> {
+    let clock = quanta::Clock::new();
+    let mut ticks = 0;
+    for step in steps {
+        // One byte of each line of the caches.
+        other.iter_mut().step_by(64).for_each(|byte| *byte = byte.wrapping_add(1));
+        let begin = clock.raw();
+        pass(allocator, std::slice::from_ref(step), table, first_stream)?;
+        ticks += clock.raw() - begin;
+    }
+    Ok(Duration::from_nanos(clock.delta_as_nanos(0, ticks)))
+}
+
+/// Replays the workload's allocations and frees on each thread, after the first passes, which are
+/// not timed. Each thread has streams of its own.
 ///
-/// With `history` the allocator remembers so many entries meanwhile, without contexts, by the
-/// processor's own clock: what the simulated GPU calls time costs less to read than a real one.
-pub fn bench(
-    workload: &Workload,
-    setup: &Setup,
-    repeat: u64,
-    threads: u64,
-    history: Option<usize>,
-) -> Result<Measured, Error> {
+/// A history has no contexts here, and the processor's own clock: what the simulated GPU calls time
+/// costs less to read than a real one.
+pub fn bench(workload: &Workload, setup: &Setup, options: BenchOptions) -> Result<Measured, Error> {
+    let BenchOptions { repeat, threads, history, between_bytes } = options;
     let (_, allocator) = setup.build(workload);
     if let Some(max_entries) = history {
         let clock = quanta::Clock::new();
@@ -125,8 +154,16 @@ pub fn bench(
                     ready.wait();
                     warm?;
                     let start = Instant::now();
-                    (0..repeat).try_for_each(|_| pass())?;
-                    Ok::<_, Error>((start, Instant::now()))
+                    if between_bytes == 0 {
+                        (0..repeat).try_for_each(|_| pass())?;
+                        return Ok::<_, Error>((start, Instant::now()));
+                    }
+                    let mut other = vec![0; between_bytes as usize];
+                    let mut took = Duration::ZERO;
+                    for _ in 0..repeat {
+                        took += cold_pass(allocator, steps, &mut table, first_stream, &mut other)?;
+                    }
+                    Ok((start, start + took))
                 })
             })
             .collect();

@@ -32,111 +32,146 @@ impl Gauge {
     }
 }
 
-/// A statistic per kind of pool, small and large, and its peaks, also that of the total.
+/// Several statistics per kind of pool, small and large, and their peaks, also those of the totals.
 ///
 /// A change should cost little, and three peaks may rise with it. So each kind has a fence: no
 /// higher than its peak, and both together no higher than the peak of the total. While neither kind
 /// is above its fence no peak can rise, so that a change is one subtraction from the room below a
 /// fence. Only where that falls below zero the peaks are looked at, and the fences set anew.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Family {
-    /// How far each kind is below its fence. Never negative between two changes.
-    rooms: [i64; 2],
+///
+/// A program drives all of this out of the processor's caches between two mallocs. So what every
+/// change touches lies side by side, and the rest apart from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Families<const N: usize> {
+    /// Of the small kind, and of the large one.
+    levels: [Levels<N>; 2],
+    marks: [Marks; N],
+}
+
+/// What every change touches of all statistics of one kind.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
+struct Levels<const N: usize> {
+    /// How far each is below its fence. Never negative between two changes.
+    rooms: [i64; N],
     /// Sums of increases.
-    allocated: [i64; 2],
+    allocated: [i64; N],
+}
+
+/// What is looked at where a statistic is above its fence, or asked for.
+#[derive(Clone, Copy, Debug, Default)]
+struct Marks {
     fences: [i64; 2],
     /// The values when the sums were last reset.
     bases: [i64; 2],
     peaks: Peaks,
 }
 
-impl Family {
-    /// Increases. What is left below the fence goes out, for `meet_fence` to look at: whoever
-    /// changes several families looks at all of them with one branch.
+impl<const N: usize> Default for Families<N> {
+    fn default() -> Families<N> {
+        let levels = Levels { rooms: [0; N], allocated: [0; N] };
+        Families { levels: [levels; 2], marks: [Marks::default(); N] }
+    }
+}
+
+impl<const N: usize> Families<N> {
+    /// Increases one of them. What is left below the fence goes out, for `meet_fence` to look at:
+    /// whoever changes several looks at all of them with one branch.
     #[inline(always)]
     #[allow(clippy::inline_always)] // A call would take longer.
-    pub(super) fn raise(&mut self, kind: PoolKind, amount: u64) -> i64 {
-        self.change_by(kind, amount as i64, amount as i64)
+    pub(super) fn raise(&mut self, which: usize, kind: PoolKind, amount: u64) -> i64 {
+        self.change_by(which, kind, amount as i64, amount as i64)
     }
 
-    /// Increases.
-    pub(super) fn increase(&mut self, kind: PoolKind, amount: u64) {
-        self.raise(kind, amount);
-        self.meet_fence(kind);
+    /// Increases one of them.
+    pub(super) fn increase(&mut self, which: usize, kind: PoolKind, amount: u64) {
+        self.raise(which, kind, amount);
+        self.meet_fence(which, kind);
     }
 
     #[inline]
-    pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
-        self.rooms[kind as usize] += amount as i64;
+    pub(super) fn decrease(&mut self, which: usize, kind: PoolKind, amount: u64) {
+        self.levels[kind as usize].rooms[which] += amount as i64;
     }
 
     /// Increases or decreases, as `raise` does. With no branch on which of the two it is: that is
     /// anybody's guess.
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    pub(super) fn change(&mut self, kind: PoolKind, amount: i64) -> i64 {
-        self.change_by(kind, amount, amount.max(0))
+    pub(super) fn change(&mut self, which: usize, kind: PoolKind, amount: i64) -> i64 {
+        self.change_by(which, kind, amount, amount.max(0))
     }
 
     #[inline(always)]
     #[allow(clippy::inline_always)]
-    fn change_by(&mut self, kind: PoolKind, amount: i64, allocated: i64) -> i64 {
-        self.allocated[kind as usize] += allocated;
-        let room = &mut self.rooms[kind as usize];
+    fn change_by(&mut self, which: usize, kind: PoolKind, amount: i64, allocated: i64) -> i64 {
+        let levels = &mut self.levels[kind as usize];
+        levels.allocated[which] += allocated;
+        let room = &mut levels.rooms[which];
         *room -= amount;
         *room
     }
 
     /// After an increase: if the kind is above its fence, that is seen to.
-    pub(super) fn meet_fence(&mut self, kind: PoolKind) {
-        if self.rooms[kind as usize] < 0 {
-            self.pass_fence(kind);
+    pub(super) fn meet_fence(&mut self, which: usize, kind: PoolKind) {
+        if self.levels[kind as usize].rooms[which] < 0 {
+            self.pass_fence(which, kind);
         }
+    }
+
+    /// After increases of several of them.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn meet_fences(&mut self, kind: PoolKind) {
+        (0..N).for_each(|which| self.meet_fence(which, kind));
     }
 
     /// A kind is above its fence: maybe there are new peaks, and in any case new fences.
     #[cold]
     #[inline(never)]
-    fn pass_fence(&mut self, kind: PoolKind) {
-        let [small, large] = self.currents();
-        self.peaks.raise(Peaks { small, large, all: small + large });
+    fn pass_fence(&mut self, which: usize, kind: PoolKind) {
+        let [small, large] = self.currents(which);
+        let peaks = &mut self.marks[which].peaks;
+        peaks.raise(Peaks { small, large, all: small + large });
         // How far each kind can rise before its own peak does, and both before that of the total.
-        let own = [self.peaks.small - small, self.peaks.large - large];
-        let both = self.peaks.all - small - large;
+        let own = [peaks.small - small, peaks.large - large];
+        let both = peaks.all - small - large;
         let (risen, other) = (kind as usize, 1 - kind as usize);
         // What is not enough for both is shared: so the fences move rarely, whichever kind rises.
         let mut rooms = [0; 2];
         rooms[risen] = own[risen].min((both - own[other]).max(both / 2));
         rooms[other] = own[other].min(both - rooms[risen]);
-        self.set_fences([small, large], rooms);
+        self.set_fences(which, [small, large], rooms);
     }
 
-    fn set_fences(&mut self, currents: [i64; 2], rooms: [i64; 2]) {
-        self.rooms = rooms;
-        self.fences = [currents[0] + rooms[0], currents[1] + rooms[1]];
+    fn set_fences(&mut self, which: usize, currents: [i64; 2], rooms: [i64; 2]) {
+        for kind in [0, 1] {
+            self.levels[kind].rooms[which] = rooms[kind];
+            self.marks[which].fences[kind] = currents[kind] + rooms[kind];
+        }
     }
 
     /// The values, small and large.
-    pub(super) fn currents(&self) -> [i64; 2] {
-        [self.fences[0] - self.rooms[0], self.fences[1] - self.rooms[1]]
+    pub(super) fn currents(&self, which: usize) -> [i64; 2] {
+        [0, 1].map(|kind| self.marks[which].fences[kind] - self.levels[kind].rooms[which])
     }
 
-    fn peaks(&self) -> Peaks {
-        self.peaks
+    fn peaks(&self, which: usize) -> Peaks {
+        self.marks[which].peaks
     }
 
-    pub(super) fn by_pool(&self) -> ByPool {
-        let currents = self.currents();
+    pub(super) fn by_pool(&self, which: usize) -> ByPool {
+        let (currents, peaks) = (self.currents(which), self.peaks(which));
         let [small_pool, large_pool] = [0, 1].map(|kind| {
-            let (current, allocated) = (currents[kind], self.allocated[kind]);
-            let freed = allocated + self.bases[kind] - current;
-            let peak = if kind == 0 { self.peaks.small } else { self.peaks.large };
+            let (current, allocated) = (currents[kind], self.levels[kind].allocated[which]);
+            let freed = allocated + self.marks[which].bases[kind] - current;
+            let peak = if kind == 0 { peaks.small } else { peaks.large };
             Counter { current, peak, allocated, freed }
         });
         ByPool {
             all: Counter {
                 current: small_pool.current + large_pool.current,
-                peak: self.peaks.all,
+                peak: peaks.all,
                 allocated: small_pool.allocated + large_pool.allocated,
                 freed: small_pool.freed + large_pool.freed,
             },
@@ -146,15 +181,21 @@ impl Family {
     }
 
     /// The values become the peaks.
-    pub(super) fn reset_peak(&mut self) {
-        let [small, large] = self.currents();
-        self.peaks = Peaks { small, large, all: small + large };
-        self.set_fences([small, large], [0; 2]);
+    pub(super) fn reset_peaks(&mut self) {
+        (0..N).for_each(|which| self.reset_peak(which));
+    }
+
+    fn reset_peak(&mut self, which: usize) {
+        let [small, large] = self.currents(which);
+        self.marks[which].peaks = Peaks { small, large, all: small + large };
+        self.set_fences(which, [small, large], [0; 2]);
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.allocated = [0; 2];
-        self.bases = self.currents();
+        for which in 0..N {
+            self.marks[which].bases = self.currents(which);
+            self.levels.iter_mut().for_each(|levels| levels.allocated[which] = 0);
+        }
     }
 }
 
@@ -183,13 +224,11 @@ impl Peaks {
     }
 }
 
-/// Two statistics that differ only by what waits: blocks that are active, and those of them that
-/// are live. While nothing begins or ends to wait both move alike, so that one family is kept, and
-/// the peaks of both follow from its peak over that time.
+/// What one of the statistics counts that waits: blocks that are active and no longer live. While
+/// nothing begins or ends to wait, what is active and what is live move alike, so that one
+/// statistic is kept, and the peaks of both follow from its peak over that time, which is a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Twin {
-    /// What is active; its peaks are those since waiting last changed.
-    run: Family,
+pub(super) struct Waits {
     /// What waits now, small and large.
     waiting: [i64; 2],
     /// What waited when the sums were last reset.
@@ -199,57 +238,56 @@ pub(super) struct Twin {
     live_peaks: Peaks,
 }
 
-impl Twin {
-    /// Something was handed out. What is left below the fence goes out, as from `Family::raise`.
-    #[inline]
-    pub(super) fn raise(&mut self, kind: PoolKind, amount: u64) -> i64 {
-        self.run.raise(kind, amount)
-    }
+/// The statistic of which some waits.
+pub(super) struct Active<'a, const N: usize> {
+    pub(super) of: &'a mut Families<N>,
+    pub(super) which: usize,
+}
 
-    /// The same, and all is seen to.
-    pub(super) fn meet_fence(&mut self, kind: PoolKind) {
-        self.run.meet_fence(kind);
-    }
-
-    /// Something live became free at once.
-    #[inline]
-    pub(super) fn decrease(&mut self, kind: PoolKind, amount: u64) {
-        self.run.decrease(kind, amount);
-    }
-
+impl Waits {
     /// Something live waits from now on.
-    pub(super) fn begin_wait(&mut self, kind: PoolKind, amount: u64) {
-        self.settle();
+    pub(super) fn begin<const N: usize>(
+        &mut self,
+        active: Active<'_, N>,
+        kind: PoolKind,
+        amount: u64,
+    ) {
+        self.end_run(active);
         self.waiting[kind as usize] += amount as i64;
     }
 
     /// Something that waited is free.
-    pub(super) fn end_wait(&mut self, kind: PoolKind, amount: u64) {
-        self.settle();
+    pub(super) fn end<const N: usize>(
+        &mut self,
+        Active { of, which }: Active<'_, N>,
+        kind: PoolKind,
+        amount: u64,
+    ) {
+        self.end_run(Active { of, which });
         self.waiting[kind as usize] -= amount as i64;
-        self.run.decrease(kind, amount);
+        of.decrease(which, kind, amount);
         // The run starts from what is left; what waited until now must not pass for live.
-        self.run.reset_peak();
+        of.reset_peak(which);
     }
 
     /// Ends a run: what it reached goes into the peaks, and the next run starts from here.
-    fn settle(&mut self) {
-        let reached = self.run.peaks();
+    fn end_run<const N: usize>(&mut self, Active { of, which }: Active<'_, N>) {
+        let reached = of.peaks(which);
         self.active_peaks.raise(reached);
         self.live_peaks.raise(reached.less(self.waiting));
-        self.run.reset_peak();
+        of.reset_peak(which);
     }
 
-    pub(super) fn active(&self) -> ByPool {
+    pub(super) fn active<const N: usize>(&self, of: &Families<N>, which: usize) -> ByPool {
         let mut peaks = self.active_peaks;
-        peaks.raise(self.run.peaks());
-        with_peaks(self.run.by_pool(), peaks)
+        peaks.raise(of.peaks(which));
+        with_peaks(of.by_pool(which), peaks)
     }
 
-    pub(super) fn live(&self) -> ByPool {
+    pub(super) fn live<const N: usize>(&self, of: &Families<N>, which: usize) -> ByPool {
         let mut peaks = self.live_peaks;
-        peaks.raise(self.run.peaks().less(self.waiting));
-        let mut live = with_peaks(self.run.by_pool(), peaks);
+        peaks.raise(of.peaks(which).less(self.waiting));
+        let mut live = with_peaks(of.by_pool(which), peaks);
         let pools = [&mut live.small_pool, &mut live.large_pool];
         for ((pool, waiting), base) in pools.into_iter().zip(self.waiting).zip(self.waiting_base) {
             pool.current -= waiting;
@@ -260,14 +298,13 @@ impl Twin {
         live
     }
 
-    pub(super) fn reset_peak(&mut self) {
-        self.run.reset_peak();
-        self.active_peaks = self.run.peaks();
-        self.live_peaks = self.run.peaks().less(self.waiting);
+    /// The values became the peaks.
+    pub(super) fn reset_peak<const N: usize>(&mut self, of: &Families<N>, which: usize) {
+        self.active_peaks = of.peaks(which);
+        self.live_peaks = of.peaks(which).less(self.waiting);
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.run.reset_accumulated();
         self.waiting_base = self.waiting;
     }
 }
@@ -317,7 +354,7 @@ mod tests {
     /// reset.
     #[test]
     fn fences_miss_no_peak() {
-        let (mut family, mut naive) = (Family::default(), Naive::default());
+        let (mut families, mut naive) = (Families::<3>::default(), Naive::default());
         let mut random = 0x5851_f42d_4c95_7f2d_u64;
         for step in 0..200_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
@@ -326,17 +363,17 @@ mod tests {
             let amount = (random >> 40) as i64 % 100;
             let current = if kind == PoolKind::Small { naive.small } else { naive.large }.current;
             if (random >> 33) % 8 < tide {
-                family.increase(kind, amount as u64);
+                families.increase(1, kind, amount as u64);
                 naive.change(kind, amount);
             } else if amount <= current {
-                family.change(kind, -amount);
+                families.change(1, kind, -amount);
                 naive.change(kind, -amount);
             }
             if step % 20_011 == 0 {
-                family.reset_peak();
+                families.reset_peaks();
                 naive.reset_peak();
             }
-            assert_eq!(family.by_pool(), naive.by_pool(), "step {step}");
+            assert_eq!(families.by_pool(1), naive.by_pool(), "step {step}");
         }
     }
 }

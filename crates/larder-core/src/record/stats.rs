@@ -2,8 +2,8 @@
 
 pub use crate::record::counter::{ByPool, Counter};
 
-use crate::record::Record;
-use crate::record::gauge::{Family, Gauge, Twin};
+use crate::record::gauge::{Active, Families, Gauge, Waits};
+use crate::record::{Place, Record};
 use crate::types::PoolKind;
 
 /// All statistics, under the names that `torch.cuda.memory_stats()` gives them.
@@ -79,18 +79,30 @@ impl Stats {
     }
 }
 
+/// `active` and `allocation`, which differ by what waits.
+const BLOCKS: usize = 0;
+/// `active_bytes` and `allocated_bytes`, likewise.
+const BYTES: usize = 1;
+/// `requested_bytes`.
+const REQUESTED_BYTES: usize = 2;
+/// `inactive_split`.
+const PIECES: usize = 3;
+/// `inactive_split_bytes`.
+const PIECE_BYTES: usize = 4;
+/// `segment`.
+const SEGMENTS: usize = 0;
+/// `reserved_bytes`.
+const RESERVED_BYTES: usize = 1;
+
 /// The statistics as they are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Counts {
-    /// `active` and `allocation`.
-    blocks: Twin,
-    /// `active_bytes` and `allocated_bytes`.
-    bytes: Twin,
-    requested_bytes: Family,
-    inactive_split: Family,
-    inactive_split_bytes: Family,
-    segment: Family,
-    reserved_bytes: Family,
+    /// What mallocs and frees change: `BLOCKS` to `PIECE_BYTES`.
+    often: Families<5>,
+    /// What comes with a device call: `SEGMENTS` and `RESERVED_BYTES`.
+    seldom: Families<2>,
+    /// Of `BLOCKS` and `BYTES`, what is active and no longer live.
+    waits: [Waits; 2],
     oversize_allocations: Gauge,
     oversize_segments: Gauge,
     alloc_retries: u64,
@@ -108,49 +120,49 @@ impl Counts {
     pub(super) fn record(&mut self, record: Record) {
         match record {
             Record::Alloc { place, requested_bytes, oversize } => {
-                let blocks = self.blocks.raise(place.kind, 1);
-                let bytes = self.bytes.raise(place.kind, place.size_bytes);
-                let requested_bytes = self.requested_bytes.raise(place.kind, requested_bytes);
+                let Place { kind, size_bytes, .. } = place;
+                let blocks = self.often.raise(BLOCKS, kind, 1);
+                let bytes = self.often.raise(BYTES, kind, size_bytes);
+                let requested_bytes = self.often.raise(REQUESTED_BYTES, kind, requested_bytes);
                 // One branch for all of them.
                 if (blocks | bytes | requested_bytes) < 0 {
-                    self.meet_fences(place.kind);
+                    self.often.meet_fences(kind);
                 }
                 if oversize {
                     self.oversize_allocations.increase(1);
                 }
             }
             Record::Free { place, requested_bytes, oversize } => {
-                self.blocks.decrease(place.kind, 1);
-                self.bytes.decrease(place.kind, place.size_bytes);
-                self.requested_bytes.decrease(place.kind, requested_bytes);
+                self.often.decrease(BLOCKS, place.kind, 1);
+                self.often.decrease(BYTES, place.kind, place.size_bytes);
+                self.often.decrease(REQUESTED_BYTES, place.kind, requested_bytes);
                 if oversize {
                     self.oversize_allocations.decrease(1);
                 }
             }
             Record::InactiveSplit { kind, blocks, bytes } => {
-                let blocks = self.inactive_split.change(kind, blocks);
-                let bytes = self.inactive_split_bytes.change(kind, bytes);
+                let blocks = self.often.change(PIECES, kind, blocks);
+                let bytes = self.often.change(PIECE_BYTES, kind, bytes);
                 if (blocks | bytes) < 0 {
-                    self.meet_fences(kind);
+                    self.often.meet_fences(kind);
                 }
             }
             Record::FewerPieces { kind, blocks, bytes } => {
-                self.inactive_split.decrease(kind, blocks);
-                self.inactive_split_bytes.decrease(kind, bytes);
+                self.often.decrease(PIECES, kind, blocks);
+                self.often.decrease(PIECE_BYTES, kind, bytes);
             }
             _ => self.record_rare(record),
         }
     }
 
-    /// Some statistic that is changed often is above its fence.
-    #[cold]
-    #[inline(never)]
-    fn meet_fences(&mut self, kind: PoolKind) {
-        self.blocks.meet_fence(kind);
-        self.bytes.meet_fence(kind);
-        self.requested_bytes.meet_fence(kind);
-        self.inactive_split.meet_fence(kind);
-        self.inactive_split_bytes.meet_fence(kind);
+    /// Something live, counted by `BLOCKS` or `BYTES`, waits from now on.
+    fn begin_wait(&mut self, which: usize, kind: PoolKind, amount: u64) {
+        self.waits[which].begin(Active { of: &mut self.often, which }, kind, amount);
+    }
+
+    /// Something that waited is free.
+    fn end_wait(&mut self, which: usize, kind: PoolKind, amount: u64) {
+        self.waits[which].end(Active { of: &mut self.often, which }, kind, amount);
     }
 
     /// The facts that come with a device call, a wait or a failure. Apart, so that the frequent
@@ -159,39 +171,39 @@ impl Counts {
     fn record_rare(&mut self, record: Record) {
         match record {
             Record::FreeRequested { place, oversize, .. } => {
-                self.blocks.begin_wait(place.kind, 1);
-                self.bytes.begin_wait(place.kind, place.size_bytes);
+                self.begin_wait(BLOCKS, place.kind, 1);
+                self.begin_wait(BYTES, place.kind, place.size_bytes);
                 if oversize {
                     self.oversize_allocations.decrease(1);
                 }
             }
             Record::FreeCompleted { place, requested_bytes } => {
-                self.blocks.end_wait(place.kind, 1);
-                self.bytes.end_wait(place.kind, place.size_bytes);
-                self.requested_bytes.decrease(place.kind, requested_bytes);
+                self.end_wait(BLOCKS, place.kind, 1);
+                self.end_wait(BYTES, place.kind, place.size_bytes);
+                self.often.decrease(REQUESTED_BYTES, place.kind, requested_bytes);
             }
             Record::SegmentAlloc { place, oversize } => {
-                self.segment.increase(place.kind, 1);
-                self.reserved_bytes.increase(place.kind, place.size_bytes);
+                self.seldom.increase(SEGMENTS, place.kind, 1);
+                self.seldom.increase(RESERVED_BYTES, place.kind, place.size_bytes);
                 self.device_allocs += 1;
                 if oversize {
                     self.oversize_segments.increase(1);
                 }
             }
             Record::SegmentFree { place, oversize } => {
-                self.segment.decrease(place.kind, 1);
-                self.reserved_bytes.decrease(place.kind, place.size_bytes);
+                self.seldom.decrease(SEGMENTS, place.kind, 1);
+                self.seldom.decrease(RESERVED_BYTES, place.kind, place.size_bytes);
                 self.device_frees += 1;
                 if oversize {
                     self.oversize_segments.decrease(1);
                 }
             }
             Record::SegmentMap { place } => {
-                self.reserved_bytes.increase(place.kind, place.size_bytes);
+                self.seldom.increase(RESERVED_BYTES, place.kind, place.size_bytes);
                 self.device_allocs += 1;
             }
             Record::SegmentUnmap { place } => {
-                self.reserved_bytes.decrease(place.kind, place.size_bytes);
+                self.seldom.decrease(RESERVED_BYTES, place.kind, place.size_bytes);
                 self.device_frees += 1;
             }
             Record::Shown => self.device_allocs += 1,
@@ -209,29 +221,30 @@ impl Counts {
 
     /// Bytes in active blocks, without the cost of all statistics.
     pub(super) fn active_bytes(&self) -> Counter {
-        self.bytes.active().all
+        self.waits[BYTES].active(&self.often, BYTES).all
     }
 
     /// How many free pieces there are, small and large, and how many bytes in them.
     pub(super) fn pieces(&self) -> [[i64; 2]; 2] {
-        [self.inactive_split.currents(), self.inactive_split_bytes.currents()]
+        [self.often.currents(PIECES), self.often.currents(PIECE_BYTES)]
     }
 
     pub(super) fn allocated_bytes(&self) -> u64 {
-        self.bytes.live().all.current as u64
+        self.waits[BYTES].live(&self.often, BYTES).all.current as u64
     }
 
     pub(super) fn stats(&self) -> Stats {
+        let Counts { often, seldom, waits, .. } = self;
         Stats {
-            allocation: self.blocks.live(),
-            segment: self.segment.by_pool(),
-            active: self.blocks.active(),
-            inactive_split: self.inactive_split.by_pool(),
-            allocated_bytes: self.bytes.live(),
-            reserved_bytes: self.reserved_bytes.by_pool(),
-            active_bytes: self.bytes.active(),
-            inactive_split_bytes: self.inactive_split_bytes.by_pool(),
-            requested_bytes: self.requested_bytes.by_pool(),
+            allocation: waits[BLOCKS].live(often, BLOCKS),
+            segment: seldom.by_pool(SEGMENTS),
+            active: waits[BLOCKS].active(often, BLOCKS),
+            inactive_split: often.by_pool(PIECES),
+            allocated_bytes: waits[BYTES].live(often, BYTES),
+            reserved_bytes: seldom.by_pool(RESERVED_BYTES),
+            active_bytes: waits[BYTES].active(often, BYTES),
+            inactive_split_bytes: often.by_pool(PIECE_BYTES),
+            requested_bytes: often.by_pool(REQUESTED_BYTES),
             oversize_allocations: self.oversize_allocations.counter(),
             oversize_segments: self.oversize_segments.counter(),
             num_alloc_retries: self.alloc_retries,
@@ -243,28 +256,20 @@ impl Counts {
         }
     }
 
-    fn families(&mut self) -> [&mut Family; 5] {
-        [
-            &mut self.requested_bytes,
-            &mut self.inactive_split,
-            &mut self.inactive_split_bytes,
-            &mut self.segment,
-            &mut self.reserved_bytes,
-        ]
-    }
-
     pub(super) fn reset_peak(&mut self) {
-        self.families().into_iter().for_each(Family::reset_peak);
-        self.blocks.reset_peak();
-        self.bytes.reset_peak();
+        self.often.reset_peaks();
+        self.seldom.reset_peaks();
+        for (which, waits) in self.waits.iter_mut().enumerate() {
+            waits.reset_peak(&self.often, which);
+        }
         self.oversize_allocations.reset_peak();
         self.oversize_segments.reset_peak();
     }
 
     pub(super) fn reset_accumulated(&mut self) {
-        self.families().into_iter().for_each(Family::reset_accumulated);
-        self.blocks.reset_accumulated();
-        self.bytes.reset_accumulated();
+        self.often.reset_accumulated();
+        self.seldom.reset_accumulated();
+        self.waits.iter_mut().for_each(Waits::reset_accumulated);
         self.oversize_allocations.reset_accumulated();
         self.oversize_segments.reset_accumulated();
         self.alloc_retries = 0;
@@ -279,7 +284,6 @@ impl Counts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Place;
     use crate::types::{Addr, PoolKind, StreamId};
 
     fn place(kind: PoolKind, size_bytes: u64) -> Place {
