@@ -21,6 +21,7 @@ mod placement;
 mod plans;
 pub(crate) mod pools;
 mod put;
+mod ready;
 mod reserves;
 mod rules;
 pub mod size;
