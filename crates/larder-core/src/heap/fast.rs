@@ -9,7 +9,7 @@
 //! `free_slow`.
 
 use crate::heap::ids::BlockId;
-use crate::heap::placement::Ready;
+use crate::heap::ready::Ready;
 use crate::heap::size::{self, REQUEST_LIMIT_BYTES};
 use crate::heap::{Heap, State};
 use crate::types::{Addr, StreamId};

@@ -7,6 +7,7 @@ use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::inventory::{Fit, Inventory};
 use crate::heap::paged::{Paged, in_place};
 use crate::heap::pools::Pools;
+use crate::heap::ready::Ready;
 use crate::heap::rules::{Layout, Rules};
 use crate::heap::size::Fineness;
 use crate::heap::{State, Want};
@@ -23,16 +24,6 @@ pub(super) enum Placement {
     /// All sizes share their memory, in pages that can be shown at several addresses, and a request
     /// goes where it lay the last time.
     Paged(Paged),
-}
-
-/// What a placement has at once for a request of the fast path.
-pub(super) enum Ready {
-    /// The request has its block.
-    Taken(Addr),
-    /// There is none, and the index is not to be asked either.
-    Declined,
-    /// Nothing: the index is next.
-    Nothing,
 }
 
 impl Placement {
@@ -81,9 +72,7 @@ impl Placement {
             }
             Placement::Paged(paged) => {
                 match paged.next_of_cycle(inventory, requested_bytes, stream) {
-                    Some(goal) => paged
-                        .take_goal(inventory, goal, requested_bytes, stream)
-                        .map_or(Ready::Declined, Ready::Taken),
+                    Some(goal) => paged.take_goal(inventory, goal, requested_bytes, stream),
                     None => Ready::Nothing,
                 }
             }

@@ -4,22 +4,22 @@
 
 mod check;
 pub mod checkpoint;
-mod coalesce;
 mod cut;
 mod exact;
 pub(crate) mod growth;
+mod index;
+mod merging;
 mod order;
 mod pieces;
+mod records;
 pub(crate) mod release;
 pub mod run;
-mod shelving;
 pub mod states;
 mod symmetric;
-mod telling;
 mod want;
 
 pub(in crate::heap) use cut::{Fit, cut, cut_at, make_live};
-pub(in crate::heap) use shelving::{Pieces, Whole};
+pub(in crate::heap) use index::{Pieces, Whole};
 
 use crate::heap::Want;
 use crate::heap::deferred::Deferred;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::heap::ids::BlockId;
 use crate::heap::inventory::Inventory;
-use crate::heap::inventory::coalesce::Settled;
+use crate::heap::inventory::merging::Settled;
 use crate::heap::space::block::State;
 use crate::record::context::Context;
 use crate::record::history::Owner;

@@ -10,6 +10,7 @@ use crate::heap::paged::Paged;
 use crate::heap::paged::in_place::{find_deferred, refit};
 use crate::heap::paged::place::Followed;
 use crate::heap::paged::request_log::Goal;
+use crate::heap::ready::Ready;
 use crate::heap::size;
 use crate::heap::space::block::{Block, State};
 use crate::record::{Place, Record};
@@ -43,11 +44,11 @@ impl Paged {
         (lane, goal): (LaneId, Goal),
         requested_bytes: u64,
         stream: StreamId,
-    ) -> Option<Addr> {
+    ) -> Ready {
         if let Some(id) = fit_deferred(inventory, lane, goal, size::round_usual(requested_bytes)) {
-            return Some(hand_out_deferred(inventory, id, requested_bytes, stream));
+            return Ready::Taken(hand_out_deferred(inventory, id, requested_bytes, stream));
         }
-        self.find_goal(inventory, requested_bytes, stream)
+        self.find_goal(inventory, requested_bytes, stream).map_or(Ready::Declined, Ready::Taken)
     }
 
     /// A request of a cycle where it is not known which block lies where it is told to go, or that

@@ -86,8 +86,9 @@ impl Space {
 
     /// Cuts a span out of a block that is in no index. What is left before it keeps the block's
     /// name.
+    #[inline]
     pub(in crate::heap) fn cut_out(&mut self, whole: BlockId, span: Span) -> BlockId {
-        assert!(self[whole].span().covers(span), "{whole:?} does not hold {span:?}");
+        debug_assert!(self[whole].span().covers(span), "{whole:?} does not hold {span:?}");
         let before_bytes = span.addr.0 - self[whole].addr.0;
         let id = if before_bytes > 0 { self.split(whole, before_bytes) } else { whole };
         if self[id].size_bytes > span.size_bytes {

@@ -1,4 +1,4 @@
-//! Shelving: blocks go into their lane's index and out of it, and merge on the way.
+//! The index: blocks go into their lane's index and out of it, and merge on the way.
 
 use std::hint::select_unpredictable;
 

@@ -1,4 +1,4 @@
-//! Coalescing: what was deferred is merged; and for whoever looks the heap is shown as it will be
+//! Merging: what was deferred is merged; and for whoever looks the heap is shown as it will be
 //! once all is merged, and nothing is merged for it.
 
 use crate::heap::ids::BlockId;

@@ -1,4 +1,4 @@
-//! Taking: a request of the slow way gets a free block, or one that was made for it.
+//! Requests: one of the slow way gets a free block, or one that was made for it.
 
 use std::thread::ThreadId;
 

@@ -1,4 +1,4 @@
-//! Paging: what the allocator asks of a placement in pages, and tells it.
+//! Pages: what the allocator asks of a placement in pages, and tells it.
 
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::paged::ground::Ground;

@@ -1,4 +1,4 @@
-//! Telling: each record goes to the statistics and, while somebody listens, on to the history,
+//! Records: each goes to the statistics and, while somebody listens, on to the history,
 //! with what the heap alone knows of it: stream, pool, and whose context belongs to it.
 
 use crate::heap::Want;

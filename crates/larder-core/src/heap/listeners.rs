@@ -1,5 +1,5 @@
-//! What malloc and free do while somebody listens: the fast path all the same, where nothing else
-//! is on, and then the history is told.
+//! Listeners: what malloc and free do while somebody listens. They take the fast path all the same,
+//! where nothing else is on, and then the history is told.
 
 use crate::heap::Heap;
 use crate::record::Record;

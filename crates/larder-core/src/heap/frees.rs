@@ -1,4 +1,4 @@
-//! Putting back: frees, and what other streams and captures change about them.
+//! Frees, and what other streams and captures change about them.
 //!
 //! A block that other streams used waits until the events are done that were recorded on them. In a
 //! capture no event can be recorded, so that the free is put off, until the capture's graph shows
