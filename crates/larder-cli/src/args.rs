@@ -123,8 +123,8 @@ pub(crate) enum Command {
         /// Remember so many entries of its history meanwhile, without call stacks.
         #[arg(long, value_name = "N")]
         history: Option<usize>,
-        /// Touch so many KiB of other memory before each operation, as a program does, and time each
-        /// operation alone: 1024 leave the allocator little in the processor's caches.
+        /// Touch so many KiB of other memory before each operation, as a program does, and time
+        /// each operation alone: 1024 leave the allocator little in the processor's caches.
         #[arg(long, value_name = "KIB", value_parser = clap::value_parser!(u64).range(1..1 << 20))]
         between: Option<u64>,
     },

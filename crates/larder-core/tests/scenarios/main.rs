@@ -14,7 +14,6 @@ mod expandable_segments;
 mod gone_streams;
 mod graph_captures;
 mod history;
-mod hot_path;
 mod ladder;
 mod mem_pools;
 mod observed_device;
