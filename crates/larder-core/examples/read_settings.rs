@@ -4,8 +4,8 @@
 //! read_settings VERSION < LINES
 //! ```
 //!
-//! Lines are `start TEXT` and `update TEXT`. For each it prints `refused`, or `accepted` and the value of every
-//! setting that this PyTorch has, as `torch/settings_judge.cpp` prints PyTorch's.
+//! Lines are `start TEXT` and `update TEXT`. For each it prints `refused`, or `accepted` and the
+//! value of every setting that this PyTorch has, as `torch/settings_judge.cpp` prints PyTorch's.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write as _;

@@ -155,9 +155,9 @@ impl OutOfMemory {
     fn advice(&self) -> String {
         if self.pieces.fits_now {
             return format!(
-                "A free block of {} would hold it: it came free while this was tried, as one does that \
-                 another stream still used, and this policy does not look again (policy larder does). \
-                 Asking again succeeds.",
+                "A free block of {} would hold it: it came free while this was tried, as one does \
+                 that another stream still used, and this policy does not look again (policy \
+                 larder does). Asking again succeeds.",
                 Bytes(self.pieces.own_block_bytes)
             );
         }
@@ -188,7 +188,8 @@ impl OutOfMemory {
 
     /// A rule refused it before the device was asked.
     fn advice_on_rejection(&self) -> String {
-        let rule = "throw_on_cudamalloc_oom refuses at once what would, with all that is reserved, be more than the";
+        let rule = "throw_on_cudamalloc_oom refuses at once what would, with all that is \
+                    reserved, be more than the";
         let limit = Bytes(self.rule_bytes);
         if self.rule_bytes < self.total_bytes {
             let cure = "empty the cache, raise per_process_memory_fraction, or ask for less";
@@ -203,8 +204,8 @@ impl OutOfMemory {
         let reserve_bytes = self.pieces.reserve_bytes.filter(|_| self.expandable_segments);
         if let Some(reserve_bytes) = reserve_bytes.filter(|&bytes| bytes < self.rounded_bytes) {
             return format!(
-                "expandable_segments_reserve lets a segment have no more than {} of addresses: raise it, or ask for \
-                 less.",
+                "expandable_segments_reserve lets a segment have no more than {} of addresses: \
+                 raise it, or ask for less.",
                 Bytes(reserve_bytes)
             );
         }
@@ -258,13 +259,13 @@ impl OutOfMemory {
         let within_bytes = self.room_bytes().saturating_add(unallocated);
         if within_bytes >= self.rounded_bytes || kept_bytes == 0 {
             return format!(
-                "There are enough bytes but in pieces, {room} to be had of the device and {cached} in \
-                 the cache, there {largest}"
+                "There are enough bytes but in pieces, {room} to be had of the device and {cached} \
+                 in the cache, there {largest}"
             );
         }
         format!(
-            "There are enough bytes but in pieces, {room} to be had of the device, {cached} in the cache \
-             and {} in private pools, there {largest}",
+            "There are enough bytes but in pieces, {room} to be had of the device, {cached} in the \
+             cache and {} in private pools, there {largest}",
             Bytes(kept_bytes)
         )
     }
@@ -305,8 +306,8 @@ impl OutOfMemory {
         let page = Bytes(page_bytes);
         let also = fine.map_or(String::new(), |fine| format!("; {fine}"));
         Some(format!(
-            "expandable_segments:True may help, which joins free pieces as far as they are whole pages of \
-             {page}{also}"
+            "expandable_segments:True may help, which joins free pieces as far as they are whole \
+             pages of {page}{also}"
         ))
     }
 
@@ -325,8 +326,8 @@ impl OutOfMemory {
             (true, true) => "set page_size_mb:2 in LARDER_CONF",
             (true, false) => "page_size_mb:2 in LARDER_CONF may help",
             (false, _) => {
-                "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in LARDER_CONF may \
-                 help"
+                "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in \
+                 LARDER_CONF may help"
             }
         };
         let (fine, page) = (Bytes(fine_bytes), Bytes(FINE_PAGE_BYTES));
@@ -351,8 +352,8 @@ impl OutOfMemory {
         let cap = Bytes(self.cap_bytes.unwrap_or(self.total_bytes));
         let (reserved, free) = (Bytes(self.reserved_bytes), Bytes(self.free_bytes));
         Some(format!(
-            "The memory fraction stops it: {reserved} of the {cap} that it allows is reserved, while the \
-             device has {free} free; raise the fraction{cure}."
+            "The memory fraction stops it: {reserved} of the {cap} that it allows is reserved, \
+             while the device has {free} free; raise the fraction{cure}."
         ))
     }
 
@@ -392,8 +393,8 @@ impl OutOfMemory {
         if self.pieces.put_off_bytes > 0 {
             let put_off = Bytes(self.pieces.put_off_bytes);
             return format!(
-                "{pieces}, and {put_off} of it was freed beside a capture, or in one, and comes back \
-                 when that is over: ask again then."
+                "{pieces}, and {put_off} of it was freed beside a capture, or in one, and comes \
+                 back when that is over: ask again then."
             );
         }
         if self.captured {
@@ -449,7 +450,8 @@ impl fmt::Display for OutOfMemory {
         };
         write!(
             f,
-            " All of it was written to {path}: `larder explain {path}{device}` says why, and what would help."
+            " All of it was written to {path}: `larder explain {path}{device}` says why, and what \
+             would help."
         )
     }
 }
@@ -546,7 +548,8 @@ mod tests {
         let text = with(0, 7 * GIB, 8 * GIB).to_string();
         assert!(text.contains("expandable_segments:True may help"), "{text}");
         let text = with(0, 0, 8 * GIB).to_string();
-        let both = "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in LARDER_CONF";
+        let both = "expandable_segments:True in PYTORCH_CUDA_ALLOC_CONF with page_size_mb:2 in \
+                    LARDER_CONF";
         assert!(text.contains(both), "{text}");
         let stock = OutOfMemory { own_settings: false, ..with(0, 0, 8 * GIB) };
         assert!(!stock.to_string().contains("page_size_mb"), "PyTorch has none: {stock}");

@@ -315,7 +315,8 @@ impl fmt::Display for UnknownPolicy {
         let (names, unknown) = (names.join(", "), &self.0);
         write!(
             f,
-            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of the PyTorch in use or of a recording"
+            "there is no policy '{unknown}'; there are {names}, and {TORCH} for that of the \
+             PyTorch in use or of a recording"
         )
     }
 }
@@ -353,8 +354,9 @@ mod tests {
         let unknown = "torch-1.0".parse::<Policy>().unwrap_err();
         assert_eq!(
             unknown.to_string(),
-            "there is no policy 'torch-1.0'; there are larder, tight, torch-2.11, torch-2.12, torch-2.13, \
-             torch-2.14, torch-2.15, and torch for that of the PyTorch in use or of a recording"
+            "there is no policy 'torch-1.0'; there are larder, tight, torch-2.11, torch-2.12, \
+             torch-2.13, torch-2.14, torch-2.15, and torch for that of the PyTorch in use or of a \
+             recording"
         );
     }
 }

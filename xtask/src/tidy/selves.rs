@@ -10,8 +10,7 @@ use super::tree::Tree;
 
 /// The types whose files still form a circle, by crate. No other may form one, and one whose circle
 /// has been opened is struck out here, so that it does not come back.
-const NOT_YET: [(&str, &[&str]); 3] = [
-    ("crates/larder-core/src", &["Shelf"]),
+const NOT_YET: [(&str, &[&str]); 2] = [
     ("crates/larder-snapshot/src", &["Snapshot"]),
     ("crates/larder-testkit/src", &["Generator", "Model", "Run", "Worker"]),
 ];

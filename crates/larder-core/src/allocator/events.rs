@@ -1,12 +1,11 @@
-//! Events: recorded when a block that other streams used is freed, asked for on each malloc,
-//! waited for when memory is short.
+//! Events: recorded when a block that other streams used is freed, and asked for or waited for one
+//! by one.
 
 use crate::allocator::Shelf;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
-use crate::record::Record;
-use crate::types::{EventId, PoolId, StreamId};
+use crate::types::{EventId, StreamId};
 
 /// Events that nobody waits for, kept because making one is slow.
 #[derive(Default)]
@@ -89,60 +88,8 @@ impl Shelf {
         Ok(event)
     }
 
-    /// Frees the blocks whose events are done. Of each stream only the first event that is not
-    /// done is asked for: those behind it cannot be done either.
-    pub(super) fn poll_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.record_deferred(device)?;
-        self.take_done(device, Shelf::is_done)
-    }
-
-    /// Waits for all events and frees their blocks, but for those that came into somebody's
-    /// capture: it would be for ever.
-    pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_deferred(device)?;
-        self.take_done(device, Shelf::wait_until_done)
-    }
-
-    /// Goes over the streams, and over the events of each up to the first that is not done.
-    fn take_done(
-        &mut self,
-        device: &dyn Device,
-        is_done: impl Fn(&mut Shelf, &dyn Device, StreamId, EventId) -> Result<bool, Error>,
-    ) -> Result<(), Error> {
-        let mut from = StreamId(0);
-        while let Some((stream, event)) = self.heap.awaited_from(from) {
-            if is_done(self, device, stream, event)? {
-                self.event_done(stream, 0);
-                from = stream;
-            } else if stream.0 == u64::MAX {
-                break;
-            } else {
-                from = StreamId(stream.0 + 1);
-            }
-        }
-        Ok(())
-    }
-
-    /// Waits for the events of one private pool's blocks and frees these.
-    pub(super) fn wait_for_events_of(
-        &mut self,
-        device: &dyn Device,
-        pool: PoolId,
-    ) -> Result<(), Error> {
-        self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_deferred(device)?;
-        while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
-            if !self.wait_until_done(device, stream, event)? {
-                break;
-            }
-            self.event_done(stream, at);
-        }
-        Ok(())
-    }
-
     /// Whether all that a stream was given before an event is done.
-    fn is_done(
+    pub(super) fn is_done(
         &mut self,
         device: &dyn Device,
         stream: StreamId,
@@ -159,7 +106,7 @@ impl Shelf {
 
     /// The same, and waits if it is not. Then it is done, but for what came into a capture that
     /// still runs.
-    fn wait_until_done(
+    pub(super) fn wait_until_done(
         &mut self,
         device: &dyn Device,
         stream: StreamId,
@@ -194,7 +141,7 @@ impl Shelf {
         Ok(may_record)
     }
 
-    fn event_done(&mut self, stream: StreamId, at: usize) {
+    pub(super) fn event_done(&mut self, stream: StreamId, at: usize) {
         if let Some(event) = self.heap.event_done(stream, at) {
             self.events.give(event);
         }

@@ -26,6 +26,7 @@ mod streams;
 pub mod symmetric;
 mod tight;
 mod views;
+mod waiting;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

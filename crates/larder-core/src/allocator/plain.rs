@@ -26,7 +26,8 @@ impl Allocator {
     /// # use larder_core::{Addr, Allocator, Error, StreamId};
     /// # fn example(allocator: &Allocator) -> Result<Addr, Error> {
     /// let _plain = allocator.plain_memory();
-    /// allocator.malloc(1 << 30, StreamId(0)) // `cuIpcGetMemHandle` takes it, and so do RDMA libraries
+    /// // `cuIpcGetMemHandle` takes it, and so do RDMA libraries.
+    /// allocator.malloc(1 << 30, StreamId(0))
     /// # }
     /// ```
     #[must_use = "plain memory is had as long as the value lives"]

@@ -7,6 +7,7 @@ use crate::allocator::{Allocator, Shelf};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::pools::private::Rule;
+use crate::heap::pools::symmetric::HOME;
 use crate::heap::states::{PoolStats, SegmentState};
 use crate::heap::{Filter, Heap, Want};
 use crate::record::caught;
@@ -282,6 +283,27 @@ impl Shelf {
             }
         }
         self.heap.forget_idle_streams();
+        Ok(())
+    }
+
+    /// Before memory of a symmetric pool goes back to its source all work on it has to be done.
+    pub(super) fn finish_symmetric(
+        &mut self,
+        device: &dyn Device,
+        pool: PoolId,
+    ) -> Result<(), Error> {
+        if self.heap.pools().symmetric(pool).is_err() {
+            return Ok(());
+        }
+        self.forbid_capture(device, pool)?;
+        device.wait_stream(HOME).map_err(Error::device("wait for a stream"))
+    }
+
+    /// Refuses what would wait for the default stream while a capture may be on.
+    fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
+        if self.heap.pools().is_diverted() && self.may_anybody_capture(device)? {
+            return Err(Error::pool(pool)(PoolProblem::Captured));
+        }
         Ok(())
     }
 

@@ -292,14 +292,6 @@ impl Shelf {
         self.may_anybody_capture(device)
     }
 
-    /// Refuses what would wait for the default stream while a capture may be on.
-    fn forbid_capture(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {
-        if self.heap.pools().is_diverted() && self.may_anybody_capture(device)? {
-            return Err(Error::pool(pool)(PoolProblem::Captured));
-        }
-        Ok(())
-    }
-
     /// Makes a stream wait for what others have been given to do so far.
     fn chain_streams(
         &mut self,
@@ -311,19 +303,6 @@ impl Shelf {
         let followed = events.iter().try_for_each(|&(_, event)| device.follow_event(after, event));
         self.unrecord(events);
         followed.map_err(Error::device("wait for an event"))
-    }
-
-    /// Before memory of a symmetric pool goes back to its source all work on it has to be done.
-    pub(super) fn finish_symmetric(
-        &mut self,
-        device: &dyn Device,
-        pool: PoolId,
-    ) -> Result<(), Error> {
-        if self.heap.pools().symmetric(pool).is_err() {
-            return Ok(());
-        }
-        self.forbid_capture(device, pool)?;
-        device.wait_stream(HOME).map_err(Error::device("wait for a stream"))
     }
 
     fn trim(&mut self, device: &dyn Device, pool: PoolId) -> Result<u64, Error> {

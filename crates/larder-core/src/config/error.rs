@@ -46,8 +46,8 @@ impl fmt::Display for ConfigError {
             // The whole assignment of a variable, as in a shell.
             ConfigError::UnknownKey { key } if key.contains('=') => write!(
                 f,
-                "there is no setting '{key}'; settings are written key:value,key:value, without the name of \
-                 a variable before them"
+                "there is no setting '{key}'; settings are written key:value,key:value, without \
+                 the name of a variable before them"
             ),
             ConfigError::UnknownKey { key } => {
                 write!(f, "there is no setting '{key}'; ")?;

@@ -481,7 +481,8 @@ mod tests {
                 "expandable_segments:True, expandable_segments_reserve:0.5",
                 TorchVersion::V2_14
             ),
-            "PyTorch 2.14 has no setting 'expandable_segments_reserve': it is known from PyTorch 2.15 on"
+            "PyTorch 2.14 has no setting 'expandable_segments_reserve': it is known from PyTorch \
+             2.15 on"
         );
         for (text, since) in [
             ("throw_on_cudamalloc_oom:True", TorchVersion::V2_12),

@@ -133,9 +133,9 @@ mod tests {
         assert_eq!(divergence.odd_ranks(), [2]);
         assert_eq!(
             divergence.to_string(),
-            "the ranks of a symmetric pool part at call 17: ranks 0, 1 and 3 asked for 4.00 KiB and \
-             got offset 512 of segment 1; rank 2 freed the block of call 9 in forward (model.py:7) \
-             < main (run.py:1)"
+            "the ranks of a symmetric pool part at call 17: ranks 0, 1 and 3 asked for 4.00 KiB \
+             and got offset 512 of segment 1; rank 2 freed the block of call 9 in forward \
+             (model.py:7) < main (run.py:1)"
         );
         let tie = Divergence { ranks: vec![rank(asked, ""), rank(None, "")], ..divergence };
         assert!(tie.odd_ranks().is_empty());

@@ -62,7 +62,8 @@ impl fmt::Display for Garbled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "rank {} answered with bytes that are no seal of this pool: it may be sealing another one",
+            "rank {} answered with bytes that are no seal of this pool: it may be sealing another \
+             one",
             self.rank
         )
     }
