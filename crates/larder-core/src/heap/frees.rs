@@ -47,6 +47,7 @@ impl Heap {
 
     /// Takes back a live block that other streams use; it is free once these events are done.
     pub(crate) fn put_after(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
+        self.expect_settled();
         self.inventory.record_free_requested(id);
         let block = &mut self.inventory.space_mut()[id];
         block.state = State::Waiting;
@@ -77,6 +78,7 @@ impl Heap {
     /// The event at this place among those of the stream is done; gives it back. A block that
     /// waited for nothing else becomes free.
     pub(crate) fn event_done(&mut self, stream: StreamId, at: usize) -> Option<EventId> {
+        self.expect_settled();
         let (event, block) = self.waiting.remove(stream, at)?;
         if let Some(block) = block {
             self.complete_free(block);
@@ -124,6 +126,7 @@ impl Heap {
     /// comes after all of `markers` in the graph of the capture may have it; with none it waits for
     /// the end of the capture.
     pub(crate) fn put_deferred(&mut self, id: BlockId, markers: Vec<NodeId>) {
+        self.expect_settled();
         self.inventory.record_free_requested(id);
         self.inventory.space_mut()[id].state = State::Waiting;
         self.waiting.put_off_free(id, markers);

@@ -169,6 +169,12 @@ impl Heap {
         self.inventory.settle();
     }
 
+    /// Whoever changes the heap by another way than the fast path has closed its guard first.
+    #[inline]
+    fn expect_settled(&self) {
+        debug_assert!(!self.guard.is_open(), "the fast path is open while the heap is changed");
+    }
+
     /// Whether garbage collection is on.
     pub(crate) fn is_collecting(&self) -> bool {
         self.inventory.rules().is_collecting()
@@ -292,6 +298,7 @@ impl Heap {
     /// Puts a checkpoint back that `plan_restore` found good, once the blocks that it named are
     /// freed.
     pub(crate) fn restore(&mut self, checkpoint: &Checkpoint) -> Restored {
+        self.expect_settled();
         self.inventory.restore(checkpoint)
     }
 

@@ -97,7 +97,7 @@ impl Heap {
         absorb::absorb(&mut self.inventory, want, streams);
     }
 
-    /// The same for a request that was told its place; false, and nothing is done, where the
+    /// Absorbs for a request that was told its place; false, and nothing is done, where the
     /// program repeats itself.
     pub(crate) fn absorb_outside_cycle(&mut self, want: &Want, streams: &[StreamId]) -> bool {
         let (paged, inventory) = self.paged().expect("a request that was told its place");
@@ -118,6 +118,7 @@ impl Heap {
 
     /// The pages of a plan were mapped at these addresses.
     pub(crate) fn commit_view(&mut self, want: &Want, plan: &ViewPlan, span: Span) -> SegmentId {
+        self.expect_settled();
         let (paged, inventory) = self.paged().expect("a request that is put into pages");
         paged.commit_view(inventory, want, plan, span)
     }
@@ -129,12 +130,14 @@ impl Heap {
 
     /// The first `count` parts of a plan were unmapped.
     pub(crate) fn commit_unview(&mut self, plan: &UnviewPlan, count: usize) {
+        self.expect_settled();
         let (paged, inventory) = self.paged().expect("who has a view has pages");
         paged.commit_unview(inventory, plan, count);
     }
 
     /// The addresses of a view that shows nothing went back to the device.
     pub(crate) fn commit_unreserve_view(&mut self, view: SegmentId) {
+        self.expect_settled();
         let (paged, inventory) = self.paged().expect("who has a view has pages");
         paged.commit_unreserve_view(inventory, view);
     }
@@ -152,6 +155,7 @@ impl Heap {
     /// All work of these streams is done, and that of those that are gone: what is free of theirs
     /// goes to the lanes that it is at home with, and merges.
     pub(crate) fn unite(&mut self, quiet: &[StreamId]) {
+        self.expect_settled();
         views::unite(&mut self.inventory, quiet);
     }
 }

@@ -20,21 +20,24 @@ impl Heap {
 
     /// Addresses were reserved for a new segment. Returns its one unmapped block.
     pub(crate) fn commit_reserve(&mut self, want: &Want, span: Span) -> BlockId {
+        self.expect_settled();
         self.inventory.commit_reserve(want, span)
     }
 
-    /// The same, for pages of a size.
+    /// Addresses were reserved for a new segment whose pages have a size of their own.
     pub(crate) fn commit_reserve_of(
         &mut self,
         want: &Want,
         span: Span,
         page_bytes: u64,
     ) -> BlockId {
+        self.expect_settled();
         self.inventory.commit_reserve_of(want, span, page_bytes)
     }
 
     /// The pages of a plan were mapped. Returns the free block that they are part of now.
     pub(crate) fn commit_map(&mut self, plan: &MapPlan, pages: &[PageHandle]) -> BlockId {
+        self.expect_settled();
         self.inventory.commit_map(plan, pages)
     }
 
@@ -78,6 +81,7 @@ impl Heap {
 
     /// A fixed segment went back to the device.
     pub(crate) fn commit_release(&mut self, id: SegmentId) {
+        self.expect_settled();
         self.inventory.commit_release(id);
     }
 
@@ -89,12 +93,14 @@ impl Heap {
 
     /// The first `count` pages of a plan were unmapped.
     pub(crate) fn commit_unmap(&mut self, plan: &UnmapPlan, count: usize) {
+        self.expect_settled();
         self.placement.note_given_back();
         self.inventory.commit_unmap(plan, count);
     }
 
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
+        self.expect_settled();
         self.inventory.commit_unreserve(id);
     }
 

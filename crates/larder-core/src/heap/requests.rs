@@ -45,12 +45,14 @@ impl Heap {
     /// Hands out a free block, or none if no free block will do. A request is taken once; who tries
     /// again later for the same request says so by `take_again`.
     pub(crate) fn take(&mut self, want: &Want) -> Option<Addr> {
+        self.expect_settled();
         let want = self.inventory.begin_search(want);
         self.placement.take(&mut self.inventory, &want)
     }
 
     /// Hands out the best free block to a request that found none before.
     pub(crate) fn take_again(&mut self, want: &Want) -> Option<Addr> {
+        self.expect_settled();
         let want = self.inventory.begin_search(want);
         let (id, addr) = self.inventory.take_best(&want, self.placement.fit(&want))?;
         self.placement.note_taken(&self.inventory, &want, id);
@@ -60,17 +62,20 @@ impl Heap {
     /// Hands out what lies at an address, if a free block of the request's own pool and stream
     /// holds all of it. None, and nothing is done, if there is no such block.
     pub(crate) fn take_at(&mut self, want: &Want, addr: Addr) -> Option<Addr> {
+        self.expect_settled();
         self.inventory.take_at(want, addr)
     }
 
     /// The device gave a segment for this request; serves the request from it.
     pub(crate) fn take_segment(&mut self, want: &Want, span: Span) -> Addr {
+        self.expect_settled();
         let id = self.inventory.add_fixed(want, span);
         self.hand_out(id, want)
     }
 
     /// Serves the request from a free block that was made for it.
     pub(crate) fn take_block(&mut self, want: &Want, id: BlockId) -> Addr {
+        self.expect_settled();
         self.inventory.take_grown(want, id);
         self.hand_out(id, want)
     }
@@ -89,7 +94,7 @@ impl Heap {
         Some(self.hand_out_lent(&lent))
     }
 
-    /// The same request to a pool that lends. A lent block must not be one that can grow, but where
+    /// A request as it goes to a pool that lends. A lent block must not be one that can grow, but where
     /// all can.
     fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
         let pool = self.inventory.pools().privates().get(lender)?.pool(want.kind);
@@ -100,6 +105,7 @@ impl Heap {
     /// Takes the block that a pool lends out of the index, and nothing more: `hand_out_lent` is
     /// next.
     pub(crate) fn take_off_lent(&mut self, want: &Want, lender: PoolId) -> Option<Lent> {
+        self.expect_settled();
         let lent = self.want_lent(want, lender)?;
         let fit = self.placement.fit(&lent);
         let block = self.inventory.take_off(&lent, fit)?;
@@ -129,6 +135,7 @@ impl Heap {
 
     /// The source gave a plot for a request; serves the request from it.
     pub(crate) fn take_plot(&mut self, id: PoolId, want: &Want, span: Span) -> Addr {
+        self.expect_settled();
         self.inventory.take_plot(id, want, span)
     }
 

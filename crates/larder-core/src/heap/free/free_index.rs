@@ -236,7 +236,7 @@ impl FreeIndex {
         onward.find(|spot| slots[spot.id.place()].expandable)
     }
 
-    /// The same, where it is known which bin it is in, or behind which.
+    /// Finds where it is known which bin the block is in, or behind which.
     fn find_behind(
         &mut self,
         slots: &[Block],

@@ -240,7 +240,7 @@ impl Inventory {
         self.commit_reserve_of(want, span, size::page_bytes(want.kind, self.rules.config()))
     }
 
-    /// The same, for pages of a size.
+    /// Addresses were reserved for a new segment whose pages have a size of their own.
     pub(crate) fn commit_reserve_of(
         &mut self,
         want: &Want,

@@ -154,7 +154,7 @@ impl Inventory {
         self.space.live_noted(addr).or_else(|| self.live_in_cycle(addr))
     }
 
-    /// The same for a block that a cycle may have handed out and not noted.
+    /// The live block at an address that a cycle may have handed out and not noted.
     #[inline(never)]
     fn live_in_cycle(&self, addr: Addr) -> Option<BlockId> {
         let may_be = self.rules.shares_segments() && !self.deferred.is_empty();

@@ -34,7 +34,7 @@ impl Inventory {
         Want { requested_bytes, size_bytes, kind, stream, expandable, plain, splits, pool, lane }
     }
 
-    /// The same request, but to another pool.
+    /// A request as it goes to another pool.
     pub(in crate::heap) fn want_from(&mut self, want: &Want, pool: PoolIndex) -> Want {
         let lane = self.pools.lane_for(pool, want.stream);
         let owner = self.pools.pool(pool);
@@ -62,7 +62,7 @@ impl Inventory {
         want.plain || self.is_plain_capture(self.pools.pool(want.pool))
     }
 
-    /// The same request, after others had the lock: what it may do follows from the settings and
+    /// A request after others had the lock: what it may do follows from the settings and
     /// the pool as they are now. Its size and its pool stay.
     pub(crate) fn want_again(&self, want: &Want) -> Want {
         let pool = self.pools.pool(want.pool);

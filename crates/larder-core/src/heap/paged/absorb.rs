@@ -16,7 +16,7 @@ use crate::heap::space::block::State;
 use crate::types::StreamId;
 
 impl Paged {
-    /// The same for a request that was told its place; false, and nothing is done, where the
+    /// Absorbs for a request that was told its place; false, and nothing is done, where the
     /// program repeats itself: others are told theirs as well, and blocks had better stay whose
     /// they are.
     pub(crate) fn absorb_outside_cycle(

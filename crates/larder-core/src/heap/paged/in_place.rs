@@ -137,7 +137,7 @@ pub(super) fn refit(
     true
 }
 
-/// The same where it is not as simple as that. Mostly nothing behind the block is free, and it
+/// Refits where it is not as simple as that. Mostly nothing behind the block is free, and it
 /// is cut; or what is there is as large as what it lacks, and is taken in.
 #[inline(never)]
 fn refit_by_cut(inventory: &mut Inventory, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {
@@ -167,7 +167,7 @@ fn refit_by_cut(inventory: &mut Inventory, lane: LaneId, id: BlockId, wanted_byt
     true
 }
 
-/// The same where something is in the index, or several blocks are taken in. There is a spare
+/// Refits where something is in the index, or several blocks are taken in. There is a spare
 /// slot.
 #[inline(never)]
 fn refit_wholly(inventory: &mut Inventory, lane: LaneId, id: BlockId, wanted_bytes: u64) -> bool {

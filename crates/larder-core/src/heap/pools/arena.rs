@@ -79,7 +79,7 @@ impl Pools {
         lane
     }
 
-    /// The same, if it was looked up last.
+    /// The lane of the default pool of this kind on a stream, if it was looked up last.
     #[inline]
     pub(crate) fn recent_lane(&self, kind: PoolKind, stream: StreamId) -> Option<LaneId> {
         let (recent, lane) = self.recent[kind as usize];

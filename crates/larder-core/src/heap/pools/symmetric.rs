@@ -202,7 +202,7 @@ impl Pools {
         self.privates.symmetric.get_mut(&id).ok_or(PoolProblem::NotSymmetric)
     }
 
-    /// The same pool, if it is symmetric.
+    /// A private pool, if it is symmetric.
     pub(in crate::heap) fn with_symmetry(&self, owner: Option<PoolId>) -> Option<PoolId> {
         owner.filter(|&id| self.privates.get(id).is_some_and(|private| private.symmetric))
     }

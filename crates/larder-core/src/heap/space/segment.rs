@@ -356,7 +356,7 @@ impl Segments {
         inside.map_or_else(|| self.block_near(addr), |id| self.block_in(id, addr))
     }
 
-    /// The same, but not for segments that start inside a granule: of their blocks it may find
+    /// Finds likewise, but for segments that start inside a granule: of their blocks it may find
     /// none, or another one.
     #[inline(always)]
     #[allow(clippy::inline_always)]
