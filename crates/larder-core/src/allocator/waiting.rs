@@ -1,4 +1,4 @@
-//! Blocks that were freed and wait: taken back once the events of those who use them are done. Where
+//! Blocks that were freed and wait: taken back once the events of all users are done. Where
 //! a capture put the free off, the events are recorded first, as soon as they can be.
 
 use std::collections::HashMap;
