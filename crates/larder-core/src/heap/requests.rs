@@ -94,8 +94,8 @@ impl Heap {
         Some(self.hand_out_lent(&lent))
     }
 
-    /// A request as it goes to a pool that lends. A lent block must not be one that can grow, but where
-    /// all can.
+    /// A request as it goes to a pool that lends. A lent block must not be one that can grow, but
+    /// where all can.
     fn want_lent(&mut self, want: &Want, lender: PoolId) -> Option<Want> {
         let pool = self.inventory.pools().privates().get(lender)?.pool(want.kind);
         let lent = self.inventory.want_from(want, pool);
