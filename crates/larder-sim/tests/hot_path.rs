@@ -75,7 +75,7 @@ fn held_bytes() -> i64 {
 /// Runs a piece of work until it is warm, then shows that it costs neither host nor device.
 fn costs_nothing(name: &str, top: &BenchTop, mut work: impl FnMut(&BenchTop)) {
     // The tight policy has to see a program repeat itself before it knows it.
-    let rounds = if top.is_tight { 60 } else { 3 };
+    let rounds = if top.allocator.policy().tight { 60 } else { 3 };
     for _ in 0..rounds {
         work(top);
     }
@@ -84,7 +84,7 @@ fn costs_nothing(name: &str, top: &BenchTop, mut work: impl FnMut(&BenchTop)) {
         work(top);
     }
     let after = (host_requests(), top.device.total_calls());
-    if top.is_tight {
+    if top.allocator.policy().tight {
         // What is remembered of requests that it cannot tell from each other grows, up to a number
         // of them: now and then a list is made longer.
         assert_eq!(after.1, before.1, "device calls of: {name}");
@@ -233,7 +233,7 @@ fn looking_at_a_block_costs_nothing() {
         costs_nothing("looking", top, |top| {
             top.allocator.usable_bytes(addr).unwrap();
             let base = top.allocator.base_allocation(addr);
-            assert_eq!(base.is_ok(), !top.is_tight);
+            assert_eq!(base.is_ok(), !top.allocator.policy().tight);
             assert!(top.allocator.free(addr.offset(512)).is_err());
         });
     });
@@ -256,7 +256,7 @@ fn streams_that_were_used_once_leave_nothing_on_the_host() {
         (1..1000).for_each(|ten| use_streams(ten * 10..ten * 10 + 10));
         let more_bytes = held_bytes() - before_bytes;
         // The tight policy remembers requests, up to a number of them.
-        let limit_bytes = if top.is_tight { 10_000 * 256 } else { 4096 };
+        let limit_bytes = if top.allocator.policy().tight { 10_000 * 256 } else { 4096 };
         assert!(more_bytes < limit_bytes, "{more_bytes} bytes more for 10,000 streams");
     });
 }

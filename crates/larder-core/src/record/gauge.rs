@@ -43,19 +43,18 @@ impl Gauge {
 /// change touches lies side by side, and the rest apart from it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Families<const N: usize> {
-    /// Of the small kind, and of the large one.
-    levels: [Levels<N>; 2],
+    levels: Levels<N>,
     marks: [Marks; N],
 }
 
-/// What every change touches of all statistics of one kind.
+/// What every change touches of all statistics.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 struct Levels<const N: usize> {
-    /// How far each is below its fence. Never negative between two changes.
-    rooms: [i64; N],
+    /// How far each kind of each is below its fence. Never negative between two changes.
+    rooms: [[i64; 2]; N],
     /// Sums of increases.
-    allocated: [i64; N],
+    allocated: [[i64; 2]; N],
 }
 
 /// What is looked at where a statistic is above its fence, or asked for.
@@ -69,8 +68,8 @@ struct Marks {
 
 impl<const N: usize> Default for Families<N> {
     fn default() -> Families<N> {
-        let levels = Levels { rooms: [0; N], allocated: [0; N] };
-        Families { levels: [levels; 2], marks: [Marks::default(); N] }
+        let levels = Levels { rooms: [[0; 2]; N], allocated: [[0; 2]; N] };
+        Families { levels, marks: [Marks::default(); N] }
     }
 }
 
@@ -91,7 +90,7 @@ impl<const N: usize> Families<N> {
 
     #[inline]
     pub(super) fn decrease(&mut self, which: usize, kind: PoolKind, amount: u64) {
-        self.levels[kind as usize].rooms[which] += amount as i64;
+        self.levels.rooms[which][kind as usize] += amount as i64;
     }
 
     /// Increases or decreases, as `raise` does. With no branch on which of the two it is: that is
@@ -105,16 +104,15 @@ impl<const N: usize> Families<N> {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     fn change_by(&mut self, which: usize, kind: PoolKind, amount: i64, allocated: i64) -> i64 {
-        let levels = &mut self.levels[kind as usize];
-        levels.allocated[which] += allocated;
-        let room = &mut levels.rooms[which];
+        self.levels.allocated[which][kind as usize] += allocated;
+        let room = &mut self.levels.rooms[which][kind as usize];
         *room -= amount;
         *room
     }
 
     /// After an increase: if the kind is above its fence, that is seen to.
     pub(super) fn meet_fence(&mut self, which: usize, kind: PoolKind) {
-        if self.levels[kind as usize].rooms[which] < 0 {
+        if self.levels.rooms[which][kind as usize] < 0 {
             self.pass_fence(which, kind);
         }
     }
@@ -145,15 +143,13 @@ impl<const N: usize> Families<N> {
     }
 
     fn set_fences(&mut self, which: usize, currents: [i64; 2], rooms: [i64; 2]) {
-        for kind in [0, 1] {
-            self.levels[kind].rooms[which] = rooms[kind];
-            self.marks[which].fences[kind] = currents[kind] + rooms[kind];
-        }
+        self.levels.rooms[which] = rooms;
+        self.marks[which].fences = [0, 1].map(|kind| currents[kind] + rooms[kind]);
     }
 
     /// The values, small and large.
     pub(super) fn currents(&self, which: usize) -> [i64; 2] {
-        [0, 1].map(|kind| self.marks[which].fences[kind] - self.levels[kind].rooms[which])
+        [0, 1].map(|kind| self.marks[which].fences[kind] - self.levels.rooms[which][kind])
     }
 
     fn peaks(&self, which: usize) -> Peaks {
@@ -163,7 +159,7 @@ impl<const N: usize> Families<N> {
     pub(super) fn by_pool(&self, which: usize) -> ByPool {
         let (currents, peaks) = (self.currents(which), self.peaks(which));
         let [small_pool, large_pool] = [0, 1].map(|kind| {
-            let (current, allocated) = (currents[kind], self.levels[kind].allocated[which]);
+            let (current, allocated) = (currents[kind], self.levels.allocated[which][kind]);
             let freed = allocated + self.marks[which].bases[kind] - current;
             let peak = if kind == 0 { peaks.small } else { peaks.large };
             Counter { current, peak, allocated, freed }
@@ -194,7 +190,7 @@ impl<const N: usize> Families<N> {
     pub(super) fn reset_accumulated(&mut self) {
         for which in 0..N {
             self.marks[which].bases = self.currents(which);
-            self.levels.iter_mut().for_each(|levels| levels.allocated[which] = 0);
+            self.levels.allocated[which] = [0; 2];
         }
     }
 }

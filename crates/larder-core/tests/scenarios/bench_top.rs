@@ -30,7 +30,6 @@ pub(crate) enum Piece {
 pub(crate) struct BenchTop {
     pub(crate) device: Arc<SimDevice>,
     pub(crate) allocator: Arc<Allocator>,
-    pub(crate) is_tight: bool,
 }
 
 impl BenchTop {
@@ -43,9 +42,8 @@ impl BenchTop {
     pub(crate) fn with(options: SimOptions, settings: &str, policy: Policy) -> BenchTop {
         let device = Arc::new(SimDevice::new(options));
         let config = Config::parse(settings).expect("settings that can be read");
-        let is_tight = policy.tight;
         let allocator = Arc::new(Allocator::new(device.clone(), config, policy));
-        BenchTop { device, allocator, is_tight }
+        BenchTop { device, allocator }
     }
 
     /// Under the policy that decides as torch does.
