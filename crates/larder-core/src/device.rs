@@ -17,7 +17,7 @@
 //!   capture. An event recorded on a captured stream belongs to the capture, and to query it or to
 //!   wait for it is such an error too.
 //!
-//! `larder-sim`'s conformance suite checks these and the promises of each method on any device.
+//! `larder-testkit`'s conformance suite checks these and the promises of each method on any device.
 
 use std::fmt;
 

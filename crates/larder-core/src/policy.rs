@@ -120,9 +120,10 @@ pub struct Policy {
     /// requests that expandable segments grew for against the ranges that it unmaps, and keeps the
     /// name of a pool as long as they differ, which shows in the order in which it empties others.
     pub released_pools_go: bool,
-    /// A small block that is given back is not merged at once: as long as the program does nothing
-    /// but what is usual the next request of its size gets it as it is, which is fast, and costs a
-    /// few MiB in small segments. PyTorch merges at once, and splits again.
+    /// A small block that is given back is not merged at once: as long as the program takes the
+    /// fast path alone the next request of its size gets it as it is, which is fast, and costs a
+    /// few MiB in small segments. PyTorch merges at once, and splits again; tight defers by place
+    /// instead, whatever this says.
     pub merges_late: bool,
     /// Where nobody gives settings, segments are expandable: a program then holds little more than
     /// what it uses. PyTorch's are not, unless it is told so.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use larder_core::Policy;
-use larder_core::config::{Backend, Config, ConfigError, OWN_KEYS};
+use larder_core::config::{ALLOCATOR_KEYS, Backend, Config, ConfigError};
 
 use crate::workload::Workload;
 
@@ -231,7 +231,7 @@ pub(crate) fn own_keys(conf: &str) -> Vec<&str> {
 
 /// The parts of a settings text that are Larder's own, and those that are PyTorch's.
 pub(crate) fn split_own(conf: &str) -> (Vec<&str>, Vec<&str>) {
-    entries(conf).into_iter().partition(|entry| OWN_KEYS.contains(&key_of(entry)))
+    entries(conf).into_iter().partition(|entry| ALLOCATOR_KEYS.contains(&key_of(entry)))
 }
 
 /// The parts of a settings text. A comma in brackets parts nothing.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use larder_lock::{Poisoned, TurnGuard};
 
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::record::caught;
 use crate::record::context::{Context, ContextHook};
@@ -67,53 +67,53 @@ impl Allocator {
     }
 
     /// Locks to change something.
-    pub(super) fn lock(&self) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.lock_as_is();
-        shelf.heap.settle();
-        shelf
+    pub(super) fn lock(&self) -> TurnGuard<'_, Inner> {
+        let mut inner = self.lock_as_is();
+        inner.heap.settle();
+        inner
     }
 
-    /// Locks to look: what rests goes on resting, so that no request gets another block because
+    /// Locks to look: deferred frees stay deferred, so that no request gets another block because
     /// somebody looked.
-    pub(super) fn look(&self) -> impl Deref<Target = Shelf> + '_ {
+    pub(super) fn look(&self) -> impl Deref<Target = Inner> + '_ {
         self.lock_as_is()
     }
 
-    pub(super) fn lock_as_is(&self) -> TurnGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(|poisoned| lost(poisoned))
+    pub(super) fn lock_as_is(&self) -> TurnGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// Locks for a call in which something may happen that is remembered. Its context is gathered
     /// before, if contexts of this level are.
     #[inline]
-    pub(super) fn enter(&self, level: Level) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.enter_as_is(level);
-        shelf.heap.settle();
-        shelf
+    pub(super) fn enter(&self, level: Level) -> TurnGuard<'_, Inner> {
+        let mut inner = self.enter_as_is(level);
+        inner.heap.settle();
+        inner
     }
 
     /// The same for a call that does not change the heap, or not yet.
-    pub(super) fn enter_as_is(&self, level: Level) -> TurnGuard<'_, Shelf> {
+    pub(super) fn enter_as_is(&self, level: Level) -> TurnGuard<'_, Inner> {
         if !self.watch.is_on() {
             return self.lock_as_is();
         }
         let context = self.watch.gather(level);
-        let mut shelf = self.lock_as_is();
-        shelf.begin(&*self.device, context);
-        shelf
+        let mut inner = self.lock_as_is();
+        inner.begin(&*self.device, context);
+        inner
     }
 
     /// Locks again in the middle of a call.
-    pub(super) fn lock_again(&self, ticket: Option<&Ticket>) -> TurnGuard<'_, Shelf> {
-        let mut shelf = self.lock();
+    pub(super) fn lock_again(&self, ticket: Option<&Ticket>) -> TurnGuard<'_, Inner> {
+        let mut inner = self.lock();
         let device = self.device_index();
         if let Some(ticket) = ticket {
-            shelf.heap.change_history(device, |history| history.bring_back(ticket));
+            inner.heap.change_history(device, |history| history.bring_back(ticket));
             // What it may have let go of is dropped when the call ends.
             self.watch.keeps_contexts.store(true, Ordering::Relaxed);
         }
-        shelf.tick(&*self.device);
-        shelf
+        inner.tick(&*self.device);
+        inner
     }
 
     /// The end of a call that was entered, once its lock is dropped: what nobody names any more
@@ -132,11 +132,11 @@ impl Allocator {
     /// Whatever was known before may have changed after it: all but what the request holds.
     pub(super) fn step_aside<'a, T>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         work: impl FnOnce() -> T,
-    ) -> (TurnGuard<'a, Shelf>, Option<T>) {
-        let ticket = shelf.suspend();
-        drop(shelf);
+    ) -> (TurnGuard<'a, Inner>, Option<T>) {
+        let ticket = inner.suspend();
+        drop(inner);
         let done = caught::catch(work);
         (self.lock_again(ticket.as_ref()), done)
     }
@@ -145,18 +145,18 @@ impl Allocator {
     /// that nobody names any more.
     pub(super) fn change_history<T>(&self, change: impl FnOnce(&mut History) -> T) -> T {
         let device = self.device_index();
-        let mut shelf = self.lock_as_is();
+        let mut inner = self.lock_as_is();
         let (result, level, keeps_contexts, dropped) =
-            shelf.heap.change_history(device, |history| {
+            inner.heap.change_history(device, |history| {
                 let result = change(history);
                 let keeps = history.has_contexts() || history.level() > Level::Never;
                 (result, history.level(), keeps, history.take_dropped())
             });
-        let is_on = shelf.heap.herald().is_listening();
+        let is_on = inner.heap.recorder().is_listening();
         self.watch.level.store(level as u8, Ordering::Relaxed);
         self.watch.keeps_contexts.store(keeps_contexts, Ordering::Relaxed);
         self.watch.on.store(is_on, Ordering::Relaxed);
-        drop(shelf);
+        drop(inner);
         drop(dropped);
         result
     }
@@ -165,25 +165,25 @@ impl Allocator {
     /// alone.
     #[inline(never)]
     pub(super) fn malloc_listed(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let mut shelf = self.lock_as_is();
-        shelf.begin_simply(&*self.device).then(|| shelf.heap.malloc_listed(size_bytes, stream))?
+        let mut inner = self.lock_as_is();
+        inner.begin_simply(&*self.device).then(|| inner.heap.malloc_listed(size_bytes, stream))?
     }
 
     /// Takes back a block as the fast path does, likewise.
     #[inline(never)]
     pub(super) fn free_listed(&self, addr: Addr) -> bool {
-        let mut shelf = self.lock_as_is();
-        shelf.begin_simply(&*self.device) && shelf.heap.free_listed(addr)
+        let mut inner = self.lock_as_is();
+        inner.begin_simply(&*self.device) && inner.heap.free_listed(addr)
     }
 }
 
-impl Shelf {
+impl Inner {
     /// A call begins that is told to the history. Contexts may have been turned off since this one
     /// was gathered: then it comes too late, and nobody would keep track of whose it is.
     fn begin(&mut self, device: &dyn Device, context: Option<Arc<dyn Context>>) {
         let time_ns = self.now_ns(device);
         let mut late = context;
-        if let Some(history) = self.heap.herald_mut().listener() {
+        if let Some(history) = self.heap.recorder_mut().listener() {
             let context = if history.level() > Level::Never { late.take() } else { None };
             history.begin(time_ns, context, note::current());
         }
@@ -195,12 +195,12 @@ impl Shelf {
     /// The same, if nothing but entries is asked of the history.
     #[inline]
     fn begin_simply(&mut self, device: &dyn Device) -> bool {
-        if self.heap.herald_mut().simple_listener().is_none() {
+        if self.heap.recorder_mut().simple_listener().is_none() {
             return false;
         }
         // A clock that panics is left to the careful path, at whose end the panic can go on.
         let Some(time_ns) = self.try_now_ns(device) else { return false };
-        if let Some(history) = self.heap.herald_mut().simple_listener() {
+        if let Some(history) = self.heap.recorder_mut().simple_listener() {
             match note::current() {
                 None => history.begin_simply(time_ns),
                 note => history.begin(time_ns, None, note),
@@ -223,9 +223,9 @@ impl Shelf {
 
     /// A device call took its time.
     pub(super) fn tick(&mut self, device: &dyn Device) {
-        if self.heap.herald().is_listening() {
+        if self.heap.recorder().is_listening() {
             let time_ns = self.now_ns(device);
-            if let Some(history) = self.heap.herald_mut().listener() {
+            if let Some(history) = self.heap.recorder_mut().listener() {
                 history.set_time(time_ns);
             }
         }
@@ -233,6 +233,6 @@ impl Shelf {
 
     /// What is to be kept of the call while the lock is dropped in its middle.
     pub(super) fn suspend(&mut self) -> Option<Ticket> {
-        self.heap.herald_mut().listener().map(History::send_away)
+        self.heap.recorder_mut().listener().map(History::send_away)
     }
 }

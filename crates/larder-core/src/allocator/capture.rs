@@ -7,7 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::thread;
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
@@ -35,7 +35,7 @@ fn capture_ends(device: &dyn Device, stream: StreamId) -> Result<Vec<NodeId>, Er
     device.capture_ends(stream).map_err(Error::device("tell what was captured last"))
 }
 
-impl Shelf {
+impl Inner {
     /// What a malloc does first while scopes are open: it takes back what has become free, as far
     /// as it may ask, and routes the request.
     #[cold]
@@ -139,7 +139,7 @@ impl Shelf {
         // What was put off because others might have had this stream can be done with now. If not,
         // the next malloc tries.
         if !self.is_alone() && !captured {
-            let _ = self.record_deferred(device);
+            let _ = self.record_put_off(device);
         }
         Ok(())
     }
@@ -151,9 +151,9 @@ impl Shelf {
         device: &dyn Device,
         block: BlockId,
     ) -> Result<(), Error> {
-        match self.plan_deferral(device, block)? {
-            Some(deferral) => {
-                self.put_deferred(block, deferral);
+        match self.plan_putting_off(device, block)? {
+            Some(put_off) => {
+                self.put_off(block, put_off);
                 Ok(())
             }
             None => self.free_after_events(device, block),
@@ -161,9 +161,9 @@ impl Shelf {
     }
 
     /// Puts off the free of a block.
-    pub(super) fn put_deferred(&mut self, block: BlockId, deferral: Deferral) {
-        self.observed.hold(block, deferral.capture);
-        self.heap.put_deferred(block, deferral.markers);
+    pub(super) fn put_off(&mut self, block: BlockId, put_off: PutOff) {
+        self.observed.hold(block, put_off.capture);
+        self.heap.put_off(block, put_off.markers);
     }
 
     /// Whether the free of a block that these streams used is part of a capture, whatever the
@@ -187,14 +187,14 @@ impl Shelf {
     }
 
     /// Whether the free of a block has to be put off, and until when.
-    pub(super) fn plan_deferral(
+    pub(super) fn plan_putting_off(
         &mut self,
         device: &dyn Device,
         block: BlockId,
-    ) -> Result<Option<Deferral>, Error> {
+    ) -> Result<Option<PutOff>, Error> {
         // No event can be recorded on a stream that is gone, nor on one under a capture.
         if self.observed.is_any_gone(self.heap.uses(block)) {
-            return Ok(Some(Deferral::default()));
+            return Ok(Some(PutOff::default()));
         }
         if !self.heap.pools().is_diverted() {
             return Ok(None);
@@ -204,11 +204,11 @@ impl Shelf {
         let streams = self.heap.streams_of(block);
         let in_capture = self.is_free_in_capture(device, &streams)?;
         if in_capture && !reuse {
-            return Ok(Some(Deferral::default()));
+            return Ok(Some(PutOff::default()));
         }
         // What runs is not in the graph, so that the graph cannot show its end.
         let runs = by_stream && !self.heap.uses_outside_captures(block).is_empty();
-        let mut deferral = Deferral::default();
+        let mut put_off = PutOff::default();
         let together;
         if self.is_alone() {
             let mut captures = Vec::with_capacity(streams.len());
@@ -222,33 +222,33 @@ impl Shelf {
             together = first.is_some() && captures.iter().all(|&id| id == first);
         } else {
             let me = thread::current().id();
-            deferral.capture = self.own_capture(device)?;
+            put_off.capture = self.own_capture(device)?;
             let is_suspect = streams.iter().any(|&stream| self.observed.is_suspect(stream, me))
                 || self.may_be_captured(self.heap.uses(block));
-            if !in_capture && deferral.capture.is_none() && !is_suspect {
+            if !in_capture && put_off.capture.is_none() && !is_suspect {
                 return Ok(None);
             }
             // The streams of its own capture are this thread's, if it ends it or works in it.
-            let own = deferral.capture;
+            let own = put_off.capture;
             let works_in = self.current_stream().and_then(|current| self.observed.of(current));
             together = own.is_some_and(|id| works_in == own || self.observed.is_ended_by(id, me))
                 && streams.iter().all(|&s| self.observed.of(s) == own);
         }
         if reuse && together && !runs {
             for stream in streams {
-                deferral.markers.extend(capture_ends(device, stream)?);
+                put_off.markers.extend(capture_ends(device, stream)?);
             }
-            deferral.markers.sort_unstable();
-            deferral.markers.dedup();
+            put_off.markers.sort_unstable();
+            put_off.markers.dedup();
         }
-        Ok(Some(deferral))
+        Ok(Some(put_off))
     }
 
     /// A declared capture is over: what it put off may come back now, if the policy says so. What
     /// cannot be asked for is tried again by the next malloc.
     pub(super) fn reclaim_at_end(&mut self, device: &dyn Device) {
         if self.heap.policy().reclaim == ReclaimRule::ScopeEnd {
-            let _ = self.record_deferred(device);
+            let _ = self.record_put_off(device);
         }
     }
 
@@ -274,9 +274,9 @@ impl Shelf {
         }
         // What cannot be asked for is tried again by the next malloc.
         let _ = match self.heap.policy().reclaim {
-            ReclaimRule::ScopeEnd => self.record_deferred(device),
+            ReclaimRule::ScopeEnd => self.record_put_off(device),
             ReclaimRule::PoolWithReuse if self.heap.config().capture_reuse => {
-                self.record_deferred_of(device, pool)
+                self.record_put_off_of(device, pool)
             }
             ReclaimRule::PoolWithReuse | ReclaimRule::NextMalloc => Ok(()),
         };
@@ -297,9 +297,9 @@ impl Shelf {
         }
         let found = self.heap.take_off_lent(want, lender);
         // For what is freed here a context is gathered only where one is for any free.
-        let context = self.heap.herald_mut().listener().and_then(History::set_context_aside);
-        let _ = self.record_deferred_of(device, lender);
-        if let Some(history) = self.heap.herald_mut().listener() {
+        let context = self.heap.recorder_mut().listener().and_then(History::set_context_aside);
+        let _ = self.record_put_off_of(device, lender);
+        if let Some(history) = self.heap.recorder_mut().listener() {
             history.take_context_back(context);
         }
         found.map(|found| self.heap.hand_out_lent(&found))
@@ -308,7 +308,7 @@ impl Shelf {
 
 /// Until when the free of a block is put off.
 #[derive(Debug, Default)]
-pub(super) struct Deferral {
+pub(super) struct PutOff {
     /// Whatever comes after all of these in the graph of the capture may have the block; with none
     /// it waits for the end of the capture.
     markers: Vec<NodeId>,

@@ -1,7 +1,7 @@
 //! Checkpoints of private pools: saving a layout, putting it back, and asking what is live.
 
-use crate::allocator::capture::Deferral;
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::capture::PutOff;
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::checkpoint::{Checkpoint, Restored};
@@ -12,18 +12,18 @@ use crate::types::{Addr, EventId, PoolId, StreamId};
 /// How a block that other streams use is freed.
 enum Farewell {
     After(Vec<(StreamId, EventId)>),
-    Deferred(Deferral),
+    PutOff(PutOff),
 }
 
 impl Allocator {
     /// Saves the layout of a private pool: where its blocks are, how large, and which are live. The
     /// pool must be in use, and none of its blocks may be awaited by another stream.
     pub fn checkpoint_pool(&self, pool: PoolId) -> Result<Checkpoint, Error> {
-        let mut shelf = self.enter(Level::All);
-        let ready = shelf.record_deferred(&*self.device);
+        let mut inner = self.enter(Level::All);
+        let ready = inner.record_put_off(&*self.device);
         let mut saved =
-            ready.and_then(|()| shelf.heap.inventory().checkpoint(pool).map_err(Error::pool(pool)));
-        drop(shelf);
+            ready.and_then(|()| inner.heap.inventory().checkpoint(pool).map_err(Error::pool(pool)));
+        drop(inner);
         self.leave();
         if let Ok(checkpoint) = &mut saved {
             checkpoint.maker = self.serial;
@@ -41,9 +41,9 @@ impl Allocator {
         if checkpoint.maker != self.serial {
             return Err(Error::pool(checkpoint.pool())(PoolProblem::OtherAllocator));
         }
-        let mut shelf = self.enter(Level::State);
-        let restored = shelf.restore(&*self.device, checkpoint);
-        drop(shelf);
+        let mut inner = self.enter(Level::State);
+        let restored = inner.restore(&*self.device, checkpoint);
+        drop(inner);
         self.leave();
         restored
     }
@@ -58,7 +58,7 @@ impl Allocator {
     }
 }
 
-impl Shelf {
+impl Inner {
     fn restore(&mut self, device: &dyn Device, checkpoint: &Checkpoint) -> Result<Restored, Error> {
         let used = self
             .heap
@@ -94,15 +94,15 @@ impl Shelf {
         for (&block, farewell) in blocks.iter().zip(farewells) {
             match farewell {
                 Farewell::After(events) => self.heap.put_after(block, &events),
-                Farewell::Deferred(deferral) => self.put_deferred(block, deferral),
+                Farewell::PutOff(put_off) => self.put_off(block, put_off),
             }
         }
         Ok(())
     }
 
     fn say_farewell(&mut self, device: &dyn Device, block: BlockId) -> Result<Farewell, Error> {
-        if let Some(deferral) = self.plan_deferral(device, block)? {
-            return Ok(Farewell::Deferred(deferral));
+        if let Some(put_off) = self.plan_putting_off(device, block)? {
+            return Ok(Farewell::PutOff(put_off));
         }
         let streams = self.heap.uses(block).to_vec();
         Ok(Farewell::After(self.record_events(device, &streams)?))

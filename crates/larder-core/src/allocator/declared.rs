@@ -60,28 +60,28 @@ impl Allocator {
     ///
     /// The device is asked about the stream, which is the caller's for the time of the call.
     pub fn begin_capture(&self, stream: StreamId) -> Result<CaptureToken, Error> {
-        let mut shelf = self.lock();
+        let mut inner = self.lock();
         let about = |problem| Error::Capture { stream, problem };
-        if !shelf.heap.pools().is_diverted() {
+        if !inner.heap.pools().is_diverted() {
             return Err(about(CaptureProblem::NoScope));
         }
-        shelf.observed.note_there(stream);
-        let capture = shelf.ask(&*self.device, stream)?;
+        inner.observed.note_there(stream);
+        let capture = inner.ask(&*self.device, stream)?;
         let id = capture.ok_or(about(CaptureProblem::NotCaptured))?;
-        shelf.observed.mark(stream, id, thread::current().id());
-        Ok(shelf.declared.add(stream))
+        inner.observed.mark(stream, id, thread::current().id());
+        Ok(inner.declared.add(stream))
     }
 
     /// The capture of this token is over, or failed; any thread may say so. No call is made about
     /// its stream. An error if it was ended before.
     pub fn end_capture(&self, token: CaptureToken) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        let stream = shelf.declared.remove(token).ok_or(Error::NotDeclared(token))?;
+        let mut inner = self.lock();
+        let stream = inner.declared.remove(token).ok_or(Error::NotDeclared(token))?;
         // A newer one on the stream goes on.
-        if shelf.declared.token_on(stream).is_none() {
-            shelf.observed.unmark(stream);
+        if inner.declared.token_on(stream).is_none() {
+            inner.observed.unmark(stream);
         }
-        shelf.reclaim_at_end(&*self.device);
+        inner.reclaim_at_end(&*self.device);
         Ok(())
     }
 
@@ -93,11 +93,11 @@ impl Allocator {
     /// The capture that was declared on the stream is over, or failed. No call is made about the
     /// stream. Nothing happens if none was declared, or if it was ended before.
     pub fn mark_capture_end(&self, stream: StreamId) {
-        let mut shelf = self.lock();
-        let Some(token) = shelf.declared.token_on(stream) else { return };
-        shelf.declared.remove(token);
-        shelf.observed.unmark(stream);
-        shelf.reclaim_at_end(&*self.device);
+        let mut inner = self.lock();
+        let Some(token) = inner.declared.token_on(stream) else { return };
+        inner.declared.remove(token);
+        inner.observed.unmark(stream);
+        inner.reclaim_at_end(&*self.device);
     }
 
     /// Tells which stream the calling thread works on, where the program knows: a free in a thread

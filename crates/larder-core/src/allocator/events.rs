@@ -1,7 +1,7 @@
 //! Events: recorded when a block that other streams used is freed, and asked for or waited for one
 //! by one.
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
@@ -33,7 +33,7 @@ impl EventPool {
     }
 }
 
-impl Shelf {
+impl Inner {
     /// Frees a block that other streams used: an event on each of them, and the block waits. If an
     /// event cannot be recorded the block stays live, as if `free` had not been called.
     pub(super) fn free_after_events(

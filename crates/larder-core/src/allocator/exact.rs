@@ -26,23 +26,23 @@ impl Allocator {
         if size_bytes >= REQUEST_LIMIT_BYTES {
             return Err(not_at(AddressProblem::NotFree));
         }
-        let mut shelf = self.enter(Level::State);
-        let result = shelf.want(&*self.device, size_bytes, stream).and_then(|want| {
-            match shelf.heap.inventory().symmetric_for(&want) {
+        let mut inner = self.enter(Level::State);
+        let result = inner.want(&*self.device, size_bytes, stream).and_then(|want| {
+            match inner.heap.inventory().symmetric_for(&want) {
                 Some(pool) => Err(Error::pool(pool)(PoolProblem::Symmetric)),
-                None => shelf.heap.take_at(&want, addr).ok_or(not_at(AddressProblem::NotFree)),
+                None => inner.heap.take_at(&want, addr).ok_or(not_at(AddressProblem::NotFree)),
             }
         });
-        drop(shelf);
+        drop(inner);
         self.leave_with(result)
     }
 
     /// Remembers what the program says about a live block, as an entry of the history of its own.
     pub fn annotate_memory(&self, addr: Addr, remark: &str) -> Result<(), Error> {
-        let mut shelf = self.enter(Level::Alloc);
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr));
-        let result = block.map(|block| shelf.heap.record_remark(block, remark));
-        drop(shelf);
+        let mut inner = self.enter(Level::Alloc);
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr));
+        let result = block.map(|block| inner.heap.record_remark(block, remark));
+        drop(inner);
         self.leave();
         result
     }

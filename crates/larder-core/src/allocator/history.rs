@@ -186,7 +186,7 @@ impl Allocator {
 
     /// Whether what happens is remembered.
     pub fn is_recording(&self) -> bool {
-        self.look().heap.herald().history().is_some_and(History::is_recording)
+        self.look().heap.recorder().history().is_some_and(History::is_recording)
     }
 
     /// Registers a tracker that is told of every event from now on, for as long as the allocator
@@ -201,11 +201,11 @@ impl Allocator {
 
     /// A part of the program begins or ends; remembered beside the events while a history is on.
     pub fn annotate(&self, name: &str, stage: Stage) {
-        let mut shelf = self.enter_as_is(Level::All);
-        if let Some(history) = shelf.heap.herald_mut().listener() {
+        let mut inner = self.enter_as_is(Level::All);
+        if let Some(history) = inner.heap.recorder_mut().listener() {
             history.annotate(name, stage);
         }
-        drop(shelf);
+        drop(inner);
         self.leave();
     }
 
@@ -213,16 +213,16 @@ impl Allocator {
     /// event that the next one shows.
     pub fn take_snapshot(&self, options: SnapshotOptions) -> DeviceSnapshot {
         let pool = options.pool.filter(|&pool| pool != PoolId::NONE);
-        let mut shelf = self.enter_as_is(Level::All);
-        let history = shelf.heap.herald().history();
+        let mut inner = self.enter_as_is(Level::All);
+        let history = inner.heap.recorder().history();
         let history = history.filter(|_| options.traces);
         let trace = history.map_or(Vec::new(), History::entries);
         let annotations = history.map_or(Vec::new(), History::annotations);
-        let runs = shelf.heap.runs(pool);
+        let runs = inner.heap.runs(pool);
         let active_bytes = runs.iter().map(Run::active_bytes).sum();
-        shelf.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
-        let (config, policy) = (shelf.heap.config().clone(), shelf.heap.policy().clone());
-        drop(shelf);
+        inner.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
+        let (config, policy) = (inner.heap.config().clone(), inner.heap.policy().clone());
+        drop(inner);
         self.leave();
         DeviceSnapshot { device: self.device_index(), runs, trace, annotations, config, policy }
     }
@@ -234,6 +234,6 @@ impl Allocator {
 
     /// How many different contexts are kept, for blocks and entries.
     pub fn context_count(&self) -> usize {
-        self.look().heap.herald().history().map_or(0, History::context_count)
+        self.look().heap.recorder().history().map_or(0, History::context_count)
     }
 }

@@ -5,7 +5,7 @@ use larder_lock::TurnGuard;
 use crate::allocator::pages::reserve;
 use crate::allocator::pools::Hold;
 use crate::allocator::sources::panicked;
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::MemoryInfo;
 use crate::error::Error;
 use crate::heap::Want;
@@ -41,84 +41,84 @@ impl Allocator {
     #[inline(never)]
     pub(super) fn climb<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         want: &Want,
     ) -> Result<Addr, Error> {
         // On the way the lock is dropped, and pools are emptied; the request's own must stay.
-        let _hold = Hold::new(self, &mut shelf, want);
-        self.climb_held(shelf, want)
+        let _hold = Hold::new(self, &mut inner, want);
+        self.climb_held(inner, want)
     }
 
     fn climb_held<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         want: &Want,
     ) -> Result<Addr, Error> {
         let device = &*self.device;
         let mut want = *want;
         let freed;
-        (shelf, freed) = self.ask_hooks(shelf, &mut want);
-        if freed && let Some(addr) = shelf.heap.take_again(&want) {
+        (inner, freed) = self.ask_hooks(inner, &mut want);
+        if freed && let Some(addr) = inner.heap.take_again(&want) {
             return Ok(addr);
         }
         let want = &mut want;
-        let search_again = shelf.heap.policy().search_after_recovery;
-        if shelf.heap.policy().refuse_hopeless && shelf.heap.inventory().is_hopeless(want) {
-            let refusal = match shelf.heap.inventory().plan_growth(want) {
+        let search_again = inner.heap.policy().search_after_recovery;
+        if inner.heap.policy().refuse_hopeless && inner.heap.inventory().is_hopeless(want) {
+            let refusal = match inner.heap.inventory().plan_growth(want) {
                 Growth::Rejected => Refusal::Rejected,
                 _ => Refusal::NoRoom,
             };
-            return self.give_up(shelf, want, refusal);
+            return self.give_up(inner, want, refusal);
         }
         // Garbage collection gives back what lay idle, so that the device has room.
-        if shelf.heap.is_collecting() {
-            let plan = shelf.heap.inventory().plan_collection();
-            shelf.release(device, &plan)?;
+        if inner.heap.is_collecting() {
+            let plan = inner.heap.inventory().plan_collection();
+            inner.release(device, &plan)?;
         }
         let mut grown;
-        (shelf, grown) = self.grow(shelf, want)?;
+        (inner, grown) = self.grow(inner, want)?;
         // Pools that were told to lend to those in need do so.
         if let Grown::NoRoom = grown {
-            for lender in shelf.heap.pools().lenders_for(want) {
-                if let Some(addr) = shelf.take_lent(device, want, lender) {
+            for lender in inner.heap.pools().lenders_for(want) {
+                if let Some(addr) = inner.take_lent(device, want, lender) {
                     return Ok(addr);
                 }
             }
         }
         // Where oversize blocks are not split, one of them may be given back for this request.
         if let Grown::NoRoom = grown {
-            let (plan, enough) = shelf.heap.inventory().plan_room(want);
-            shelf.release(device, &plan)?;
+            let (plan, enough) = inner.heap.inventory().plan_room(want);
+            inner.release(device, &plan)?;
             if enough {
-                (shelf, grown) = self.grow(shelf, want)?;
+                (inner, grown) = self.grow(inner, want)?;
             }
         }
         // Everything that is awaited is waited for, and everything cached given back; not while a
         // capture is on, which a wait would break.
         let is_stuck = matches!(grown, Grown::NoRoom);
-        let captured = is_stuck && shelf.is_captured(device, want.stream)?;
+        let captured = is_stuck && inner.is_captured(device, want.stream)?;
         if is_stuck && !captured {
-            shelf.wait_for_events(device)?;
-            if search_again && let Some(addr) = shelf.heap.take_again(want) {
+            inner.wait_for_events(device)?;
+            if search_again && let Some(addr) = inner.heap.take_again(want) {
                 return Ok(addr);
             }
             // What was waited for may suffice in pieces, with nothing given back.
-            if shelf.heap.joins_pieces() {
-                (shelf, grown) = self.grow(shelf, want)?;
+            if inner.heap.joins_pieces() {
+                (inner, grown) = self.grow(inner, want)?;
             }
             if let Grown::NoRoom = grown {
-                shelf.flush(device, false, Some(want.stream))?;
-                shelf.heap.herald_mut().record(Record::Retry);
-                (shelf, grown) = self.grow(shelf, want)?;
+                inner.flush(device, false, Some(want.stream))?;
+                inner.heap.recorder_mut().record(Record::Retry);
+                (inner, grown) = self.grow(inner, want)?;
             }
         }
         let no_room = if captured { Refusal::Captured } else { Refusal::NoRoom };
         match grown {
             Grown::Served(addr) => Ok(addr),
-            Grown::Rejected => self.give_up(shelf, want, Refusal::Rejected),
-            Grown::NoRoom => match search_again.then(|| shelf.heap.take_again(want)).flatten() {
+            Grown::Rejected => self.give_up(inner, want, Refusal::Rejected),
+            Grown::NoRoom => match search_again.then(|| inner.heap.take_again(want)).flatten() {
                 Some(addr) => Ok(addr),
-                None => self.give_up(shelf, want, no_room),
+                None => self.give_up(inner, want, no_room),
             },
         }
     }
@@ -127,14 +127,14 @@ impl Allocator {
     /// should reserve. Says whether something was freed.
     fn ask_hooks<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         want: &mut Want,
-    ) -> (TurnGuard<'a, Shelf>, bool) {
+    ) -> (TurnGuard<'a, Inner>, bool) {
         let callbacks = self.hooks.miss_callbacks();
-        let expands = shelf.heap.config().expandable_segments;
+        let expands = inner.heap.config().expandable_segments;
         let reserve = self.hooks.reserve_hook().filter(|_| expands);
         if callbacks.is_empty() && reserve.is_none() {
-            return (shelf, false);
+            return (inner, false);
         }
         let (stream, total_bytes) = (want.stream, self.device.properties().total_bytes);
         let ask_all = || {
@@ -142,65 +142,65 @@ impl Allocator {
             (freed, reserve.map(|reserve| reserve(stream, total_bytes)))
         };
         let answers;
-        (shelf, answers) = self.step_aside(shelf, ask_all);
-        *want = shelf.heap.inventory().want_again(want);
+        (inner, answers) = self.step_aside(inner, ask_all);
+        *want = inner.heap.inventory().want_again(want);
         let (freed, reserve) = answers.unwrap_or_default();
         if let Some(size_bytes) = reserve {
-            shelf.heap.tell_reserve(stream, size_bytes);
+            inner.heap.tell_reserve(stream, size_bytes);
         }
-        (shelf, freed)
+        (inner, freed)
     }
 
     /// Asks the device for more memory. The lock is dropped around a plain allocation if the
     /// settings say so.
     fn grow<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         want: &mut Want,
-    ) -> Result<(TurnGuard<'a, Shelf>, Grown), Error> {
-        let grown = match shelf.heap.inventory().plan_growth(want) {
+    ) -> Result<(TurnGuard<'a, Inner>, Grown), Error> {
+        let grown = match inner.heap.inventory().plan_growth(want) {
             Growth::Capped => Grown::NoRoom,
             Growth::Rejected => Grown::Rejected,
-            Growth::Expand => self.expand(&mut shelf, want)?,
-            Growth::Tighten => self.tighten(&mut shelf, want)?,
+            Growth::Expand => self.expand(&mut inner, want)?,
+            Growth::Tighten => self.tighten(&mut inner, want)?,
             Growth::Segment { size_bytes } => {
-                let source = shelf.source_for(want);
+                let source = inner.source_for(want);
                 let stream = want.stream;
                 let ask = || match &source {
                     None => self.device.alloc(size_bytes),
                     Some((_, source)) => source.alloc(size_bytes, stream),
                 };
-                let given = if shelf.heap.config().release_lock_on_device_alloc {
-                    shelf.heap.begin_asking(size_bytes);
+                let given = if inner.heap.config().release_lock_on_device_alloc {
+                    inner.heap.begin_asking(size_bytes);
                     let given;
-                    (shelf, given) = self.step_aside(shelf, ask);
-                    shelf.heap.end_asking(size_bytes);
-                    *want = shelf.heap.inventory().want_again(want);
+                    (inner, given) = self.step_aside(inner, ask);
+                    inner.heap.end_asking(size_bytes);
+                    *want = inner.heap.inventory().want_again(want);
                     given.unwrap_or_else(|| Err(panicked()))
                 } else {
                     let given = ask();
-                    shelf.tick(&*self.device);
+                    inner.tick(&*self.device);
                     given
                 };
-                match shelf.take_in(source.as_ref(), size_bytes, want.stream, given)? {
-                    Some(span) => Grown::Served(shelf.heap.take_segment(want, span)),
+                match inner.take_in(source.as_ref(), size_bytes, want.stream, given)? {
+                    Some(span) => Grown::Served(inner.heap.take_segment(want, span)),
                     None => Grown::NoRoom,
                 }
             }
         };
-        Ok((shelf, grown))
+        Ok((inner, grown))
     }
 
     /// Maps pages until an expandable block is large enough. What was mapped before the device ran
     /// out stays, as free blocks.
-    fn expand(&self, shelf: &mut Shelf, want: &Want) -> Result<Grown, Error> {
+    fn expand(&self, inner: &mut Inner, want: &Want) -> Result<Grown, Error> {
         let device = &*self.device;
-        shelf.drop_orphans(device);
+        inner.drop_orphans(device);
         let mut from = None;
         loop {
-            match shelf.heap.inventory().plan_expansion(want, from) {
+            match inner.heap.inventory().plan_expansion(want, from) {
                 Expansion::Ready(block) => {
-                    return Ok(Grown::Served(shelf.heap.take_block(want, block)));
+                    return Ok(Grown::Served(inner.heap.take_block(want, block)));
                 }
                 Expansion::NoRoom => return Ok(Grown::NoRoom),
                 // PyTorch finds out when it has them, which shows in the addresses of what comes
@@ -213,18 +213,18 @@ impl Allocator {
                     return Ok(Grown::NoRoom);
                 }
                 Expansion::Reserve { size_bytes } => match reserve(device, size_bytes)? {
-                    Some(span) => from = Some(shelf.heap.commit_reserve(want, span)),
+                    Some(span) => from = Some(inner.heap.commit_reserve(want, span)),
                     None => return Ok(Grown::NoRoom),
                 },
                 Expansion::Map(plan) => {
-                    let counted = shelf.heap.policy().cap_counts_pages;
-                    if counted && shelf.heap.inventory().exceeds_cap(plan.span.size_bytes) {
+                    let counted = inner.heap.policy().cap_counts_pages;
+                    if counted && inner.heap.inventory().exceeds_cap(plan.span.size_bytes) {
                         return Ok(Grown::NoRoom);
                     }
-                    let mapped = shelf.map_pages(device, &plan)?;
-                    shelf.tick(device);
+                    let mapped = inner.map_pages(device, &plan)?;
+                    inner.tick(device);
                     match mapped {
-                        Some(pages) => from = Some(shelf.heap.commit_map(&plan, &pages)),
+                        Some(pages) => from = Some(inner.heap.commit_map(&plan, &pages)),
                         None => return Ok(Grown::NoRoom),
                     }
                 }
@@ -236,25 +236,25 @@ impl Allocator {
     /// lock is dropped.
     pub(super) fn give_up(
         &self,
-        mut shelf: TurnGuard<'_, Shelf>,
+        mut inner: TurnGuard<'_, Inner>,
         want: &Want,
         refusal: Refusal,
     ) -> Result<Addr, Error> {
-        let tried_bytes = shelf.heap.inventory().segment_bytes(want);
-        let mut report = self.report(&shelf, want.requested_bytes, tried_bytes);
+        let tried_bytes = inner.heap.inventory().segment_bytes(want);
+        let mut report = self.report(&inner, want.requested_bytes, tried_bytes);
         report.rounded_bytes = want.size_bytes;
-        report.pieces = shelf.heap.pieces(want);
+        report.pieces = inner.heap.pieces(want);
         report.pieces.can_expand &= self.device.properties().virtual_memory;
         report.rejected = refusal == Refusal::Rejected;
-        report.rule_bytes = if report.rejected { shelf.heap.inventory().rule_bytes() } else { 0 };
+        report.rule_bytes = if report.rejected { inner.heap.inventory().rule_bytes() } else { 0 };
         report.captured = refusal == Refusal::Captured;
-        shelf.tick(&*self.device);
+        inner.tick(&*self.device);
         if report.rejected {
-            shelf.heap.herald_mut().record(Record::Rejected);
+            inner.heap.recorder_mut().record(Record::Rejected);
         } else {
-            shelf.heap.record_out_of_memory(want, report.free_bytes);
+            inner.heap.record_out_of_memory(want, report.free_bytes);
         }
-        drop(shelf);
+        drop(inner);
         report.snapshot = self.hooks.write_out_of_memory(self, &report);
         self.hooks.tell_out_of_memory(&report);
         Err(Error::OutOfMemory(Box::new(report)))
@@ -263,7 +263,7 @@ impl Allocator {
     /// The numbers of a request that could not be met.
     pub(super) fn report(
         &self,
-        shelf: &Shelf,
+        inner: &Inner,
         requested_bytes: u64,
         tried_bytes: u64,
     ) -> OutOfMemory {
@@ -278,15 +278,15 @@ impl Allocator {
             tried_bytes,
             free_bytes: memory.free_bytes,
             total_bytes: memory.total_bytes,
-            allocated_bytes: shelf.heap.herald().allocated_bytes(),
-            reserved_bytes: shelf.heap.reserved_bytes(),
-            private_free_bytes: shelf.heap.inventory().private_free_bytes(),
-            cap_bytes: shelf.heap.cap_bytes(),
-            largest_free_block_bytes: shelf.heap.largest_free_bytes(),
+            allocated_bytes: inner.heap.recorder().allocated_bytes(),
+            reserved_bytes: inner.heap.reserved_bytes(),
+            private_free_bytes: inner.heap.inventory().private_free_bytes(),
+            cap_bytes: inner.heap.cap_bytes(),
+            largest_free_block_bytes: inner.heap.largest_free_bytes(),
             pieces: Pieces::default(),
             processes: self.device.processes(),
-            expandable_segments: shelf.heap.config().expandable_segments,
-            own_settings: !shelf.heap.policy().is_stock(),
+            expandable_segments: inner.heap.config().expandable_segments,
+            own_settings: !inner.heap.policy().is_stock(),
             rejected: false,
             rule_bytes: 0,
             captured: false,

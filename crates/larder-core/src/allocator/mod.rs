@@ -58,7 +58,7 @@ use pages::Orphan;
 use pools::FilterFunction;
 use share::{Exports, Imports};
 use sources::Sourced;
-use views::Ruin;
+use views::DeadView;
 
 /// A caching allocator for one device. It can be shared between threads.
 ///
@@ -74,7 +74,7 @@ use views::Ruin;
 /// Memory that is still live then stays with the device: somebody may be using it.
 pub struct Allocator {
     device: Arc<dyn Device>,
-    shelf: TurnLock<Shelf>,
+    inner: TurnLock<Inner>,
     hooks: Hooks,
     watch: Watch,
     imports: Mutex<Imports>,
@@ -86,11 +86,11 @@ pub struct Allocator {
 static ALLOCATORS: AtomicU64 = AtomicU64::new(0);
 
 /// What the lock guards: the heap, and what device calls left over.
-struct Shelf {
+struct Inner {
     heap: Heap,
     events: EventPool,
     orphans: Vec<Orphan>,
-    ruins: Vec<Ruin>,
+    dead_views: Vec<DeadView>,
     /// For each private pool with a source of its own, that source.
     sources: HashMap<PoolId, Sourced>,
     /// For each open scope that chooses by a function, that function.
@@ -112,11 +112,11 @@ impl Allocator {
         let policy = fit_policy(policy, &*device);
         let config = fit(config, &policy, &*device);
         let heap = Heap::new(config, policy, device.properties().total_bytes);
-        let shelf = Shelf {
+        let inner = Inner {
             heap,
             events: EventPool::default(),
             orphans: Vec::new(),
-            ruins: Vec::new(),
+            dead_views: Vec::new(),
             sources: HashMap::new(),
             functions: HashMap::new(),
             walks: Walks::default(),
@@ -126,9 +126,9 @@ impl Allocator {
             clock: None,
             exports: Exports::default(),
         };
-        let (shelf, hooks, watch) = (TurnLock::new(shelf), Hooks::default(), Watch::default());
+        let (inner, hooks, watch) = (TurnLock::new(inner), Hooks::default(), Watch::default());
         let serial = ALLOCATORS.fetch_add(1, Ordering::Relaxed);
-        Allocator { device, shelf, hooks, watch, imports: Mutex::default(), serial }
+        Allocator { device, inner, hooks, watch, imports: Mutex::default(), serial }
     }
 
     /// Memory of at least `size_bytes`, for use on `stream`. No bytes are at address 0.
@@ -143,8 +143,8 @@ impl Allocator {
     /// The fast path alone: what it gives back fits into registers, which an error does not.
     #[inline(never)]
     fn malloc_fast(&self, size_bytes: u64, stream: StreamId) -> Option<Addr> {
-        let malloc = |shelf: &mut Shelf| shelf.heap.malloc(size_bytes, stream);
-        self.shelf.run(malloc).unwrap_or_else(|poisoned| lost(poisoned))
+        let malloc = |inner: &mut Inner| inner.heap.malloc(size_bytes, stream);
+        self.inner.run(malloc).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// The slow way of all that the fast path declines: somebody listens, a stream has to be waited
@@ -159,18 +159,18 @@ impl Allocator {
         {
             return Ok(addr);
         }
-        let mut shelf = self.enter_as_is(Level::State);
-        if let Some(addr) = shelf.heap.malloc_with_history(size_bytes, stream) {
-            drop(shelf);
+        let mut inner = self.enter_as_is(Level::State);
+        if let Some(addr) = inner.heap.malloc_with_history(size_bytes, stream) {
+            drop(inner);
             return self.leave_with(Ok(addr));
         }
-        if let Some(taken) = shelf.take_after_others(&*self.device, size_bytes, stream).transpose()
+        if let Some(taken) = inner.take_after_others(&*self.device, size_bytes, stream).transpose()
         {
-            drop(shelf);
+            drop(inner);
             return self.leave_with(taken);
         }
-        shelf.heap.settle();
-        let result = self.serve(shelf, size_bytes, stream);
+        inner.heap.settle();
+        let result = self.serve(inner, size_bytes, stream);
         self.leave_with(result)
     }
 
@@ -188,23 +188,23 @@ impl Allocator {
 
     fn serve<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         size_bytes: u64,
         stream: StreamId,
     ) -> Result<Addr, Error> {
         if size_bytes >= REQUEST_LIMIT_BYTES {
-            let report = self.report(&shelf, size_bytes, size_bytes);
+            let report = self.report(&inner, size_bytes, size_bytes);
             return Err(Error::OutOfMemory(Box::new(report)));
         }
-        let want = shelf.want(&*self.device, size_bytes, stream)?;
-        if let Some(pool) = shelf.heap.inventory().symmetric_for(&want) {
-            return self.serve_symmetric(shelf, &want, pool);
+        let want = inner.want(&*self.device, size_bytes, stream)?;
+        if let Some(pool) = inner.heap.inventory().symmetric_for(&want) {
+            return self.serve_symmetric(inner, &want, pool);
         }
-        match shelf.heap.take(&want) {
+        match inner.heap.take(&want) {
             Some(addr) => Ok(addr),
-            None => match shelf.take_from_others(&*self.device, &want)? {
+            None => match inner.take_from_others(&*self.device, &want)? {
                 Some(addr) => Ok(addr),
-                None => self.climb(shelf, &want),
+                None => self.climb(inner, &want),
             },
         }
     }
@@ -219,8 +219,8 @@ impl Allocator {
 
     #[inline(never)]
     fn free_fast(&self, addr: Addr) -> bool {
-        let free = |shelf: &mut Shelf| shelf.heap.free(addr);
-        self.shelf.run(free).unwrap_or_else(|poisoned| lost(poisoned))
+        let free = |inner: &mut Inner| inner.heap.free(addr);
+        self.inner.run(free).unwrap_or_else(|poisoned| lost(poisoned))
     }
 
     /// The slow way of all that the fast path declines: somebody listens, other streams use the
@@ -233,33 +233,33 @@ impl Allocator {
         if self.watch.is_on() && self.free_listed(addr) {
             return Ok(());
         }
-        let mut shelf = self.enter_as_is(Level::All);
-        let result = if shelf.heap.free_with_history(addr) {
-            drop(shelf);
+        let mut inner = self.enter_as_is(Level::All);
+        let result = if inner.heap.free_with_history(addr) {
+            drop(inner);
             Ok(())
         } else {
-            self.take_back(shelf, addr)
+            self.take_back(inner, addr)
         };
         self.leave();
         result
     }
 
-    fn take_back(&self, mut shelf: TurnGuard<'_, Shelf>, addr: Addr) -> Result<(), Error> {
-        let Some(block) = shelf.heap.live(addr) else {
+    fn take_back(&self, mut inner: TurnGuard<'_, Inner>, addr: Addr) -> Result<(), Error> {
+        let Some(block) = inner.heap.live(addr) else {
             return Err(Error::UnknownAddress(addr));
         };
-        if shelf.heap.put_in_view(block) {
+        if inner.heap.put_in_view(block) {
             return Ok(());
         }
-        shelf.heap.settle();
-        if let Some(pool) = shelf.heap.inventory().symmetric_of(block) {
-            return shelf.free_symmetric(&*self.device, pool, block);
+        inner.heap.settle();
+        if let Some(pool) = inner.heap.inventory().symmetric_of(block) {
+            return inner.free_symmetric(&*self.device, pool, block);
         }
-        if shelf.heap.uses(block).is_empty() {
-            shelf.heap.put(block);
+        if inner.heap.uses(block).is_empty() {
+            inner.heap.put(block);
             Ok(())
         } else {
-            shelf.free_used_elsewhere(&*self.device, block)
+            inner.free_used_elsewhere(&*self.device, block)
         }
     }
 
@@ -269,15 +269,15 @@ impl Allocator {
         if addr == Addr(0) {
             return Ok(());
         }
-        let mut shelf = self.lock_as_is();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        shelf.heap.settle();
-        shelf.note_use(&*self.device, block, stream)?;
-        let Some(pool) = shelf.heap.inventory().pool_of(block) else { return Ok(()) };
-        let span = Span::new(addr, shelf.heap.inventory().size_of(block));
+        let mut inner = self.lock_as_is();
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        inner.heap.settle();
+        inner.note_use(&*self.device, block, stream)?;
+        let Some(pool) = inner.heap.inventory().pool_of(block) else { return Ok(()) };
+        let span = Span::new(addr, inner.heap.inventory().size_of(block));
         let told =
-            shelf.tell_source(pool, "note a use", |source| source.record_stream(span, stream));
-        drop(shelf);
+            inner.tell_source(pool, "note a use", |source| source.record_stream(span, stream));
+        drop(inner);
         caught::go_on();
         told
     }
@@ -285,10 +285,10 @@ impl Allocator {
     /// Waits for all events and gives everything cached back to the device. While a capture is on
     /// only private pools that nobody uses any more are emptied.
     pub fn empty_cache(&self) -> Result<(), Error> {
-        let mut shelf = self.enter(Level::All);
-        let emptied = shelf.empty(&*self.device);
-        let reset = shelf.tell_sources("reset", |source| source.reset());
-        drop(shelf);
+        let mut inner = self.enter(Level::All);
+        let emptied = inner.empty(&*self.device);
+        let reset = inner.tell_sources("reset", |source| source.reset());
+        drop(inner);
         self.leave();
         emptied.and(reset)
     }
@@ -330,13 +330,13 @@ impl Allocator {
         if !(0.0..=1.0).contains(&fraction) {
             return Err(Error::BadFraction(fraction));
         }
-        let mut shelf = self.lock();
-        let told = shelf
+        let mut inner = self.lock();
+        let told = inner
             .tell_sources("take a memory fraction", |source| source.set_memory_fraction(fraction));
         if told.is_ok() {
-            shelf.heap.set_fraction(fraction);
+            inner.heap.set_fraction(fraction);
         }
-        drop(shelf);
+        drop(inner);
         caught::go_on();
         told
     }
@@ -350,11 +350,11 @@ impl Allocator {
     /// The whole allocation of the device in which a live block lies. Blocks of expandable segments
     /// have none.
     pub fn base_allocation(&self, addr: Addr) -> Result<Span, Error> {
-        let shelf = self.look();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        let segment = shelf.heap.space().base(block).ok_or(Error::NoBaseAllocation(addr))?;
-        let base = shelf.base_by_source(block, segment);
-        drop(shelf);
+        let inner = self.look();
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        let segment = inner.heap.space().base(block).ok_or(Error::NoBaseAllocation(addr))?;
+        let base = inner.base_by_source(block, segment);
+        drop(inner);
         caught::go_on();
         base
     }
@@ -366,9 +366,9 @@ impl Allocator {
 
     /// How many bytes a live block has, and the stream that it was handed out on.
     pub fn block_at(&self, addr: Addr) -> Result<(u64, StreamId), Error> {
-        let shelf = self.look();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        Ok((shelf.heap.inventory().size_of(block), shelf.heap.inventory().stream_of(block)))
+        let inner = self.look();
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        Ok((inner.heap.inventory().size_of(block), inner.heap.inventory().stream_of(block)))
     }
 
     /// The settings in force.
@@ -384,11 +384,11 @@ impl Allocator {
     /// Changes settings while running, as PyTorch does. A text that cannot be read, or that the
     /// PyTorch of the policy does not know, changes nothing.
     pub fn configure(&self, text: &str) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        let config = shelf.heap.config().update(text)?;
-        config.check_known(shelf.heap.policy().torch)?;
-        let config = fit(config, shelf.heap.policy(), &*self.device);
-        shelf.heap.set_config(config);
+        let mut inner = self.lock();
+        let config = inner.heap.config().update(text)?;
+        config.check_known(inner.heap.policy().torch)?;
+        let config = fit(config, inner.heap.policy(), &*self.device);
+        inner.heap.set_config(config);
         Ok(())
     }
 
@@ -404,16 +404,16 @@ impl Allocator {
             let mut config = before.clone();
             change(&mut config);
             config.check()?;
-            let mut shelf = self.lock();
-            if *shelf.heap.config() != before {
+            let mut inner = self.lock();
+            if *inner.heap.config() != before {
                 continue;
             }
             let fraction = config.memory_fraction;
-            let config = fit(config, shelf.heap.policy(), &*self.device);
-            shelf.heap.set_config(config);
+            let config = fit(config, inner.heap.policy(), &*self.device);
+            inner.heap.set_config(config);
             #[allow(clippy::float_cmp)] // The same number again is no change.
             if fraction != before.memory_fraction {
-                shelf.heap.set_fraction(fraction);
+                inner.heap.set_fraction(fraction);
             }
             return Ok(());
         }
@@ -441,9 +441,9 @@ impl Allocator {
 
     /// Checks every invariant of the heap; for tests. Says in one sentence what does not hold.
     pub fn check(&self) -> Result<(), String> {
-        let shelf = self.look();
-        shelf.heap.check()?;
-        shelf.check_sources()
+        let inner = self.look();
+        inner.heap.check()?;
+        inner.check_sources()
     }
 
     /// Registers a callback that is run whenever no cached block fits, and says whether it freed
@@ -468,7 +468,7 @@ impl Allocator {
     }
 }
 
-impl Shelf {
+impl Inner {
     /// What a request does first: it takes back what has become free, as far as it may ask, and is
     /// rounded and routed.
     #[inline]
@@ -514,12 +514,12 @@ fn fit_policy(policy: Policy, device: &dyn Device) -> Policy {
 impl Drop for Allocator {
     fn drop(&mut self) {
         // A lock that a panic poisoned guards a heap that nobody should trust with device calls.
-        let Ok(shelf) = self.shelf.get_mut() else { return };
-        shelf.heap.settle();
+        let Ok(inner) = self.inner.get_mut() else { return };
+        inner.heap.settle();
         // Nobody is left to use a private pool, nor to be told of what the device refuses now.
-        shelf.heap.pools_mut().abandon_pools();
-        let _ = shelf.empty(&*self.device);
-        shelf.events.destroy_spare(&*self.device);
+        inner.heap.pools_mut().abandon_pools();
+        let _ = inner.empty(&*self.device);
+        inner.events.destroy_spare(&*self.device);
         // Whoever drops an allocator does not expect to hear of a panic of its sources.
         caught::end_here();
     }

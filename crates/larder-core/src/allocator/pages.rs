@@ -2,7 +2,7 @@
 //! sequence that fails midway is undone as far as it went, or stands as far as it went; the heap
 //! hears the truth either way.
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
 use crate::heap::growth::MapPlan;
@@ -27,7 +27,7 @@ pub(super) fn reserve(device: &dyn Device, size_bytes: u64) -> Result<Option<Spa
     }
 }
 
-impl Shelf {
+impl Inner {
     /// Creates and maps the pages of a plan. None if the device has no memory for them; then, and
     /// on an error, nothing of it remains.
     pub(super) fn map_pages(
@@ -109,7 +109,7 @@ impl Shelf {
         plan: &[Release],
         own: Option<StreamId>,
     ) -> Result<(), Error> {
-        self.clear_ruins(device);
+        self.clear_dead_views(device);
         self.drop_orphans(device);
         for &step in plan {
             match step {

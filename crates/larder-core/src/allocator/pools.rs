@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::allocator::sources::Sourced;
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::pools::private::Rule;
@@ -31,22 +31,22 @@ impl<'a> Hold<'a> {
     /// dropped with the lock dropped.
     pub(super) fn new(
         allocator: &'a Allocator,
-        shelf: &mut Shelf,
+        inner: &mut Inner,
         want: &Want,
     ) -> Option<Hold<'a>> {
-        shelf.heap.pools_mut().hold_pool(want).map(|pool| Hold { allocator, pool })
+        inner.heap.pools_mut().hold_pool(want).map(|pool| Hold { allocator, pool })
     }
 }
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
         // If this unwinds out of a poisoned lock, nobody gets in any more to see the pool.
-        let Ok(mut shelf) = self.allocator.shelf.lock() else { return };
-        shelf.heap.settle();
-        shelf.heap.pools_mut().let_go_of_pool(self.pool);
+        let Ok(mut inner) = self.allocator.inner.lock() else { return };
+        inner.heap.settle();
+        inner.heap.pools_mut().let_go_of_pool(self.pool);
         // Whoever released and emptied the pool meanwhile could not forget it.
-        if shelf.heap.pools().pool_uses(self.pool) == Some(0) {
-            shelf.retire(self.pool);
+        if inner.heap.pools().pool_uses(self.pool) == Some(0) {
+            inner.retire(self.pool);
         }
     }
 }
@@ -77,8 +77,8 @@ impl Allocator {
         source: Arc<dyn SegmentSource>,
     ) -> Result<(), Error> {
         let result = {
-            let mut shelf = self.lock();
-            shelf.add_sourced(pool, source, self.device_index(), |heap| {
+            let mut inner = self.lock();
+            inner.add_sourced(pool, source, self.device_index(), |heap| {
                 heap.pools_mut().add_pool_with_source(pool)
             })
         };
@@ -111,11 +111,11 @@ impl Allocator {
     /// the device; it does so when a cache is emptied next.
     pub fn drop_pool_use(&self, pool: PoolId) -> Result<(), Error> {
         let result = {
-            let mut shelf = self.lock();
-            let dropped = shelf.heap.pools_mut().drop_pool_use(pool).map_err(Error::pool(pool));
+            let mut inner = self.lock();
+            let dropped = inner.heap.pools_mut().drop_pool_use(pool).map_err(Error::pool(pool));
             match dropped {
-                Ok(()) if shelf.heap.pools().pool_uses(pool) == Some(0) => {
-                    shelf.tell_source(pool, "release a pool", |source| source.release_pool(pool))
+                Ok(()) if inner.heap.pools().pool_uses(pool) == Some(0) => {
+                    inner.tell_source(pool, "release a pool", |source| source.release_pool(pool))
                 }
                 dropped => dropped,
             }
@@ -139,10 +139,10 @@ impl Allocator {
     /// find the scope once that thread has allocated on the stream, or has marked the capture
     /// ([`Allocator::mark_capture_begin`]).
     pub fn begin_pool(&self, pool: PoolId, filter: Filter) -> Result<(), Error> {
-        let mut shelf = self.lock();
-        shelf.open_scope(pool, Rule::Filter(filter))?;
-        shelf.scope_opened(pool, Some(filter));
-        drop(shelf);
+        let mut inner = self.lock();
+        inner.open_scope(pool, Rule::Filter(filter))?;
+        inner.scope_opened(pool, Some(filter));
+        drop(inner);
         caught::go_on();
         Ok(())
     }
@@ -159,24 +159,24 @@ impl Allocator {
     ) -> Result<(), Error> {
         let takes = move |stream| caught::catch(|| takes(stream)).unwrap_or(false);
         let takes: FilterFunction = Box::new(takes);
-        let mut shelf = self.lock();
-        shelf.open_scope(pool, Rule::Function)?;
-        shelf.functions.insert(pool, takes);
-        shelf.scope_opened(pool, None);
+        let mut inner = self.lock();
+        inner.open_scope(pool, Rule::Function)?;
+        inner.functions.insert(pool, takes);
+        inner.scope_opened(pool, None);
         Ok(())
     }
 
     /// Routes no more requests to the pool.
     pub fn end_pool(&self, pool: PoolId) -> Result<(), Error> {
-        let mut shelf = self.enter(Level::All);
-        let mut result = shelf.heap.pools_mut().close_scope(pool).map_err(Error::pool(pool));
+        let mut inner = self.enter(Level::All);
+        let mut result = inner.heap.pools_mut().close_scope(pool).map_err(Error::pool(pool));
         let mut function = None;
         if result.is_ok() {
-            function = shelf.functions.remove(&pool);
-            shelf.scope_closed(&*self.device, pool);
-            result = shelf.tell_source(pool, "end a scope", |source| source.end_pool(pool));
+            function = inner.functions.remove(&pool);
+            inner.scope_closed(&*self.device, pool);
+            result = inner.tell_source(pool, "end a scope", |source| source.end_pool(pool));
         }
-        drop(shelf);
+        drop(inner);
         drop(function);
         self.leave();
         result
@@ -194,19 +194,19 @@ impl Allocator {
 
     /// Gives back what a pool that nobody uses any more has cached. A pool in use keeps its memory.
     pub fn empty_pool(&self, pool: PoolId) -> Result<(), Error> {
-        let mut shelf = self.enter(Level::All);
-        let result = if shelf.heap.pools().pool_uses(pool) == Some(0) {
-            shelf.empty_released(&*self.device, pool)
+        let mut inner = self.enter(Level::All);
+        let result = if inner.heap.pools().pool_uses(pool) == Some(0) {
+            inner.empty_released(&*self.device, pool)
         } else {
             Ok(())
         };
-        drop(shelf);
+        drop(inner);
         self.leave();
         result
     }
 }
 
-impl Shelf {
+impl Inner {
     /// Waits for the blocks of a pool that nobody uses, and empties it. While a capture is on
     /// nothing can be waited for; what is free goes all the same.
     fn empty_released(&mut self, device: &dyn Device, pool: PoolId) -> Result<(), Error> {

@@ -76,18 +76,18 @@ impl Allocator {
     /// What another process needs to use the live block at `addr`. The caller keeps the block
     /// until the others have closed it.
     pub fn share(&self, addr: Addr) -> Result<Shared, Error> {
-        let mut shelf = self.lock_as_is();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
-        if let Some(base) = shelf.heap.space().base(block) {
+        let mut inner = self.lock_as_is();
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        if let Some(base) = inner.heap.space().base(block) {
             let handle = self.device.export_alloc(base.addr);
             let handle = handle.map_err(Error::device("share memory"))?;
             let bytes = ShareBytes::Plain(handle).write();
             return Ok(Shared { bytes, offset_bytes: addr.0 - base.addr.0 });
         }
-        let behind = shelf.heap.space().pages_behind(block).ok_or(Error::UnequalPages(addr))?;
+        let behind = inner.heap.space().pages_behind(block).ok_or(Error::UnequalPages(addr))?;
         let PagesBehind { span, page_bytes, pages } = behind;
         let pages: Result<_, _> =
-            pages.iter().map(|&page| shelf.exports.page(&*self.device, page)).collect();
+            pages.iter().map(|&page| inner.exports.page(&*self.device, page)).collect();
         let pages = pages.map_err(Error::device("share a page"))?;
         let bytes = ShareBytes::Pages { pid: process::id(), page_bytes, pages }.write();
         Ok(Shared { bytes, offset_bytes: addr.0 - span.addr.0 })
@@ -199,17 +199,17 @@ impl Allocator {
 
     /// Lets another device of this process use this one's memory, what there is and what will be.
     pub fn open_to_peer(&self, peer: DeviceIndex) -> Result<(), Error> {
-        let mut shelf = self.lock_as_is();
-        if peer == self.device.properties().index || shelf.exports.peers.contains(&peer) {
+        let mut inner = self.lock_as_is();
+        if peer == self.device.properties().index || inner.exports.peers.contains(&peer) {
             return Ok(());
         }
         let refused = Error::device("open memory to a peer");
         self.device.open_to_peer(peer).map_err(refused)?;
-        for span in shelf.heap.mapped_pages() {
+        for span in inner.heap.mapped_pages() {
             let opened = self.device.set_peer_access(span, peer);
             opened.map_err(Error::device("give a peer access to memory"))?;
         }
-        shelf.exports.peers.push(peer);
+        inner.exports.peers.push(peer);
         Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::DeviceError;
 use crate::error::{Error, PoolProblem};
 use crate::heap::Want;
@@ -87,7 +87,7 @@ impl Allocator {
     }
 }
 
-impl Shelf {
+impl Inner {
     /// Gives a source to a pool that was just made.
     pub(super) fn keep_source(&mut self, pool: PoolId, sourced: Sourced) {
         if !sourced.properties.may_split {

@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::{CaptureProblem, Error};
 use crate::record::event::Level;
@@ -21,12 +21,12 @@ impl Allocator {
         if stream == StreamId(0) {
             return Err(about(CaptureProblem::Default));
         }
-        let mut shelf = self.lock();
-        shelf.observed.note_there(stream);
-        if shelf.heap.pools().is_diverted() && shelf.ask(&*self.device, stream)?.is_some() {
+        let mut inner = self.lock();
+        inner.observed.note_there(stream);
+        if inner.heap.pools().is_diverted() && inner.ask(&*self.device, stream)?.is_some() {
             return Err(about(CaptureProblem::Captured));
         }
-        drop(shelf);
+        drop(inner);
         // It is the caller's alone, and others need not wait for it with us.
         self.device.wait_stream(stream).map_err(Error::device("wait for a stream"))?;
         self.enter(Level::All).forget_stream(&*self.device, stream);
@@ -48,29 +48,29 @@ impl Allocator {
         if stream == StreamId(0) {
             return Err(about(CaptureProblem::Default));
         }
-        let mut shelf = self.enter(Level::All);
+        let mut inner = self.enter(Level::All);
         // Before anything is asked: it must not be about this stream.
-        shelf.observed.note_gone(stream, thread::current().id());
+        inner.observed.note_gone(stream, thread::current().id());
         let result = (|| {
             let me = thread::current().id();
-            if shelf.heap.pools().is_diverted()
-                && (shelf.may_anybody_capture(&*self.device)?
-                    || shelf.observed.may_capture_unseen(me))
+            if inner.heap.pools().is_diverted()
+                && (inner.may_anybody_capture(&*self.device)?
+                    || inner.observed.may_capture_unseen(me))
             {
                 return Err(about(CaptureProblem::DeviceBusy));
             }
             // Under the lock, so that no scope is opened for a capture meanwhile.
             self.device.wait_device().map_err(Error::device("wait for the device"))?;
-            shelf.forget_stream(&*self.device, stream);
+            inner.forget_stream(&*self.device, stream);
             Ok(())
         })();
-        drop(shelf);
+        drop(inner);
         self.leave();
         result
     }
 }
 
-impl Shelf {
+impl Inner {
     /// Forgets a stream all of whose work is done.
     fn forget_stream(&mut self, device: &dyn Device, stream: StreamId) {
         for event in self.heap.forget_stream(stream) {

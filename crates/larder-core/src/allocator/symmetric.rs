@@ -8,7 +8,7 @@
 use larder_lock::TurnGuard;
 
 use crate::allocator::ladder::Refusal;
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::{Error, PoolProblem};
 use crate::heap::Want;
@@ -64,8 +64,8 @@ impl Allocator {
         options: SymmetricOptions,
     ) -> Result<(), Error> {
         let result = {
-            let mut shelf = self.lock();
-            shelf.add_sourced(pool, source, self.device_index(), |heap| {
+            let mut inner = self.lock();
+            inner.add_sourced(pool, source, self.device_index(), |heap| {
                 heap.add_symmetric_pool(pool, options.growth_bytes)
             })
         };
@@ -75,14 +75,14 @@ impl Allocator {
 
     /// Where a live block lies in its symmetric pool.
     pub fn position_of(&self, addr: Addr) -> Result<Position, Error> {
-        let shelf = self.look();
-        let block = shelf.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
+        let inner = self.look();
+        let block = inner.heap.live(addr).ok_or(Error::UnknownAddress(addr))?;
         let none = || {
-            Error::pool(shelf.heap.inventory().pool_of(block).unwrap_or(PoolId::NONE))(
+            Error::pool(inner.heap.inventory().pool_of(block).unwrap_or(PoolId::NONE))(
                 PoolProblem::NotSymmetric,
             )
         };
-        shelf.heap.inventory().position_of(addr).ok_or_else(none)
+        inner.heap.inventory().position_of(addr).ok_or_else(none)
     }
 
     /// The segments of a symmetric pool, with their numbers, in the order in which they came.
@@ -92,17 +92,17 @@ impl Allocator {
 
     /// How a symmetric pool's calls stand.
     pub fn sequence_of(&self, pool: PoolId) -> Result<SequenceState, Error> {
-        let shelf = self.look();
-        let sequence = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?.sequence();
+        let inner = self.look();
+        let sequence = inner.heap.pools().symmetric(pool).map_err(Error::pool(pool))?.sequence();
         Ok(SequenceState { calls: sequence.count(), hash: sequence.hash() })
     }
 
     /// Gives back the segments of a symmetric pool in which there is no block, in order. This is a
     /// call of the sequence, which all ranks have to make. Says how many went.
     pub fn trim_pool(&self, pool: PoolId) -> Result<u64, Error> {
-        let mut shelf = self.enter(Level::All);
-        let result = shelf.trim(&*self.device, pool);
-        drop(shelf);
+        let mut inner = self.enter(Level::All);
+        let result = inner.trim(&*self.device, pool);
+        drop(inner);
         self.leave();
         result
     }
@@ -114,8 +114,8 @@ impl Allocator {
     /// The exchange is called once, and some more times where ranks differ, with no lock held.
     pub fn seal_pool(&self, pool: PoolId, exchange: Exchange<'_>) -> Result<u64, Error> {
         let mut search = {
-            let shelf = self.look();
-            let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
+            let inner = self.look();
+            let symmetric = inner.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
             if let Some(divergence) = symmetric.divergence() {
                 return Err(Error::Diverged(Box::new(divergence.clone())));
             }
@@ -133,21 +133,21 @@ impl Allocator {
             match step {
                 Step::Ask(next) => search = next,
                 Step::Agreed(calls) => {
-                    let mut shelf = self.lock();
-                    shelf
+                    let mut inner = self.lock();
+                    inner
                         .heap
                         .pools_mut()
                         .symmetric_mut(pool)
                         .map_err(Error::pool(pool))?
                         .agree_before(calls);
-                    drop(shelf);
+                    drop(inner);
                     caught::go_on();
                     return Ok(calls);
                 }
                 Step::Differs(divergence) => {
-                    let mut shelf = self.lock();
+                    let mut inner = self.lock();
                     let symmetric =
-                        shelf.heap.pools_mut().symmetric_mut(pool).map_err(Error::pool(pool))?;
+                        inner.heap.pools_mut().symmetric_mut(pool).map_err(Error::pool(pool))?;
                     symmetric.set_divergence(divergence.clone());
                     return Err(Error::Diverged(Box::new(divergence)));
                 }
@@ -157,14 +157,14 @@ impl Allocator {
 
     fn seal_message(&self, pool: PoolId, search: &Search) -> Result<Vec<u8>, Error> {
         let context = {
-            let shelf = self.look();
-            let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
+            let inner = self.look();
+            let symmetric = inner.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
             search.wants_stack().and_then(|number| symmetric.context_of(number))
         };
         // To look up what a stack says may take long, and locks.
         let stack = context.map_or(String::new(), |context| lines_of(&*context));
-        let shelf = self.look();
-        let symmetric = shelf.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
+        let inner = self.look();
+        let symmetric = inner.heap.pools().symmetric(pool).map_err(Error::pool(pool))?;
         Ok(search.message(symmetric.sequence(), &stack))
     }
 
@@ -173,17 +173,17 @@ impl Allocator {
     #[cold]
     pub(super) fn serve_symmetric<'a>(
         &'a self,
-        mut shelf: TurnGuard<'a, Shelf>,
+        mut inner: TurnGuard<'a, Inner>,
         want: &Want,
         pool: PoolId,
     ) -> Result<Addr, Error> {
-        let placed = shelf.place(&*self.device, want, pool);
+        let placed = inner.place(&*self.device, want, pool);
         if !matches!(placed, Ok(Some(_))) {
-            shelf.heap.note_refused(pool, want.requested_bytes);
+            inner.heap.note_refused(pool, want.requested_bytes);
         }
         match placed? {
             Some(addr) => Ok(addr),
-            None => self.give_up(shelf, want, Refusal::NoRoom),
+            None => self.give_up(inner, want, Refusal::NoRoom),
         }
     }
 }
@@ -197,7 +197,7 @@ fn lines_of(context: &dyn Context) -> String {
     lines
 }
 
-impl Shelf {
+impl Inner {
     /// Finds a request's place. None if there is no memory.
     fn place(
         &mut self,
@@ -287,7 +287,7 @@ impl Shelf {
             return Ok(false);
         }
         if self.heap.policy().capture_is_by_stream() {
-            return Ok(self.plan_deferral(device, block)?.is_some());
+            return Ok(self.plan_putting_off(device, block)?.is_some());
         }
         self.may_anybody_capture(device)
     }

@@ -4,7 +4,7 @@
 use crate::allocator::inferred::capture_of;
 use crate::allocator::ladder::Grown;
 use crate::allocator::pages::reserve;
-use crate::allocator::{Allocator, Shelf};
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::Want;
@@ -15,38 +15,38 @@ use crate::types::{Addr, StreamId};
 
 impl Allocator {
     /// Makes pages and shows them, until the request has its block.
-    pub(super) fn tighten(&self, shelf: &mut Shelf, want: &Want) -> Result<Grown, Error> {
+    pub(super) fn tighten(&self, inner: &mut Inner, want: &Want) -> Result<Grown, Error> {
         let device = &*self.device;
-        shelf.drop_orphans(device);
-        let open = shelf.open_neighbours(device, want)?;
+        inner.drop_orphans(device);
+        let open = inner.open_neighbours(device, want)?;
         let mut asking = Asking::Freely;
         loop {
-            match shelf.heap.plan_move(want, &open, asking) {
+            match inner.heap.plan_move(want, &open, asking) {
                 Move::Fits => {
-                    let addr = shelf.heap.take_again(want);
+                    let addr = inner.heap.take_again(want);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
                 Move::Place { segment, addr, waits } => {
-                    shelf.follow(device, want, &waits)?;
-                    shelf.heap.absorb(want, &waits);
-                    let addr = shelf.heap.take_place(want, segment, addr);
+                    inner.follow(device, want, &waits)?;
+                    inner.heap.absorb(want, &waits);
+                    let addr = inner.heap.take_place(want, segment, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
                 Move::Capped => return Ok(Grown::NoRoom),
                 Move::Reserve { page_bytes, size_bytes } => {
                     let Some(span) = reserve(device, size_bytes)? else { return Ok(Grown::NoRoom) };
-                    shelf.heap.commit_reserve_of(want, span, page_bytes);
+                    inner.heap.commit_reserve_of(want, span, page_bytes);
                 }
                 Move::Map(plan) => {
-                    let mapped = shelf.map_pages(device, &plan)?;
-                    shelf.tick(device);
+                    let mapped = inner.map_pages(device, &plan)?;
+                    inner.tick(device);
                     match mapped {
                         Some(pages) => {
-                            shelf.heap.commit_map(&plan, &pages);
+                            inner.heap.commit_map(&plan, &pages);
                         }
                         // What is free may suffice in pieces, and what the device has left in
                         // smaller pages.
-                        None => match shelf.heap.ask_less(asking, plan.page_bytes) {
+                        None => match inner.heap.ask_less(asking, plan.page_bytes) {
                             Some(left) => asking = left,
                             None => return Ok(Grown::NoRoom),
                         },
@@ -54,15 +54,15 @@ impl Allocator {
                 }
                 // What was waited for may make one piece with what the stream has.
                 Move::View { waits, .. } if !waits.is_empty() => {
-                    shelf.follow(device, want, &waits)?;
-                    shelf.heap.absorb(want, &waits);
+                    inner.follow(device, want, &waits)?;
+                    inner.heap.absorb(want, &waits);
                 }
                 Move::View { plan, .. } => {
-                    shelf.thin(device, want.stream)?;
-                    let Some(span) = shelf.show(device, &plan)? else { return Ok(Grown::NoRoom) };
-                    let view = shelf.heap.commit_view(want, &plan, span);
+                    inner.thin(device, want.stream)?;
+                    let Some(span) = inner.show(device, &plan)? else { return Ok(Grown::NoRoom) };
+                    let view = inner.heap.commit_view(want, &plan, span);
                     let addr = span.addr.offset(plan.page_list.skip_bytes);
-                    let addr = shelf.heap.take_place(want, view, addr);
+                    let addr = inner.heap.take_place(want, view, addr);
                     return Ok(addr.map_or(Grown::NoRoom, Grown::Served));
                 }
             }
@@ -70,7 +70,7 @@ impl Allocator {
     }
 }
 
-impl Shelf {
+impl Inner {
     /// The same as `take_from_others` for a request that missed on the fast path while its program
     /// repeats itself: nothing is merged for it unless it has lost its place, and it goes on with
     /// its cycle.

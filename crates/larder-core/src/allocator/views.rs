@@ -1,7 +1,7 @@
 //! Views: the sequences of device calls that show pages at a second place, and that take them from
 //! there again.
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::allocator::pages::reserve;
 use crate::device::{Device, DeviceError};
 use crate::error::Error;
@@ -10,13 +10,13 @@ use crate::types::{Addr, Span};
 
 /// A view that could not be made, of which the device did not take everything back. It is offered
 /// again whenever memory is given back.
-pub(super) struct Ruin {
+pub(super) struct DeadView {
     span: Span,
     /// Where pages are still mapped. They are at home elsewhere.
     mapped: Vec<Span>,
 }
 
-impl Shelf {
+impl Inner {
     /// Maps the pages of a view side by side in addresses of their own. None if the device has no
     /// room; then, and on an error, nothing of it remains but what the device would not take back.
     pub(super) fn show(
@@ -47,7 +47,7 @@ impl Shelf {
         if left.is_empty() && device.unreserve(span).is_ok() {
             self.tick(device);
         } else {
-            self.ruins.push(Ruin { span, mapped: left });
+            self.dead_views.push(DeadView { span, mapped: left });
         }
         match error {
             DeviceError::OutOfMemory => Ok(None),
@@ -76,12 +76,12 @@ impl Shelf {
         Ok(())
     }
 
-    /// Offers the ruins to the device once more.
-    pub(super) fn clear_ruins(&mut self, device: &dyn Device) {
-        for mut ruin in std::mem::take(&mut self.ruins) {
-            ruin.mapped.retain(|&part| device.unmap(part).is_err());
-            if !ruin.mapped.is_empty() || device.unreserve(ruin.span).is_err() {
-                self.ruins.push(ruin);
+    /// Offers the dead views to the device once more.
+    pub(super) fn clear_dead_views(&mut self, device: &dyn Device) {
+        for mut dead in std::mem::take(&mut self.dead_views) {
+            dead.mapped.retain(|&part| device.unmap(part).is_err());
+            if !dead.mapped.is_empty() || device.unreserve(dead.span).is_err() {
+                self.dead_views.push(dead);
             }
         }
     }

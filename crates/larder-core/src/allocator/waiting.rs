@@ -4,27 +4,27 @@
 use std::collections::HashMap;
 use std::thread;
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
 use crate::record::Record;
 use crate::types::{EventId, PoolId, StreamId};
 
-impl Shelf {
+impl Inner {
     /// Frees the blocks whose events are done. Of each stream only the first event that is not
     /// done is asked for: those behind it cannot be done either.
     pub(super) fn poll_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.record_deferred(device)?;
-        self.take_done(device, Shelf::is_done)
+        self.record_put_off(device)?;
+        self.take_done(device, Inner::is_done)
     }
 
     /// Waits for all events and frees their blocks, but for those that came into somebody's
     /// capture: it would be for ever.
     pub(super) fn wait_for_events(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_deferred(device)?;
-        self.take_done(device, Shelf::wait_until_done)
+        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.record_put_off(device)?;
+        self.take_done(device, Inner::wait_until_done)
     }
 
     /// Waits for the events of one private pool's blocks and frees these.
@@ -33,8 +33,8 @@ impl Shelf {
         device: &dyn Device,
         pool: PoolId,
     ) -> Result<(), Error> {
-        self.heap.herald_mut().record(Record::SyncAllStreams);
-        self.record_deferred(device)?;
+        self.heap.recorder_mut().record(Record::SyncAllStreams);
+        self.record_put_off(device)?;
         while let Some((stream, at, event)) = self.heap.awaited_of(pool) {
             if !self.wait_until_done(device, stream, event)? {
                 break;
@@ -48,7 +48,7 @@ impl Shelf {
     fn take_done(
         &mut self,
         device: &dyn Device,
-        is_done: impl Fn(&mut Shelf, &dyn Device, StreamId, EventId) -> Result<bool, Error>,
+        is_done: impl Fn(&mut Inner, &dyn Device, StreamId, EventId) -> Result<bool, Error>,
     ) -> Result<(), Error> {
         let mut from = StreamId(0);
         while let Some((stream, event)) = self.heap.awaited_from(from) {
@@ -66,27 +66,27 @@ impl Shelf {
 
     /// Records the events of blocks whose free was put off by a capture, if they no longer have to
     /// be put off. Work of the capture itself is not waited for: it has not run.
-    pub(super) fn record_deferred(&mut self, device: &dyn Device) -> Result<(), Error> {
-        self.record_those_deferred(device, self.heap.deferred())
+    pub(super) fn record_put_off(&mut self, device: &dyn Device) -> Result<(), Error> {
+        self.record_these_put_off(device, self.heap.all_put_off())
     }
 
     /// Records the events of those of one private pool.
-    pub(super) fn record_deferred_of(
+    pub(super) fn record_put_off_of(
         &mut self,
         device: &dyn Device,
         pool: PoolId,
     ) -> Result<(), Error> {
-        let mut deferred = self.heap.deferred();
-        deferred.retain(|&block| self.heap.inventory().pool_of(block) == Some(pool));
-        self.record_those_deferred(device, deferred)
+        let mut put_off = self.heap.all_put_off();
+        put_off.retain(|&block| self.heap.inventory().pool_of(block) == Some(pool));
+        self.record_these_put_off(device, put_off)
     }
 
-    fn record_those_deferred(
+    fn record_these_put_off(
         &mut self,
         device: &dyn Device,
-        deferred: Vec<BlockId>,
+        put_off: Vec<BlockId>,
     ) -> Result<(), Error> {
-        if deferred.is_empty() {
+        if put_off.is_empty() {
             return Ok(());
         }
         let diverted = self.heap.pools().is_diverted();
@@ -102,7 +102,7 @@ impl Shelf {
         if diverted && !alone {
             self.ask_own_origins(device)?;
         }
-        for block in deferred {
+        for block in put_off {
             let uses = self.heap.uses_outside_captures(block);
             if self.observed.is_any_gone(&uses) {
                 continue;
@@ -130,7 +130,7 @@ impl Shelf {
                 }
             }
             let events = self.record_events(device, &uses)?;
-            self.heap.undefer(block, &events);
+            self.heap.await_put_off(block, &events);
             self.observed.hold(block, None);
         }
         Ok(())

@@ -32,14 +32,15 @@ pub(super) const KEYS: &[&str] = &[
     "tight_floor_mb",
 ];
 
-/// The settings that PyTorch does not have.
-pub const OWN_KEYS: [&str; 5] =
+/// The settings of an allocator that PyTorch does not have. Those of a process, such as the policy,
+/// are read where devices are opened, outside of the core.
+pub const ALLOCATOR_KEYS: [&str; 5] =
     ["page_size_mb", "plain_captures", "tight_soft", "tight_most", "tight_floor_mb"];
 
 /// The first PyTorch that knows a setting, as far as that is one of those with a version here; none
 /// if no PyTorch has it.
 pub fn known_since(key: &str) -> Option<TorchVersion> {
-    if OWN_KEYS.contains(&key) || !KEYS.contains(&key) {
+    if ALLOCATOR_KEYS.contains(&key) || !KEYS.contains(&key) {
         return None;
     }
     Some(match key {

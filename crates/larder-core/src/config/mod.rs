@@ -15,7 +15,7 @@ mod token;
 use std::fmt;
 
 pub use crate::config::error::ConfigError;
-pub use crate::config::keys::{OWN_KEYS, known_since};
+pub use crate::config::keys::{ALLOCATOR_KEYS, known_since};
 use crate::config::reading::Reading;
 pub use crate::config::reserve::Reserve;
 use crate::torch_version::TorchVersion;

@@ -7,7 +7,7 @@
 //! can come out of step, and then one of them finds no key where it looks for one.
 
 use crate::config::entry::Entry;
-use crate::config::keys::{KEYS, OWN_KEYS, known_since};
+use crate::config::keys::{ALLOCATOR_KEYS, KEYS, known_since};
 use crate::config::number::whole;
 use crate::config::token::{Tokens, is_punctuation};
 use crate::config::{Backend, Config, ConfigError, division_class, is_soft};
@@ -271,7 +271,7 @@ impl<'a> Reading<'a> {
 fn turn_of(key: &str) -> Option<Turn> {
     if key == LARGE_SEGMENT {
         None
-    } else if ACCELERATOR_KEYS.contains(&key) || OWN_KEYS.contains(&key) {
+    } else if ACCELERATOR_KEYS.contains(&key) || ALLOCATOR_KEYS.contains(&key) {
         Some(Turn::Accelerator)
     } else {
         Some(Turn::Cuda)

@@ -135,7 +135,7 @@ impl Heap {
     /// Takes back a block while the guard is closed: it is merged at once.
     #[inline(never)]
     fn free_closed(&mut self, addr: Addr) -> bool {
-        if self.inventory.herald().is_listening() {
+        if self.inventory.recorder().is_listening() {
             return false;
         }
         let own = self.inventory.live(addr).filter(|&id| !self.space()[id].used_elsewhere);

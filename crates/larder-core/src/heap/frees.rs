@@ -125,7 +125,7 @@ impl Heap {
     /// Takes back a live block that other streams use, while no event can be recorded. Whatever
     /// comes after all of `markers` in the graph of the capture may have it; with none it waits for
     /// the end of the capture.
-    pub(crate) fn put_deferred(&mut self, id: BlockId, markers: Vec<NodeId>) {
+    pub(crate) fn put_off(&mut self, id: BlockId, markers: Vec<NodeId>) {
         self.expect_settled();
         self.inventory.record_free_requested(id);
         self.inventory.space_mut()[id].state = State::Waiting;
@@ -133,7 +133,7 @@ impl Heap {
     }
 
     /// The blocks whose free was put off, in the order of their frees.
-    pub(crate) fn deferred(&self) -> Vec<BlockId> {
+    pub(crate) fn all_put_off(&self) -> Vec<BlockId> {
         self.waiting.put_off()
     }
 
@@ -143,8 +143,8 @@ impl Heap {
         self.waiting.uses_outside_captures(id)
     }
 
-    /// A deferred block waits for these events from now on; with none, it is free.
-    pub(crate) fn undefer(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
+    /// A block whose free was put off waits for these events from now on; with none, it is free.
+    pub(crate) fn await_put_off(&mut self, id: BlockId, events: &[(StreamId, EventId)]) {
         self.waiting.forget(id);
         self.inventory.space_mut()[id].used_elsewhere = false;
         if events.is_empty() {
@@ -159,13 +159,13 @@ impl Heap {
         self.marked(stream).next().is_some()
     }
 
-    /// Frees the stream's deferred blocks whose markers have all been passed: what is captured next
-    /// on the stream comes after their last use on every stream.
+    /// Frees the stream's blocks that were put off and whose markers have all been passed: what is
+    /// captured next on the stream comes after their last use on every stream.
     pub(crate) fn reclaim_passed(&mut self, stream: StreamId, passed: impl Fn(NodeId) -> bool) {
         let free = self.marked(stream).filter(|(_, markers)| markers.iter().all(|&m| passed(m)));
         let free: Vec<BlockId> = free.map(|(id, _)| id).collect();
         for id in free {
-            self.undefer(id, &[]);
+            self.await_put_off(id, &[]);
         }
     }
 

@@ -10,11 +10,11 @@ use crate::types::{Addr, PoolId, StreamId};
 impl Heap {
     /// Does something of which nobody is told by it.
     fn unheard<T>(&mut self, act: impl FnOnce(&mut Heap) -> T) -> T {
-        let listening = self.inventory.herald_mut().pause();
-        self.guard.set_listener(self.inventory.herald().is_listening());
+        let listening = self.inventory.recorder_mut().pause();
+        self.guard.set_listener(self.inventory.recorder().is_listening());
         let result = act(self);
-        self.inventory.herald_mut().go_on(listening);
-        self.guard.set_listener(self.inventory.herald().is_listening());
+        self.inventory.recorder_mut().go_on(listening);
+        self.guard.set_listener(self.inventory.recorder().is_listening());
         result
     }
 
@@ -22,7 +22,7 @@ impl Heap {
     #[inline]
     pub(crate) fn malloc_listed(&mut self, requested_bytes: u64, stream: StreamId) -> Option<Addr> {
         let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
-        if let Some(history) = self.inventory.herald_mut().simple_listener() {
+        if let Some(history) = self.inventory.recorder_mut().simple_listener() {
             let (action, size_bytes, pool) = (Action::Alloc, requested_bytes, PoolId::NONE);
             history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
         }
@@ -37,7 +37,7 @@ impl Heap {
         let block = &self.inventory.space()[id];
         let (stream, pool) = self.inventory.side_of(block.lane);
         let size_bytes = block.requested_bytes;
-        if let Some(history) = self.inventory.herald_mut().simple_listener() {
+        if let Some(history) = self.inventory.recorder_mut().simple_listener() {
             for action in [Action::FreeRequested, Action::FreeCompleted] {
                 history.tell_simply(&Fact { action, addr: addr.0, size_bytes, stream, pool });
             }
@@ -52,7 +52,7 @@ impl Heap {
         requested_bytes: u64,
         stream: StreamId,
     ) -> Option<Addr> {
-        if !self.policy().merges_late || !self.inventory.herald().is_listening() {
+        if !self.policy().merges_late || !self.inventory.recorder().is_listening() {
             return None;
         }
         let addr = self.unheard(|heap| heap.malloc(requested_bytes, stream))?;
@@ -64,7 +64,7 @@ impl Heap {
 
     /// Does what `free` does, likewise.
     pub(crate) fn free_with_history(&mut self, addr: Addr) -> bool {
-        if !self.policy().merges_late || !self.inventory.herald().is_listening() {
+        if !self.policy().merges_late || !self.inventory.recorder().is_listening() {
             return false;
         }
         let own = self.own_by_address(addr).filter(|_| self.guard.is_plain());

@@ -48,7 +48,7 @@ use crate::heap::space::Space;
 use crate::heap::states::{ExpandableState, PoolStats, SegmentState};
 use crate::heap::waiting::Waiting;
 use crate::policy::Policy;
-use crate::record::Herald;
+use crate::record::Recorder;
 use crate::record::history::History;
 use crate::record::stats::Stats;
 use crate::types::{Addr, DeviceIndex, PoolId, PoolKind, StreamId};
@@ -113,12 +113,12 @@ impl Heap {
     }
 
     /// What is counted.
-    pub fn herald(&self) -> &Herald {
-        self.inventory.herald()
+    pub fn recorder(&self) -> &Recorder {
+        self.inventory.recorder()
     }
 
-    pub(crate) fn herald_mut(&mut self) -> &mut Herald {
-        self.inventory.herald_mut()
+    pub(crate) fn recorder_mut(&mut self) -> &mut Recorder {
+        self.inventory.recorder_mut()
     }
 
     /// Changes the history, and has the fast path know whether anybody listens.
@@ -127,8 +127,8 @@ impl Heap {
         device: DeviceIndex,
         change: impl FnOnce(&mut History) -> T,
     ) -> T {
-        let result = self.inventory.herald_mut().change_history(device, change);
-        self.guard.set_listener(self.inventory.herald().is_listening());
+        let result = self.inventory.recorder_mut().change_history(device, change);
+        self.guard.set_listener(self.inventory.recorder().is_listening());
         result
     }
 
@@ -162,7 +162,8 @@ impl Heap {
     }
 
     /// Coalesces all that is deferred, and closes the guard of the fast path. Called before
-    /// anything but the fast path changes the heap.
+    /// anything but the fast path changes the heap, but for what goes on with a cycle: a free in a
+    /// view, and a request that takes the place that its cycle names.
     #[inline]
     pub(crate) fn settle(&mut self) {
         self.guard.close();

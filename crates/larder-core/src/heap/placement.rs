@@ -108,7 +108,10 @@ impl Placement {
     /// Hands out a free block to a request of the slow way, or none if no free block will do.
     pub(super) fn take(&mut self, inventory: &mut Inventory, want: &Want) -> Option<Addr> {
         match self {
-            Placement::BestFit(_) => inventory.take_best(want, Fit::Smallest).map(|(_, addr)| addr),
+            Placement::BestFit(_) => {
+                let fit = self.fit(want);
+                inventory.take_best(want, fit).map(|(_, addr)| addr)
+            }
             Placement::Paged(paged) => paged.take(inventory, want),
         }
     }

@@ -124,7 +124,7 @@ pub enum Record {
 
 /// Passes each record on to all who listen.
 #[derive(Clone, Debug, Default)]
-pub struct Herald {
+pub struct Recorder {
     counts: Counts,
     /// Whether records have to be told to the history. One flag, beside the numbers that every
     /// record touches anyway: off, the history costs a branch that never goes the other way.
@@ -134,7 +134,7 @@ pub struct Herald {
     history: Option<Box<History>>,
 }
 
-impl Herald {
+impl Recorder {
     /// States a fact. Inlined without exception: then a record that is stated in place is never
     /// built, and only its counting remains.
     #[inline(always)]

@@ -489,7 +489,7 @@ impl<'a> Run<'a> {
         self.report.failed_calls = calls.failed;
         self.report.follows = calls.follow_event;
         self.report.source_segments = self.source.given();
-        self.report.rested = self.model.as_ref().map_or(0, Model::rested);
+        self.report.rested = self.model.as_ref().map_or(0, Model::taken_deferred);
         if !self.plan.abrupt_end {
             self.give_everything_back()?;
             // So that something is live when the allocator goes.

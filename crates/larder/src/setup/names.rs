@@ -17,6 +17,6 @@ pub(super) const CAPTURES_KEY: &str = "plain_captures";
 /// takes.
 pub const OWN_KEYS: [&str; 8] = {
     // Taken apart by number, so that one more does not go unnoticed.
-    let [pages, captures, soft, most, floor] = config::OWN_KEYS;
+    let [pages, captures, soft, most, floor] = config::ALLOCATOR_KEYS;
     [POLICY_KEY, pages, captures, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
 };

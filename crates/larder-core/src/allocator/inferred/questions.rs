@@ -3,13 +3,13 @@
 
 use std::thread;
 
-use crate::allocator::Shelf;
+use crate::allocator::Inner;
 use crate::device::Device;
 use crate::error::Error;
 use crate::policy::CaptureRule;
 use crate::types::{CaptureId, StreamId};
 
-impl Shelf {
+impl Inner {
     /// Asks the device about a stream that is the caller's, and notes what it says. Nothing is
     /// asked about one that is gone: it is under no capture.
     pub(in crate::allocator) fn ask(

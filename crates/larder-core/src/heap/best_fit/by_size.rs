@@ -31,7 +31,7 @@ impl BestFit {
         if last >= self.by_size_bytes[0] {
             return None;
         }
-        let Parts { space, pools, herald, .. } = inventory.parts();
+        let Parts { space, pools, recorder, .. } = inventory.parts();
         let kind = PoolKind::Small;
         let lane = pools.recent_lane(kind, stream)?;
         let stacks = pools.lane_mut(lane).by_size_mut()?;
@@ -45,7 +45,7 @@ impl BestFit {
         let (addr, size_bytes) = (block.addr, block.size_bytes);
         space.hint(addr, id);
         let place = Place { kind, stream, addr, size_bytes };
-        herald.record(Record::Alloc { place, requested_bytes, oversize: false });
+        recorder.record(Record::Alloc { place, requested_bytes, oversize: false });
         Some(addr)
     }
 
@@ -66,7 +66,7 @@ impl BestFit {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn defer(&self, inventory: &mut Inventory, id: BlockId) -> bool {
-        let Parts { space, pools, deferred, herald } = inventory.parts();
+        let Parts { space, pools, deferred, recorder } = inventory.parts();
         let block = &mut space[id];
         if block.size_bytes > self.by_size_bytes[usize::from(block.expandable)] {
             return false;
@@ -78,7 +78,7 @@ impl BestFit {
             return self.defer_first(inventory, id);
         };
         block.shelf_next = stacks.push(size, id);
-        Deferral { id, block, lane, deferred, herald }.begin();
+        Deferral { id, block, lane, deferred, recorder }.begin();
         true
     }
 
@@ -201,21 +201,21 @@ mod tests {
         heap
     }
 
-    fn resting(heap: &Heap) -> usize {
+    fn deferred(heap: &Heap) -> usize {
         let segments = heap.space().segments().iter();
         let blocks = segments.flat_map(|(id, _)| heap.space().chain(id));
         blocks.filter(|&id| heap.space()[id].state == State::Deferred).count()
     }
 
     #[test]
-    fn the_next_request_of_its_size_gets_what_rests() {
+    fn the_next_request_of_its_size_gets_what_was_deferred() {
         let mut heap = heap(1);
         let [first, second] = [(); 2].map(|()| heap.malloc(700, STREAM).unwrap());
         assert!(heap.free(first) && heap.free(second));
-        assert_eq!(resting(&heap), 2);
-        assert!(!heap.free(first), "what rests is not live");
+        assert_eq!(deferred(&heap), 2);
+        assert!(!heap.free(first), "what is deferred is not live");
         let other = heap.malloc(1025, STREAM).unwrap();
-        assert!(other > second, "of another size, though what rests would hold it");
+        assert!(other > second, "of another size, though what is deferred would hold it");
         assert_eq!(heap.malloc(1024, STREAM), Some(second), "the last that came");
         assert_eq!(heap.malloc(513, STREAM), Some(first));
         assert_eq!(heap.stats().requested_bytes.all.current, 1025 + 1024 + 513);
@@ -233,15 +233,15 @@ mod tests {
         };
         for &addr in &blocks {
             assert!(heap.free(addr));
-            let rested = resting(&heap);
+            let before = deferred(&heap);
             let mut settled = heap.clone();
             settled.settle();
             assert_eq!(look(&mut heap), look(&mut settled));
-            assert_eq!((resting(&heap), heap.check(), settled.check()), (rested, Ok(()), Ok(())));
+            assert_eq!((deferred(&heap), heap.check(), settled.check()), (before, Ok(()), Ok(())));
         }
-        assert_eq!((resting(&heap), heap.stats().inactive_split.all.current), (8, 0));
+        assert_eq!((deferred(&heap), heap.stats().inactive_split.all.current), (8, 0));
         heap.settle();
-        assert_eq!((resting(&heap), heap.stats().inactive_split.all.current), (0, 0));
+        assert_eq!((deferred(&heap), heap.stats().inactive_split.all.current), (0, 0));
     }
 
     #[test]
@@ -251,11 +251,11 @@ mod tests {
             let streams = [StreamId(1), StreamId(2), StreamId(1)];
             let taken = streams.map(|stream| heap.malloc(512, stream).unwrap());
             assert!(taken.iter().all(|&addr| heap.free(addr)));
-            (taken, resting(&heap))
+            (taken, deferred(&heap))
         };
-        let (first, rested) = round();
+        let (first, waiting) = round();
         let (second, still) = round();
-        assert_eq!((rested, still), (3, 3));
+        assert_eq!((waiting, still), (3, 3));
         assert_eq!([second[1], second[2], second[0]], [first[1], first[0], first[2]]);
     }
 
@@ -265,13 +265,13 @@ mod tests {
         let [first, second] = [(); 2].map(|()| heap.malloc(512, STREAM).unwrap());
         heap.settle();
         assert!(heap.free(first));
-        assert_eq!((resting(&heap), heap.check()), (0, Ok(())));
+        assert_eq!((deferred(&heap), heap.check()), (0, Ok(())));
         assert_eq!(heap.malloc(512, STREAM), Some(first));
         assert!(heap.free(second));
-        assert_eq!(resting(&heap), 1);
+        assert_eq!(deferred(&heap), 1);
     }
 
-    /// The segment is full of blocks that rest: a larger request gets the room of as few of them as
+    /// The segment is full of deferred blocks: a larger request gets the room of as few of them as
     /// will do.
     #[test]
     fn a_request_that_nothing_free_will_do_for_gets_the_room_of_the_largest() {
@@ -283,11 +283,11 @@ mod tests {
         for addr in small.into_iter().chain(large).chain([rest]) {
             assert!(heap.free(addr));
         }
-        assert_eq!(resting(&heap), 20);
+        assert_eq!(deferred(&heap), 20);
         assert!(heap.malloc(MIB, STREAM).is_some());
-        assert_eq!(resting(&heap), 18);
+        assert_eq!(deferred(&heap), 18);
         assert_eq!(heap.malloc(MIB, STREAM), None, "it takes the small ones, too");
-        assert_eq!(resting(&heap), 0);
+        assert_eq!(deferred(&heap), 0);
         heap.settle();
         assert_eq!(heap.check(), Ok(()));
     }
@@ -298,19 +298,19 @@ mod tests {
         let blocks: Vec<_> = (0..=LANE_MAX).map(|_| heap.malloc(512, STREAM).unwrap()).collect();
         let (last, others) = blocks.split_last().unwrap();
         assert!(others.iter().all(|&addr| heap.free(addr)));
-        assert_eq!(resting(&heap), LANE_MAX as usize);
+        assert_eq!(deferred(&heap), LANE_MAX as usize);
         assert!(heap.free(*last));
-        assert_eq!((resting(&heap), heap.check()), (1, Ok(())));
+        assert_eq!((deferred(&heap), heap.check()), (1, Ok(())));
     }
 
-    /// Against a heap where nothing ever rests for longer than a step: what is live, and how much,
-    /// is the same, no block is handed out twice, and put down both are the same memory in the same
-    /// order.
+    /// Against a heap where nothing is ever deferred for longer than a step: what is live, and how
+    /// much, is the same, no block is handed out twice, and put down both are the same memory in
+    /// the same order.
     #[test]
     fn it_changes_nothing_but_which_block_a_request_gets() {
         let mut heaps = [heap(40), heap(40)];
         let mut live: Vec<[Addr; 2]> = Vec::new();
-        let (mut random, mut from_tray) = (7_u64, 0);
+        let (mut random, mut from_deferred) = (7_u64, 0);
         for step in 0..40_000_u64 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step | 1);
             let choice = random >> 33;
@@ -318,9 +318,9 @@ mod tests {
                 let sizes = [1, 512, 700, 4096, 4000, 70_000, MIB / 3, MIB];
                 let size_bytes = sizes[(choice >> 8) as usize % sizes.len()];
                 let stream = StreamId(1 + (choice >> 16 & 1));
-                let before = resting(&heaps[0]);
+                let before = deferred(&heaps[0]);
                 let taken = heaps.each_mut().map(|heap| heap.malloc(size_bytes, stream));
-                from_tray += u64::from(resting(&heaps[0]) + 1 == before);
+                from_deferred += u64::from(deferred(&heaps[0]) + 1 == before);
                 if let [Some(one), Some(other)] = taken {
                     live.push([one, other]);
                 } else {
@@ -328,8 +328,8 @@ mod tests {
                 }
             } else {
                 let [one, other] = live.swap_remove((choice >> 8) as usize % live.len());
-                let [resting, settling] = &mut heaps;
-                assert!(resting.free(one) && settling.free(other), "step {step}");
+                let [lazy, settling] = &mut heaps;
+                assert!(lazy.free(one) && settling.free(other), "step {step}");
             }
             heaps[1].settle();
             if (choice >> 20).is_multiple_of(64) {
@@ -355,7 +355,7 @@ mod tests {
         heaps.iter_mut().for_each(Heap::settle);
         let [one, other] = heaps.each_ref().map(spans);
         assert!(one == other, "merged, both are the same memory");
-        assert!(from_tray > 5000, "{from_tray}");
+        assert!(from_deferred > 5000, "{from_deferred}");
     }
 
     /// Where blocks lie and what they are. What was asked for last, which a free one remembers, is

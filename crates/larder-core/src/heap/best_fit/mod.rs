@@ -76,7 +76,7 @@ impl BestFit {
         }
         let taken = make_live(slots, id, want);
         inventory.note_cut(want, &cut, &taken);
-        inventory.herald_mut().record(taken.record(want, &cut, false));
+        inventory.recorder_mut().record(taken.record(want, &cut, false));
         Some(taken.addr)
     }
 }

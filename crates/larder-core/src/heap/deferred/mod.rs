@@ -14,7 +14,7 @@ use crate::heap::deferred::seen::SeenPieces;
 use crate::heap::ids::BlockId;
 use crate::heap::pools::lane::Lane;
 use crate::heap::space::block::{Block, State};
-use crate::record::{Herald, Place, Record};
+use crate::record::{Place, Record, Recorder};
 
 /// Where so many are listed that are found by their places, the next one has all of them coalesced,
 /// so that this never takes long.
@@ -120,7 +120,7 @@ pub(in crate::heap) struct Deferral<'a> {
     pub(in crate::heap) block: &'a mut Block,
     pub(in crate::heap) lane: &'a mut Lane,
     pub(in crate::heap) deferred: &'a mut Deferred,
-    pub(in crate::heap) herald: &'a mut Herald,
+    pub(in crate::heap) recorder: &'a mut Recorder,
 }
 
 impl Deferral<'_> {
@@ -128,13 +128,13 @@ impl Deferral<'_> {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn begin(self) {
-        let Deferral { id, block, lane, deferred, herald } = self;
+        let Deferral { id, block, lane, deferred, recorder } = self;
         debug_assert!(block.state == State::Live && !block.used_elsewhere, "{id:?} is not freed");
         block.state = State::Deferred;
         lane.count_free();
         deferred.list(id);
         let &mut Block { addr, size_bytes, requested_bytes, kind, .. } = block;
         let place = Place { kind, stream: lane.stream(), addr, size_bytes };
-        herald.record(Record::Free { place, requested_bytes, oversize: false });
+        recorder.record(Record::Free { place, requested_bytes, oversize: false });
     }
 }

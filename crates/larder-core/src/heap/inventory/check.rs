@@ -54,7 +54,7 @@ impl Inventory {
         self.check_deferred(census.deferred)?;
         self.check_contexts()?;
         self.check_symmetric()?;
-        check_stats(&self.herald.stats(), &census)
+        check_stats(&self.recorder.stats(), &census)
     }
 
     /// A segment's lane and pool are there, its blocks are theirs, and each is found by its address
@@ -200,7 +200,7 @@ impl Inventory {
 
     /// Contexts are kept for blocks and segments that are there, and counted right.
     fn check_contexts(&self) -> Result<(), String> {
-        let Some(history) = self.herald.history() else { return Ok(()) };
+        let Some(history) = self.recorder.history() else { return Ok(()) };
         history.check()?;
         let mut places = HashMap::new();
         for (_, segment) in self.space.segments().iter() {

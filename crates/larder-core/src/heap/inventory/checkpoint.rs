@@ -116,7 +116,9 @@ impl Inventory {
                     State::Waiting => return Err(PoolProblem::Unsettled(block.addr)),
                     // Only the end of a segment has no memory, as long as its pool is in use.
                     State::Unmapped => break,
-                    State::Lent | State::Hollow => unreachable!("a private pool has no tenants"),
+                    State::Lent | State::Hollow => {
+                        unreachable!("a private pool lends nothing to views")
+                    }
                     State::Free | State::Deferred | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
@@ -200,7 +202,7 @@ impl Inventory {
         let mut restored = Restored::default();
         let Some(&private) = self.pools.privates().get(checkpoint.pool) else { return restored };
         // For what is freed here a context is gathered only where one is for any free.
-        let context = self.herald.listener().and_then(History::set_context_aside);
+        let context = self.recorder.listener().and_then(History::set_context_aside);
         for segment in self.segments_of(&private) {
             let is_live = |&id: &BlockId| self.space[id].state == State::Live;
             let live: Vec<BlockId> = self.space.chain(segment).filter(is_live).collect();
@@ -209,7 +211,7 @@ impl Inventory {
                 self.put(id);
             }
         }
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             history.take_context_back(context);
         }
         for saved in &checkpoint.segments {
@@ -256,7 +258,7 @@ impl Inventory {
         }
         if !expandable {
             let (blocks, bytes) = size::pieces_of_taking(was_split, whole_bytes, size_bytes);
-            self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
         }
         let block = &mut self.space[id];
         block.state = State::Live;

@@ -178,10 +178,10 @@ impl Inventory {
         if was_split && !expandable {
             // What is taken off a piece makes for less, and never for more.
             let blocks = u64::from(size_bytes == whole_bytes);
-            self.herald.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
+            self.recorder.record(Record::FewerPieces { kind, blocks, bytes: size_bytes });
         } else if !expandable {
             let (blocks, bytes) = size::pieces_of_taking(false, whole_bytes, size_bytes);
-            self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
+            self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
         }
         self.space.note_start(segment, addr, size_bytes, id);
         self.space.hint(addr, id);

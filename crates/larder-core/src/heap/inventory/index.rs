@@ -168,7 +168,7 @@ impl Inventory {
     fn count_pieces(&mut self, whole: &Whole) {
         if !whole.expandable {
             let Pieces { blocks, bytes } = whole.pieces();
-            self.herald.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
+            self.recorder.record(Record::InactiveSplit { kind: whole.freed.kind, blocks, bytes });
         }
     }
 
@@ -218,7 +218,7 @@ impl Inventory {
         debug_assert!(!self.drawn.is_on() && !self.rules.has_ages(), "nothing special is on");
         let whole = self.merge_freed(id, false, false);
         let (place, requested_bytes) = (whole.freed, whole.requested_bytes);
-        self.herald.record(Record::Free { place, requested_bytes, oversize: false });
+        self.recorder.record(Record::Free { place, requested_bytes, oversize: false });
         self.count_pieces(&whole);
     }
 

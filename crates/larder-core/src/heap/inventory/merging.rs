@@ -95,7 +95,7 @@ impl Inventory {
     /// There are more or fewer small pieces.
     pub(in crate::heap) fn change_pieces(&mut self, Pieces { blocks, bytes }: Pieces) {
         let kind = PoolKind::Small;
-        self.herald.record(Record::InactiveSplit { kind, blocks, bytes });
+        self.recorder.record(Record::InactiveSplit { kind, blocks, bytes });
     }
 
     /// A free block that is in no index is deferred from now on. The next cycle may ask for what
@@ -131,7 +131,7 @@ impl Inventory {
 
     /// All statistics.
     pub(in crate::heap) fn stats(&mut self) -> Stats {
-        let mut stats = self.herald.stats();
+        let mut stats = self.recorder.stats();
         if self.rules.policy().merges_late {
             self.see_pieces();
             self.deferred.seen().show(&mut stats);
@@ -142,8 +142,8 @@ impl Inventory {
     /// Peaks become the current values.
     pub(crate) fn reset_peaks(&mut self) {
         self.see_pieces();
-        self.deferred.seen_mut().reset_peaks(self.herald.pieces());
-        self.herald.reset_peak();
+        self.deferred.seen_mut().reset_peaks(self.recorder.pieces());
+        self.recorder.reset_peak();
         self.pools.reset_pool_peaks();
     }
 
@@ -151,13 +151,13 @@ impl Inventory {
     pub(crate) fn reset_sums(&mut self) {
         self.see_pieces();
         self.deferred.seen_mut().reset_sums();
-        self.herald.reset_accumulated();
+        self.recorder.reset_accumulated();
         self.pools.reset_pool_sums();
     }
 
     /// Looks how many pieces there are once what is deferred is coalesced.
     pub(in crate::heap) fn see_pieces(&mut self) {
-        let [mut blocks, mut bytes] = self.herald.pieces();
+        let [mut blocks, mut bytes] = self.recorder.pieces();
         let fixed = self.deferred_blocks().filter(|&id| !self.space[id].expandable);
         for whole in fixed.filter_map(|id| self.coalesced_whole(id)) {
             let whole_bytes = if whole.is_split { whole.size_bytes } else { 0 };

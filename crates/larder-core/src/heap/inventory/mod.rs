@@ -29,7 +29,7 @@ use crate::heap::pools::Pools;
 use crate::heap::pools::lane::Lane;
 use crate::heap::rules::Rules;
 use crate::heap::space::Space;
-use crate::record::{Herald, Place};
+use crate::record::{Place, Recorder};
 use crate::types::{Addr, PoolId, Span, StreamId};
 
 /// Every block and what it is.
@@ -39,7 +39,7 @@ pub(crate) struct Inventory {
     rules: Rules,
     pools: Pools,
     deferred: Deferred,
-    herald: Herald,
+    recorder: Recorder,
     drawn: Drawn,
 }
 
@@ -48,7 +48,7 @@ pub(in crate::heap) struct Parts<'a> {
     pub(in crate::heap) space: &'a mut Space,
     pub(in crate::heap) pools: &'a mut Pools,
     pub(in crate::heap) deferred: &'a mut Deferred,
-    pub(in crate::heap) herald: &'a mut Herald,
+    pub(in crate::heap) recorder: &'a mut Recorder,
 }
 
 impl Inventory {
@@ -58,7 +58,7 @@ impl Inventory {
             space: Space::new(rules.shares_segments()),
             pools: Pools::new(rules.policy()),
             deferred: Deferred::default(),
-            herald: Herald::default(),
+            recorder: Recorder::default(),
             drawn: Drawn::new(rules.policy().tie_break),
             rules,
         }
@@ -110,20 +110,20 @@ impl Inventory {
 
     /// What is counted and remembered.
     #[inline]
-    pub(in crate::heap) fn herald(&self) -> &Herald {
-        &self.herald
+    pub(in crate::heap) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     #[inline]
-    pub(in crate::heap) fn herald_mut(&mut self) -> &mut Herald {
-        &mut self.herald
+    pub(in crate::heap) fn recorder_mut(&mut self) -> &mut Recorder {
+        &mut self.recorder
     }
 
     /// Several of them side by side.
     #[inline]
     pub(in crate::heap) fn parts(&mut self) -> Parts<'_> {
-        let Inventory { space, pools, deferred, herald, .. } = self;
-        Parts { space, pools, deferred, herald }
+        let Inventory { space, pools, deferred, recorder, .. } = self;
+        Parts { space, pools, deferred, recorder }
     }
 
     /// Whether the block is uncounted as oversize when it is freed.

@@ -17,8 +17,8 @@ impl Inventory {
     #[inline(always)]
     #[allow(clippy::inline_always)]
     pub(in crate::heap) fn record_of(&mut self, id: BlockId, record: Record) {
-        self.herald.record(record);
-        if self.herald.is_listening() {
+        self.recorder.record(record);
+        if self.recorder.is_listening() {
             self.tell(id, &record);
         }
     }
@@ -28,7 +28,7 @@ impl Inventory {
     #[inline(never)]
     pub(in crate::heap) fn tell(&mut self, id: BlockId, record: &Record) {
         let (stream, pool) = self.side_of(self.space[id].lane);
-        let Some(history) = self.herald.listener() else { return };
+        let Some(history) = self.recorder.listener() else { return };
         let fact = |action, addr, size_bytes| Fact { action, addr, size_bytes, stream, pool };
         match *record {
             Record::Alloc { place, requested_bytes, .. } => {
@@ -73,7 +73,7 @@ impl Inventory {
             Record::SegmentUnmap { place } => {
                 let owner = self.segment_owner(id);
                 let told = fact(Action::SegmentUnmap, place.addr.0, place.size_bytes);
-                if let Some(history) = self.herald.listener() {
+                if let Some(history) = self.recorder.listener() {
                     history.tell(&told, Some(owner));
                 }
             }
@@ -94,19 +94,19 @@ impl Inventory {
     pub(in crate::heap) fn tell_of_view(&self, view: SegmentId, action: Action, span: Span) {
         let (stream, pool) = self.side_of(self.space[view].lane());
         let Span { addr, size_bytes } = span;
-        if let Some(history) = self.herald.history() {
+        if let Some(history) = self.recorder.history() {
             history.tell_trackers(&Fact { action, addr: addr.0, size_bytes, stream, pool }, None);
         }
     }
 
     /// A request could not be met, while the device had so much free memory.
     pub(crate) fn record_out_of_memory(&mut self, want: &Want, free_bytes: u64) {
-        self.herald.record(Record::OutOfMemory);
+        self.recorder.record(Record::OutOfMemory);
         let (stream, pool) =
             (want.stream, self.pools.pool(want.pool).owner().unwrap_or(PoolId::NONE));
         let (action, size_bytes) = (Action::OutOfMemory, want.size_bytes);
         let fact = Fact { action, addr: free_bytes, size_bytes, stream, pool };
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             history.tell(&fact, None);
         }
     }
@@ -116,7 +116,7 @@ impl Inventory {
         let stream = StreamId(0);
         let fact =
             Fact { action: Action::Snapshot, addr: 0, size_bytes: active_bytes, stream, pool };
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             let scene = history.suspend();
             history.tell_without_context(&fact, &scene);
             history.resume(scene);
@@ -129,7 +129,7 @@ impl Inventory {
         let Block { addr, requested_bytes, .. } = self.space[id];
         let action = Action::Annotate;
         let fact = Fact { action, addr: addr.0, size_bytes: requested_bytes, stream, pool };
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             history.tell_with(&fact, |note| note.user_metadata = remark.into());
         }
     }
@@ -141,11 +141,11 @@ impl Inventory {
         act: impl FnOnce(&mut Inventory) -> T,
     ) -> T {
         let said = self
-            .herald
+            .recorder
             .listener()
             .map(|history| history.say(|note| note.internal_metadata = doing.into()));
         let result = act(self);
-        if let (Some(history), Some(said)) = (self.herald.listener(), said) {
+        if let (Some(history), Some(said)) = (self.recorder.listener(), said) {
             history.unsay(said);
         }
         result
@@ -172,7 +172,7 @@ impl Inventory {
             && !self.rules.policy().segment_context_stays
         {
             let (from, to) = (Owner::Segment(block.addr.0), self.segment_owner(rest));
-            if let Some(history) = self.herald.listener() {
+            if let Some(history) = self.recorder.listener() {
                 history.hand_over(from, to);
             }
         }
@@ -181,7 +181,7 @@ impl Inventory {
     /// A block is free, and about to merge: it lets go of who allocated it.
     fn take_back_context(&mut self, id: BlockId) {
         let owner = Owner::Block(self.space[id].addr.0);
-        let Some(history) = self.herald.listener() else { return };
+        let Some(history) = self.recorder.listener() else { return };
         if !history.has_no_owners() {
             history.disown(owner);
             self.merge_contexts(id, State::Free);
@@ -191,7 +191,7 @@ impl Inventory {
     /// A block is about to merge with its neighbours in `state`: of what they know of their segment
     /// only the lowest one's stays.
     pub(in crate::heap) fn merge_contexts(&mut self, id: BlockId, state: State) {
-        if self.rules.policy().segment_context_stays || !self.herald.is_listening() {
+        if self.rules.policy().segment_context_stays || !self.recorder.is_listening() {
             return;
         }
         let block = &self.space[id];
@@ -200,7 +200,7 @@ impl Inventory {
         let lost_next = block.next.filter(merges);
         let lost: Vec<Owner> =
             lost_own.into_iter().chain(lost_next).map(|id| self.segment_owner(id)).collect();
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             for owner in lost {
                 history.disown(owner);
             }
@@ -212,7 +212,7 @@ impl Inventory {
     pub(in crate::heap) fn unmap_context(&mut self, block_addr: u64, unmapped_addr: u64) {
         if block_addr != unmapped_addr
             && !self.rules.policy().segment_context_stays
-            && let Some(history) = self.herald.listener()
+            && let Some(history) = self.recorder.listener()
         {
             history.hand_over(Owner::Segment(block_addr), Owner::Segment(unmapped_addr));
         }
@@ -223,7 +223,7 @@ impl Inventory {
         let owner = self.segment_owner(id);
         let stays = self.rules.policy().segment_context_stays;
         let is_first = self.space[id].prev.is_none() || stays;
-        if let Some(history) = self.herald.listener()
+        if let Some(history) = self.recorder.listener()
             && is_first
             && owns_segment(self.rules.policy(), history.level())
             && history.context_of(owner).is_none()
@@ -235,7 +235,7 @@ impl Inventory {
     /// A segment's addresses went back, and with them what was known of it.
     pub(in crate::heap) fn forget_segment_context(&mut self, id: BlockId) {
         let owner = self.segment_owner(id);
-        if let Some(history) = self.herald.listener() {
+        if let Some(history) = self.recorder.listener() {
             history.disown(owner);
         }
     }

@@ -144,7 +144,7 @@ impl Inventory {
     }
 
     fn shared_context(&self, owner: Owner) -> Option<Arc<dyn Context>> {
-        self.herald.history().and_then(|history| history.share_context(owner))
+        self.recorder.history().and_then(|history| history.share_context(owner))
     }
 
     /// The context in which a live block was allocated, if one was gathered.

@@ -107,7 +107,7 @@ impl Inventory {
     }
 
     fn own_context(&self) -> Option<Arc<dyn Context>> {
-        self.herald.history().and_then(History::share_own_context)
+        self.recorder.history().and_then(History::share_own_context)
     }
 
     /// Where a live block lies in its symmetric pool.

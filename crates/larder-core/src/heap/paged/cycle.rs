@@ -115,7 +115,7 @@ fn hand_out_deferred(
     (block.state, block.requested_bytes) = (State::Live, requested_bytes);
     let &mut Block { addr, size_bytes, .. } = block;
     let place = Place { kind: PoolKind::Large, stream, addr, size_bytes };
-    inventory.herald_mut().record(Record::Alloc { place, requested_bytes, oversize: false });
+    inventory.recorder_mut().record(Record::Alloc { place, requested_bytes, oversize: false });
     addr
 }
 

@@ -35,12 +35,12 @@ fn move_border(slots: &mut [Block], id: BlockId, behind: BlockId, size_bytes: u6
 #[inline(always)]
 #[allow(clippy::inline_always)]
 pub(in crate::heap) fn defer(inventory: &mut Inventory, id: BlockId) -> bool {
-    let Parts { space, pools, deferred, herald } = inventory.parts();
+    let Parts { space, pools, deferred, recorder } = inventory.parts();
     let block = &mut space[id];
     let defers = deferred.is_in_place() && block.expandable;
     if defers {
         let lane = pools.lane_mut(block.lane);
-        Deferral { id, block, lane, deferred, herald }.begin();
+        Deferral { id, block, lane, deferred, recorder }.begin();
     }
     defers
 }
@@ -111,8 +111,7 @@ fn deferred_over(inventory: &Inventory, lane: LaneId, addr: Addr, spot: Spot) ->
 /// Gives a free block the size of a request, out of what is free behind it and into it. It is
 /// in no index then. Says whether there was enough; if not, what there was is deferred.
 ///
-/// Mostly it is deferred, and so does the block behind it, and the border between them is
-/// moved.
+/// Mostly both it and the block behind it are deferred, and the border between them is moved.
 #[inline(never)]
 #[allow(clippy::needless_bitwise_bool)] // Fewer branches, which nobody can foresee.
 pub(super) fn refit(
@@ -123,7 +122,8 @@ pub(super) fn refit(
 ) -> bool {
     let (slots, _) = inventory.space_mut().parts();
     let &Block { size_bytes, next, state, .. } = &slots[id.place()];
-    // Nobody is deferred, so that it needs no question whether there is a block behind.
+    // The slot that stands for no block is not deferred, so that it needs no question whether
+    // there is a block behind.
     let its = &slots[place_of(next)];
     let lies_behind = (its.state == State::Deferred) & (its.lane == lane);
     let has_room = size_bytes.wrapping_add(its.size_bytes) > wanted_bytes;
@@ -183,7 +183,8 @@ fn refit_wholly(inventory: &mut Inventory, lane: LaneId, id: BlockId, wanted_byt
         if size_bytes == wanted_bytes {
             break id;
         }
-        // Nobody is not free, so that it needs no question whether there is a block behind.
+        // The slot that stands for no block is not unused, so that it needs no question whether
+        // there is one behind.
         let &Block { state, lane: its_lane, size_bytes: its_bytes, .. } = &slots[place_of(next)];
         let behind = next.filter(|_| state.is_unused() && its_lane == lane);
         let is_enough = size_bytes > wanted_bytes;

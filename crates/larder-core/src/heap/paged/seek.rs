@@ -86,7 +86,7 @@ impl Paged {
     ) -> Move {
         assert!(want.expandable, "a request for plain memory is not put into pages");
         let want = &Want { lane: inventory.lane_of(want), ..*want };
-        let peak_bytes = inventory.herald().active_bytes().peak as u64;
+        let peak_bytes = inventory.recorder().active_bytes().peak as u64;
         self.high_bytes = self.high_bytes.max(peak_bytes);
         if let Some(Ground { segment, span, waits, .. }) = self.plan_told(inventory, want)
             && waits.iter().all(|stream| open.contains(stream))
@@ -124,7 +124,7 @@ impl Paged {
     /// How much the policy allows itself to hold for a request before others' memory is put
     /// together.
     fn soft_bytes(&self, inventory: &Inventory, want: &Want) -> u64 {
-        let active_bytes = inventory.herald().active_bytes().current as u64;
+        let active_bytes = inventory.recorder().active_bytes().current as u64;
         let high_bytes = self.high_bytes.max(active_bytes + want.size_bytes);
         let soft_bytes = (self.soft(inventory.rules().config()) * high_bytes as f64) as u64;
         soft_bytes.max(inventory.rules().config().tight_floor_bytes)
@@ -233,7 +233,7 @@ fn find_claim(inventory: &mut Inventory, reach: Reach<'_>) -> Option<Move> {
 
 /// How things stand when memory is about to grow by so much.
 fn growth_by(inventory: &Inventory, more_bytes: u64) -> Growth {
-    let active_bytes = inventory.herald().active_bytes().current as u64;
+    let active_bytes = inventory.recorder().active_bytes().current as u64;
     let reserved_bytes = inventory.space().reserved_bytes();
     Growth { reserved_bytes, lost_bytes: reserved_bytes.saturating_sub(active_bytes), more_bytes }
 }

@@ -64,7 +64,7 @@ impl Paged {
         inventory.space_mut().cover_view(view);
         self.views.push(view);
         self.note_shown(plan.size_bytes, inventory.space().reserved_bytes());
-        inventory.herald_mut().record(Record::Shown);
+        inventory.recorder_mut().record(Record::Shown);
         let segment = &inventory.space()[view];
         for part in segment.parts() {
             inventory.tell_of_view(view, Action::SegmentMap, segment.place_of(part));
@@ -91,7 +91,7 @@ impl Paged {
     ) {
         assert!(count <= plan.parts.len(), "more was unmapped than was planned");
         if count > 0 {
-            inventory.herald_mut().record(Record::Hidden);
+            inventory.recorder_mut().record(Record::Hidden);
         }
         for &(at, span) in &plan.parts[..count] {
             inventory.tell_of_view(plan.view, Action::SegmentUnmap, span);

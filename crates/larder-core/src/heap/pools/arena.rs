@@ -189,9 +189,9 @@ impl Pools {
         let listed: usize = self.list.iter().map(|pool| pool.lanes.capacity()).sum();
         let (lane, entry) = (size_of::<Lane>(), size_of::<(StreamId, LaneId)>());
         let spare = self.spare_lanes.len() * size_of::<LaneId>();
-        let trays = self.lanes.iter().filter(|lane| lane.by_size.is_some()).count()
+        let stacks = self.lanes.iter().filter(|lane| lane.by_size.is_some()).count()
             * size_of::<SizeStacks>();
-        free + trays + self.lanes.capacity() * lane + listed * entry + spare
+        free + stacks + self.lanes.capacity() * lane + listed * entry + spare
     }
 
     /// Whether the lane is there: its pool lists it under its stream, or among those whose streams

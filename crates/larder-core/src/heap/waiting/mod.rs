@@ -115,13 +115,13 @@ impl Waiting {
         self.put_off.iter().map(|one| (one.block, one.markers.as_slice()))
     }
 
-    /// The streams that a deferred block has to wait for: those that used it outside captures.
+    /// The streams that a block put off has to wait for: those that used it outside captures.
     pub(in crate::heap) fn uses_outside_captures(&self, block: BlockId) -> Vec<StreamId> {
         let captured = self.captured.get(&block).map_or(&[][..], Vec::as_slice);
         self.uses(block).iter().copied().filter(|stream| !captured.contains(stream)).collect()
     }
 
-    /// The block is no longer deferred, and its uses are forgotten.
+    /// The block is no longer put off, and its uses are forgotten.
     pub(in crate::heap) fn forget(&mut self, block: BlockId) {
         self.put_off.retain(|one| one.block != block);
         self.uses.remove(&block);
@@ -145,7 +145,7 @@ impl Waiting {
         self.events += events.len();
     }
 
-    /// Whether no event is awaited and no block deferred.
+    /// Whether no event is awaited and no free put off.
     #[inline]
     pub(in crate::heap) fn is_idle(&self) -> bool {
         self.events == 0 && self.put_off.is_empty()

@@ -12,7 +12,7 @@ use larder_sim::script::Route;
 
 /// A block that was freed under a capture.
 #[derive(Clone, Debug)]
-pub(super) struct Deferred {
+pub(super) struct PutOff {
     pub(super) addr: u64,
     /// The ends of its last uses; none if it waits for the end of the capture.
     pub(super) markers: Vec<NodeId>,
@@ -131,15 +131,15 @@ impl Model {
     pub(super) fn reclaim_in_capture(&mut self, stream: StreamId) {
         let passed = self.passed(stream);
         let (mut done, mut left) = (Vec::new(), Vec::new());
-        for deferred in std::mem::take(&mut self.deferred) {
-            let (at, _) = self.find(deferred.addr);
-            let own = self.segments[at].stream == stream && !deferred.markers.is_empty();
-            let free = own && deferred.markers.iter().all(|node| passed.contains(node));
-            if free { done.push(deferred) } else { left.push(deferred) }
+        for put_off in std::mem::take(&mut self.put_off) {
+            let (at, _) = self.find(put_off.addr);
+            let own = self.segments[at].stream == stream && !put_off.markers.is_empty();
+            let free = own && put_off.markers.iter().all(|node| passed.contains(node));
+            if free { done.push(put_off) } else { left.push(put_off) }
         }
-        self.deferred = left;
-        for deferred in done {
-            let spot = self.find(deferred.addr);
+        self.put_off = left;
+        for put_off in done {
+            let spot = self.find(put_off.addr);
             self.wait_for_uses(spot, &[]);
         }
     }
@@ -147,27 +147,27 @@ impl Model {
     /// A scope of a pool was closed where that brings back the pool's blocks.
     pub(super) fn reclaim_pool(&mut self, pool: u32) {
         if self.config.capture_reuse && self.policy.reclaim == ReclaimRule::PoolWithReuse {
-            self.record_deferred_of(Some(pool));
+            self.record_put_off_of(Some(pool));
         }
     }
 
     /// Blocks that no longer have to be put off wait for what runs.
-    pub(super) fn record_deferred(&mut self) {
-        self.record_deferred_of(None);
+    pub(super) fn record_put_off(&mut self) {
+        self.record_put_off_of(None);
     }
 
     /// Records what was put off: of one pool, if one is named.
-    fn record_deferred_of(&mut self, pool: Option<u32>) {
-        for deferred in std::mem::take(&mut self.deferred) {
-            let spot = self.find(deferred.addr);
+    fn record_put_off_of(&mut self, pool: Option<u32>) {
+        for put_off in std::mem::take(&mut self.put_off) {
+            let spot = self.find(put_off.addr);
             if pool.is_some() && self.segments[spot.0].pool != pool {
-                self.deferred.push(deferred);
+                self.put_off.push(put_off);
                 continue;
             }
             debug_assert_eq!(self.block(spot).state, State::Waiting(0));
             let captured = self.streams_of(spot).iter().any(|&s| self.capture_of(s).is_some());
             if self.policy.capture_is_by_stream() && captured {
-                self.deferred.push(deferred);
+                self.put_off.push(put_off);
             } else {
                 let streams = self.running_uses(spot);
                 self.wait_for_uses(spot, &streams);

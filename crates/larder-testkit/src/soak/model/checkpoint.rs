@@ -50,7 +50,7 @@ impl Model {
     /// Saves the pool's layout; none where the allocator must refuse.
     pub(in crate::soak) fn checkpoint(&mut self, pool: u32) -> Option<Checkpoint> {
         self.settle();
-        self.record_deferred();
+        self.record_put_off();
         if !self.is_in_use(pool) {
             return None;
         }
@@ -62,7 +62,7 @@ impl Model {
                 match block.state {
                     State::Waiting(_) => return None,
                     State::Unmapped => break,
-                    State::Free | State::Resting(_) | State::Live => {
+                    State::Free | State::Deferred(_) | State::Live => {
                         blocks.push((block.size_bytes, block.state == State::Live));
                     }
                 }

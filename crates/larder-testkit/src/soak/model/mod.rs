@@ -6,13 +6,13 @@
 
 mod capture;
 mod checkpoint;
+mod deferred;
 mod exact;
 mod growth;
 mod number_table;
 mod pools;
 mod release;
 mod segment;
-mod tray;
 mod want;
 
 pub(super) use checkpoint::Checkpoint;
@@ -28,7 +28,7 @@ use larder_core::types::{Addr, EventId, MIB, PoolKind, StreamId};
 use larder_core::{Config, Policy, Stats};
 
 use super::tally::{self, change, change_pool};
-use capture::Deferred;
+use capture::PutOff;
 use growth::Grown;
 use larder_sim::SimDevice;
 use number_table::NumberTable;
@@ -70,20 +70,20 @@ pub(super) struct Model {
     /// The streams that calls named since a scope is open.
     streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
-    deferred: Vec<Deferred>,
+    put_off: Vec<PutOff>,
     /// How many segments were made, and how many numbers were drawn for blocks.
     made: u64,
     drawn: u64,
-    /// Whether the last request took the usual path, and nothing else was done since: then small
-    /// blocks that are given back rest.
-    is_usual: bool,
+    /// Whether the last request took the fast path, and nothing else was done since: then small
+    /// blocks that are given back are deferred.
+    on_fast_path: bool,
     /// Whether a split limit was ever set, or garbage collection ever on.
-    was_unusual: bool,
-    /// How many blocks came to rest.
-    rests: u64,
+    had_ages: bool,
+    /// How many blocks were deferred.
+    deferrals: u64,
     /// How many requests got one of them.
-    rested: u64,
-    /// The pieces of segments after each step, and the bytes in them, where blocks rest.
+    taken_deferred: u64,
+    /// The pieces of segments after each step, and the bytes in them, where blocks are deferred.
     seen: [ByPool; 2],
     stats: Stats,
 }
@@ -107,13 +107,13 @@ impl Model {
             scopes: Vec::new(),
             asks_for_plain: false,
             streams: BTreeSet::new(),
-            deferred: Vec::new(),
+            put_off: Vec::new(),
             made: 0,
             drawn: 0,
-            is_usual: false,
-            was_unusual: false,
-            rests: 0,
-            rested: 0,
+            on_fast_path: false,
+            had_ages: false,
+            deferrals: 0,
+            taken_deferred: 0,
             seen: [ByPool::default(); 2],
             stats: Stats::default(),
         };
@@ -153,7 +153,7 @@ impl Model {
 
     fn settings_changed(&mut self) {
         self.settle();
-        self.was_unusual |= self.is_collecting() || self.config.max_split_bytes.is_some();
+        self.had_ages |= self.is_collecting() || self.config.max_split_bytes.is_some();
     }
 
     fn total_bytes(&self) -> u64 {
@@ -180,7 +180,7 @@ impl Model {
             return Some(Addr(0));
         }
         if requested_bytes < REQUEST_LIMIT_BYTES
-            && let Some(addr) = self.malloc_usually(requested_bytes, stream)
+            && let Some(addr) = self.malloc_fast(requested_bytes, stream)
         {
             return Some(addr);
         }
@@ -197,7 +197,7 @@ impl Model {
     fn prepare(&mut self, stream: StreamId) {
         self.note_named(stream);
         if !self.is_captured(stream) {
-            self.record_deferred();
+            self.record_put_off();
             self.poll_events();
         } else if self.config.capture_reuse {
             self.reclaim_in_capture(stream);
@@ -404,11 +404,11 @@ impl Model {
     /// capture that it was used in has done with it.
     pub(super) fn free(&mut self, addr: Addr) {
         let (at, block_at) = self.find(addr.0);
-        if self.rest((at, block_at)) {
+        if self.defer((at, block_at)) {
             return;
         }
-        let is_usual = self.is_plain() && self.block((at, block_at)).uses.is_empty();
-        if !is_usual {
+        let on_fast_path = self.is_plain() && self.block((at, block_at)).uses.is_empty();
+        if !on_fast_path {
             self.settle();
         }
         let (at, block_at) = self.find(addr.0);
@@ -429,7 +429,7 @@ impl Model {
         }
         if let Some(markers) = markers {
             self.segments[at].blocks[block_at].state = State::Waiting(0);
-            self.deferred.push(Deferred { addr: addr.0, markers });
+            self.put_off.push(PutOff { addr: addr.0, markers });
             return;
         }
         let uses = self.segments[at].blocks[block_at].uses.clone();
@@ -497,7 +497,7 @@ impl Model {
 
     fn wait_for_events(&mut self) {
         self.stats.num_sync_all_streams += 1;
-        self.record_deferred();
+        self.record_put_off();
         self.events.sort_by_key(|&(stream, ..)| stream);
         while !self.events.is_empty() {
             self.wait_for_event(0);

@@ -83,7 +83,7 @@ impl Model {
             self.streams.clear();
         }
         match self.policy.reclaim {
-            ReclaimRule::ScopeEnd => self.record_deferred(),
+            ReclaimRule::ScopeEnd => self.record_put_off(),
             ReclaimRule::PoolWithReuse => self.reclaim_pool(pool),
             ReclaimRule::NextMalloc => {}
         }
@@ -123,7 +123,7 @@ impl Model {
 
     fn wait_for_events_of(&mut self, pool: u32) {
         self.stats.num_sync_all_streams += 1;
-        self.record_deferred();
+        self.record_put_off();
         self.events.sort_by_key(|&(stream, ..)| stream);
         while let Some(at) = self.events.iter().position(|&(_, _, addr)| {
             let (segment, _) = self.find(addr);

@@ -10,7 +10,7 @@ pub(super) enum State {
     Unmapped,
     Free,
     /// Given back and not joined yet, as the block of so high a number.
-    Resting(u64),
+    Deferred(u64),
     Live,
     /// Freed, with so many events not done.
     Waiting(usize),
