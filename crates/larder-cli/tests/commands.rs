@@ -179,7 +179,7 @@ fn compare_under_tight_tries_its_own_settings() {
     );
 }
 
-/// A program that never repeats itself would hold less without leeway, and pay for it as long as it
+/// A program that never repeats itself would hold less without slack, and pay for it as long as it
 /// runs.
 #[test]
 fn what_goes_on_costing_driver_time_is_not_advised() {

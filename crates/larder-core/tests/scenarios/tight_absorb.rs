@@ -69,7 +69,7 @@ fn a_third_stream_waits_for_what_was_annexed() {
 }
 
 /// How often pages are mapped while blocks of many sizes come and go in ever another order, on so
-/// many streams: in the second half of it, when a program that does not repeat itself has leeway.
+/// many streams: in the second half of it, when a program that does not repeat itself has slack.
 fn maps_of(streams: &[StreamId], seed: u64) -> u64 {
     let top = tight();
     let mut random = Random::new(seed);
