@@ -163,7 +163,7 @@ def test_nothing_is_imported_that_a_start_does_not_need(run_python: Run) -> None
     """
     show = "; import sys; print(*sorted(set(sys.modules) - before))"
     done = run_python("-c", "import sys; before = set(sys.modules); import larder.__main__" + show)
-    ours = {"_native", "__main__", "children", "environment", "errors"}
+    ours = {"__main__", "children", "environment", "errors"}
     modules = set(done.stdout.split())
     assert {name for name in modules if name.startswith("larder")} == {
         "larder",
