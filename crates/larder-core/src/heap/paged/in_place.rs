@@ -57,8 +57,9 @@ pub(super) fn find_deferred(
     let (addr, from) = (segment.at_unit(spot.at), segment.at_unit(spot.from));
     let near = deferred_over(inventory, want.lane, addr, spot);
     let id = near.or_else(|| inventory.space_mut().first_under(spot.segment, addr))?;
-    let Block { addr: begin, state, lane, .. } = inventory.space()[id];
-    if !state.is_unused() || lane != want.lane {
+    let Block { addr: begin, state, lane, expandable, .. } = inventory.space()[id];
+    // Plain memory, whose pieces are counted, is merged at once and found by the index.
+    if !state.is_unused() || lane != want.lane || !expandable {
         return None;
     }
     let goes_anywhere = inventory.pools().had_many_lanes(want.pool);

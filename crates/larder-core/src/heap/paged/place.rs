@@ -10,6 +10,7 @@ use crate::heap::paged::request_log::Spot;
 use crate::heap::space::block::{State, split};
 use crate::heap::space::segment::Segment;
 use crate::heap::{Want, size};
+use crate::record::Record;
 use crate::types::{Addr, StreamId};
 
 /// What came of following the request log.
@@ -124,8 +125,16 @@ impl Paged {
         let free = pools.lane_mut(want.lane).filled()?;
         free.remove(slots, id);
         if before_bytes > 0 {
+            let block = &slots[id.place()];
+            let (expandable, was_piece) = (block.expandable, block.is_split());
+            let bytes = if was_piece { 0 } else { block.size_bytes as i64 };
             split(slots, spare, id, before_bytes);
             free.insert(slots, id);
+            // Plain memory is counted in pieces: what lies before, and what the request is cut off.
+            if !expandable {
+                let (kind, blocks) = (want.kind, 2 - i64::from(was_piece));
+                inventory.recorder_mut().record(Record::InactiveSplit { kind, blocks, bytes });
+            }
             return Some(take_behind(inventory, want, id));
         }
         let block = &slots[id.place()];
