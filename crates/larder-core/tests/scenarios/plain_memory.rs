@@ -4,8 +4,8 @@ use std::thread;
 
 use crate::bench_top::{BenchTop, MAIN, SIDE};
 use larder_core::allocator::default_config;
-use larder_core::heap::Filter;
 use larder_core::heap::states::SegmentState;
+use larder_core::heap::{Filter, State};
 use larder_core::types::{GIB, MIB, PoolId};
 use larder_core::{Addr, MemPool, Policy, StreamId};
 
@@ -204,4 +204,25 @@ fn full_cards_give_plain_memory_back_for_pages_and_pages_for_plain_memory() {
         top.free(plain);
         assert!(top.try_malloc_on(7 * GIB / 2, StreamId(2)).is_ok());
     });
+}
+
+/// Whoever repeats itself is served in plain memory too, by the way of a cycle, and each piece of
+/// it is counted all the same.
+#[test]
+fn pieces_of_plain_memory_are_counted_in_a_cycle() {
+    let top = by_default(Policy::tight());
+    let plain = {
+        let _plain = top.allocator.plain_memory();
+        top.malloc(512)
+    };
+    top.free(plain);
+    for round in 0..60 {
+        let addr = top.malloc(512);
+        assert!(is_plain(&top, addr), "round {round}");
+        let segment = segment_of(&top, addr);
+        let free = segment.blocks.iter().filter(|block| block.state == State::Free).count();
+        assert_eq!(top.stats().inactive_split.all.current, free as i64, "round {round}");
+        top.free(addr);
+        assert_eq!(top.stats().inactive_split.all.current, 0, "round {round}");
+    }
 }
