@@ -14,8 +14,8 @@ import pytest
 
 import larder
 from larder import backend
-from larder.backend import TorchFacts
 from larder.errors import InstallError
+from larder.torch_facts import TorchFacts
 from stand_in import FakeTorch
 
 

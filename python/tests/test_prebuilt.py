@@ -9,8 +9,8 @@ import pytest
 
 import larder
 from larder import backend, prebuilt
-from larder.backend import TorchFacts
 from larder.errors import InstallError, SettingsError
+from larder.torch_facts import TorchFacts
 from stand_in import STAND_IN, FakeTorch, Run, Script
 
 VERSION = (

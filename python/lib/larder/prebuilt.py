@@ -17,7 +17,7 @@ from larder.errors import InstallError, SettingsError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from larder.backend import TorchFacts
+    from larder.torch_facts import TorchFacts
 
 __all__ = ["check", "path_for", "versions"]
 

@@ -20,9 +20,27 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from larder import backend, children, environment, prebuilt, streams, symmetric
+from larder import children, environment, prebuilt
 from larder.errors import InstallError, SettingsError
-from larder.symmetric import SymmetricPool
+from larder.torch_facts import KNOWN, TorchFacts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from larder import symmetric
+    from larder.symmetric import SymmetricPool
+else:
+    # Every start of a program comes by here, and most have no use for this.
+    def __getattr__(name):
+        if name != "SymmetricPool":
+            raise AttributeError(
+                f"module 'larder.torch' has no attribute '{name}'",
+                name=name,
+                obj=sys.modules[__name__],
+            )
+        from larder.symmetric import SymmetricPool
+
+        return SymmetricPool
+
 
 __all__ = [
     "SymmetricPool",
@@ -91,6 +109,8 @@ def forget_stream(stream: Any) -> None:
     if Larder is not installed, and `ValueError` with one sentence if the stream cannot be
     forgotten: the default stream, or one that is captured.
     """
+    from larder import streams
+
     library = _installed()
     device = getattr(stream, "device_index", None)
     if device is None:
@@ -163,6 +183,8 @@ def symmetric_pool(
     of them gave; without it, `torch.distributed.all_gather_object` does. Raises `InstallError` if
     Larder is not installed.
     """
+    from larder import symmetric
+
     return symmetric.make(_installed(), group, device, growth, exchange)
 
 
@@ -185,6 +207,8 @@ def compile_backend() -> str:
 
     `install` does it by itself. This is for whoever wants it done beforehand, as in an image.
     """
+    from larder import backend
+
     facts = _examine(_import_torch())
     path = prebuilt.path_for(facts)
     if path is None:
@@ -222,15 +246,15 @@ def _import_torch() -> ModuleType:
         raise InstallError(f"PyTorch cannot be imported: {error}") from error
 
 
-def _examine(torch: ModuleType) -> backend.TorchFacts:
+def _examine(torch: ModuleType) -> TorchFacts:
     """Refuses a PyTorch that Larder cannot serve, before anything is touched."""
     version = getattr(torch, "version", None)
     if getattr(version, "hip", None) is not None:
         raise InstallError(f"torch {torch.__version__} is made for ROCm, and Larder is for CUDA")
     if getattr(version, "cuda", None) is None:
         raise InstallError(f"torch {torch.__version__} is made without CUDA: install one with CUDA")
-    facts = backend.TorchFacts.of(torch)
-    oldest = backend.KNOWN[0]
+    facts = TorchFacts.of(torch)
+    oldest = KNOWN[0]
     if facts.release < oldest:
         raise InstallError(
             f"torch {facts.version} is too old: Larder needs torch {oldest[0]}.{oldest[1]} or newer"
@@ -250,16 +274,20 @@ def _refuse_used(torch: ModuleType) -> None:
         raise InstallError(f"PyTorch's CUDA allocator is already '{name}' in this process")
 
 
-def _load_part(facts: backend.TorchFacts) -> ctypes.CDLL:
+def _load_part(facts: TorchFacts) -> ctypes.CDLL:
     path = prebuilt.path_for(facts)
     if path is None:
         return _load_built(facts)
+    # It calls what the native module exports, and finds it by name where that is loaded.
+    importlib.import_module("larder._native")
     library = _load(path)
     prebuilt.check(library, path, facts)
     return library
 
 
-def _load_built(facts: backend.TorchFacts) -> ctypes.CDLL:
+def _load_built(facts: TorchFacts) -> ctypes.CDLL:
+    from larder import backend
+
     path = backend.build(facts)
     try:
         return _load(path)
