@@ -66,6 +66,8 @@ pub struct Report {
     pub refused_addresses: u64,
     /// Requests that had to get plain memory.
     pub plain: u64,
+    /// Scripts that broke a capture, and were left there.
+    pub cut_short: u64,
 }
 
 impl AddAssign for Report {
@@ -100,5 +102,6 @@ impl AddAssign for Report {
         self.placed += other.placed;
         self.refused_addresses += other.refused_addresses;
         self.plain += other.plain;
+        self.cut_short += other.cut_short;
     }
 }

@@ -134,13 +134,18 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Runs a whole script and its ending. A panic is a finding like any other.
+    /// Runs a whole script and its ending, or as far as a program could go on. A panic is a finding
+    /// like any other.
     pub(super) fn whole(plan: &Plan, ops: &[Op]) -> Result<Report, Finding> {
         let mut run = Run::new(plan);
         for (step, &op) in ops.iter().enumerate() {
             let result = catch_unwind(AssertUnwindSafe(|| run.step(op)));
             let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));
             result.map_err(|reason| Finding { step, reason })?;
+            if run.model.as_ref().is_some_and(Model::breaks_capture) {
+                run.report.cut_short += 1;
+                return Ok(run.report);
+            }
         }
         let result = catch_unwind(AssertUnwindSafe(|| run.end()));
         let result = result.unwrap_or_else(|panic| Err(panic_text(&*panic)));

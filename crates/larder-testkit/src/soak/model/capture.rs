@@ -19,6 +19,11 @@ pub(super) struct PutOff {
 }
 
 impl Model {
+    /// Whether no program could go on from here.
+    pub(in crate::soak) fn breaks_capture(&self) -> bool {
+        self.breaks_capture
+    }
+
     pub(super) fn capture_of(&self, stream: StreamId) -> Option<CaptureId> {
         self.device.capture_of(stream).expect(NO_FAULTS)
     }

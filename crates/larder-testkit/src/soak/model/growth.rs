@@ -136,6 +136,10 @@ impl Model {
         let page_count = (total_bytes + total_bytes / 8).div_ceil(page_bytes);
         let size_bytes = page_count * page_bytes;
         let addr = or_no_room(self.device.reserve(size_bytes))?;
+        if want.size_bytes > size_bytes && self.policy.no_pages_beyond_segment {
+            self.device.unreserve(Span::new(addr, size_bytes)).expect(NO_FAULTS);
+            return None;
+        }
         self.add_segment(want, Span::new(addr, size_bytes), Some(page_bytes), State::Unmapped);
         Some(addr.0)
     }

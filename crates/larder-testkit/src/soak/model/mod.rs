@@ -71,6 +71,9 @@ pub(super) struct Model {
     streams: BTreeSet<StreamId>,
     /// Blocks freed under a capture, in the order of their frees.
     put_off: Vec<PutOff>,
+    /// An event was recorded in a capture, for a free that the policy does not know to be in one.
+    /// PyTorch fails as soon as it asks about that event, so no program goes on from here.
+    breaks_capture: bool,
     /// How many segments were made, and how many numbers were drawn for blocks.
     made: u64,
     drawn: u64,
@@ -108,6 +111,7 @@ impl Model {
             asks_for_plain: false,
             streams: BTreeSet::new(),
             put_off: Vec::new(),
+            breaks_capture: false,
             made: 0,
             drawn: 0,
             on_fast_path: false,
@@ -444,6 +448,7 @@ impl Model {
         block.state = State::Waiting(streams.len());
         let addr = block.addr;
         for &stream in streams {
+            self.breaks_capture |= self.capture_of(stream).is_some();
             let event = self.spare_events.pop();
             let event = event.unwrap_or_else(|| self.device.create_event().expect(NO_FAULTS));
             self.device.record_event(event, stream).expect(NO_FAULTS);
