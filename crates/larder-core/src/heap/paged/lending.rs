@@ -95,7 +95,7 @@ impl Paged {
         block.used_elsewhere = true;
         block.oversize = oversize;
         self.in_views.insert(door, lent);
-        self.note_use(view);
+        self.views.note_use(view);
         let Span { addr, size_bytes } = span;
         inventory.space_mut().note_start(view, addr, size_bytes, door);
         let place = Place { kind: want.kind, stream: want.stream, addr, size_bytes };
@@ -163,7 +163,7 @@ impl Paged {
         }
         let mut shown = HashMap::new();
         for (id, segment) in inventory.space().segments().iter() {
-            if segment.is_view() != self.views.contains(&id) {
+            if segment.is_view() != self.views.contains(id) {
                 return Err(format!("{id:?} is a view that is not listed, or listed and none"));
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {

@@ -19,6 +19,7 @@ pub(in crate::heap) mod in_place;
 mod lending;
 mod notes;
 mod place;
+mod recency;
 pub(crate) mod request_log;
 pub(crate) mod seek;
 pub(crate) mod stitch;
@@ -27,8 +28,9 @@ pub(crate) mod views;
 use std::collections::{BTreeMap, HashMap};
 
 use crate::config::Config;
-use crate::heap::ids::{BlockId, LaneId, PageAt, SegmentId};
+use crate::heap::ids::{BlockId, LaneId, PageAt};
 use crate::types::MIB;
+use recency::Recency;
 use request_log::{Ask, Goal, RequestLog};
 
 /// The smallest page, and the unit of all of them. What is smaller than this is no block in a view.
@@ -73,8 +75,8 @@ pub(crate) struct Paged {
     shown: HashMap<PageAt, u32>,
     /// The sum of that.
     shown_pages: u64,
-    /// All views, those first that were not used for the longest time.
-    views: Vec<SegmentId>,
+    /// All views.
+    views: Recency,
     /// How much new views showed since the slack grew, since the program did, or since pages were
     /// given back: then views have to be made anew though the program repeats itself.
     shown_anew_bytes: u64,
@@ -184,13 +186,6 @@ impl Paged {
     fn soft(&self, config: &Config) -> f64 {
         let grown = config.tight_soft + SLACK * f64::from(self.slacks);
         grown.min(config.tight_most.max(config.tight_soft))
-    }
-
-    /// A view serves a request: it is the last of those that go when there are too many.
-    fn note_use(&mut self, view: SegmentId) {
-        if let Some(at) = self.views.iter().position(|&other| other == view) {
-            self.views[at..].rotate_left(1);
-        }
     }
 }
 

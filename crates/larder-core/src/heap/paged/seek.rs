@@ -135,7 +135,7 @@ impl Paged {
     /// finds its own by the request log.
     fn find_window(&mut self, inventory: &mut Inventory, reach: Reach<'_>) -> Option<Move> {
         let want = reach.want;
-        let views = self.views.iter().rev().copied().filter(|&view| {
+        let views = self.views.newest_first().filter(|&view| {
             let segment = &inventory.space()[view];
             segment.lane() == want.lane && segment.span().size_bytes >= want.size_bytes
         });

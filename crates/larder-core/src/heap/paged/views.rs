@@ -62,7 +62,7 @@ impl Paged {
         let id = inventory.add_segment(want, span, Backing::View { parts }, State::Hollow);
         let view = inventory.space()[id].segment;
         inventory.space_mut().cover_view(view);
-        self.views.push(view);
+        self.views.note_use(view);
         self.note_shown(plan.size_bytes, inventory.space().reserved_bytes());
         inventory.recorder_mut().record(Record::Shown);
         let segment = &inventory.space()[view];
@@ -78,7 +78,7 @@ impl Paged {
         inventory: &Inventory,
         is_theirs: impl Fn(LaneId) -> bool,
     ) -> Vec<SegmentId> {
-        let views = self.views.iter().copied();
+        let views = self.views.oldest_first();
         views.filter(|&view| is_theirs(inventory.space()[view].lane())).collect()
     }
 
@@ -112,12 +112,12 @@ impl Paged {
         assert!(inventory.space().is_vacant(view), "somebody lives in {view:?}");
         inventory.space_mut().uncover_view(view);
         inventory.space_mut().remove_segment(view);
-        self.views.retain(|&other| other != view);
+        self.views.remove(view);
     }
 
     /// Every place at which a view shows a page.
     pub(in crate::heap) fn shown_pages(&self, inventory: &Inventory) -> Vec<Span> {
-        let views = self.views.iter().map(|&view| &inventory.space()[view]);
+        let views = self.views.oldest_first().map(|view| &inventory.space()[view]);
         let parts = views.flat_map(|view| view.parts().iter().map(move |part| (view, part)));
         let shown = parts.filter(|(_, part)| part.page.is_some());
         shown.map(|(view, part)| view.place_of(part)).collect()
@@ -128,7 +128,7 @@ impl Paged {
     pub(crate) fn plan_thinning(&self, inventory: &Inventory) -> Vec<SegmentId> {
         let held_pages = inventory.space().page_count();
         let mut surplus = self.shown_pages.saturating_sub(SHOWN_MAX * held_pages);
-        let vacant = self.views.iter().copied().filter(|&view| inventory.space().is_vacant(view));
+        let vacant = self.views.oldest_first().filter(|&view| inventory.space().is_vacant(view));
         let thinned = vacant.take_while(|&view| {
             let is_needed = surplus > 0;
             surplus = surplus.saturating_sub(inventory.space()[view].parts().len() as u64);
