@@ -74,6 +74,20 @@ fn a_block_waits_for_every_copy_and_for_nothing_else() {
 }
 
 #[test]
+fn whoever_polls_takes_back_what_is_done() {
+    let top = host(1 << 30);
+    let block = pin(&top, 40 * MIB);
+    top.device.issue(SIDE);
+    top.record(block, SIDE);
+    top.free(block);
+    top.allocator.poll().unwrap();
+    assert_eq!(top.segments(), [vec![Waiting(40 * MIB)]]);
+    top.device.sync(SIDE);
+    top.allocator.poll().unwrap();
+    assert_eq!(top.segments(), [vec![Free(40 * MIB)]]);
+}
+
+#[test]
 fn no_more_is_held_than_the_cap_and_what_is_free_makes_room() {
     let top = host(1 << 30);
     top.allocator.set_memory_fraction(0.5).unwrap();

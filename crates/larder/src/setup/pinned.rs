@@ -62,7 +62,10 @@ impl Host {
     pub fn allocator(&self, limit_bytes: Option<u64>) -> Result<Allocator, Error> {
         let device = self.device();
         let total_bytes = device.properties().total_bytes;
-        let allocator = Allocator::new(device, Config::default(), Policy::pinned());
+        // To pin much takes long, and whoever finds something in the cache need not wait for it.
+        let mut config = Config::default();
+        config.release_lock_on_device_alloc = true;
+        let allocator = Allocator::new(device, config, Policy::pinned());
         if let Some(limit_bytes) = limit_bytes.filter(|&bytes| bytes < total_bytes) {
             allocator.set_memory_fraction(limit_bytes as f64 / total_bytes as f64)?;
         }
