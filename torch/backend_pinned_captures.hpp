@@ -32,8 +32,7 @@ inline larder_filter host_filter_of(std::shared_ptr<HostFilter> filter) {
   asked.kind = LARDER_FILTER_FUNCTION;
   asked.takes = [](void* data, void*) {
     return keeping_exceptions([&] {
-      return (**static_cast<std::shared_ptr<HostFilter>*>(data))(
-          c10::cuda::getCurrentCUDAStream());
+      return (**static_cast<std::shared_ptr<HostFilter>*>(data))(c10::cuda::getCurrentCUDAStream());
     });
   };
   asked.release = destroy<std::shared_ptr<HostFilter>>;

@@ -269,7 +269,7 @@ cudaError_t cudaHostUnregister(void* address) {
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
-  attributes->type = is_on_card(at(address)) ? cudaMemoryTypeDevice
+  attributes->type = is_on_card(at(address))  ? cudaMemoryTypeDevice
                      : is_pinned(at(address)) ? cudaMemoryTypeHost
                                               : cudaMemoryTypeUnregistered;
   attributes->devicePointer = const_cast<void*>(address);
