@@ -32,10 +32,6 @@ namespace larder_torch {
 
 inline void delete_pinned(void* ptr);
 
-// A process that was forked from one with pinned memory has no CUDA, and what it frees is its
-// parent's.
-inline std::atomic<bool> is_forked{false};
-
 [[noreturn]] inline void fail_pinned(larder_status status) {
   if (status == LARDER_OUT_OF_MEMORY) {
     const std::string text = larder_last_error();

@@ -13,12 +13,19 @@
 
 namespace larder_torch {
 
+// A process that was forked from one with pinned memory has no CUDA and no such thread, and what it
+// frees is its parent's.
+inline std::atomic<bool> is_forked{false};
+
 // It lives as long as the process; its thread ends before CUDA does.
 class PinnedHelper {
  public:
   // Asks from now on, or no longer.
   void run(larder* host, bool wanted) {
     is_wanted_ = wanted;
+    if (is_forked) {
+      return;
+    }
     std::lock_guard<std::mutex> guard(mutex_);
     if (wanted && !thread_.joinable()) {
       thread_ = std::thread([this, host] { ask(host); });
@@ -45,7 +52,9 @@ class PinnedHelper {
 
   void end() {
     is_over_ = true;
-    thread_.join();
+    if (!is_forked) {
+      thread_.join();
+    }
   }
 
   std::mutex mutex_;
