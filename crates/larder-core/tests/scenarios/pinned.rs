@@ -57,6 +57,18 @@ fn small_ones_share_a_segment_and_large_ones_a_freed_one() {
 }
 
 #[test]
+fn what_is_too_small_makes_room_for_what_is_asked_for_now() {
+    let top = host(1 << 30);
+    let first = [20, 30, 40, 50].map(|mebibytes| pin(&top, mebibytes * MIB));
+    top.free_all(&first[..3]);
+    pin(&top, 60 * MIB);
+    assert_eq!(reserved(&top), (20 + 50 + 60) * MIB, "40 and 30 went for it");
+    top.free(first[3]);
+    pin(&top, 45 * MIB);
+    assert_eq!(reserved(&top), (20 + 50 + 60) * MIB, "what fits is cut");
+}
+
+#[test]
 fn a_block_waits_for_every_copy_and_for_nothing_else() {
     let top = host(1 << 30);
     let block = pin(&top, 40 * MIB);

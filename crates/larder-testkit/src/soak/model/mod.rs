@@ -220,6 +220,7 @@ impl Model {
         if self.is_collecting() {
             self.collect();
         }
+        self.replace(want);
         let mut grown = self.grow(want);
         if grown == Grown::NoRoom
             && let Some(addr) = self.borrow(want)
