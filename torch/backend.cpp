@@ -16,8 +16,10 @@
 #include <c10/core/AllocatorConfig.h>
 #include <c10/cuda/CUDAAllocatorConfig.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <dlfcn.h>
 
 #include "backend_allocator.hpp"
+#include "backend_pinned.hpp"
 #include "backend_values.hpp"
 
 namespace larder_torch {
@@ -34,6 +36,9 @@ void follow_settings(Backend& backend) {
       before(text);
     }
     backend.reconfigure(text);
+    if (PinnedBackend* pinned = PinnedBackend::installed.load()) {
+      pinned->reconfigure();
+    }
   };
 }
 
@@ -68,6 +73,25 @@ void have_settings_read() {
   } catch (const std::exception& error) {
     TORCH_CHECK(false, complaint + error.what());
   }
+}
+
+// Puts Larder in the place of PyTorch's allocator of pinned host memory too, unless the settings
+// leave it to PyTorch. The place is in PyTorch's large library, which a program with the allocator
+// alone does not have; it is looked for where it is loaded already, and linked to by nobody.
+void install_pinned(const std::string& settings) {
+  bool leaves = false;
+  check(larder_leaves_pinned(settings.c_str(), &leaves));
+  void* library = leaves ? nullptr : dlopen("libtorch_cpu.so", RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) {
+    return;
+  }
+  using Set = void (*)(at::DeviceType, at::HostAllocator*, uint8_t);
+  constexpr const char* kSet = "_ZN2at16setHostAllocatorEN3c1010DeviceTypeEPNS_13HostAllocatorEh";
+  auto set = reinterpret_cast<Set>(dlsym(library, kSet));
+  TORCH_CHECK(set != nullptr, "PyTorch has no place for an allocator of pinned host memory");
+  auto pinned = std::make_unique<PinnedBackend>(settings);
+  PinnedBackend::installed = pinned.get();
+  set(at::kCUDA, pinned.release(), /*priority=*/255);
 }
 
 // The libraries that a process finds under the name liblarder.so need not be those that this one
@@ -145,7 +169,11 @@ __attribute__((visibility("default"))) int larder_torch_install(const char* sett
     const char* environment = std::getenv("LARDER_CONF");
     std::string wanted = settings != nullptr ? settings : environment != nullptr ? environment : "";
     check_settings(wanted);
-    auto backend = std::make_unique<Backend>(devices_asked_for(), with_own_torch(wanted));
+    const std::string devices = devices_asked_for();
+    auto backend = std::make_unique<Backend>(devices, with_own_torch(wanted));
+    if (devices == "cuda") {
+      install_pinned(with_own_torch(wanted));
+    }
     follow_settings(*backend);
     Backend::installed = backend.get();
     current = backend.get();

@@ -47,6 +47,21 @@ void release(Pointer* pointer) {
   destroy(pointer);
 }
 
+// Since glibc 2.34 these are libc's, under a new version; under the old one, which libdl had, every
+// system has them.
+__asm__(".symver old_dlopen,dlopen@GLIBC_2.2.5");
+__asm__(".symver old_dlsym,dlsym@GLIBC_2.2.5");
+void* old_dlopen(const char* name, int how);
+void* old_dlsym(void* library, const char* name);
+
+LARDER_HIDDEN void* dlopen(const char* name, int how) {
+  return old_dlopen(name, how);
+}
+
+LARDER_HIDDEN void* dlsym(void* library, const char* name) {
+  return old_dlsym(library, name);
+}
+
 }  // extern "C"
 
 // C++20's is another symbol than that of before.

@@ -8,8 +8,6 @@
 #include <dlfcn.h>
 
 #include <cstring>
-#include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -62,18 +60,6 @@ cudaError_t copy(void* to, const void* from, size_t count, cudaStream_t stream) 
 
 cudaError_t finish(cudaError_t given, cudaStream_t stream) {
   return given == cudaSuccess ? told(cuStreamSynchronize(stream)) : given;
-}
-
-std::mutex mutex;
-std::set<const void*> pinned;
-
-cudaError_t pin(void** out, size_t size) {
-  if (posix_memalign(out, 4096, size ? size : 1) != 0) {
-    return refused(cudaErrorMemoryAllocation);
-  }
-  std::lock_guard lock(mutex);
-  pinned.insert(*out);
-  return cudaSuccess;
 }
 
 struct Launch {
@@ -262,32 +248,30 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t kept) {
 }
 
 cudaError_t cudaMallocHost(void** out, size_t size) {
-  return pin(out, size);
+  enter();
+  return told(cuMemHostAlloc(out, size, 0));
 }
-cudaError_t cudaHostAlloc(void** out, size_t size, unsigned) {
-  return pin(out, size);
+cudaError_t cudaHostAlloc(void** out, size_t size, unsigned flags) {
+  enter();
+  return told(cuMemHostAlloc(out, size, flags));
 }
 cudaError_t cudaFreeHost(void* address) {
-  std::lock_guard lock(mutex);
-  if (pinned.erase(address)) {
-    std::free(address);
-  }
-  return cudaSuccess;
+  enter();
+  return address ? told(cuMemFreeHost(address)) : cudaSuccess;
 }
-cudaError_t cudaHostRegister(void* address, size_t, unsigned) {
-  std::lock_guard lock(mutex);
-  return pinned.insert(address), cudaSuccess;
+cudaError_t cudaHostRegister(void* address, size_t size, unsigned flags) {
+  enter();
+  return told(cuMemHostRegister(address, size, flags));
 }
 cudaError_t cudaHostUnregister(void* address) {
-  std::lock_guard lock(mutex);
-  return pinned.erase(address), cudaSuccess;
+  enter();
+  return told(cuMemHostUnregister(address));
 }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const void* address) {
   *attributes = {};
-  std::lock_guard lock(mutex);
-  attributes->type = is_on_card(at(address)) ? cudaMemoryTypeDevice
-                     : pinned.count(address) ? cudaMemoryTypeHost
-                                             : cudaMemoryTypeUnregistered;
+  attributes->type = is_on_card(at(address))  ? cudaMemoryTypeDevice
+                     : is_pinned(at(address)) ? cudaMemoryTypeHost
+                                              : cudaMemoryTypeUnregistered;
   attributes->devicePointer = const_cast<void*>(address);
   attributes->hostPointer =
       attributes->type == cudaMemoryTypeHost ? const_cast<void*>(address) : nullptr;

@@ -19,13 +19,14 @@ const WHEELS: [&str; 4] = [
     "nvidia-nvml-dev==13.4.92",
 ];
 
-/// What is wanted of the oldest. Of later ones it is the allocator, the first four: the viewer and
+/// What is wanted of the oldest. Of later ones it is the allocators, the first five: the viewer and
 /// CUDA's headers are the oldest's.
-const WANTED: [&str; 6] = [
+const WANTED: [&str; 7] = [
     "torch/lib/libc10.so",
     "torch/lib/libc10_cuda.so",
     "torch/include/c10/",
     "torch/include/torch/headeronly/",
+    "torch/include/ATen/core/CachingHostAllocator.h",
     "torch/cuda/_memory_viz.py",
     "nvidia/cu13/include/",
 ];
@@ -71,7 +72,7 @@ impl<'a> Peer<'a> {
         let (pins, wanted) = if self.torch == torch::OLDEST {
             (&WHEELS[..], &WANTED[..])
         } else {
-            (&[pin.as_str()][..], &WANTED[..4])
+            (&[pin.as_str()][..], &WANTED[..5])
         };
         Wheels { what: &what, pins, wanted, files }.fetch(self.repo)
     }

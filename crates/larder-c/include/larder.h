@@ -182,6 +182,10 @@ typedef struct larder_pool_id {
  * memory of that private pool alone, if nobody uses it any more. */
 larder_status larder_empty_cache(larder *larder, larder_pool_id pool);
 
+/* Takes back what waits for work on other streams that is done by now, on all devices. The next
+ * request does the same; whoever has a thread to spare saves it the questions. */
+larder_status larder_poll(larder *larder);
+
 /* What the device has, and what nobody holds of it. Either out may be NULL. */
 larder_status larder_memory_info(larder *larder, int32_t device, uint64_t *free_bytes,
                                  uint64_t *total_bytes);
@@ -677,6 +681,62 @@ const larder_event *larder_snapshot_events(const larder_snapshot *snapshot, int3
 const larder_annotation *larder_snapshot_annotations(const larder_snapshot *snapshot,
                                                      size_t *count);
 void larder_snapshot_free(larder_snapshot *snapshot);
+
+/* ---------------- pinned memory of the host */
+
+/* Pinned memory for copies to and from devices, which are named as for larder_open: a larder whose
+ * one device, number 0, is the host. "sim:64GiB" is a simulated host with so much memory. Of the
+ * settings pinned_limit counts (docs/pinned.md), and PyTorch's and others are left aside. All calls
+ * of this header work on it but for those about expandable segments and other processes; three
+ * things are otherwise:
+ * - addresses are the host's;
+ * - memory is handed out to the host, which is the stream larder_host_stream();
+ * - a stream that copies from it or to it is named by larder_stream_on(device, stream) in
+ *   larder_record_stream, larder_forget_stream and filters. Memory that was freed is handed out
+ *   again when the copies issued by then are done.
+ * It takes no memory of the devices before the first request. */
+larder_status larder_open_pinned(const char *devices, const char *settings, larder **out);
+
+/* The host as a stream: what runs on no device. */
+void *larder_host_stream(void);
+
+/* The name of a device's stream among those of all devices. */
+void *larder_stream_on(int32_t device, void *stream);
+
+typedef enum larder_pinning {
+    LARDER_PIN_BEST = 0,     /* whatever is best for the size */
+    LARDER_PIN_REGISTER = 1, /* memory is mapped, touched by several threads, and registered */
+    LARDER_PIN_DRIVER = 2    /* the driver gives it */
+} larder_pinning;
+
+/* How memory is got from the host from now on, and by how many threads where they touch it; 0 for
+ * as many as are best. `how` is a larder_pinning. */
+larder_status larder_set_pinning(larder *larder, uint32_t how, size_t threads);
+
+typedef struct larder_timed_calls {
+    uint64_t count;
+    uint64_t total_us;
+    uint64_t max_us;
+    uint64_t min_us;
+} larder_timed_calls;
+
+/* The calls that got memory of the host and gave it back, in microseconds. by_size[i] counts those
+ * that got up to 2^i bytes and more than 2^(i-1). */
+typedef struct larder_pinned_calls {
+    larder_timed_calls got;
+    larder_timed_calls given_back;
+    uint64_t by_size[64];
+} larder_pinned_calls;
+
+larder_status larder_get_pinned_calls(larder *larder, larder_pinned_calls *out);
+
+/* Counts and sums begin anew, or the shortest and the longest. */
+larder_status larder_reset_pinned_calls(larder *larder, bool sums, bool peaks);
+
+/* For a host that has an allocator of pinned memory of its own: whether the settings leave it to
+ * that. They do with pinned:torch, and where the policy is a PyTorch's unless pinned:larder says
+ * otherwise. */
+larder_status larder_leaves_pinned(const char *settings, bool *out);
 
 /* ---------------- for PyTorch's CUDAPluggableAllocator */
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use larder::metrics::{Exporter, page};
 use larder::setup::devices::{self, Devices};
+use larder::setup::pinned::{self, Host};
 use larder::setup::settings::{self, Settings};
 use larder::setup::{DevicesError, SettingsError};
 use larder_core::device::Device;
@@ -22,6 +23,8 @@ pub(crate) struct Larder {
     _exporter: Option<Exporter>,
     /// Whose an address is; none where there is one device.
     addresses: Option<Addresses>,
+    /// The host, where its pinned memory is the one device.
+    host: Option<Host>,
 }
 
 impl Larder {
@@ -38,7 +41,21 @@ impl Larder {
         }
         let exporter = settings.metrics.and_then(|address| export(address, &allocators));
         let addresses = (allocators.len() > 1).then(Addresses::new);
-        Ok(Larder { allocators, _exporter: exporter, addresses })
+        Ok(Larder { allocators, _exporter: exporter, addresses, host: None })
+    }
+
+    /// Pinned memory for copies to and from devices.
+    pub(crate) fn open_pinned(devices: &Devices, settings: &Settings) -> Result<Larder, Problem> {
+        let host = Host::open(devices, trusting)?;
+        let allocator = host.allocator(settings.pinned_limit_bytes)?;
+        let allocators = Arc::from([allocator]);
+        Ok(Larder { allocators, _exporter: None, addresses: None, host: Some(host) })
+    }
+
+    /// The host whose pinned memory this is.
+    pub(crate) fn host(&self) -> Result<&Host, Problem> {
+        let none = || Problem::Argument("`larder` is none of larder_open_pinned's".to_owned());
+        self.host.as_ref().ok_or_else(none)
     }
 
     fn from_environment() -> Result<Larder, Problem> {
@@ -112,7 +129,11 @@ impl Larder {
             }
             Err(Error::OutOfMemory(report)) => {
                 let numbers = OutOfMemoryReport::new(device, &report);
-                Err(Problem::OutOfMemory(Box::new((numbers, report.to_string()))))
+                let words = match &self.host {
+                    Some(_) => pinned::words(&report),
+                    None => report.to_string(),
+                };
+                Err(Problem::OutOfMemory(Box::new((numbers, words))))
             }
             Err(error) => Err(error.into()),
         }

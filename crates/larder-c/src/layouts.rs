@@ -14,6 +14,7 @@ use crate::context::ContextFunctions;
 use crate::history::{Event, Options};
 use crate::memory::BlockInfo;
 use crate::out_of_memory::OutOfMemoryReport;
+use crate::pinned::{PinnedCalls, TimedCalls, pinning};
 use crate::pools::{Filter, filter_kind};
 use crate::share::Expandable;
 use crate::snapshot::{Annotation, Block, Segment, block_state};
@@ -97,6 +98,8 @@ fn about_memory(checks: &mut Checks) {
 fn about_statistics(checks: &mut Checks) {
     same!(checks, "larder_counter", Counter { current, peak, allocated, freed });
     same!(checks, "larder_counters", Counters { all, small_pool, large_pool });
+    same!(checks, "larder_timed_calls", TimedCalls { count, total_us, max_us, min_us });
+    same!(checks, "larder_pinned_calls", PinnedCalls { got, given_back, by_size });
     same!(
         checks,
         "larder_stats",
@@ -224,6 +227,9 @@ fn numbers() -> Checks {
         ("LARDER_OTHER_ERROR", Status::Other as u64),
         ("LARDER_SOURCE_UNSPLIT", u64::from(source_property::UNSPLIT)),
         ("LARDER_SOURCE_COLLECTIVE", u64::from(source_property::COLLECTIVE)),
+        ("LARDER_PIN_BEST", u64::from(pinning::BEST)),
+        ("LARDER_PIN_REGISTER", u64::from(pinning::REGISTER)),
+        ("LARDER_PIN_DRIVER", u64::from(pinning::DRIVER)),
         ("LARDER_SEAL_BYTES", SEAL_BYTES as u64),
         ("LARDER_DIVISION_CLASSES", DIVISION_CLASSES as u64),
         ("LARDER_UNLIMITED", UNLIMITED),
@@ -296,7 +302,15 @@ fn every_struct_and_number_of_the_header_is_compared() {
     for line in header.lines() {
         // Structs with fields end in `} name;`, numbers begin in `LARDER_NAME =` or are defined.
         let closed = line.strip_prefix("} ").and_then(|rest| rest.split(';').next());
-        let enums = ["status", "filter_kind", "source_property", "action", "level", "block_state"];
+        let enums = [
+            "status",
+            "filter_kind",
+            "source_property",
+            "action",
+            "level",
+            "block_state",
+            "pinning",
+        ];
         let is_enum = enums.iter().any(|name| closed == Some(&format!("larder_{name}")));
         let number =
             line.trim_start().strip_prefix("LARDER_").and_then(|rest| rest.split_once(" = "));

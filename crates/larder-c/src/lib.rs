@@ -16,6 +16,7 @@ mod larder;
 mod layouts;
 mod memory;
 mod out_of_memory;
+mod pinned;
 mod pools;
 mod share;
 mod snapshot;

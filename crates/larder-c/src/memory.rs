@@ -136,6 +136,15 @@ extern "C" fn larder_empty_cache(larder: Held<Larder>, pool: PoolName) -> Status
 }
 
 #[unsafe(no_mangle)]
+extern "C" fn larder_poll(larder: Held<Larder>) -> Status {
+    guard(|| {
+        let polled: Vec<_> =
+            larder.get("larder")?.allocators().iter().map(larder_core::Allocator::poll).collect();
+        Ok(polled.into_iter().collect::<Result<(), Error>>()?)
+    })
+}
+
+#[unsafe(no_mangle)]
 extern "C" fn larder_memory_info(
     larder: Held<Larder>,
     device: i32,

@@ -132,6 +132,11 @@ pub struct Policy {
     /// pieces serves a request that needs one. Blocks of all sizes share it, and a program that
     /// repeats itself gets its blocks where they lay the last time.
     pub tight: bool,
+    /// A plain segment is as large as the request that it is made for, in whole pages of the
+    /// host's, and every rest of a block is worth keeping. PyTorch's segments have 2 or 20 MiB or
+    /// multiples of 2 MiB, which saves calls of a GPU's driver; to pin memory of the host costs by
+    /// the byte, so that there what is asked for is what should be taken.
+    pub exact_segments: bool,
 }
 
 impl Policy {
@@ -161,6 +166,7 @@ impl Policy {
             merges_late: false,
             expandable_by_default: false,
             tight: false,
+            exact_segments: false,
         }
     }
 
@@ -244,6 +250,7 @@ impl Policy {
             merges_late: true,
             expandable_by_default: true,
             tight: false,
+            exact_segments: false,
         }
     }
 
@@ -251,6 +258,17 @@ impl Policy {
     /// memory.
     pub const fn tight() -> Policy {
         Policy { name: "tight", tight: true, merges_late: false, ..Policy::larder() }
+    }
+
+    /// As `larder`, for pinned memory of the host: what is asked for is what is taken. It goes with
+    /// a kind of memory, and is none that a program chooses by name.
+    pub const fn pinned() -> Policy {
+        Policy {
+            name: "pinned",
+            exact_segments: true,
+            expandable_by_default: false,
+            ..Policy::larder()
+        }
     }
 
     /// Decides as the PyTorch that made a recording, by [`Policy::for_recording`]; as PyTorch 2.11

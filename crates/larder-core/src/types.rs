@@ -38,6 +38,10 @@ impl fmt::Display for Addr {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
+/// Names the host's own work, which no device orders: memory of the host is handed out on it, so
+/// that every stream that uses it is another one. No device gives a stream this number.
+pub const HOST_STREAM: StreamId = StreamId(u64::MAX);
+
 impl fmt::Display for StreamId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "stream {}", self.0)

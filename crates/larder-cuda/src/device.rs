@@ -122,6 +122,17 @@ impl CudaDevice {
         &self.context
     }
 
+    /// Its address on the bus.
+    pub(crate) fn bus_id(&self) -> &str {
+        &self.bus_id
+    }
+
+    /// Whether the process uses the device already.
+    pub(crate) fn is_in_use(&self) -> bool {
+        let state = driver::device(self.ordinal).and_then(driver::has_primary_context);
+        state.unwrap_or(false)
+    }
+
     /// The handle of the primary context that the device works in, as a number.
     pub fn raw_context(&self) -> Result<u64, DeviceError> {
         Ok(self.context.primary()?.handle() as u64)

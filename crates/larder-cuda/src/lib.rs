@@ -16,6 +16,8 @@
 //!   ([`CudaDevice::admit`]), and one that was not is refused in words. The driver's default
 //!   streams, 0, 1 and 2, are always there.
 //!
+//! [`HostDevice`] is pinned memory of the host as a device of its own.
+//!
 //! [`AsyncPool`] is the driver's own stream-ordered allocator with the calls of ours, for
 //! `backend:cudaMallocAsync`.
 
@@ -25,6 +27,7 @@ mod descriptors;
 mod device;
 pub mod driver;
 mod error;
+pub mod host;
 pub mod layouts;
 mod ledger;
 mod options;
@@ -38,6 +41,7 @@ mod table;
 pub use async_pool::{AsyncPool, AsyncStats};
 pub use device::CudaDevice;
 pub use error::CudaError;
+pub use host::HostDevice;
 pub use ledger::Held;
 pub use options::{CudaOptions, ShareBy};
 pub use stream::CudaStream;

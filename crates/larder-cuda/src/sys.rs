@@ -86,6 +86,10 @@ numbers! {
     }
     CUevent_flags { CU_EVENT_DISABLE_TIMING = 2, }
     CUstream_flags { CU_STREAM_NON_BLOCKING = 1, }
+    CUmemhost_flags {
+        CU_MEMHOSTALLOC_PORTABLE = 1,
+        CU_MEMHOSTREGISTER_PORTABLE = 1,
+    }
     CUipcMem_flags { CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS = 1, }
     CUstreamCaptureMode { CU_STREAM_CAPTURE_MODE_RELAXED = 2, }
     CUstreamCaptureStatus {

@@ -82,6 +82,7 @@ functions! {
         cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: CUdevice);
         cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
         cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+        cuDevicePrimaryCtxGetState(device: CUdevice, flags: *mut c_uint, active: *mut c_int);
         cuDeviceCanAccessPeer(answer: *mut c_int, device: CUdevice, peer: CUdevice);
         cuDeviceGetDefaultMemPool(pool: *mut CUmemoryPool, device: CUdevice);
         cuCtxGetCurrent(context: *mut CUcontext);
@@ -92,6 +93,10 @@ functions! {
         cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
         cuMemAlloc_v2(addr: *mut CUdeviceptr, size: usize);
         cuMemFree_v2(addr: CUdeviceptr);
+        cuMemHostAlloc(addr: *mut *mut c_void, size: usize, flags: c_uint);
+        cuMemFreeHost(addr: *mut c_void);
+        cuMemHostRegister_v2(addr: *mut c_void, size: usize, flags: c_uint);
+        cuMemHostUnregister(addr: *mut c_void);
         cuMemsetD8Async(addr: CUdeviceptr, value: c_uchar, count: usize, stream: CUstream);
         cuMemAddressReserve(
             addr: *mut CUdeviceptr, size: usize, alignment: usize, wish: CUdeviceptr,

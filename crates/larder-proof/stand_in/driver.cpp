@@ -495,16 +495,31 @@ CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t count) {
 }
 
 CUresult cuMemHostAlloc(void **out, size_t size, unsigned) {
-    *out = std::calloc(1, size);
-    return CUDA_SUCCESS;
+    Lock lock(mutex);
+    return pin(out, size);
 }
 
 CUresult cuMemFreeHost(void *memory) {
-    std::free(memory);
-    return CUDA_SUCCESS;
+    Lock lock(mutex);
+    return wait_until(lock, all_done), unpin(memory, true);
+}
+
+CUresult cuMemHostRegister(void *memory, size_t size, unsigned) {
+    Lock lock(mutex);
+    return pin_mapped(memory, size);
+}
+
+CUresult cuMemHostUnregister(void *memory) {
+    Lock lock(mutex);
+    return wait_until(lock, all_done), unpin(memory, false);
 }
 
 }  // extern "C"
+
+bool is_pinned(CUdeviceptr address) {
+    Lock lock(mutex);
+    return pinned_at(address);
+}
 
 CUresult give_work(CUstream stream, Work work) {
     Lock lock(mutex);

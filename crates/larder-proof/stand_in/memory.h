@@ -111,6 +111,48 @@ std::pair<CUdeviceptr, const Plain *> plain_at(CUdeviceptr addr) {
     return {found->first, &found->second};
 }
 
+// Pinned memory of the host: where it begins, how much it is, and whether the driver gave it.
+struct Pinned {
+    size_t size;
+    bool given;
+};
+std::map<CUdeviceptr, Pinned> pinned;
+
+bool pinned_at(CUdeviceptr addr) {
+    auto after = pinned.upper_bound(addr);
+    if (after == pinned.begin()) return false;
+    auto found = std::prev(after);
+    return addr < found->first + found->second.size;
+}
+
+// Only what is written to costs memory of the host.
+CUresult pin(void **out, size_t size) {
+    void *addr = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (size == 0 || addr == MAP_FAILED) return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = addr;
+    pinned[reinterpret_cast<CUdeviceptr>(addr)] = {size, true};
+    return CUDA_SUCCESS;
+}
+
+CUresult pin_mapped(void *memory, size_t size) {
+    auto addr = reinterpret_cast<CUdeviceptr>(memory);
+    if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+    auto next = pinned.lower_bound(addr);
+    if (pinned_at(addr) || (next != pinned.end() && next->first < addr + size))
+        return CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED;
+    pinned[addr] = {size, false};
+    return CUDA_SUCCESS;
+}
+
+CUresult unpin(void *memory, bool given) {
+    auto found = pinned.find(reinterpret_cast<CUdeviceptr>(memory));
+    if (found == pinned.end() || found->second.given != given)
+        return given ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
+    if (given) munmap(memory, found->second.size);
+    pinned.erase(found);
+    return CUDA_SUCCESS;
+}
+
 // The range of addresses in which one lies.
 bool is_in_range(CUdeviceptr addr) {
     auto after = ranges.upper_bound(addr);

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use larder_core::Policy;
+use larder_core::policy::UnknownPolicy;
 
 /// Random tests of the allocator on a simulated GPU, for as long as one likes.
 #[derive(Debug, Parser)]
@@ -42,7 +43,8 @@ enum Command {
         seconds: Option<u64>,
         /// Who decides: larder, tight, or torch-2.11 to torch-2.15. Without it, seeds take larder
         /// and torch-2.11 in turns.
-        #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
+        /// `pinned` is that for pinned memory of the host.
+        #[arg(long, value_parser = policy_of)]
         policy: Option<Policy>,
     },
     /// Run random sequences of requests and frees in a symmetric pool on simulated ranks, and check
@@ -80,6 +82,11 @@ fn main() -> ExitCode {
         },
         Err(sentence) => refuse(&sentence),
     }
+}
+
+/// The policy of a name. That for pinned memory is none that a program chooses.
+fn policy_of(name: &str) -> Result<Policy, UnknownPolicy> {
+    if name == Policy::pinned().name { Ok(Policy::pinned()) } else { name.parse() }
 }
 
 fn refuse(why: &dyn std::fmt::Display) -> ExitCode {

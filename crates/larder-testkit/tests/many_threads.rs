@@ -62,6 +62,11 @@ fn tight() {
     run_half(BASE_SEED, Some(&Policy::tight()));
 }
 
+#[test]
+fn pinned() {
+    run_half(BASE_SEED, Some(&Policy::pinned()));
+}
+
 /// Where captures are those that were marked; every second seed tells which stream each thread
 /// works on.
 #[test]

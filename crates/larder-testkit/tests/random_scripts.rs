@@ -112,6 +112,42 @@ fn larder_with_expandable_segments_and_faults() {
     run_group(LARDER | EXPANDABLE | FAULTS);
 }
 
+/// Runs scripts under the policy for pinned memory of the host, with faults or without.
+fn run_pinned(faults: u64) {
+    const SCRIPTS: u64 = 2 * COMBINATIONS;
+    let asked = asked_seed();
+    let seeds: Vec<u64> =
+        asked.map_or_else(|| (BASE_SEED..BASE_SEED + 2 * SCRIPTS).collect(), |seed| vec![seed]);
+    let mut total = Report::default();
+    for seed in seeds.into_iter().filter(|seed| seed & FAULTS == faults) {
+        match soak::run_under(Policy::pinned(), seed, STEPS) {
+            Ok(report) => total += report,
+            Err(failure) => panic!("{failure}"),
+        }
+    }
+    if asked.is_some() {
+        return;
+    }
+    println!("{total:?}");
+    assert!(total.steps >= SCRIPTS * STEPS as u64, "{total:?}");
+    let often = [total.out_of_memory, total.waits, total.scopes, total.captures, total.deferrals];
+    assert!(often.into_iter().all(|count| count > SCRIPTS), "{total:?}");
+    assert!(total.hits > total.mallocs / 2, "{total:?}");
+    assert_eq!(total.device_errors > 0, faults != 0, "{total:?}");
+    let is_followed = total.model_steps == total.steps;
+    assert!(is_followed || faults != 0, "the model was there at every step: {total:?}");
+}
+
+#[test]
+fn pinned() {
+    run_pinned(0);
+}
+
+#[test]
+fn pinned_with_faults() {
+    run_pinned(FAULTS);
+}
+
 /// Runs scripts under the tight policy, with faults or without.
 fn run_tight(faults: u64) {
     const SCRIPTS: u64 = 4 * COMBINATIONS;

@@ -792,6 +792,45 @@ static void process_wide(void) {
     CHECK(larder_device_count(larder) == 1);
 }
 
+/* ---------------- pinned memory of the host */
+
+static void pinned(void) {
+    larder *host = NULL;
+    OK(larder_open_pinned("sim:1GiB", "pinned_limit:100MiB", &host));
+    FAILS(larder_open_pinned("sim:1GiB", "pinned_limit:many", &host), LARDER_BAD_SETTING,
+          "pinned_limit");
+    void *work = larder_host_stream();
+    void *ptr = take(host, 0, 60 * MIB, work);
+    larder_stats stats;
+    OK(larder_get_stats(host, 0, &stats));
+    CHECK(stats.reserved_bytes.all.current == 60 * MIB);
+    void *more = NULL;
+    FAILS(larder_malloc(host, 0, 41 * MIB, work, &more), LARDER_OUT_OF_MEMORY,
+          "of the 100.00 MiB that pinned_limit allows 60.00 MiB are held");
+    CHECK(larder_stream_on(0, SIDE) == SIDE && larder_stream_on(3, NULL) != NULL);
+    CHECK(larder_stream_on(3, SIDE) != larder_stream_on(2, SIDE));
+    OK(larder_record_stream(host, ptr, larder_stream_on(0, SIDE)));
+    OK(larder_free(host, ptr));
+    OK(larder_poll(host));
+    OK(larder_set_pinning(host, LARDER_PIN_REGISTER, 4));
+    FAILS(larder_set_pinning(host, 7, 4), LARDER_BAD_ARGUMENT, "7 is no larder_pinning");
+    larder_pinned_calls calls;
+    OK(larder_get_pinned_calls(host, &calls));
+    CHECK(calls.got.count == 0 && calls.by_size[0] == 0);
+    OK(larder_reset_pinned_calls(host, true, true));
+    larder_close(host);
+
+    larder *other = open_larder("sim:1GiB", "");
+    FAILS(larder_get_pinned_calls(other, &calls), LARDER_BAD_ARGUMENT, "larder_open_pinned");
+    larder_close(other);
+
+    bool leaves = false;
+    OK(larder_leaves_pinned("pinned:torch", &leaves));
+    CHECK(leaves);
+    OK(larder_leaves_pinned("policy:torch-2.11,pinned:larder", &leaves));
+    CHECK(!leaves);
+}
+
 int main(void) {
     versions_and_errors();
     memory();
@@ -803,6 +842,7 @@ int main(void) {
     hooks();
     address_space();
     histories();
+    pinned();
     process_wide();
     puts("all is well");
     return 0;

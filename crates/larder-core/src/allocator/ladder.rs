@@ -75,6 +75,10 @@ impl Allocator {
             let plan = inner.heap.inventory().plan_collection();
             inner.release(device, &plan)?;
         }
+        let plan = inner.heap.inventory().plan_replacement(want);
+        if !plan.is_empty() {
+            inner.release(device, &plan)?;
+        }
         let mut grown;
         (inner, grown) = self.grow(inner, want)?;
         // Pools that were told to lend to those in need do so.

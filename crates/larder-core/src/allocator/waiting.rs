@@ -4,12 +4,26 @@
 use std::collections::HashMap;
 use std::thread;
 
-use crate::allocator::Inner;
+use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
 use crate::error::Error;
 use crate::heap::ids::BlockId;
 use crate::record::Record;
+use crate::record::event::Level;
 use crate::types::{EventId, PoolId, StreamId};
+
+impl Allocator {
+    /// Takes back what waits for work that is done by now. The next request does the same; whoever
+    /// has a thread to spare saves it the questions. While a pool's scope is open nothing is done.
+    pub fn poll(&self) -> Result<(), Error> {
+        let mut inner = self.enter(Level::All);
+        let is_asked = !inner.heap.is_idle() && !inner.heap.pools().is_diverted();
+        let polled = if is_asked { inner.poll_events(&*self.device) } else { Ok(()) };
+        drop(inner);
+        self.leave();
+        polled
+    }
+}
 
 impl Inner {
     /// Frees the blocks whose events are done. Of each stream only the first event that is not

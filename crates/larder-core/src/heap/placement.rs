@@ -40,6 +40,7 @@ impl Placement {
     pub(super) fn layout(policy: &Policy) -> Layout {
         let (shares_segments, fineness) = match policy {
             Policy { tight: true, .. } => (true, Fineness::Everywhere),
+            Policy { exact_segments: true, .. } => (false, Fineness::Everywhere),
             Policy { split_by_segment_kind: true, .. } => (false, Fineness::BySegment),
             _ => (false, Fineness::ByRequest),
         };

@@ -85,6 +85,22 @@ pub fn segment_bytes(rounded_bytes: u64, config: &Config) -> u64 {
     }
 }
 
+/// The page of the host's memory: what is pinned is a multiple of it.
+pub const HOST_PAGE_BYTES: u64 = 4096;
+
+/// The size of the segment that a rounded request asks of the device where segments are exact.
+/// Small ones share theirs all the same, and those below 2 MiB share it with one like them: no
+/// segment is smaller than a granule of the way from addresses to segments.
+pub fn exact_segment_bytes(rounded_bytes: u64) -> u64 {
+    if rounded_bytes <= SMALL_MAX_BYTES {
+        SMALL_SEGMENT_BYTES
+    } else if rounded_bytes < SEGMENT_UNIT_BYTES {
+        (2 * rounded_bytes).next_multiple_of(HOST_PAGE_BYTES)
+    } else {
+        rounded_bytes.next_multiple_of(HOST_PAGE_BYTES)
+    }
+}
+
 /// A capture's pool grows by this part of what it holds for the stream.
 const CAPTURE_GROWTH: u64 = 8;
 /// Its first large segments have the usual size: programs count on them, and little is lost by so
@@ -217,6 +233,16 @@ mod tests {
         assert_eq!(segment(10 * MIB - 512), 20 * MIB);
         assert_eq!(segment(10 * MIB), 10 * MIB);
         assert_eq!(segment(10 * MIB + 512), 12 * MIB);
+    }
+
+    #[test]
+    fn exact_segments_are_what_is_asked_for_in_whole_pages() {
+        let segment = |size| exact_segment_bytes(round_plainly(size));
+        assert_eq!([1, MIB].map(segment), [2 * MIB; 2], "small ones share a segment");
+        assert_eq!(segment(MIB + 1), 2 * MIB + HOST_PAGE_BYTES, "two of them");
+        assert_eq!(segment(2 * MIB - 1), 2 * MIB);
+        assert_eq!(segment(442 * MIB), 442 * MIB);
+        assert_eq!(segment(442 * MIB + 513), 442 * MIB + HOST_PAGE_BYTES);
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod mem_pools;
 mod observed_device;
 mod out_of_memory_advice;
 mod panics;
+mod pinned;
 mod plain_memory;
 mod policies;
 mod private_pools;

@@ -4,6 +4,7 @@
 //! The functions that take handles are unsafe, because the driver does not check all of them.
 
 mod captures;
+mod host;
 mod pool;
 mod sharing;
 
@@ -16,6 +17,7 @@ use crate::sys::{self, CUdeviceptr, CUevent, CUresult, CUstream};
 use crate::table;
 
 pub use captures::{capture_ends, capture_of, node_dependencies};
+pub use host::{alloc_host, free_host, has_primary_context, register_host, unregister_host};
 pub use pool::{
     alloc_async, default_pool, free_async, pool_attribute, set_pool_attribute, trim_pool,
 };

@@ -109,8 +109,10 @@ impl Devices {
         prepare: fn(CudaDevice) -> CudaDevice,
     ) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
         match self {
-            Devices::AllCuda => open_cuda(0..cuda_count()?, prepare),
-            Devices::Cuda(indices) => open_cuda(indices.iter().copied(), prepare),
+            Devices::AllCuda | Devices::Cuda(_) => {
+                let opened = real(self, prepare)?.into_iter();
+                Ok(opened.map(|device| device as Arc<dyn Device>).collect())
+            }
             &Devices::Simulated { memory_bytes, count } => {
                 let simulated = |index| -> Arc<dyn Device> {
                     let wire = wire();
@@ -149,13 +151,25 @@ fn cuda_count() -> Result<u32, DevicesError> {
     }
 }
 
+/// Those of the devices that are real.
+pub(super) fn real(
+    devices: &Devices,
+    prepare: fn(CudaDevice) -> CudaDevice,
+) -> Result<Vec<Arc<CudaDevice>>, DevicesError> {
+    match devices {
+        Devices::AllCuda => open_cuda(0..cuda_count()?, prepare),
+        Devices::Cuda(indices) => open_cuda(indices.iter().copied(), prepare),
+        Devices::Simulated { .. } | Devices::Offered(_) => Ok(Vec::new()),
+    }
+}
+
 fn open_cuda(
     indices: impl Iterator<Item = u32>,
     prepare: fn(CudaDevice) -> CudaDevice,
-) -> Result<Vec<Arc<dyn Device>>, DevicesError> {
+) -> Result<Vec<Arc<CudaDevice>>, DevicesError> {
     // A process may see many GPUs and use one.
     let options = CudaOptions::default().late_context(true);
-    let open = |index| -> Result<Arc<dyn Device>, CudaError> {
+    let open = |index| -> Result<Arc<CudaDevice>, CudaError> {
         Ok(Arc::new(prepare(CudaDevice::new(index, options)?)))
     };
     let opened: Result<Vec<_>, _> = indices.map(open).collect();

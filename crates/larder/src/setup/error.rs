@@ -28,6 +28,8 @@ pub enum DevicesError {
     Cuda(CudaError),
     /// The driver knows no GPU.
     NoGpu,
+    /// Memory is pinned for GPUs of this process, or simulated ones, and for no others.
+    NotPinned(&'static str),
     /// Nobody offers devices under this name any more.
     NotOffered(&'static str),
     /// Whoever offers the devices cannot make them, and says why.
@@ -54,6 +56,9 @@ impl fmt::Display for DevicesError {
             DevicesError::Variable(variable, error) => write!(f, "{variable}: {error}"),
             DevicesError::Cuda(error) => error.fmt(f),
             DevicesError::NoGpu => write!(f, "the CUDA driver knows no GPU"),
+            DevicesError::NotPinned(name) => {
+                write!(f, "there is no pinned memory for the devices that are offered as '{name}'")
+            }
             DevicesError::NotOffered(name) => write!(f, "nobody offers devices as '{name}'"),
             DevicesError::NotMade(words) => f.write_str(words),
         }
@@ -112,6 +117,10 @@ pub enum SettingsError {
     NoValue(&'static str),
     /// Statistics cannot be served there.
     Metrics(String),
+    /// Nobody of this name keeps pinned memory.
+    Pinned(String),
+    /// This is no amount of memory.
+    PinnedLimit(CapacityError),
     /// The driver's own pool is asked for.
     DriversPool,
     /// A setting stands where only Larder's own belong.
@@ -158,6 +167,10 @@ impl fmt::Display for SettingsError {
                 "the setting 'metrics' takes a port, as 9400, or an address with one, as \
                  0.0.0.0:9400, not '{found}'"
             ),
+            SettingsError::Pinned(found) => {
+                write!(f, "the setting 'pinned' is larder or torch, not '{found}'")
+            }
+            SettingsError::PinnedLimit(error) => write!(f, "the setting 'pinned_limit': {error}"),
             SettingsError::DriversPool => write!(
                 f,
                 "backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in \

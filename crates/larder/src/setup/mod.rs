@@ -5,6 +5,7 @@
 pub mod devices;
 mod error;
 mod names;
+pub mod pinned;
 pub mod settings;
 
 pub use error::{DevicesError, NameProblem, SettingsError};

@@ -12,11 +12,24 @@ pub const CONF_VARIABLE: &str = "LARDER_CONF";
 pub(super) const POLICY_KEY: &str = "policy";
 pub(super) const SNAPSHOT_KEY: &str = "oom_snapshot";
 pub(super) const METRICS_KEY: &str = "metrics";
+pub(super) const PINNED_KEY: &str = "pinned";
+pub(super) const PINNED_LIMIT_KEY: &str = "pinned_limit";
 pub(super) const CAPTURES_KEY: &str = "plain_captures";
 /// The keys that PyTorch does not have. In a process with PyTorch they are all that `LARDER_CONF`
 /// takes.
-pub const OWN_KEYS: [&str; 8] = {
+pub const OWN_KEYS: [&str; 10] = {
     // Taken apart by number, so that one more does not go unnoticed.
     let [pages, captures, soft, most, floor] = config::ALLOCATOR_KEYS;
-    [POLICY_KEY, pages, captures, soft, most, floor, SNAPSHOT_KEY, METRICS_KEY]
+    [
+        POLICY_KEY,
+        pages,
+        captures,
+        soft,
+        most,
+        floor,
+        PINNED_KEY,
+        PINNED_LIMIT_KEY,
+        SNAPSHOT_KEY,
+        METRICS_KEY,
+    ]
 };

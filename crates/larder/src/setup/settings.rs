@@ -9,9 +9,12 @@ use std::net::{Ipv4Addr, SocketAddr};
 use larder_core::allocator::default_config;
 use larder_core::config::{Backend, ConfigError};
 use larder_core::{Config, Policy};
+use larder_sim::parse_capacity;
 
 use super::error::SettingsError;
-use super::names::{CAPTURES_KEY, METRICS_KEY, POLICY_KEY, SNAPSHOT_KEY};
+use super::names::{
+    CAPTURES_KEY, METRICS_KEY, PINNED_KEY, PINNED_LIMIT_KEY, POLICY_KEY, SNAPSHOT_KEY,
+};
 pub use super::names::{CONF_VARIABLE as VARIABLE, OWN_KEYS, TORCH_VARIABLES};
 
 /// What an allocator shall be like.
@@ -23,6 +26,11 @@ pub struct Settings {
     pub policy: Policy,
     /// The file that a failed request is written down to, if that is asked for.
     pub oom_snapshot: Option<String>,
+    /// How much pinned memory of the host may be held; none is as much as there is.
+    pub pinned_limit_bytes: Option<u64>,
+    /// Who keeps pinned memory in a process with PyTorch, if somebody says so: Larder, or PyTorch
+    /// itself.
+    pub pinned_by: Option<PinnedBy>,
     /// The address at which statistics are served to Prometheus, if that is asked for.
     pub metrics: Option<SocketAddr>,
     /// Somebody gave a setting that PyTorch has too. Then all of PyTorch's settings are what they
@@ -30,6 +38,23 @@ pub struct Settings {
     names_torch: bool,
     /// Somebody said what memory captures get; until then that is the policy's default too.
     names_captures: bool,
+}
+
+/// Who keeps pinned memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PinnedBy {
+    /// Larder.
+    Larder,
+    /// PyTorch's own allocator.
+    Torch,
+}
+
+impl Settings {
+    /// Whether pinned memory is left to PyTorch's own allocator. Whoever wants PyTorch's decisions
+    /// has them there too, unless they say otherwise.
+    pub fn leaves_pinned(&self) -> bool {
+        self.pinned_by.map_or(self.policy.is_stock(), |by| by == PinnedBy::Torch)
+    }
 }
 
 impl Default for Settings {
@@ -133,7 +158,16 @@ impl Settings {
     pub fn of(policy: Policy) -> Settings {
         let config = default_config(&policy);
         let (names_torch, names_captures) = (false, false);
-        Settings { config, policy, oom_snapshot: None, metrics: None, names_torch, names_captures }
+        Settings {
+            config,
+            policy,
+            oom_snapshot: None,
+            pinned_limit_bytes: None,
+            pinned_by: None,
+            metrics: None,
+            names_torch,
+            names_captures,
+        }
     }
 
     /// These settings under another policy.
@@ -154,6 +188,11 @@ impl Settings {
         let (snapshot, rest) = split_key(text, SNAPSHOT_KEY)?;
         let (metrics, rest) = split_key(&rest, METRICS_KEY)?;
         let metrics = metrics.map(|text| listening(&text)).transpose()?;
+        let (pinned_by, rest) = split_key(&rest, PINNED_KEY)?;
+        let pinned_by = pinned_by.map(|name| keeper(&name)).transpose()?;
+        let (limit, rest) = split_key(&rest, PINNED_LIMIT_KEY)?;
+        let limit_bytes = limit.map(|text| parse_capacity(&text)).transpose();
+        let limit_bytes = limit_bytes.map_err(SettingsError::PinnedLimit)?;
         let (policy, rest) = split_policy(&rest)?;
         // PyTorch does not look at what stands between a key and its value, so that it need be no
         // colon.
@@ -174,6 +213,8 @@ impl Settings {
             config,
             policy: self.policy.clone(),
             oom_snapshot: snapshot.or_else(|| self.oom_snapshot.clone()),
+            pinned_limit_bytes: limit_bytes.or(self.pinned_limit_bytes),
+            pinned_by: pinned_by.or(self.pinned_by),
             metrics: metrics.or(self.metrics),
             names_torch,
             names_captures,
@@ -219,6 +260,15 @@ fn split_key(text: &str, key: &'static str) -> Result<(Option<String>, String), 
     Ok((found.map(str::to_owned), rest))
 }
 
+/// Who keeps pinned memory, by name.
+fn keeper(name: &str) -> Result<PinnedBy, SettingsError> {
+    match name {
+        "larder" => Ok(PinnedBy::Larder),
+        "torch" => Ok(PinnedBy::Torch),
+        other => Err(SettingsError::Pinned(other.to_owned())),
+    }
+}
+
 /// Where to listen: a port of this machine alone, or an address with one.
 fn listening(text: &str) -> Result<SocketAddr, SettingsError> {
     let port = text.parse::<u16>().map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
@@ -250,6 +300,23 @@ mod tests {
         assert_eq!(parse("oom_snapshot:a.json").unwrap().config, Settings::default().config);
         let again = settings.overlay("").unwrap();
         assert_eq!(again.oom_snapshot, settings.oom_snapshot);
+    }
+
+    #[test]
+    fn pinned_memory_has_a_limit_and_a_keeper() {
+        let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
+        assert_eq!(settings.pinned_limit_bytes, Some(64 << 30));
+        assert!(!settings.leaves_pinned(), "that is said");
+        assert!(parse("pinned:torch").unwrap().leaves_pinned());
+        assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
+        assert!(!parse("pinned_limit:1GiB").unwrap().leaves_pinned());
+        for (text, word) in [
+            ("pinned:driver", "is larder or torch, not 'driver'"),
+            ("pinned_limit:lots", "the setting 'pinned_limit': "),
+        ] {
+            let error = parse(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
     }
 
     #[test]
@@ -348,7 +415,8 @@ mod tests {
             check_own(VARIABLE, "policy:larder, expandable_segments:True").unwrap_err().to_string(),
             "LARDER_CONF: 'expandable_segments' is not one of Larder's own settings, which are \
              policy, page_size_mb, plain_captures, tight_soft, tight_most, tight_floor_mb, \
-             oom_snapshot, metrics; PyTorch's settings belong into PYTORCH_CUDA_ALLOC_CONF"
+             pinned, pinned_limit, oom_snapshot, metrics; PyTorch's settings belong into \
+             PYTORCH_CUDA_ALLOC_CONF"
         );
         let list =
             check_own(VARIABLE, "roundup_power2_divisions:[1:2,>:4]").unwrap_err().to_string();

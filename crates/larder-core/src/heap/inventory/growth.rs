@@ -104,6 +104,9 @@ impl Inventory {
     /// what one of them does not use serves nobody else: theirs grow by what is asked for, or by a
     /// part of what they hold for the stream, since no other stream's segments serve it.
     pub(crate) fn segment_bytes(&self, want: &Want) -> u64 {
+        if self.rules.policy().exact_segments {
+            return size::exact_segment_bytes(want.size_bytes);
+        }
         if !self.is_plain_capture(self.pools.pool(want.pool)) {
             return size::segment_bytes(want.size_bytes, self.rules.config());
         }

@@ -112,6 +112,36 @@ impl Inventory {
         plan
     }
 
+    /// Where segments are exact: the free ones that are too small for this request, the largest
+    /// first, until they come to what it asks for. So what is cached for sizes that come no more
+    /// makes room for those that do. While any scope is open nothing goes.
+    pub(crate) fn plan_replacement(&self, want: &Want) -> Vec<Release> {
+        let is_meant = self.rules.policy().exact_segments && !want.expandable;
+        if !is_meant || want.pool != PoolIndex::LARGE || self.pools.is_diverted() {
+            return Vec::new();
+        }
+        let lane = self.pools.lane_at(want.pool, want.stream);
+        let free = lane
+            .into_iter()
+            .flat_map(|lane| self.pools.lane(lane).free_blocks(self.space.blocks()));
+        let mut small: Vec<_> = free
+            .filter(|&id| {
+                let block = &self.space[id];
+                !block.expandable && !block.is_split() && block.size_bytes < want.size_bytes
+            })
+            .collect();
+        small.sort_by_key(|&id| (u64::MAX - self.space[id].size_bytes, self.space[id].addr));
+        let (mut plan, mut found_bytes) = (Vec::new(), 0);
+        for id in small {
+            if found_bytes >= want.size_bytes {
+                break;
+            }
+            found_bytes += self.space[id].size_bytes;
+            plan.push(Release::Segment(self.space[id].segment));
+        }
+        plan
+    }
+
     /// Where a split limit is set: what to give back so that the device has room for a segment
     /// for this request. Says too whether that makes enough room.
     pub(crate) fn plan_room(&self, want: &Want) -> (Vec<Release>, bool) {

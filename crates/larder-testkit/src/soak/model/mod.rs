@@ -220,6 +220,7 @@ impl Model {
         if self.is_collecting() {
             self.collect();
         }
+        self.replace(want);
         let mut grown = self.grow(want);
         if grown == Grown::NoRoom
             && let Some(addr) = self.borrow(want)
@@ -344,7 +345,11 @@ impl Model {
         let splits = want.pool.is_none_or(|pool| !self.privates[&pool].no_split);
         let segment = &self.segments[at];
         let expandable = segment.is_expandable();
-        let fine = if self.policy.split_by_segment_kind { expandable } else { want.expandable };
+        let fine = match &self.policy {
+            Policy { exact_segments: true, .. } => expandable || want.size_bytes < limit_bytes,
+            Policy { split_by_segment_kind: true, .. } => expandable,
+            _ => want.expandable,
+        };
         let rest_bytes = segment.blocks[block_at].size_bytes - want.size_bytes;
         let cut = if !splits {
             false

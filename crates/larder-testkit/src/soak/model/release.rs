@@ -137,6 +137,31 @@ impl Model {
         self.segments.retain(|segment| segment.span != span);
     }
 
+    /// Where segments are exact, free ones that are too small make room for a large request of the
+    /// default pool: the largest first, the lower first, until they come to its size.
+    pub(super) fn replace(&mut self, want: &Want) {
+        let is_large = want.pool.is_none() && want.kind == PoolKind::Large;
+        let is_meant = is_large && self.policy.exact_segments && !want.expandable;
+        if !is_meant || !self.scopes.is_empty() {
+            return;
+        }
+        let free = self.free_blocks(None, want.kind, Some(want.stream));
+        let fits = |spot: &Spot| {
+            self.is_releasable(*spot) && self.block(*spot).size_bytes < want.size_bytes
+        };
+        let found = free.into_iter().filter(fits).map(|spot| self.block(spot));
+        let mut small: Vec<(u64, u64)> =
+            found.map(|block| (block.size_bytes, block.addr)).collect();
+        small.sort_by_key(|&(size_bytes, addr)| (std::cmp::Reverse(size_bytes), addr));
+        let mut found_bytes = 0;
+        for (size_bytes, addr) in small {
+            if found_bytes < want.size_bytes {
+                self.release_segment(addr);
+                found_bytes += size_bytes;
+            }
+        }
+    }
+
     /// Garbage collection: while too much is held, whole large segments that are at least as old
     /// as the average go.
     pub(super) fn collect(&mut self) {

@@ -8,6 +8,7 @@ use super::{Model, SMALL_MAX_BYTES, UNIT_BYTES};
 
 const OWN_SEGMENT_MIN_BYTES: u64 = 10 * MIB;
 const SEGMENT_STEP_BYTES: u64 = 2 * MIB;
+const HOST_PAGE_BYTES: u64 = 4096;
 
 /// A request after rounding.
 #[derive(Clone, Copy, Debug)]
@@ -78,6 +79,10 @@ impl Model {
     pub(super) fn segment_bytes(&self, want: &Want) -> u64 {
         match want.size_bytes {
             0..=SMALL_MAX_BYTES => 2 * MIB,
+            size if self.policy.exact_segments => {
+                let count = if size < SEGMENT_STEP_BYTES { 2 } else { 1 };
+                (count * size).div_ceil(HOST_PAGE_BYTES) * HOST_PAGE_BYTES
+            }
             size if size < OWN_SEGMENT_MIN_BYTES => match self.capture_growth_bytes(want) {
                 Some(least_bytes) => {
                     steps_up(size).max(least_bytes).min(self.config.large_segment_bytes)
