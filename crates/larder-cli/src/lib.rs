@@ -29,6 +29,7 @@ use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
+use larder_study::report::visible::{visible, visible_name};
 use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
@@ -67,7 +68,7 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
         Err(Refusal::Input(sentence)) => (sentence, 1),
         Err(Refusal::Usage(sentence)) => (sentence, 2),
     };
-    eprintln!("larder: {sentence}");
+    eprintln!("larder: {}", visible(&sentence));
     code
 }
 
@@ -198,7 +199,7 @@ fn not_standard(option: &str, path: Option<&Path>) -> Result<(), Refusal> {
 /// The file's name as the reports show it.
 fn name(common: &Common) -> String {
     let name = common.file.file_name().unwrap_or(common.file.as_os_str());
-    name.to_string_lossy().into_owned()
+    visible_name(&name.to_string_lossy())
 }
 
 fn replay(
@@ -412,7 +413,8 @@ fn snapshot_command(
     let converted = convert(file, contents, output, format, device, &setup)?;
     if converted.unkept_values > 0 {
         let (file, count) = (file.display(), converted.unkept_values);
-        eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+        let left_out = format!("{file}: {count} values of a kind that is not kept were left out");
+        eprintln!("larder: {}", visible(&left_out));
     }
     Ok(())
 }
@@ -452,8 +454,14 @@ fn print(value: &impl Display) -> Result<(), Refusal> {
     print_text(&format!("{value}\n"))
 }
 
-/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to standard output, and shows what a name out of a file would tell a terminal to do.
 fn print_text(text: &str) -> Result<(), Refusal> {
+    print_painted(&visible(text))
+}
+
+/// Writes what has colours in it, in which all names have to be shown already. A reader that has
+/// seen enough, such as `head`, is no failure.
+fn print_painted(text: &str) -> Result<(), Refusal> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

@@ -114,3 +114,46 @@ fn top_shows_what_is_on_a_tape_so_far() {
     let output = larder(&["top", "--once"], Some(Path::new("/nowhere.tape")));
     assert_eq!(output.status.code(), Some(1));
 }
+
+/// A recording in which every name would colour a terminal, and a request fails.
+const HOSTILE: &str = r#"{"segments": [], "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "\u001b[31mkey:1"},
+ "device_traces": [[
+  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1, "frames": []},
+  {"action": "alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "user_metadata": "\u001b]0;title\u0007", "frames": [HOSTILE]},
+  {"action": "annotate", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "user_metadata": "\u001b[2J", "frames": []},
+  {"action": "oom", "device_free": 104857600, "size": 230686720, "stream": 0, "time_us": 9,
+   "frames": [HOSTILE]}
+]]}"#;
+
+#[test]
+fn no_command_reports_an_escape_sequence_out_of_a_file() {
+    let frame =
+        r#"{"name": "\u001b[31mforward\u009b2J", "filename": "\u001b[1mtrain.py", "line": 7}"#;
+    let file = scratch("hos\u{1b}[32mtile.json", &HOSTILE.replace("HOSTILE", frame));
+    let is_calm = |text: &str| {
+        let told = text.chars().filter(|letter| letter.is_control() && *letter != '\n');
+        assert_eq!(told.collect::<String>(), "", "{text:?}");
+    };
+    for words in [
+        &["replay"][..],
+        &["compare", "--policy", "torch-2.11"],
+        &["explain"],
+        &["explain", "--json"],
+        &["show"],
+        &["show", "--json"],
+        &["fit"],
+        &["tune", "--seconds", "1"],
+    ] {
+        let output = larder(words, Some(&file));
+        is_calm(&String::from_utf8_lossy(&output.stderr));
+        is_calm(&String::from_utf8_lossy(&output.stdout));
+    }
+    let text = stdout(&larder(&["explain"], Some(&file)));
+    assert!(text.starts_with("hos\\u001b[32mtile.json: "), "{text}");
+    assert!(text.contains("at \\u001b[1mtrain.py:7 \\u001b[31mforward\\u009b2J\n"), "{text}");
+    let missing = larder(&["replay"], Some(Path::new("/no\u{1b}[31mwhere.ops")));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("/no\\u001b[31mwhere.ops"));
+    is_calm(&String::from_utf8_lossy(&missing.stderr));
+}

@@ -10,6 +10,7 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{self, count};
 use crate::report::table::Table;
+use crate::report::visible::visible_name;
 use crate::scene::{Hold, Lane, Provenance, Scene, holders, holds, lanes};
 use crate::settings::{Chosen, variables};
 use crate::workload::Workload;
@@ -110,7 +111,7 @@ fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str
     let more = frames.len().saturating_sub(FRAMES_SHOWN);
     let mut text = String::new();
     for frame in frames.iter().take(FRAMES_SHOWN) {
-        text.push_str(&format!("{indent}at {frame}\n"));
+        text.push_str(&format!("{indent}at {}\n", visible_name(frame)));
     }
     if more > 0 {
         text.push_str(&format!("{indent}and {} further out\n", count(more as u64, "frame")));

@@ -13,3 +13,4 @@ pub mod shown;
 pub mod summary;
 pub mod table;
 pub mod tuned;
+pub mod visible;
