@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use larder_core::Policy;
 use larder_study::course::{Point, course};
 use larder_study::explain as study;
-use larder_study::replay::Setup;
 use larder_study::report::answer::Commands;
 use larder_study::report::{explained, explained_json, picture, tuned};
 use larder_study::scene::Provenance;
@@ -15,7 +13,7 @@ use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 
 use crate::number;
-use crate::workload::{Workload, set_up, stopped};
+use crate::workload::{Room, Workload, set_up, stopped};
 
 /// One stretch of a program: its first operation, the most that was allocated, active and reserved
 /// in it, and whether a request failed.
@@ -30,16 +28,12 @@ pub(crate) fn explain(
     name: &str,
     policy: Option<&str>,
     settings: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     #[pyo3(from_py_with = number::failure)] failure: u64,
 ) -> PyResult<Option<(String, String)>> {
-    let (setup, chosen) = set_up(&workload.work, policy, settings, memory, addresses)?;
+    let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
     let answered = py.detach(|| {
-        let setup = match policy {
-            Some(_) => setup,
-            None => Setup { policy: study::recorded_policy(&workload.work, &setup)?, ..setup },
-        };
         let found = study::explain(&workload.work, &setup, failure, &Unwatched)?;
         let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
         let provenance = Provenance::new(&workload.work, taken);
@@ -61,12 +55,11 @@ pub(crate) fn tune_settings(
     workload: &Workload,
     name: &str,
     policy: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     seconds: f64,
 ) -> PyResult<(String, String)> {
-    let policy = policy.unwrap_or(Policy::torch_2_11().name);
-    let (setup, chosen) = set_up(&workload.work, Some(policy), None, memory, addresses)?;
+    let (setup, chosen) = set_up(&workload.work, policy, None, room, addresses)?;
     let (policies, limit) =
         ([setup.policy.clone()], Duration::from_secs_f64(seconds.clamp(0.1, 86_400.0)));
     let ran = py.detach(|| tune(&workload.work, &setup, &policies, limit, &Unwatched));
@@ -88,11 +81,11 @@ pub(crate) fn memory_over_time(
     name: &str,
     policy: Option<&str>,
     settings: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     #[pyo3(from_py_with = number::stretches)] stretches: u64,
 ) -> PyResult<(Vec<Stretch>, String)> {
-    let (setup, _) = set_up(&workload.work, policy, settings, memory, addresses)?;
+    let (setup, _) = set_up(&workload.work, policy, settings, room, addresses)?;
     let ran = py.detach(|| course(&workload.work, &setup, stretches as usize));
     let points = ran.map_err(|error| stopped(name, &error))?;
     let svg = picture::svg(name, &points);

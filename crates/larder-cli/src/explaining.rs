@@ -1,7 +1,7 @@
 //! The command `explain`.
 
 use larder_study::explain;
-use larder_study::replay::{Replay, Setup};
+use larder_study::replay::Replay;
 use larder_study::report::summary::count;
 use larder_study::report::{explained, explained_json};
 use larder_study::scene::Provenance;
@@ -11,8 +11,7 @@ use crate::args::Common;
 use crate::progress::Bars;
 use crate::{Refusal, Task, commands, name, print, print_text, set_up, stopped, unlike};
 
-/// Says why a request failed and what would have helped. Who named no policy wants to know about
-/// the program as it was recorded, which mostly was by stock PyTorch.
+/// Says why a request failed and what would have helped.
 pub(crate) fn explain(
     common: &Common,
     conf: Option<&str>,
@@ -21,11 +20,6 @@ pub(crate) fn explain(
 ) -> Result<(), Refusal> {
     let Task { workload, snapshot, settings, setup } = set_up(common, conf, sizes)?;
     let failed = |error| stopped(common, &workload, &error);
-    let policy = match &common.policy {
-        Some(_) => setup.policy.clone(),
-        None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
-    };
-    let setup = Setup { policy, ..setup };
     let device = common.device.unwrap_or(0);
     let provenance = Provenance::new(&workload, snapshot.as_deref().map(|taken| (taken, device)));
     let found = explain::explain(&workload, &setup, number, &Bars::default()).map_err(failed)?;

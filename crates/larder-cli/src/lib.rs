@@ -27,6 +27,7 @@ use larder_study::bench::BenchOptions;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
+use larder_study::question::Posed;
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::visible::{visible, visible_name};
@@ -113,29 +114,22 @@ struct Task {
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend. Where none are given, they are
-/// those of the recording.
+/// Settings are read before the file: they are quicker to mend.
 fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
-    let given = given.transpose()?;
+    let question = common.question(given.transpose()?);
+    question.check().map_err(|error| Refusal::Usage(error.to_string()))?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
             "--addresses recorded: segments have those addresses where they have the recorded \
-             sizes, and \
-             --scale and --jitter change the sizes"
+             sizes, and --scale and --jitter change the sizes"
                 .to_owned(),
         ));
     }
     let (mut workload, snapshot) = load(common)?;
     workload.resize(sizes);
-    let settings = given.unwrap_or_else(|| Chosen::recorded(&workload));
-    let setup = Setup {
-        policy: common.policy.clone().unwrap_or_default(),
-        config: settings.config.clone(),
-        addresses: common.addresses.unwrap_or_default(),
-        ..Setup::default()
-    };
-    let setup = setup.with_memory(common.memory, &workload);
+    let posed = question.pose(&workload).map_err(|error| stopped(common, &workload, &error))?;
+    let Posed { setup, settings } = posed;
     check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
 }
@@ -278,8 +272,8 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
     })
 }
 
-/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that
-/// is the default everywhere.
+/// A person who names no policy sees them all. A program gets the one that is the default
+/// everywhere, which is the recorded one.
 fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
@@ -287,7 +281,6 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let mut settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
-    // A program gets the policy that is the default everywhere.
     let is_named = common.policy.is_some() || common.json;
     let policy = is_named.then_some(&setup.policy);
     let is_usual = settings.is_empty();
@@ -325,7 +318,7 @@ fn commands(common: &Common, sizes: Sizes) -> Commands {
     commands.fit.push_str(&words);
     commands.replay.push_str(&words);
     // A search goes as far as it has to.
-    if let Some(memory_bytes) = common.memory {
+    if let Some(memory_bytes) = common.room.memory {
         commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
     }
     commands
@@ -346,17 +339,18 @@ fn fit_command(
     conf: Option<&str>,
     (sizes, passes): (Sizes, u64),
 ) -> Result<(), Refusal> {
+    common.room.refuse_part("fit says how much memory it needs, whatever was recorded")?;
     let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
-    let settings = settings.without_recorded_fraction();
     // What the recorded program had is what it may have been too little of.
-    let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
+    let limit_bytes = common.room.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
+    let settings = settings.without_recorded_fraction();
     let config = settings.config.clone();
-    let setup = Setup { config, memory_bytes: limit_bytes, fraction: None, ..setup };
+    let setup = Setup { config, memory_bytes: limit_bytes, ..setup.uncapped() };
     let fit = fit::fit(&workload, &setup, passes, &Bars::default())
         .map_err(|error| stopped(common, &workload, &error))?;
     let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
     if fit.memory_bytes.is_none() {
-        let next = match common.memory {
+        let next = match common.room.memory {
             Some(_) => "leave --memory out to find out how much it needs, or give more",
             None => "give --memory with more",
         };
@@ -373,6 +367,9 @@ fn bench_command(
 ) -> Result<(), Refusal> {
     let conf = conf.unwrap_or_default();
     let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
+    // It is Larder that is timed, unless a person says otherwise.
+    let policy = common.policy.clone().map_or_else(Policy::default, |_| setup.policy.clone());
+    let setup = Setup { policy, ..setup };
     let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))

@@ -4,9 +4,7 @@ use std::io::{self, IsTerminal};
 
 use console::Style;
 use larder_study::course::course;
-use larder_study::explain;
 use larder_study::file::Contents;
-use larder_study::replay::Setup;
 use larder_study::report::beside::beside;
 use larder_study::report::shown::{Ink, shown};
 use larder_study::report::visible::visible;
@@ -21,7 +19,7 @@ use crate::{Refusal, Task, name, print, print_painted, set_up, stopped};
 /// How wide the picture over time is.
 const STRETCHES: usize = 64;
 
-/// Shows the memory of a program at a moment. Who named no policy sees it as it was recorded.
+/// Shows the memory of a program at a moment.
 pub(crate) fn show(
     common: &Common,
     conf: Option<&str>,
@@ -35,11 +33,6 @@ pub(crate) fn show(
     };
     let Task { workload, snapshot, settings, setup } = task;
     let failed = |error| stopped(common, &workload, &error);
-    let policy = match &common.policy {
-        Some(_) => setup.policy.clone(),
-        None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
-    };
-    let setup = Setup { policy, ..setup };
     if let Some(Moment::Operation(number)) = at
         && number > workload.ops.len()
     {

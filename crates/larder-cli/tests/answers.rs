@@ -209,7 +209,10 @@ fn the_operation_that_failed_can_be_seen() {
     let ops = stdout(&larder(&["snapshot", "-o", "-", "--to", "ops"], Some(&file)));
     let line = ops.lines().nth(12).expect("a line");
     assert!(line.starts_with("alloc "), "{line}");
-    assert!(text.contains("so give --memory with the card's size if you know it"), "{text}");
+    assert!(
+        text.contains("so give --card with the card's size if you know it, or --cap"),
+        "{text}"
+    );
 }
 
 /// A name with a space, other sizes and another memory: what is said can be pasted.

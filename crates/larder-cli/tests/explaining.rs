@@ -116,9 +116,11 @@ fn top_shows_what_is_on_a_tape_so_far() {
 }
 
 /// A recording in which every name would colour a terminal, and a request fails.
-const HOSTILE: &str = r#"{"segments": [], "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "\u001b[31mkey:1"},
+const HOSTILE: &str = r#"{"segments": [], "allocator_settings": {
+  "PYTORCH_CUDA_ALLOC_CONF": "\u001b[31mkey:1"},
  "device_traces": [[
-  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1, "frames": []},
+  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "frames": []},
   {"action": "alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
    "user_metadata": "\u001b]0;title\u0007", "frames": [HOSTILE]},
   {"action": "annotate", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,

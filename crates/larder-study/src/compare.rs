@@ -51,9 +51,10 @@ pub struct Row {
 /// anyway, and a simulated GPU can have them.
 pub fn recorded_settings(
     workload: &Workload,
+    setup: &Setup,
     settings: &[(String, Config)],
 ) -> Option<(String, Config)> {
-    let config = recorded_config(workload)?.ok()?;
+    let config = setup.recorded_config(workload)?;
     let is_among = settings.iter().any(|(_, other)| is_same(other, &config));
     (!is_among).then(|| (config.text.clone(), config))
 }
@@ -65,7 +66,9 @@ fn unheld_settings(
     setup: &Setup,
     settings: &[(String, Config)],
 ) -> Option<(String, Config)> {
-    setup.fraction?;
+    if !setup.is_capped() {
+        return None;
+    }
     let is_unheld = |config: &Config| names_fraction(config) && config.memory_fraction >= 1.0;
     if settings.iter().any(|(_, config)| is_unheld(config)) {
         return None;
@@ -101,7 +104,7 @@ pub fn compare(
     // Which PyTorch decides may be older than the one that the program was recorded with.
     let is_known = |(_, config): &(String, Config)| config.check_known(setup.policy.torch).is_ok();
     settings.extend(unheld_settings(workload, setup, &settings).filter(is_known));
-    settings.extend(recorded_settings(workload, &settings).filter(is_known));
+    settings.extend(recorded_settings(workload, setup, &settings).filter(is_known));
     rows_of(workload, setup, settings, watch)
 }
 
@@ -111,7 +114,7 @@ fn rows_of(
     settings: Vec<(String, Config)>,
     watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
-    let recorded = recorded_config(workload).and_then(Result::ok);
+    let recorded = setup.recorded_config(workload);
     let extent = Extent::Steps(settings.len() as u64);
     let mut comparing = Watched::begin(watch, "comparing", extent);
     let rows = settings.into_iter().map(|(conf, config)| {

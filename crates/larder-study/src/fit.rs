@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use larder_core::types::MIB;
 use larder_sim::script::Op;
 
-use crate::replay::{DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES, Replay, ReplayError, Setup};
+use crate::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use crate::setup::MEMORY_MAX_BYTES;
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 

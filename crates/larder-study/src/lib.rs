@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod card;
 pub mod compare;
 pub mod convert;
 pub mod course;
@@ -14,11 +15,13 @@ pub mod fit;
 pub mod live;
 mod option_error;
 pub mod passes;
+pub mod question;
 pub mod recording;
 pub mod replay;
 pub mod report;
 pub mod scene;
 pub mod settings;
+pub mod setup;
 pub mod sizes;
 pub mod timeline;
 pub mod tune;

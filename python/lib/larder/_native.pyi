@@ -28,6 +28,9 @@ __all__ = [
     "TORCH_VARIABLES",
 ]
 
+# The memory, the card and the cap.
+_Room = tuple[int | None, str | None, int | None]
+
 __version__: str
 POLICIES: list[str]
 OWN_KEYS: list[str]
@@ -39,7 +42,7 @@ def explain(
     name: str,
     policy: str | None,
     settings: str | None,
-    memory: int | None,
+    room: _Room,
     addresses: str,
     failure: int,
 ) -> tuple[str, str] | None: ...
@@ -47,7 +50,7 @@ def tune_settings(
     workload: Workload,
     name: str,
     policy: str | None,
-    memory: int | None,
+    room: _Room,
     addresses: str,
     seconds: float,
 ) -> tuple[str, str]: ...
@@ -56,7 +59,7 @@ def memory_over_time(
     name: str,
     policy: str | None,
     settings: str | None,
-    memory: int | None,
+    room: _Room,
     addresses: str,
     stretches: int,
 ) -> tuple[list[tuple[int, int, int, int, bool]], str]: ...
@@ -171,7 +174,7 @@ class Workload:
         name: str,
         policy: str | None,
         settings: str | None,
-        memory: int | None,
+        room: _Room,
         addresses: str,
         passes: int,
     ) -> Outcome: ...
@@ -180,7 +183,7 @@ class Workload:
         name: str,
         policy: str | None,
         settings: list[str] | None,
-        memory: int | None,
+        room: _Room,
         addresses: str,
     ) -> tuple[list[Outcome], str]: ...
     def fit(
@@ -188,7 +191,7 @@ class Workload:
         name: str,
         policy: str | None,
         settings: str | None,
-        memory: int | None,
+        room: _Room,
         addresses: str,
         passes: int,
     ) -> tuple[int | None, int, int | None, int, str]: ...

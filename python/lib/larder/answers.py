@@ -10,7 +10,7 @@ from larder import _native
 from larder.errors import UsageError
 from larder.settings import Settings, settings_text
 from larder.table import Table, frame
-from larder.workload import Source, _load, _memory, _resized
+from larder.workload import Source, _load, _resized, _room
 
 if TYPE_CHECKING:
     import pandas
@@ -201,6 +201,8 @@ def explain(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -210,9 +212,6 @@ def explain(
 ) -> Explanation | None:
     """Says why a request failed and what would have helped; None if nothing failed.
 
-    policy
-        Who decides. Without it, who decided when the program was recorded, which mostly is stock
-        PyTorch.
     failure
         Which of the requests that fail, counted from 1.
 
@@ -221,7 +220,8 @@ def explain(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = _native.explain(workload, name, policy, text, _memory(memory), addresses, failure)
+    room = _room(memory, card, cap)
+    found = _native.explain(workload, name, policy, text, room, addresses, failure)
     return None if found is None else Explanation(found[0], json.loads(found[1]))
 
 
@@ -230,6 +230,8 @@ def tune(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     device: int = 0,
     addresses: str = "recorded",
     seconds: float = 20.0,
@@ -238,10 +240,8 @@ def tune(
 ) -> Tuning:
     """Searches the settings with which it holds least, on all cores, for no longer than `seconds`.
 
-    policy
-        Who decides: stock PyTorch, `torch-2.11`, without it.
     memory
-        The card that it is to run on. Settings with which it does not run there come last.
+        What it is to run on. Settings with which it does not run there come last.
 
     The other arguments are those of `replay`.
     """
@@ -249,7 +249,8 @@ def tune(
         raise UsageError(f"seconds: {seconds} is no time to search in")
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text, data = _native.tune_settings(workload, name, policy, _memory(memory), addresses, seconds)
+    room = _room(memory, card, cap)
+    text, data = _native.tune_settings(workload, name, policy, room, addresses, seconds)
     return Tuning(text, json.loads(data))
 
 
@@ -258,6 +259,8 @@ def memory_over_time(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -273,6 +276,6 @@ def memory_over_time(
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
     found = _native.memory_over_time(
-        workload, name, policy, text, _memory(memory), addresses, stretches
+        workload, name, policy, text, _room(memory, card, cap), addresses, stretches
     )
     return Timeline(name, *found)

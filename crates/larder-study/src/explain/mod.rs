@@ -5,10 +5,7 @@ mod cause;
 mod change;
 mod remedy;
 
-use larder_core::Policy;
-
-use crate::fidelity::Unlike;
-use crate::replay::{Replay, ReplayError, Setup};
+use crate::replay::{ReplayError, Setup};
 use crate::scene::{Failure, Scene};
 use crate::watch::Watch;
 use crate::workload::Workload;
@@ -73,24 +70,4 @@ pub fn explain(
     let proven = candidates.iter().copied().find(|cause| cause.is_proven(&remedies));
     let cause = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
     Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
-}
-
-/// Who decided when the program was recorded: whom the recording names; else stock PyTorch, unless
-/// only Larder's own policy runs out of memory as the recording does. Of a script nobody knows, and
-/// it is Larder.
-pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, ReplayError> {
-    let Some(facts) = &workload.recording else { return Ok(Policy::default()) };
-    if let Some(policy) = &facts.policy {
-        return Ok(policy.clone());
-    }
-    let is_alike = |policy: Policy| {
-        let setup = Setup { policy, ..setup.clone() };
-        let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
-        Ok::<_, ReplayError>(Unlike::of(facts, &outcome).is_none())
-    };
-    // What did not run out of memory tells nothing of who decided.
-    if facts.ooms > 0 && !is_alike(workload.stock())? && is_alike(Policy::default())? {
-        return Ok(Policy::default());
-    }
-    Ok(workload.stock())
 }

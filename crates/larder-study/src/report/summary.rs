@@ -366,7 +366,7 @@ fn guess<'a>(
         return String::new();
     }
     "\nthe recording does not tell how much memory there was: what runs out of it here may run \
-     there, so give --memory: the card's size, or what the program was allowed of it\n"
+     there, so give --card with the card's size, or --cap with what the program was allowed\n"
         .to_owned()
 }
 

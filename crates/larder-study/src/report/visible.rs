@@ -6,7 +6,8 @@ use std::borrow::Cow;
 /// round.
 fn commands(letter: char) -> bool {
     letter.is_control() && !matches!(letter, '\n' | '\t')
-        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        || matches!(letter, '\u{200e}' | '\u{200f}')
+        || matches!(letter, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// The text with each such letter as `\u001b`, which is what it is in JSON too.
