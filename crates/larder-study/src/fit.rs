@@ -85,10 +85,10 @@ pub fn fit(
         return Ok(Fit { passes, memory_bytes, retries: 0, calm_bytes, peak_active_bytes });
     }
     let retries_on = |memory_mb: u64| {
-        let tried = Setup { memory_bytes: memory_mb * MIB, ..setup.clone() };
+        let tried = setup.clone().sized(memory_mb * MIB);
         Replay::new(workload, &tried).fits(&workload.ops, passes)
     };
-    let given_mb = setup.memory_bytes / MIB;
+    let given_mb = setup.cap_bytes.unwrap_or(setup.memory_bytes) / MIB;
     let reserved_mb = (outcome.stats.reserved_bytes.all.peak as u64).div_ceil(MIB);
     let low_mb = (peak_active_bytes / MIB).saturating_sub(1);
     let high_mb = (reserved_mb + 2).min(given_mb);

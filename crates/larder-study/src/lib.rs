@@ -23,6 +23,7 @@ pub mod scene;
 pub mod settings;
 pub mod setup;
 pub mod sizes;
+pub mod standing;
 pub mod timeline;
 pub mod tune;
 pub mod watch;

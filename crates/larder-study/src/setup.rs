@@ -116,6 +116,16 @@ impl Setup {
         }
     }
 
+    /// This setup with another size: that of the cap where there is one to the byte, and else that
+    /// of the memory.
+    pub(crate) fn sized(self, bytes: u64) -> Setup {
+        if self.cap_bytes.is_some() {
+            self.allowing(bytes)
+        } else {
+            Setup { memory_bytes: bytes, ..self }
+        }
+    }
+
     /// Whether it is a cap that says how much the program may have, and not its own settings.
     pub fn is_capped(&self) -> bool {
         self.fraction.is_some() || self.cap_bytes.is_some()
@@ -173,7 +183,7 @@ impl Setup {
 impl Bounds {
     fn caps(&self, workload: &Workload) -> Caps {
         let scaled = |bytes| workload.sizes.scaled(bytes);
-        let (least_bytes, most_bytes) = (scaled(self.least_bytes), scaled(self.most_bytes()));
+        let (least_bytes, most_bytes) = (scaled(self.least_bytes), scaled(self.below_bytes - 1));
         Caps { least_bytes, most_bytes }
     }
 }

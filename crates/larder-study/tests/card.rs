@@ -8,6 +8,10 @@ use std::path::{Path, PathBuf};
 
 use larder_core::{Config, Policy};
 use larder_sim::script::Op;
+use larder_study::explain::{Verdict, explain};
+use larder_study::file::Contents;
+use larder_study::question::{Posed, Question};
+use larder_study::recording::Recording;
 use larder_study::replay::{Outcome, Replay, Setup};
 use larder_study::settings::Chosen;
 use larder_study::watch::Unwatched;
@@ -115,4 +119,65 @@ fn a_fraction_that_is_named_holds_whatever_was_recorded() {
     assert_eq!(replay(&workload, "").ooms, 1, "held to what was recorded");
     assert_eq!(replay(&workload, "per_process_memory_fraction:1").ooms, 0);
     assert!(replay(&workload, "per_process_memory_fraction:0.001").ooms > 1);
+}
+
+/// What the program was allowed on the card, which a recording leaves open.
+fn true_cap(told: &Value) -> Option<u64> {
+    let conf = told["settings"].as_str().expect("the settings");
+    let fraction = Config::parse(conf).expect("settings").memory_fraction;
+    let device_bytes = told["device_bytes"].as_u64().expect("the card's memory");
+    (fraction < 1.0).then(|| (fraction * device_bytes as f64) as u64)
+}
+
+/// The same recording, as if the fraction had been set by a call.
+fn without_settings(name: &str) -> Workload {
+    let Ok(Contents::Snapshot(mut snapshot)) =
+        Contents::load(&folder().join(format!("{name}.pickle.gz")), &Unwatched)
+    else {
+        panic!("a snapshot")
+    };
+    let conf = snapshot.allocator_conf.take().expect("settings");
+    let conf = conf.replace("per_process_memory_fraction:0.012", "");
+    snapshot.allocator_conf = Some(conf.trim_matches(',').to_owned());
+    Workload::from(Recording::from_snapshot(&snapshot, 0).expect("a recording"))
+}
+
+/// Whether it runs at the true cap.
+fn runs_truly(workload: &Workload, cap: u64, policy: &Policy, conf: &str) -> bool {
+    let question = Question { cap_bytes: Some(cap), ..Question::default() };
+    let Posed { setup, .. } = question.pose(workload).expect("it runs");
+    let own = Config::parse(conf).expect("settings");
+    let setup = Setup { policy: policy.clone(), config: own, ..setup };
+    Replay::new(workload, &setup).run(&workload.ops, &mut ()).expect("it runs").ooms == 0
+}
+
+/// What is said of a remedy at the guessed cap is so at the true one, or it is said that it depends.
+#[test]
+fn no_remedy_is_wrong_about_a_cap_that_is_guessed() {
+    let (mut checked, mut open) = (0, 0);
+    for (name, told) in programs() {
+        let Some(cap) = true_cap(&told) else { continue };
+        for workload in [workload(&name), without_settings(&name)] {
+            let Posed { setup, .. } = Question::default().pose(&workload).expect("it runs");
+            if let Some(caps) = setup.caps {
+                assert!((caps.least_bytes..=caps.most_bytes).contains(&cap), "{name}: {caps:?}");
+            }
+            let explained = explain(&workload, &setup, 1, &Unwatched).expect("it runs");
+            let explained = explained.unwrap_or_else(|| panic!("{name} fails: {setup:?}"));
+            for remedy in explained.remedies.iter().filter(|remedy| remedy.is_setting()) {
+                let runs = runs_truly(&workload, cap, &remedy.policy, &remedy.conf);
+                checked += 1;
+                match remedy.verdict {
+                    Verdict::Runs => assert!(runs, "{name}: {remedy:?}"),
+                    Verdict::Depends(from) => {
+                        open += 1;
+                        let from = from.unwrap_or(cap);
+                        assert!(runs == (cap >= from) || cap.abs_diff(from) < 4 << 20, "{name}");
+                    }
+                    _ => assert!(!runs, "{name}: {remedy:?}"),
+                }
+            }
+        }
+    }
+    assert!(checked > 100 && open > 0, "{checked} were looked at, {open} depend");
 }

@@ -17,6 +17,8 @@ pub use remedy::{Family, Remedy, Trial, Verdict};
 /// Why a request failed, and what would have helped.
 #[derive(Clone, Debug)]
 pub struct Explanation {
+    /// What the program ran on.
+    pub setup: Setup,
     /// All memory when it failed.
     pub scene: Scene,
     /// The request.
@@ -46,11 +48,19 @@ impl Explanation {
             .map(|card| card.trial.peak_active_bytes)
     }
 
+    /// The remedy that costs least of those with which it may run, as the cap was, where it costs
+    /// less than the best of those with which it runs.
+    pub fn likely(&self) -> Option<&Remedy> {
+        let depends = |remedy: &&Remedy| matches!(remedy.verdict, Verdict::Depends(_));
+        let found = self.remedies.iter().find(depends)?;
+        let is_easier = |best: &Remedy| best.is_memory() && !found.is_memory();
+        self.best().is_none_or(is_easier).then_some(found)
+    }
+
     /// Whether no setting, policy or change of the program's ways helps: only more memory, or less
     /// need.
     pub fn needs_memory(&self) -> bool {
-        self.best()
-            .is_none_or(|best| matches!(best.family, Family::LargerCard | Family::SmallerSizes))
+        self.best().is_none_or(Remedy::is_memory)
     }
 }
 
@@ -68,6 +78,13 @@ pub fn explain(
     let remedies = remedy::try_all(workload, setup, &scene, &failure, &account, watch);
     let candidates = Cause::candidates(setup, &failure, &account);
     let proven = candidates.iter().copied().find(|cause| cause.is_proven(&remedies));
-    let cause = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
-    Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
+    let likeliest = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
+    // What more memory alone mends is want of memory, however scattered the free part of it is.
+    let is_mended = remedies.iter().any(|remedy| remedy.gets_past() && !remedy.is_memory());
+    let cause = match likeliest {
+        Cause::Pieces if proven.is_none() && !is_mended => Cause::Demand,
+        other => other,
+    };
+    let (setup, is_proven) = (setup.clone(), proven.is_some());
+    Ok(Some(Explanation { setup, scene, failure, account, cause, is_proven, remedies }))
 }

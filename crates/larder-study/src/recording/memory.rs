@@ -369,7 +369,7 @@ impl Levels {
 
 impl Bounds {
     /// The most that an allocator could have had: it gets memory in steps.
-    pub(crate) fn most_bytes(&self) -> u64 {
+    fn most_bytes(&self) -> u64 {
         let most_bytes = (self.below_bytes - 1) / STEP_BYTES * STEP_BYTES;
         most_bytes.max(self.least_bytes)
     }
