@@ -67,7 +67,8 @@ pub(crate) fn tune_settings(
     let text = [
         explained::heading(name, &workload.work, &setup, &chosen),
         tuned::base_line(&found.base),
-        tuned::tuned("the best three", &found, &found.base),
+        tuned::demand(&found, &setup)
+            .unwrap_or_else(|| tuned::tuned("the best three", &found, &found.base)),
     ];
     Ok((text.join("\n"), tuned::json(&found, setup.memory_bytes).to_string()))
 }

@@ -29,6 +29,9 @@ pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Resul
             return print(&tuned::json(&found, setup.memory_bytes));
         }
         let heading = explained::heading(&name(common), &workload, &setup, &settings);
+        if let Some(demand) = tuned::demand(&found, &setup) {
+            return print_text(&[heading, tuned::base_line(&found.base), demand].join("\n"));
+        }
         let title = "the best three";
         let text = [
             heading,
@@ -50,6 +53,10 @@ pub(crate) fn tune_command(common: &Common, sizes: Sizes, seconds: u64) -> Resul
     };
     let [(first_title, first), (second_title, second)] = groups;
     let first = run(&first, limit / 2)?;
+    if let Some(demand) = tuned::demand(&first, &setup) {
+        let heading = explained::heading(&name(common), &workload, &setup, &settings);
+        return print_text(&[heading, tuned::base_line(&first.base), demand].join("\n"));
+    }
     // What the first search left is for the second.
     let second = run(&second, limit.saturating_sub(start.elapsed()))?;
     let heading = explained::heading(&name(common), &workload, &setup, &settings);

@@ -9,6 +9,7 @@ use crate::settings::{
     FRACTION_KEY, names_fraction, names_key, own_keys, recorded_config, without_fraction,
     without_key,
 };
+use crate::standing::{Standing, standing};
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
@@ -45,6 +46,8 @@ pub struct Row {
     pub fraction: f64,
     /// What came of it.
     pub outcome: Outcome,
+    /// Whether it runs with all that it may have been allowed.
+    pub standing: Standing,
 }
 
 /// The settings that a program was recorded with, where they are none of those that are compared
@@ -121,10 +124,11 @@ fn rows_of(
         let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same(recorded, &config));
         let setup = Setup { config, ..setup.clone() };
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
+        let standing = standing(workload, &setup, &workload.ops, outcome.ooms == 0)?;
         comparing.step();
         let remark = remark(&setup, &outcome);
         let fraction = setup.effective_fraction();
-        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome })
+        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome, standing })
     });
     rows.collect()
 }

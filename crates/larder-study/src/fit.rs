@@ -48,7 +48,7 @@ pub fn search_limit_bytes(workload: &Workload) -> u64 {
 }
 
 /// The most that the operations hold at once, as they ask for it.
-fn peak_requested_bytes(ops: &[Op]) -> u64 {
+pub(crate) fn peak_requested_bytes(ops: &[Op]) -> u64 {
     let mut live: HashMap<u64, u64> = HashMap::new();
     let (mut held_bytes, mut peak_bytes) = (0_u64, 0);
     for op in ops {

@@ -5,15 +5,19 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use larder_core::{Config, Policy};
 use larder_sim::script::Op;
+use larder_study::compare::usual;
 use larder_study::explain::{Verdict, explain};
 use larder_study::file::Contents;
 use larder_study::question::{Posed, Question};
 use larder_study::recording::Recording;
 use larder_study::replay::{Outcome, Replay, Setup};
 use larder_study::settings::Chosen;
+use larder_study::standing::Standing;
+use larder_study::tune::tune;
 use larder_study::watch::Unwatched;
 use larder_study::workload::Workload;
 use serde_json::Value;
@@ -151,6 +155,45 @@ fn runs_truly(workload: &Workload, cap: u64, policy: &Policy, conf: &str) -> boo
     Replay::new(workload, &setup).run(&workload.ops, &mut ()).expect("it runs").ooms == 0
 }
 
+/// A verdict beside what came of a replay at the true cap.
+fn check(what: &str, standing: Standing, runs: bool, cap: u64) {
+    match standing {
+        Standing::Runs => assert!(runs, "{what}"),
+        Standing::Fails => assert!(!runs, "{what}"),
+        Standing::Depends(from) => {
+            let from = from.unwrap_or(cap);
+            assert!(runs == (cap >= from) || cap.abs_diff(from) < 4 << 20, "{what}: from {from}");
+        }
+    }
+}
+
+/// What a search and a comparison say at a guessed cap is so at the true one, or depends.
+#[test]
+fn no_choice_of_settings_is_wrong_about_a_cap_that_is_guessed() {
+    let mut checked = 0;
+    for (name, told) in programs() {
+        let Some(cap) = true_cap(&told) else { continue };
+        let workload = without_settings(&name);
+        let Posed { setup, .. } = Question::default().pose(&workload).expect("it runs");
+        let limit = Duration::from_millis(200);
+        let found = tune(&workload, &setup, &[setup.policy.clone()], limit, &Unwatched);
+        for choice in found.expect("it runs").choices {
+            let runs = runs_truly(&workload, cap, &choice.policy, &choice.conf);
+            check(&format!("{name}: {choice:?}"), choice.standing.expect("judged"), runs, cap);
+            checked += 1;
+        }
+        let compared = usual(&workload, &setup, None, &Unwatched).expect("it runs");
+        for (of, row) in
+            compared.iter().flat_map(|(of, rows)| rows.iter().map(move |row| (of, row)))
+        {
+            let runs = runs_truly(&workload, cap, &of.policy, &row.conf);
+            check(&format!("{name}: {} {}", of.policy.name, row.conf), row.standing, runs, cap);
+            checked += 1;
+        }
+    }
+    assert!(checked > 100, "{checked}");
+}
+
 /// What is said of a remedy at the guessed cap is so at the true one, or it is said that it depends.
 #[test]
 fn no_remedy_is_wrong_about_a_cap_that_is_guessed() {
@@ -167,15 +210,13 @@ fn no_remedy_is_wrong_about_a_cap_that_is_guessed() {
             for remedy in explained.remedies.iter().filter(|remedy| remedy.is_setting()) {
                 let runs = runs_truly(&workload, cap, &remedy.policy, &remedy.conf);
                 checked += 1;
-                match remedy.verdict {
-                    Verdict::Runs => assert!(runs, "{name}: {remedy:?}"),
-                    Verdict::Depends(from) => {
-                        open += 1;
-                        let from = from.unwrap_or(cap);
-                        assert!(runs == (cap >= from) || cap.abs_diff(from) < 4 << 20, "{name}");
-                    }
-                    _ => assert!(!runs, "{name}: {remedy:?}"),
-                }
+                let standing = match remedy.verdict {
+                    Verdict::Runs => Standing::Runs,
+                    Verdict::Depends(from) => Standing::Depends(from),
+                    _ => Standing::Fails,
+                };
+                open += u32::from(matches!(standing, Standing::Depends(_)));
+                check(&format!("{name}: {remedy:?}"), standing, runs, cap);
             }
         }
     }

@@ -10,6 +10,7 @@ use crate::passes::Pass;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
 use crate::sizes::Sizes;
+use crate::standing::Standing;
 use crate::workload::Workload;
 
 /// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and
@@ -112,6 +113,8 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
             "overhead": row.outcome.overhead(),
             "retries": row.outcome.stats.num_alloc_retries,
             "ooms": row.outcome.ooms,
+            "verdict": verdict(row.standing).0,
+            "runs_from_bytes": verdict(row.standing).1,
             "driver_ns": row.outcome.driver.ns,
             "driver_calls": row.outcome.driver.calls,
             "driver_last_third_ns": row.outcome.driver_last_third.ns,
@@ -120,6 +123,15 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
         with_changes(workload, row)
     };
     Value::Array(rows.iter().map(row).collect())
+}
+
+/// Whether it runs, and from which cap on where that depends on it.
+pub(crate) fn verdict(standing: Standing) -> (&'static str, Option<u64>) {
+    match standing {
+        Standing::Runs => ("runs", None),
+        Standing::Depends(from_bytes) => ("depends", from_bytes),
+        Standing::Fails => ("fails", None),
+    }
 }
 
 /// The smallest memory and what it is measured against, and for how many passes where there are

@@ -17,6 +17,7 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::table::Table;
 use crate::settings::{Chosen, FRACTION_KEY, Origin, names_fraction};
+use crate::standing::{Standing, said_up};
 use crate::workload::{RecordingFacts, Workload};
 use larder_core::record::stats::Counter;
 
@@ -330,7 +331,7 @@ pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> Str
     let (table, remark) = (comparison(rows), driver::remark());
     let changed = changed(workload);
     let allowed = allowances(workload, setup);
-    format!("{heading}\n{allowed}{changed}\n{table}{remark}\n{}", guess(workload, setup, rows))
+    format!("{heading}\n{allowed}{changed}\n{table}{remark}\n{}", left_open(setup))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
@@ -348,26 +349,29 @@ pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)])
         text.push_str(&comparison(rows));
     }
     text.push_str(&format!("\n{}\n", driver::remark()));
-    let rows = compared.iter().flat_map(|(_, rows)| rows);
-    text.push_str(&guess(workload, setup, rows));
+    text.push_str(&left_open(setup));
     text
 }
 
-/// Says that a failure may be owed to a guess at the memory, where it is one.
-fn guess<'a>(
-    workload: &Workload,
-    setup: &Setup,
-    rows: impl IntoIterator<Item = &'a Row>,
-) -> String {
-    let is_guess = recorded_memory(workload, setup).is_some_and(|memory| memory.bounds.is_some());
-    // What was recorded did fail, or did not, whatever is guessed.
-    let is_failure = |row: &Row| row.outcome.ooms > 0 && !row.is_recorded;
-    if !is_guess || !rows.into_iter().any(is_failure) {
-        return String::new();
+/// Says what runs where the recording leaves open what the program was allowed.
+fn left_open(setup: &Setup) -> String {
+    let Some(caps) = setup.caps else { return String::new() };
+    format!(
+        "\nthe recording leaves open how much the program was allowed: {caps}; what is said to run \
+         does so with the least and the most of that, so give --card with the card's size, or --cap \
+         with what the program was allowed\n"
+    )
+}
+
+/// That it depends on the cap whether it runs, and from which on it does.
+pub(crate) fn standing_in_words(standing: Standing) -> Option<String> {
+    match standing {
+        Standing::Runs | Standing::Fails => None,
+        Standing::Depends(Some(bytes)) => {
+            Some(format!("depends on the cap: runs from {} on", Bytes(said_up(bytes))))
+        }
+        Standing::Depends(None) => Some("depends on the cap".to_owned()),
     }
-    "\nthe recording does not tell how much memory there was: what runs out of it here may run \
-     there, so give --card with the card's size, or --cap with what the program was allowed\n"
-        .to_owned()
 }
 
 /// Says how a replay went another way than the recorded program.
@@ -421,6 +425,11 @@ fn comparison(rows: &[Row]) -> String {
         ]);
     }
     let mut text = format!("{table}\n{}\n", verdict(rows));
+    for row in rows {
+        if let Some(words) = standing_in_words(row.standing) {
+            text.push_str(&format!("{}: {words}\n", conf_name(&row.conf)));
+        }
+    }
     for remark in rows.iter().filter_map(|row| row.remark.as_ref()) {
         text.push_str(&format!("{remark}\n"));
     }
@@ -432,12 +441,15 @@ fn comparison(rows: &[Row]) -> String {
 fn verdict(rows: &[Row]) -> String {
     let reserved = |row: &Row| row.outcome.stats.reserved_bytes.all.peak;
     let retries = |row: &Row| row.outcome.stats.num_alloc_retries;
-    let smallest = best(rows, |row| (row.outcome.ooms, reserved(row), retries(row)));
-    let calmest = best(rows, |row| (row.outcome.ooms, retries(row), reserved(row)));
+    let smallest = best(rows, |row| (row.standing, row.outcome.ooms, reserved(row), retries(row)));
+    let calmest = best(rows, |row| (row.standing, row.outcome.ooms, retries(row), reserved(row)));
     let (Some(small), Some(calm)) = (smallest.first(), calmest.first()) else {
         return String::new();
     };
-    if small.outcome.ooms > 0 {
+    if let Standing::Depends(_) = small.standing {
+        return "whether any of them runs depends on what the program was allowed".to_owned();
+    }
+    if small.standing == Standing::Fails {
         return none_ran(rows, small);
     }
     if smallest.len() == rows.len() && rows.len() > 1 {
