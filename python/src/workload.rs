@@ -9,12 +9,13 @@ use larder_study::card::Card;
 use larder_study::compare;
 use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
+use larder_study::margin;
 use larder_study::passes::Pass;
 use larder_study::question::Question;
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
-use larder_study::report::summary;
+use larder_study::report::{fitted, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::watch::Unwatched;
@@ -64,9 +65,13 @@ pub(crate) fn set_up(
     Ok((posed.setup, posed.settings))
 }
 
+/// The smallest memory; what it needs with sizes that are off; and what where requests that were
+/// refused may be refused again.
+type Memory = (Option<u64>, Option<u64>, Option<u64>);
+
 /// What a search for the smallest memory came to: that memory, the retries there, the smallest
 /// memory without any, what was active at the peak, and a summary.
-type Found = (Option<u64>, u64, Option<u64>, u64, String);
+type Found = (Memory, u64, Option<u64>, u64, String);
 
 pub(crate) fn stopped(name: &str, error: &ReplayError) -> PyErr {
     Error::new_err(format!("{name}: {error}"))
@@ -213,10 +218,16 @@ impl Workload {
         let settings = settings.without_recorded_fraction();
         let config = settings.config.clone();
         let setup = Setup { config, memory_bytes, ..setup.uncapped() };
-        let found = py.detach(|| fit::fit(&self.work, &setup, passes, &Unwatched));
-        let fit = found.map_err(|error| stopped(name, &error))?;
-        let summary = summary::fit(name, &self.work, &setup, &settings, &fit);
-        Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
+        let found = py.detach(|| {
+            let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
+            let margin = margin::margin(&self.work, &setup, &fit, &Unwatched)?;
+            Ok((fit, margin))
+        });
+        let (fit, margin) = found.map_err(|error: ReplayError| stopped(name, &error))?;
+        let summary = fitted::fitted(name, &self.work, &setup, &settings, (&fit, &margin));
+        let refused_bytes = margin.refused.and_then(|refused| refused.memory_bytes);
+        let memory = (fit.memory_bytes, margin.off_bytes, refused_bytes);
+        Ok((memory, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }
 

@@ -31,11 +31,11 @@ use larder_study::question::Posed;
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::visible::{visible, visible_name};
-use larder_study::report::{json, summary};
+use larder_study::report::{fitted, json, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
-use larder_study::{bench, fidelity, fit};
+use larder_study::{bench, fidelity, fit, margin};
 use listing::{Notes, Wishes};
 use progress::Bars;
 
@@ -45,6 +45,8 @@ enum Refusal {
     Input(String),
     /// The command was not used as it is meant to be.
     Usage(String),
+    /// It has its answer, and the exit code says which.
+    Answer(u8),
 }
 
 impl<E: std::error::Error> From<E> for Refusal {
@@ -68,6 +70,7 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => return 0,
         Err(Refusal::Input(sentence)) => (sentence, 1),
         Err(Refusal::Usage(sentence)) => (sentence, 2),
+        Err(Refusal::Answer(code)) => return code,
     };
     eprintln!("larder: {}", visible(&sentence));
     code
@@ -346,17 +349,23 @@ fn fit_command(
     let settings = settings.without_recorded_fraction();
     let config = settings.config.clone();
     let setup = Setup { config, memory_bytes: limit_bytes, ..setup.uncapped() };
-    let fit = fit::fit(&workload, &setup, passes, &Bars::default())
-        .map_err(|error| stopped(common, &workload, &error))?;
-    let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
-    if fit.memory_bytes.is_none() {
+    let failed = |error| stopped(common, &workload, &error);
+    let fit = fit::fit(&workload, &setup, passes, &Bars::default()).map_err(failed)?;
+    let margin = margin::margin(&workload, &setup, &fit, &Bars::default()).map_err(failed)?;
+    let text = fitted::fitted(&name(common), &workload, &setup, &settings, (&fit, &margin));
+    let runs_refused = margin.refused.is_some_and(|refused| refused.memory_bytes.is_some());
+    if fit.memory_bytes.is_none() && !runs_refused {
         let next = match common.room.memory {
             Some(_) => "leave --memory out to find out how much it needs, or give more",
             None => "give --memory with more",
         };
         return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
     }
-    if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
+    if common.json {
+        print(&fitted::json(&workload, &setup, &fit, &margin))
+    } else {
+        print_text(&text)
+    }
 }
 
 /// A person at a terminal gets a sentence, a program the object that it was promised.

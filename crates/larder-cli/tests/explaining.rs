@@ -42,11 +42,39 @@ fn an_explanation_names_the_cause_and_a_line_that_a_replay_proves() {
 #[test]
 fn where_nothing_failed_it_says_so() {
     let script = scratch("calm.ops", "alloc 1 5MiB 0\n");
-    let text = stdout(&larder(&["explain"], Some(&script)));
+    let asked = |words: &[&str]| {
+        let output = larder(&[&["explain"], words].concat(), Some(&script));
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, text) = asked(&[]);
     assert!(text.contains("nothing failed: 5.00 MiB were in use at the peak"), "{text}");
-    assert_eq!(json(&["explain", "--json"], &script), serde_json::Value::Null);
+    assert!(text.contains("none had to have the cache given back"), "{text}");
+    assert_eq!(code, Some(4), "nothing failed, and nothing nearly did");
+    let (_, text) = asked(&["--json"]);
+    let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&object["outcome"], &object["failure"]), (&"calm".into(), &().into()));
     let output = larder(&["explain", "--failure", "0"], Some(&script));
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// The cache is given back for the second request, which expandable segments would not need.
+#[test]
+fn what_nearly_failed_is_told_with_what_would_be_better() {
+    let script = scratch("near.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
+    let words = ["explain", "--policy", "torch-2.11", "--memory", "50MiB"];
+    let output = larder(&words, Some(&script));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(3), "nothing failed, and something nearly did");
+    let near = "Near failures: 1 request was met only when the cache had been given back";
+    assert!(text.contains(near), "{text}");
+    assert!(text.contains("operation 3 asked for 38.15 MiB: 30.00 MiB given back"), "{text}");
+    let best = "Best: with expandable_segments:True it holds 40.00 MiB, as much, with 0 retries";
+    assert!(text.contains(best), "{text}");
+    let output = larder(&[&words[..], &["--json"]].concat(), Some(&script));
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object["outcome"], "retried");
+    assert_eq!(object["near_failures"][0]["operation"], 3);
+    assert_eq!(object["best"]["set"], "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
 }
 
 #[test]

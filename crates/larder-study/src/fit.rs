@@ -23,6 +23,8 @@ pub struct Fit {
     pub calm_bytes: Option<u64>,
     /// The most that was in use at once in any pass, on the setup's own memory.
     pub peak_active_bytes: u64,
+    /// How often the cache is given back on the setup's own memory.
+    pub roomy_retries: u64,
 }
 
 impl Fit {
@@ -81,8 +83,14 @@ pub fn fit(
     let outcome = Replay::new(workload, setup).run_passes(&workload.ops, passes, &mut ())?;
     let peak_active_bytes = outcome.stats.active_bytes.all.peak as u64;
     if outcome.ooms > 0 {
-        let (memory_bytes, calm_bytes) = (None, None);
-        return Ok(Fit { passes, memory_bytes, retries: 0, calm_bytes, peak_active_bytes });
+        return Ok(Fit {
+            passes,
+            memory_bytes: None,
+            retries: 0,
+            calm_bytes: None,
+            peak_active_bytes,
+            roomy_retries: outcome.stats.num_alloc_retries,
+        });
     }
     let retries_on = |memory_mb: u64| {
         let tried = setup.clone().sized(memory_mb * MIB);
@@ -110,7 +118,24 @@ pub fn fit(
         retries,
         calm_bytes: calm_mb.map(|memory_mb| memory_mb * MIB),
         peak_active_bytes,
+        roomy_retries: outcome.stats.num_alloc_retries,
     })
+}
+
+/// The smallest number of MiB with which something does, between one that does not and one that does.
+pub(crate) fn search(
+    (mut low_mb, mut high_mb): (u64, u64),
+    does: impl Fn(u64) -> Result<bool, ReplayError>,
+) -> Result<u64, ReplayError> {
+    while high_mb > low_mb && high_mb - low_mb > resolution_mb(high_mb) {
+        let middle_mb = low_mb.midpoint(high_mb);
+        if does(middle_mb)? {
+            high_mb = middle_mb;
+        } else {
+            low_mb = middle_mb;
+        }
+    }
+    Ok(high_mb)
 }
 
 /// Searches by halving, in whole MiB, between what is too little, as what was active at the peak

@@ -13,6 +13,7 @@ pub mod fidelity;
 pub mod file;
 pub mod fit;
 pub mod live;
+pub mod margin;
 mod option_error;
 pub mod passes;
 pub mod question;

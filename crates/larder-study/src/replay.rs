@@ -1,6 +1,6 @@
 //! Replay: a workload on the simulated GPU, through the allocator that programs use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -320,6 +320,21 @@ impl Replay {
         Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
+    /// Runs until the first allocation that fails and is none of these; whether there is none.
+    pub(crate) fn fits_but(
+        mut self,
+        ops: &[Op],
+        refused: &HashSet<u64>,
+    ) -> Result<bool, ReplayError> {
+        for (index, &op) in ops.iter().enumerate() {
+            let has_failed = self.advance(index, op)?.is_some();
+            if has_failed && !matches!(op, Op::Alloc { id, .. } if refused.contains(&id)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Runs one operation, which is number `index` of the program; what it said if it failed for
     /// want of memory.
     pub(crate) fn advance(
@@ -329,6 +344,11 @@ impl Replay {
     ) -> Result<Option<Box<OutOfMemory>>, ReplayError> {
         self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
         Ok(self.failure.take())
+    }
+
+    /// What the calls for memory would have cost so far.
+    pub(crate) fn spent(&self) -> Spent {
+        self.device.spent()
     }
 
     /// The live allocations, by their IDs.

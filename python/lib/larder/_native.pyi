@@ -194,7 +194,7 @@ class Workload:
         room: _Room,
         addresses: str,
         passes: int,
-    ) -> tuple[int | None, int, int | None, int, str]: ...
+    ) -> tuple[tuple[int | None, int | None, int | None], int, int | None, int, str]: ...
 
 @final
 class Outcome:

@@ -285,10 +285,19 @@ class Fit:
     """
 
     def __init__(
-        self, memory: int | None, retries: int, calm: int | None, peak_active: int, summary: str
+        self,
+        memory: tuple[int | None, int | None, int | None],
+        retries: int,
+        calm: int | None,
+        peak_active: int,
+        summary: str,
     ) -> None:
-        self.memory_bytes = memory
-        """The smallest memory that was seen to suffice; None if even what was given does not."""
+        self.memory_bytes, self.memory_with_sizes_off_bytes, self.memory_with_refusals_bytes = memory
+        """The smallest memory that was seen to suffice; None if even what was given does not. With
+        sizes 1 % off it was seen to need up to `memory_with_sizes_off_bytes`. Where requests that
+        were refused when it was recorded may be refused again, `memory_with_refusals_bytes` is
+        enough, where that is less.
+        """
         self.retries = retries
         """How often the cache is given back there to try again, which costs time."""
         self.memory_without_retries_bytes = calm

@@ -3,15 +3,18 @@
 mod account;
 mod cause;
 mod change;
+mod outlook;
 mod remedy;
 
-use crate::replay::{ReplayError, Setup};
+use crate::margin;
+use crate::replay::{Replay, ReplayError, Setup};
 use crate::scene::{Failure, Scene};
 use crate::watch::Watch;
 use crate::workload::Workload;
 
 pub use account::Account;
 pub use cause::Cause;
+pub use outlook::{NearFailure, Outlook, outlook};
 pub use remedy::{Family, Remedy, Trial, Verdict};
 
 /// Why a request failed, and what would have helped.
@@ -31,6 +34,10 @@ pub struct Explanation {
     pub is_proven: bool,
     /// What was tried, what helps first.
     pub remedies: Vec<Remedy>,
+    /// How many requests fail in all, as it is.
+    pub failures: u64,
+    /// After how many requests that were refused the recorded program went on.
+    pub went_on: u64,
 }
 
 impl Explanation {
@@ -85,6 +92,16 @@ pub fn explain(
         Cause::Pieces if proven.is_none() && !is_mended => Cause::Demand,
         other => other,
     };
-    let (setup, is_proven) = (setup.clone(), proven.is_some());
-    Ok(Some(Explanation { setup, scene, failure, account, cause, is_proven, remedies }))
+    let as_it_is = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
+    Ok(Some(Explanation {
+        setup: setup.clone(),
+        scene,
+        failure,
+        account,
+        cause,
+        is_proven: proven.is_some(),
+        remedies,
+        failures: as_it_is.ooms,
+        went_on: margin::went_on(workload).len() as u64,
+    }))
 }

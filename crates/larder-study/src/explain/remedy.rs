@@ -129,6 +129,11 @@ impl Remedy {
         matches!(self.family.effort(), 3 | 4)
     }
 
+    /// Whether it is a setting of the allocator that the program has.
+    pub(super) fn is_only_setting(&self) -> bool {
+        self.family.effort() == 0
+    }
+
     /// Whether it is set in the environment, and nothing else.
     pub fn is_setting(&self) -> bool {
         matches!(self.family.effort(), 0 | 1)
@@ -159,6 +164,36 @@ pub(super) fn try_all(
     ideas.extend(unheld_idea(workload, setup));
     ideas.extend(program_ideas(workload, setup, scene, account));
     ideas.extend((1..=10).map(|step| smaller_idea(workload, setup, 100 - 5 * step)));
+    let mut remedies = tried(workload, ideas, scene.index, watch);
+    remedies.extend(larger_card(workload, setup, scene, failure));
+    remedies.sort_by_key(|remedy| {
+        let trial = &remedy.trial;
+        let reach = match remedy.verdict {
+            Verdict::Runs => 0,
+            Verdict::Depends(_) => 1,
+            Verdict::Later(_) => 2,
+            Verdict::Fails => 3,
+        };
+        let order = (remedy.family.effort(), trial.retries, trial.peak_reserved_bytes);
+        (reach, order, remedy.family)
+    });
+    remedies
+}
+
+/// Tries what is set, where nothing failed.
+pub(super) fn try_settings(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Vec<Remedy> {
+    let mut ideas = settings_ideas(setup);
+    ideas.extend(policy_ideas(setup));
+    tried(workload, ideas, 0, watch)
+}
+
+/// What came of each idea, the best of each family.
+fn tried(
+    workload: &Workload,
+    ideas: Vec<Idea>,
+    failed_at: usize,
+    watch: &dyn Watch,
+) -> Vec<Remedy> {
     let mut trying = Watched::begin(watch, "trying", Extent::Steps(ideas.len() as u64 + 1));
     // A change that a program cannot take, as where streams are captured, is no remedy.
     let tried = crew::each(
@@ -174,21 +209,8 @@ pub(super) fn try_all(
     let mut remedies: Vec<Remedy> = Vec::new();
     for (idea, trial) in ideas.into_iter().zip(tried) {
         let Some((trial, standing)) = trial else { continue };
-        keep_best(&mut remedies, judged(idea, trial, standing, scene.index));
+        keep_best(&mut remedies, judged(idea, trial, standing, failed_at));
     }
-    remedies.extend(larger_card(workload, setup, scene, failure));
-    drop(trying);
-    remedies.sort_by_key(|remedy| {
-        let trial = &remedy.trial;
-        let reach = match remedy.verdict {
-            Verdict::Runs => 0,
-            Verdict::Depends(_) => 1,
-            Verdict::Later(_) => 2,
-            Verdict::Fails => 3,
-        };
-        let order = (remedy.family.effort(), trial.retries, trial.peak_reserved_bytes);
-        (reach, order, remedy.family)
-    });
     remedies
 }
 

@@ -55,15 +55,6 @@ pub fn heading(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen
     format!("{name}: {policy}, {words}, on {gpu}\n{remark}{allowed}")
 }
 
-/// What `larder explain` prints where nothing failed.
-pub fn nothing_failed(heading: &str, peaks: [u64; 2]) -> String {
-    let [reserved, active] = peaks.map(Bytes);
-    format!(
-        "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the \
-         GPU.\n--memory with less shows what would fail first on a smaller card\n"
-    )
-}
-
 fn request(explanation: &Explanation, provenance: &Provenance<'_>) -> String {
     let (failure, scene) = (&explanation.failure, &explanation.scene);
     let report = &failure.report;
@@ -83,11 +74,26 @@ fn request(explanation: &Explanation, provenance: &Provenance<'_>) -> String {
     }
     text.push_str(".\n");
     text.push_str(&stack_lines(provenance.stack(failure.id), provenance, "  "));
+    if explanation.failures > 1 {
+        text.push_str(&format!(
+            "In all {} fail; --failure takes another.\n",
+            count(explanation.failures, "request")
+        ));
+    }
+    if explanation.went_on > 0 {
+        text.push_str(&format!(
+            "When it was recorded {} refused, and the program went on.\n",
+            match explanation.went_on {
+                1 => "1 request was".to_owned(),
+                number => format!("{number} requests were"),
+            }
+        ));
+    }
     text
 }
 
 /// An operation as a person finds it: by its number, and by when it was in the recording.
-fn moment(index: usize, id: u64, provenance: &Provenance<'_>) -> String {
+pub(super) fn moment(index: usize, id: u64, provenance: &Provenance<'_>) -> String {
     let number = index + 1;
     match provenance.since(id) {
         Some(since) if since.is_older => "what was there before the recording".to_owned(),
@@ -107,7 +113,11 @@ fn elapsed(us: u64) -> String {
     }
 }
 
-fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str) -> String {
+pub(super) fn stack_lines(
+    stack: Option<StackId>,
+    provenance: &Provenance<'_>,
+    indent: &str,
+) -> String {
     let Some(stack) = stack else { return String::new() };
     let frames = provenance.frames(stack);
     let more = frames.len().saturating_sub(FRAMES_SHOWN);

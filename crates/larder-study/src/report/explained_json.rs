@@ -13,6 +13,9 @@ pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Va
     let report = &failure.report;
     let frames = |id: u64| provenance.stack(id).map(|stack| provenance.frames(stack));
     json!({
+        "outcome": "failed",
+        "failures": explanation.failures,
+        "went_on": explanation.went_on,
         "failure": {
             "operation": scene.index + 1,
             "requested_bytes": report.requested_bytes,
@@ -142,7 +145,7 @@ pub fn live(scene: &Scene, provenance: &Provenance<'_>) -> Value {
     holders(scene, provenance).iter().take(64).map(holder).collect()
 }
 
-fn remedy(remedy: &Remedy) -> Value {
+pub(super) fn remedy(remedy: &Remedy) -> Value {
     let (runs, fails_at) = match remedy.verdict {
         Verdict::Runs => (true, None),
         Verdict::Depends(_) => (false, None),

@@ -5,7 +5,6 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::Measured;
 use crate::compare::Row;
-use crate::fit::Fit;
 use crate::passes::Pass;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
@@ -90,7 +89,7 @@ fn changes(sizes: &Sizes) -> Map<String, Value> {
 }
 
 /// An object with how the sizes were changed in it.
-fn with_changes(workload: &Workload, mut value: Value) -> Value {
+pub(super) fn with_changes(workload: &Workload, mut value: Value) -> Value {
     if let Value::Object(object) = &mut value {
         object.extend(changes(&workload.sizes));
     }
@@ -132,23 +131,6 @@ pub(crate) fn verdict(standing: Standing) -> (&'static str, Option<u64>) {
         Standing::Depends(from_bytes) => ("depends", from_bytes),
         Standing::Fails => ("fails", None),
     }
-}
-
-/// The smallest memory and what it is measured against, and for how many passes where there are
-/// several.
-pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
-    let mut found = json!({
-        "policy": setup.policy.name,
-        "fit_bytes": fit.memory_bytes,
-        "retries": fit.retries,
-        "fit_without_retries_bytes": fit.calm_bytes,
-        "peak_active_bytes": fit.peak_active_bytes,
-        "ratio": fit.ratio(),
-    });
-    if fit.passes > 1 {
-        found["passes"] = fit.passes.into();
-    }
-    with_changes(workload, found)
 }
 
 /// The line that `larder bench` prints.

@@ -9,7 +9,6 @@ use larder_sim::Spent;
 use crate::bench::Measured;
 use crate::compare::{Row, misplaced_remark};
 use crate::fidelity::Unlike;
-use crate::fit::Fit;
 use crate::passes::Pass;
 use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
@@ -159,7 +158,7 @@ fn private_pools(run: &Outcome) -> String {
 }
 
 /// How the program's sizes were changed, in a line, where they were.
-fn changed(workload: &Workload) -> String {
+pub(super) fn changed(workload: &Workload) -> String {
     let sizes = &workload.sizes;
     if sizes.is_same() { String::new() } else { format!("sizes: {sizes}\n") }
 }
@@ -500,77 +499,13 @@ pub fn conf_name(conf: &str) -> &str {
 }
 
 /// How many times over a program runs, in words; nothing where it runs but once.
-fn times_over(passes: u64) -> Option<String> {
+pub(super) fn times_over(passes: u64) -> Option<String> {
     (passes > 1).then(|| format!("{passes} times over"))
 }
 
 /// A line about settings that the policy does not listen to, if there are any.
-fn misplaced(setup: &Setup) -> String {
+pub(super) fn misplaced(setup: &Setup) -> String {
     misplaced_remark(setup).map_or(String::new(), |remark| format!("{remark}\n"))
-}
-
-/// What `larder fit` prints.
-pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fit: &Fit) -> String {
-    let times = times_over(fit.passes).map(|times| format!(" {times}")).unwrap_or_default();
-    let Some(memory_bytes) = fit.memory_bytes else {
-        let sizes = &workload.sizes;
-        let sizes = if sizes.is_same() { String::new() } else { format!(" with sizes {sizes}") };
-        return format!("{name}: does not run{times} in {}{sizes}\n", Bytes(setup.memory_bytes));
-    };
-    let in_all = if fit.passes > 1 { " in all" } else { "" };
-    let retries = match (fit.retries, fit.calm_bytes) {
-        (0, _) => "it never has to give its cache back there and try again".to_owned(),
-        (number, Some(calm_bytes)) => format!(
-            "it has to give its cache back there and try again {}{in_all}, each of which costs \
-             time; with {} ({calm_bytes} bytes) never",
-            count(number, "time"),
-            Bytes(calm_bytes)
-        ),
-        (number, None) => format!(
-            "it has to give its cache back there and try again {}{in_all}, and with {} too",
-            count(number, "time"),
-            Bytes(setup.memory_bytes)
-        ),
-    };
-    format!(
-        "{name}: runs{times} in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
-         {retries}\n\
-         the CUDA context, other libraries and other processes come on top\n\
-         {}{}, {}\n{}{}{}{}",
-        Bytes(memory_bytes),
-        fit.ratio().unwrap_or(1.0),
-        Bytes(fit.peak_active_bytes),
-        unknown_rest(workload),
-        policy(&setup.policy),
-        settings.in_words(),
-        misplaced(setup),
-        settings.remark(),
-        fraction_of_the_fit(setup),
-        changed(workload)
-    )
-}
-
-/// Says of a program that died of want of memory that what it needed is known up to there.
-fn unknown_rest(workload: &Workload) -> &'static str {
-    let ends = workload.recording.as_ref().is_some_and(|facts| facts.ends_at_failure);
-    if ends {
-        "the recording ends where the program ran out of memory: what it would have needed later \
-         is not known\n"
-    } else {
-        ""
-    }
-}
-
-/// Says so where a fraction makes the device larger than the program needs it.
-fn fraction_of_the_fit(setup: &Setup) -> String {
-    let fraction = setup.effective_fraction();
-    if fraction >= 1.0 {
-        return String::new();
-    }
-    format!(
-        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device \
-         must be as much larger: leave it out to see what the program needs\n"
-    )
 }
 
 /// What `larder bench` tells a person.
