@@ -122,7 +122,8 @@ pub fn fit(
     })
 }
 
-/// The smallest number of MiB with which something does, between one that does not and one that does.
+/// The smallest number of MiB with which something does, between one that does not and one that
+/// does.
 pub(crate) fn search(
     (mut low_mb, mut high_mb): (u64, u64),
     does: impl Fn(u64) -> Result<bool, ReplayError>,

@@ -1,6 +1,6 @@
-//! Margins: how sure the smallest memory is that a search found. Sizes that are a little off may need
-//! more, requests that were refused when the program was recorded may be refused again, and what is
-//! said of a memory has to be enough for who takes it at its word.
+//! Margins: how sure the smallest memory is that a search found. Sizes that are a little off may
+//! need more, requests that were refused when the program was recorded may be refused again, and
+//! what is said of a memory has to be enough for who takes it at its word.
 
 use std::collections::HashSet;
 

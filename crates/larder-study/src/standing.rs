@@ -1,5 +1,5 @@
-//! Standing: whether a program runs, where its recording leaves open how much it was allowed. Then it
-//! is replayed at both ends of what goes with the recording, and between them.
+//! Standing: whether a program runs, where its recording leaves open how much it was allowed. Then
+//! it is replayed at both ends of what goes with the recording, and between them.
 
 use larder_core::types::{GIB, KIB, MIB};
 use larder_sim::script::Op;
@@ -68,8 +68,8 @@ pub fn standing(
     Ok(Standing::Depends(Some(high_bytes)))
 }
 
-/// The next size that people write with two decimals: what is said has to be enough for who takes it
-/// at its word.
+/// The next size that people write with two decimals: what is said has to be enough for who takes
+/// it at its word.
 pub fn said_up(size_bytes: u64) -> u64 {
     let unit_bytes = [GIB, MIB, KIB].into_iter().find(|&unit_bytes| size_bytes >= unit_bytes);
     let unit_bytes = u128::from(unit_bytes.unwrap_or(100));

@@ -194,7 +194,8 @@ fn no_choice_of_settings_is_wrong_about_a_cap_that_is_guessed() {
     assert!(checked > 100, "{checked}");
 }
 
-/// What is said of a remedy at the guessed cap is so at the true one, or it is said that it depends.
+/// What is said of a remedy at the guessed cap is so at the true one, or it is said that it
+/// depends.
 #[test]
 fn no_remedy_is_wrong_about_a_cap_that_is_guessed() {
     let (mut checked, mut open) = (0, 0);

@@ -292,7 +292,9 @@ class Fit:
         peak_active: int,
         summary: str,
     ) -> None:
-        self.memory_bytes, self.memory_with_sizes_off_bytes, self.memory_with_refusals_bytes = memory
+        smallest, off, refusals = memory
+        self.memory_with_sizes_off_bytes, self.memory_with_refusals_bytes = off, refusals
+        self.memory_bytes = smallest
         """The smallest memory that was seen to suffice; None if even what was given does not. With
         sizes 1 % off it was seen to need up to `memory_with_sizes_off_bytes`. Where requests that
         were refused when it was recorded may be refused again, `memory_with_refusals_bytes` is

@@ -246,7 +246,8 @@ fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> Strin
             .map_or(String::new(), |bytes| format!(", from {} on", Bytes(said_up(bytes))));
         let set = nearest.variables().map_or(String::new(), |set| format!("; that is {set}"));
         return format!(
-            "whether any of these runs depends on what the program was allowed: {} does{from}{set}\n\
+            "whether any of these runs depends on what the program was allowed: {} \
+             does{from}{set}\n\
              {} says how much memory it needs; --cap or --card makes it sure\n",
             nearest.name(),
             nearest.fit(commands)

@@ -135,8 +135,8 @@ pub(super) fn stack_lines(
 fn left_open(explanation: &Explanation) -> String {
     let Some(caps) = explanation.setup.caps else { return String::new() };
     format!(
-        "The recording leaves open how much the program was allowed: {caps}. What runs does so with \
-         the least and the most of that; --cap or --card makes it sure.\n\n"
+        "The recording leaves open how much the program was allowed: {caps}. What runs does so \
+         with the least and the most of that; --cap or --card makes it sure.\n\n"
     )
 }
 

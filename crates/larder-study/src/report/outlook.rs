@@ -25,8 +25,8 @@ pub fn text(
     let Outlook { peak_active_bytes, peak_reserved_bytes, .. } = *outlook;
     let never_bytes = peak_reserved_bytes.saturating_sub(peak_active_bytes);
     let mut text = format!(
-        "{heading}\nnothing failed: {} were in use at the peak, and {} held of the GPU, of {} that it \
-         may have.\n",
+        "{heading}\nnothing failed: {} were in use at the peak, and {} held of the GPU, of {} that \
+         it may have.\n",
         Bytes(peak_active_bytes),
         Bytes(peak_reserved_bytes),
         Bytes(outlook.setup.allowed_bytes())

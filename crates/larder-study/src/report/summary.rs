@@ -357,8 +357,8 @@ fn left_open(setup: &Setup) -> String {
     let Some(caps) = setup.caps else { return String::new() };
     format!(
         "\nthe recording leaves open how much the program was allowed: {caps}; what is said to run \
-         does so with the least and the most of that, so give --card with the card's size, or --cap \
-         with what the program was allowed\n"
+         does so with the least and the most of that, so give --card with the card's size, or \
+         --cap with what the program was allowed\n"
     )
 }
 

@@ -49,8 +49,8 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
             "none of them runs on this memory\n".to_owned()
         }
         Some(best) if best.standing != Some(Standing::Runs) => {
-            "whether any of them runs depends on what the program was allowed: --cap or --card makes \
-             it sure\n"
+            "whether any of them runs depends on what the program was allowed: --cap or --card \
+             makes it sure\n"
                 .to_owned()
         }
         Some(best) if !is_better(best, base) => {
@@ -76,8 +76,8 @@ pub fn demand(tuned: &Tuned, setup: &Setup) -> Option<String> {
     let limit = if setup.is_capped() { "a larger cap" } else { "a larger card" };
     let most_bytes = setup.caps.map_or(setup.allowed_bytes(), |caps| caps.most_bytes);
     Some(format!(
-        "demand: the program asks for {} at once, and may have {}: no settings help, but {limit} or a \
-         smaller batch\n",
+        "demand: the program asks for {} at once, and may have {}: no settings help, but {limit} \
+         or a smaller batch\n",
         Bytes(needed_bytes),
         Bytes(most_bytes)
     ))

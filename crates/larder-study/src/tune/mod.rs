@@ -144,7 +144,8 @@ pub fn tune(
 }
 
 /// The ranked choices, of which the best were replayed with all that the program may have been
-/// allowed: what runs with all of it comes first. Where nothing is left open, they stay as they are.
+/// allowed: what runs with all of it comes first. Where nothing is left open, they stay as they
+/// are.
 fn judged(workload: &Workload, setup: &Setup, mut ranked: Vec<Choice>) -> Vec<Choice> {
     let looked_at = if setup.caps.is_some() { JUDGED.min(ranked.len()) } else { 0 };
     let standings = crew::each(
