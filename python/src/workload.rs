@@ -11,7 +11,7 @@ use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
 use larder_study::margin;
 use larder_study::passes::Pass;
-use larder_study::question::Question;
+use larder_study::question::{Posed, Question};
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
@@ -47,9 +47,21 @@ pub(crate) fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
     settings: Option<&str>,
-    (memory_bytes, card, cap_bytes): Room,
+    room: Room,
     addresses: &str,
 ) -> PyResult<(Setup, Chosen)> {
+    let question = question(policy, settings, room, addresses)?;
+    let posed = question.pose(workload).map_err(|error| Error::new_err(error.to_string()))?;
+    Ok((posed.setup, posed.settings))
+}
+
+/// What a caller says of a run.
+fn question(
+    policy: Option<&str>,
+    settings: Option<&str>,
+    (memory_bytes, card, cap_bytes): Room,
+    addresses: &str,
+) -> PyResult<Question> {
     let read = conf::read_for_replay(settings.unwrap_or_default(), policy)?;
     let is_named = policy.is_some() || settings.and_then(conf::policy_in).is_some();
     let question = Question {
@@ -61,8 +73,7 @@ pub(crate) fn set_up(
         addresses: addresses.parse().map_err(not_an_option)?,
     };
     question.check().map_err(not_an_option)?;
-    let posed = question.pose(workload).map_err(|error| Error::new_err(error.to_string()))?;
-    Ok((posed.setup, posed.settings))
+    Ok(question)
 }
 
 /// The smallest memory; what it needs with sizes that are off; and what where requests that were
@@ -212,12 +223,9 @@ impl Workload {
         addresses: &str,
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
-        // What the recorded program had is what it may have been too little of.
-        let memory_bytes = room.0.unwrap_or_else(|| fit::search_limit_bytes(&self.work));
-        let (setup, settings) = set_up(&self.work, policy, settings, room, addresses)?;
-        let settings = settings.without_recorded_fraction();
-        let config = settings.config.clone();
-        let setup = Setup { config, memory_bytes, ..setup.uncapped() };
+        let question = question(policy, settings, room, addresses)?;
+        let posed = question.pose_fit(&self.work).map_err(|error| stopped(name, &error))?;
+        let Posed { setup, settings } = posed;
         let found = py.detach(|| {
             let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
             let margin = margin::margin(&self.work, &setup, &fit, &Unwatched)?;

@@ -27,7 +27,7 @@ use larder_study::bench::BenchOptions;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
-use larder_study::question::Posed;
+use larder_study::question::{Posed, Question};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::visible::{visible, visible_name};
@@ -117,8 +117,18 @@ struct Task {
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend.
 fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
+    set_up_by(common, conf, sizes, Question::pose)
+}
+
+/// Settings are read before the file: they are quicker to mend. `pose` fills in what the question
+/// leaves open.
+fn set_up_by(
+    common: &Common,
+    conf: Option<&str>,
+    sizes: Sizes,
+    pose: impl Fn(&Question, &Workload) -> Result<Posed, ReplayError>,
+) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
     let question = common.question(given.transpose()?);
     question.check().map_err(|error| Refusal::Usage(error.to_string()))?;
@@ -131,7 +141,7 @@ fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Ref
     }
     let (mut workload, snapshot) = load(common)?;
     workload.resize(sizes);
-    let posed = question.pose(&workload).map_err(|error| stopped(common, &workload, &error))?;
+    let posed = pose(&question, &workload).map_err(|error| stopped(common, &workload, &error))?;
     let Posed { setup, settings } = posed;
     check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
@@ -343,12 +353,8 @@ fn fit_command(
     (sizes, passes): (Sizes, u64),
 ) -> Result<(), Refusal> {
     common.room.refuse_part("fit says how much memory it needs, whatever was recorded")?;
-    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
-    // What the recorded program had is what it may have been too little of.
-    let limit_bytes = common.room.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
-    let settings = settings.without_recorded_fraction();
-    let config = settings.config.clone();
-    let setup = Setup { config, memory_bytes: limit_bytes, ..setup.uncapped() };
+    let Task { workload, settings, setup, .. } =
+        set_up_by(common, conf, sizes, Question::pose_fit)?;
     let failed = |error| stopped(common, &workload, &error);
     let fit = fit::fit(&workload, &setup, passes, &Bars::default()).map_err(failed)?;
     let margin = margin::margin(&workload, &setup, &fit, &Bars::default()).map_err(failed)?;

@@ -5,6 +5,7 @@ use larder_core::Policy;
 
 use crate::card::Card;
 use crate::fidelity::Unlike;
+use crate::fit::search_limit_bytes;
 use crate::option_error::OptionError;
 use crate::replay::{Replay, ReplayError, Setup};
 use crate::settings::{Chosen, names_fraction, recorded_config};
@@ -63,6 +64,14 @@ impl Question {
         let setup = Setup { policy, config, addresses, ..Setup::default() };
         let setup = self.allowed(self.on_device(setup, workload));
         Ok(Posed { setup, settings })
+    }
+
+    /// On what the smallest memory is searched for: no recorded cap holds, and what the recorded
+    /// program had is what it may have been too little of.
+    pub fn pose_fit(&self, workload: &Workload) -> Result<Posed, ReplayError> {
+        let limit_bytes = self.memory_bytes.unwrap_or_else(|| search_limit_bytes(workload));
+        let memory_bytes = Some(limit_bytes);
+        Question { memory_bytes, card: None, cap_bytes: None, ..self.clone() }.pose(workload)
     }
 
     fn on_device(&self, setup: Setup, workload: &Workload) -> Setup {
