@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
 use larder_sim::parse_capacity;
@@ -13,7 +14,7 @@ use larder_study::settings::Chosen;
 use larder_study::sizes::{Jitter, Sizes, parse_scale};
 use larder_study::workload::Addresses;
 
-use crate::Refusal;
+use crate::{Refusal, examples};
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
 /// settings, and finds out how much memory a program needs.
@@ -27,6 +28,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a script or a recorded program, and say what it needed.
+    #[command(after_help = examples::REPLAY)]
     Replay {
         #[command(flatten)]
         common: Common,
@@ -43,6 +45,7 @@ pub(crate) enum Command {
         history: History,
     },
     /// Run it under several settings, side by side; without --policy, under all three policies.
+    #[command(after_help = examples::COMPARE)]
     Compare {
         #[command(flatten)]
         common: Common,
@@ -54,6 +57,7 @@ pub(crate) enum Command {
         confs: Vec<String>,
     },
     /// Show its memory in the terminal: over time, as a map, who holds it, and what keeps the rest.
+    #[command(after_help = examples::SHOW)]
     Show {
         #[command(flatten)]
         common: Common,
@@ -67,6 +71,7 @@ pub(crate) enum Command {
         at: Option<Moment>,
     },
     /// Say why it ran out of memory, and what would have helped.
+    #[command(after_help = examples::EXPLAIN)]
     Explain {
         #[command(flatten)]
         common: Common,
@@ -80,6 +85,7 @@ pub(crate) enum Command {
         failure: u64,
     },
     /// Find the smallest device memory on which it runs with no out-of-memory.
+    #[command(after_help = examples::FIT)]
     Fit {
         #[command(flatten)]
         common: Common,
@@ -89,8 +95,12 @@ pub(crate) enum Command {
         change: Change,
         #[command(flatten)]
         course: Course,
+        /// Say of each of these cards whether it runs there, by name or size: 24,48,L4,H200.
+        #[arg(long, value_name = "CARD,…", value_delimiter = ',', value_parser = Card::parse)]
+        cards: Vec<Card>,
     },
     /// Search the settings with which it holds least memory, on all cores.
+    #[command(after_help = examples::TUNE)]
     Tune {
         #[command(flatten)]
         common: Common,
@@ -102,6 +112,7 @@ pub(crate) enum Command {
         seconds: u64,
     },
     /// Watch the memory of a program that runs now, until Ctrl-C is pressed.
+    #[command(after_help = examples::TOP)]
     Top {
         /// The tape that the program writes (.tape), or the address at which it serves its
         /// statistics: a port, HOST:PORT or http://HOST:PORT/metrics.
@@ -114,6 +125,7 @@ pub(crate) enum Command {
         once: bool,
     },
     /// Measure what its allocations and frees cost.
+    #[command(after_help = examples::BENCH)]
     Bench {
         #[command(flatten)]
         common: Common,
@@ -134,6 +146,7 @@ pub(crate) enum Command {
         between: Option<u64>,
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
+    #[command(after_help = examples::SNAPSHOT)]
     Snapshot {
         /// An op script, a torch memory snapshot, the same as JSON, or a tape; - is standard
         /// input.
@@ -153,7 +166,20 @@ pub(crate) enum Command {
     },
     /// Write a page to look at: memory over time, the segments at any moment, who held the peak,
     /// what is fragmented, and which settings would help.
+    #[command(after_help = examples::REPORT)]
     Report(Report),
+    /// Print what a shell reads to complete commands and options.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Print the manual page of the program, or of one of its commands.
+    #[command(after_help = examples::MAN)]
+    Man {
+        /// The command.
+        command: Option<String>,
+    },
 }
 
 /// A time between two looks.

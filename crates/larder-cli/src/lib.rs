@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod examples;
 mod explaining;
+mod fitting;
 mod listing;
+mod manual;
 mod progress;
 mod report;
 mod showing;
@@ -31,11 +34,11 @@ use larder_study::question::{Posed, Question};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::visible::{visible, visible_name};
-use larder_study::report::{fitted, json, summary};
+use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
-use larder_study::{bench, fidelity, fit, margin};
+use larder_study::{bench, fidelity};
 use listing::{Notes, Wishes};
 use progress::Bars;
 
@@ -89,8 +92,9 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
         }
-        Command::Fit { common, conf, change, course } => {
-            fit_command(&common, conf.conf.as_deref(), (change.sizes(), course.passes))
+        Command::Fit { common, conf, change, course, cards } => {
+            let course = (change.sizes(), course.passes);
+            fitting::fit_command(&common, conf.conf.as_deref(), course, &cards)
         }
         Command::Tune { common, change, seconds } => {
             tuning::tune_command(&common, change.sizes(), seconds)
@@ -105,6 +109,8 @@ fn run(command: Command) -> Result<(), Refusal> {
             snapshot_command(&file, &run, device, &output, to)
         }
         Command::Report(asked) => report::report(&asked),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { command } => manual::man(command.as_deref()),
     }
 }
 
@@ -344,33 +350,6 @@ fn capacity(memory_bytes: u64) -> String {
     match whole {
         Some((unit, name)) => format!("{}{name}", memory_bytes / unit),
         None => format!("{memory_bytes}B"),
-    }
-}
-
-fn fit_command(
-    common: &Common,
-    conf: Option<&str>,
-    (sizes, passes): (Sizes, u64),
-) -> Result<(), Refusal> {
-    common.room.refuse_part("fit says how much memory it needs, whatever was recorded")?;
-    let Task { workload, settings, setup, .. } =
-        set_up_by(common, conf, sizes, Question::pose_fit)?;
-    let failed = |error| stopped(common, &workload, &error);
-    let fit = fit::fit(&workload, &setup, passes, &Bars::default()).map_err(failed)?;
-    let margin = margin::margin(&workload, &setup, &fit, &Bars::default()).map_err(failed)?;
-    let text = fitted::fitted(&name(common), &workload, &setup, &settings, (&fit, &margin));
-    let runs_refused = margin.refused.is_some_and(|refused| refused.memory_bytes.is_some());
-    if fit.memory_bytes.is_none() && !runs_refused {
-        let next = match common.room.memory {
-            Some(_) => "leave --memory out to find out how much it needs, or give more",
-            None => "give --memory with more",
-        };
-        return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
-    }
-    if common.json {
-        print(&fitted::json(&workload, &setup, &fit, &margin))
-    } else {
-        print_text(&text)
     }
 }
 

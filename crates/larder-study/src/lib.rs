@@ -12,6 +12,7 @@ pub mod explain;
 pub mod fidelity;
 pub mod file;
 pub mod fit;
+pub mod lineup;
 pub mod live;
 pub mod margin;
 mod option_error;

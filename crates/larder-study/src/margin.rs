@@ -113,10 +113,8 @@ fn refused(workload: &Workload, setup: &Setup, fit: &Fit) -> Result<Option<Refus
         Replay::new(workload, &setup).fits_but(&workload.ops, &refused)
     };
     let most_mb = fit.memory_bytes.unwrap_or(setup.memory_bytes) / MIB;
-    let memory_bytes = match does(most_mb)? {
-        true => Some(fit::search((0, most_mb), does)?.max(2) * MIB),
-        false => None,
-    };
+    let memory_bytes =
+        if does(most_mb)? { Some(fit::search((0, most_mb), does)?.max(2) * MIB) } else { None };
     let memory_bytes =
         memory_bytes.filter(|&bytes| fit.memory_bytes.is_none_or(|whole| bytes < whole));
     Ok(Some(Refused { count, largest_bytes, memory_bytes }))

@@ -9,7 +9,7 @@ use larder_core::{Allocator, Policy};
 use larder_sim::{SimDevice, SimOptions};
 
 use crate::card::Card;
-use crate::recording::{Bounds, RecordedMemory};
+use crate::recording::Bounds;
 use crate::settings::{Chosen, names_fraction, recorded_config};
 use crate::workload::{Addresses, Workload};
 
@@ -81,21 +81,15 @@ impl Setup {
         if let Some(memory_bytes) = given_bytes {
             return Setup { memory_bytes, fraction: None, ..setup };
         }
-        match workload.recorded_memory() {
-            Some(memory) => {
-                let RecordedMemory { fraction, .. } = memory;
-                let memory_bytes = usual(memory.device_bytes);
-                let caps = memory.bounds.map(|bounds| bounds.caps(workload));
-                // Settings of one's own are in force whatever was recorded.
-                let own =
-                    names_fraction(&setup.config) && fraction != Some(setup.config.memory_fraction);
-                Setup { memory_bytes, fraction, caps: caps.filter(|_| !own), ..setup }
-            }
-            None => {
-                let memory_bytes = usual(default_memory_bytes(workload));
-                Setup { memory_bytes, fraction: named_fraction(workload), ..setup }
-            }
-        }
+        let Some(memory) = workload.recorded_memory() else {
+            let memory_bytes = usual(default_memory_bytes(workload));
+            return Setup { memory_bytes, fraction: named_fraction(workload), ..setup };
+        };
+        let (memory_bytes, fraction) = (usual(memory.device_bytes), memory.fraction);
+        let caps = memory.bounds.map(|bounds| bounds.caps(workload));
+        // Settings of one's own are in force whatever was recorded.
+        let own = names_fraction(&setup.config) && fraction != Some(setup.config.memory_fraction);
+        Setup { memory_bytes, fraction, caps: caps.filter(|_| !own), ..setup }
     }
 
     /// This setup with all of its memory for the program.

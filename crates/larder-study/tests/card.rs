@@ -130,7 +130,7 @@ fn true_cap(told: &Value) -> Option<u64> {
     let conf = told["settings"].as_str().expect("the settings");
     let fraction = Config::parse(conf).expect("settings").memory_fraction;
     let device_bytes = told["device_bytes"].as_u64().expect("the card's memory");
-    (fraction < 1.0).then(|| (fraction * device_bytes as f64) as u64)
+    (fraction < 1.0).then_some((fraction * device_bytes as f64) as u64)
 }
 
 /// The same recording, as if the fraction had been set by a call.
@@ -176,7 +176,7 @@ fn no_choice_of_settings_is_wrong_about_a_cap_that_is_guessed() {
         let workload = without_settings(&name);
         let Posed { setup, .. } = Question::default().pose(&workload).expect("it runs");
         let limit = Duration::from_millis(200);
-        let found = tune(&workload, &setup, &[setup.policy.clone()], limit, &Unwatched);
+        let found = tune(&workload, &setup, std::slice::from_ref(&setup.policy), limit, &Unwatched);
         for choice in found.expect("it runs").choices {
             let runs = runs_truly(&workload, cap, &choice.policy, &choice.conf);
             check(&format!("{name}: {choice:?}"), choice.standing.expect("judged"), runs, cap);

@@ -15,6 +15,7 @@ use crate::workload::Workload;
 pub use account::Account;
 pub use cause::Cause;
 pub use outlook::{NearFailure, Outlook, outlook};
+pub(crate) use remedy::settings_tried;
 pub use remedy::{Family, Remedy, Trial, Verdict};
 
 /// Why a request failed, and what would have helped.

@@ -116,11 +116,7 @@ fn better(
             && (trial.retries < retries
                 || trial.retries == retries && trial.peak_reserved_bytes < worth_bytes)
     };
-    let tried = remedy::try_settings(workload, setup, watch);
+    let tried = remedy::settings_tried(workload, setup, watch);
     let better = tried.into_iter().filter(is_better);
-    better.min_by_key(|remedy| {
-        let trial = &remedy.trial;
-        // Another allocator is no setting.
-        (!remedy.is_only_setting(), trial.retries, trial.peak_reserved_bytes, trial.driver.ns)
-    })
+    better.min_by_key(Remedy::cost)
 }

@@ -129,9 +129,10 @@ impl Remedy {
         matches!(self.family.effort(), 3 | 4)
     }
 
-    /// Whether it is a setting of the allocator that the program has.
-    pub(super) fn is_only_setting(&self) -> bool {
-        self.family.effort() == 0
+    /// What it costs: another allocator more than a setting, then retries, memory and time.
+    pub(crate) fn cost(&self) -> (u8, u64, u64, u64) {
+        let trial = &self.trial;
+        (self.family.effort(), trial.retries, trial.peak_reserved_bytes, trial.driver.ns)
     }
 
     /// Whether it is set in the environment, and nothing else.
@@ -180,8 +181,8 @@ pub(super) fn try_all(
     remedies
 }
 
-/// Tries what is set, where nothing failed.
-pub(super) fn try_settings(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Vec<Remedy> {
+/// Tries all that is set, the best of each family.
+pub(crate) fn settings_tried(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Vec<Remedy> {
     let mut ideas = settings_ideas(setup);
     ideas.extend(policy_ideas(setup));
     tried(workload, ideas, 0, watch)
@@ -409,9 +410,10 @@ fn larger_card(
     let most_bytes = search_limit_bytes(workload).max(setup.memory_bytes.saturating_mul(2));
     // A fraction of one's own stays what it is of the card.
     let is_cap = setup.is_capped() && !names_own_fraction(setup);
-    let roomy = match is_cap {
-        true => setup.clone().allowing(most_bytes),
-        false => Setup { memory_bytes: most_bytes, caps: None, ..setup.clone() },
+    let roomy = if is_cap {
+        setup.clone().allowing(most_bytes)
+    } else {
+        Setup { memory_bytes: most_bytes, caps: None, ..setup.clone() }
     };
     let fit = fit::fit(workload, &roomy, 1, &Unwatched).ok()?;
     let bytes = said_up(fit.memory_bytes?);
@@ -421,9 +423,10 @@ fn larger_card(
     let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
     let had_bytes = failure.report.cap_bytes.filter(|_| is_cap);
     let more = Bytes(bytes.saturating_sub(had_bytes.unwrap_or(failure.report.total_bytes)));
-    let words = match is_card {
-        true => format!("a card with {} for it, {more} more", Bytes(bytes)),
-        false => format!("a cap of {}", Bytes(bytes)),
+    let words = if is_card {
+        format!("a card with {} for it, {more} more", Bytes(bytes))
+    } else {
+        format!("a cap of {}", Bytes(bytes))
     };
     let idea = Idea { family: Family::LargerCard, words, setup, ops: None };
     let standing = if outcome.ooms == 0 { Standing::Runs } else { Standing::Fails };

@@ -5,10 +5,13 @@ use serde_json::{Value, json};
 
 use crate::card::CONTEXT_BYTES;
 use crate::fit::Fit;
+use crate::lineup::Place;
 use crate::margin::{Margin, OFF_PERCENT, Refused};
 use crate::replay::Setup;
+use crate::report::explained_json;
 use crate::report::json::with_changes;
 use crate::report::summary::{changed, count, misplaced, policy, times_over};
+use crate::report::table::Table;
 use crate::settings::{Chosen, FRACTION_KEY};
 use crate::standing::said_up;
 use crate::workload::Workload;
@@ -132,4 +135,41 @@ pub fn json(workload: &Workload, setup: &Setup, fit: &Fit, margin: &Margin) -> V
         found["passes"] = fit.passes.into();
     }
     with_changes(workload, found)
+}
+
+/// What comes of the program on each of several cards.
+pub fn lineup(places: &[Place]) -> String {
+    let mut table = Table::new(["card", "for the program", "the program"]);
+    for place in places {
+        let how = match (place.ooms, place.retries, &place.remedy) {
+            (0, 0, _) => "yes".to_owned(),
+            (0, number, _) => {
+                format!("yes, with {}", count(number, "retry").replace("retrys", "retries"))
+            }
+            (_, _, Some(remedy)) => format!("with {}", remedy.words),
+            _ => "no".to_owned(),
+        };
+        table.push([place.card.to_string(), Bytes(place.room_bytes).to_string(), how]);
+    }
+    format!(
+        "\n{table}\nfor the program: what the card reports, without {} for the CUDA context and \
+         libraries, which is the most that they took of an H200\n",
+        Bytes(CONTEXT_BYTES)
+    )
+}
+
+/// The same, as an array.
+pub fn lineup_json(places: &[Place]) -> Value {
+    let place = |place: &Place| {
+        json!({
+            "card": place.card.name,
+            "total_bytes": place.card.total_bytes,
+            "room_bytes": place.room_bytes,
+            "runs": place.ooms == 0,
+            "ooms": place.ooms,
+            "retries": place.retries,
+            "remedy": place.remedy.as_ref().map(explained_json::remedy),
+        })
+    };
+    places.iter().map(place).collect()
 }
