@@ -6,7 +6,7 @@ use std::time::Duration;
 use larder_study::course::{Point, course};
 use larder_study::explain as study;
 use larder_study::report::answer::Commands;
-use larder_study::report::{explained, explained_json, picture, tuned};
+use larder_study::report::{self as said, explained, explained_json, picture, tuned};
 use larder_study::scene::Provenance;
 use larder_study::tune::tune;
 use larder_study::watch::Unwatched;
@@ -45,6 +45,30 @@ pub(crate) fn explain(
         }))
     });
     answered.map_err(|error| stopped(name, &error))
+}
+
+/// How it fared where nothing failed, as text and as JSON; none where something did.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // They are those of the function in Python.
+pub(crate) fn outlook(
+    py: Python<'_>,
+    workload: &Workload,
+    name: &str,
+    policy: Option<&str>,
+    settings: Option<&str>,
+    room: Room,
+    addresses: &str,
+) -> PyResult<Option<(String, String)>> {
+    let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
+    let answered = py.detach(|| study::outlook(&workload.work, &setup, &Unwatched));
+    let found = answered.map_err(|error| stopped(name, &error))?;
+    Ok(found.map(|found| {
+        let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
+        let provenance = Provenance::new(&workload.work, taken);
+        let heading = explained::heading(name, &workload.work, &setup, &chosen);
+        let text = said::outlook::text(&heading, &found, &provenance, &Commands::of(name));
+        (text, said::outlook::json(&found).to_string())
+    }))
 }
 
 /// The settings with which it holds least, as text and as JSON.

@@ -15,6 +15,7 @@ __all__ = [
     "Outcome",
     "check_source",
     "explain",
+    "outlook",
     "tune_settings",
     "memory_over_time",
     "perform",
@@ -45,6 +46,14 @@ def explain(
     room: _Room,
     addresses: str,
     failure: int,
+) -> tuple[str, str] | None: ...
+def outlook(
+    workload: Workload,
+    name: str,
+    policy: str | None,
+    settings: str | None,
+    room: _Room,
+    addresses: str,
 ) -> tuple[str, str] | None: ...
 def tune_settings(
     workload: Workload,
