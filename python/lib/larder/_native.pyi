@@ -56,12 +56,7 @@ def outlook(
     addresses: str,
 ) -> tuple[str, str] | None: ...
 def tune_settings(
-    workload: Workload,
-    name: str,
-    policy: str | None,
-    room: _Room,
-    addresses: str,
-    seconds: float,
+    workload: Workload, name: str, policy: str | None, room: _Room, addresses: str, seconds: float
 ) -> tuple[str, str]: ...
 def memory_over_time(
     workload: Workload,
@@ -188,12 +183,7 @@ class Workload:
         passes: int,
     ) -> Outcome: ...
     def compare(
-        self,
-        name: str,
-        policy: str | None,
-        settings: list[str] | None,
-        room: _Room,
-        addresses: str,
+        self, name: str, policy: str | None, settings: list[str] | None, room: _Room, addresses: str
     ) -> tuple[list[Outcome], str]: ...
     def fit(
         self,
