@@ -3,19 +3,17 @@
 
 use std::time::Duration;
 
-use larder_core::Policy;
 use larder_study::course::{Point, course};
 use larder_study::explain as study;
-use larder_study::replay::Setup;
 use larder_study::report::answer::Commands;
-use larder_study::report::{explained, explained_json, picture, tuned};
+use larder_study::report::{self as said, explained, explained_json, picture, tuned};
 use larder_study::scene::Provenance;
 use larder_study::tune::tune;
 use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 
 use crate::number;
-use crate::workload::{Workload, set_up, stopped};
+use crate::workload::{Room, Workload, set_up, stopped};
 
 /// One stretch of a program: its first operation, the most that was allocated, active and reserved
 /// in it, and whether a request failed.
@@ -30,16 +28,12 @@ pub(crate) fn explain(
     name: &str,
     policy: Option<&str>,
     settings: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     #[pyo3(from_py_with = number::failure)] failure: u64,
 ) -> PyResult<Option<(String, String)>> {
-    let (setup, chosen) = set_up(&workload.work, policy, settings, memory, addresses)?;
+    let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
     let answered = py.detach(|| {
-        let setup = match policy {
-            Some(_) => setup,
-            None => Setup { policy: study::recorded_policy(&workload.work, &setup)?, ..setup },
-        };
         let found = study::explain(&workload.work, &setup, failure, &Unwatched)?;
         let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
         let provenance = Provenance::new(&workload.work, taken);
@@ -53,6 +47,30 @@ pub(crate) fn explain(
     answered.map_err(|error| stopped(name, &error))
 }
 
+/// How it fared where nothing failed, as text and as JSON; none where something did.
+#[pyfunction]
+#[allow(clippy::too_many_arguments)] // They are those of the function in Python.
+pub(crate) fn outlook(
+    py: Python<'_>,
+    workload: &Workload,
+    name: &str,
+    policy: Option<&str>,
+    settings: Option<&str>,
+    room: Room,
+    addresses: &str,
+) -> PyResult<Option<(String, String)>> {
+    let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
+    let answered = py.detach(|| study::outlook(&workload.work, &setup, &Unwatched));
+    let found = answered.map_err(|error| stopped(name, &error))?;
+    Ok(found.map(|found| {
+        let taken = workload.snapshot.as_ref().map(|(snapshot, device)| (&**snapshot, *device));
+        let provenance = Provenance::new(&workload.work, taken);
+        let heading = explained::heading(name, &workload.work, &setup, &chosen);
+        let text = said::outlook::text(&heading, &found, &provenance, &Commands::of(name));
+        (text, said::outlook::json(&found).to_string())
+    }))
+}
+
 /// The settings with which it holds least, as text and as JSON.
 #[pyfunction]
 #[allow(clippy::too_many_arguments)] // They are those of the function in Python.
@@ -61,12 +79,11 @@ pub(crate) fn tune_settings(
     workload: &Workload,
     name: &str,
     policy: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     seconds: f64,
 ) -> PyResult<(String, String)> {
-    let policy = policy.unwrap_or(Policy::torch_2_11().name);
-    let (setup, chosen) = set_up(&workload.work, Some(policy), None, memory, addresses)?;
+    let (setup, chosen) = set_up(&workload.work, policy, None, room, addresses)?;
     let (policies, limit) =
         ([setup.policy.clone()], Duration::from_secs_f64(seconds.clamp(0.1, 86_400.0)));
     let ran = py.detach(|| tune(&workload.work, &setup, &policies, limit, &Unwatched));
@@ -74,7 +91,8 @@ pub(crate) fn tune_settings(
     let text = [
         explained::heading(name, &workload.work, &setup, &chosen),
         tuned::base_line(&found.base),
-        tuned::tuned("the best three", &found, &found.base),
+        tuned::demand(&found, &setup)
+            .unwrap_or_else(|| tuned::tuned("the best three", &found, &found.base)),
     ];
     Ok((text.join("\n"), tuned::json(&found, setup.memory_bytes).to_string()))
 }
@@ -88,11 +106,11 @@ pub(crate) fn memory_over_time(
     name: &str,
     policy: Option<&str>,
     settings: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
     #[pyo3(from_py_with = number::stretches)] stretches: u64,
 ) -> PyResult<(Vec<Stretch>, String)> {
-    let (setup, _) = set_up(&workload.work, policy, settings, memory, addresses)?;
+    let (setup, _) = set_up(&workload.work, policy, settings, room, addresses)?;
     let ran = py.detach(|| course(&workload.work, &setup, stretches as usize));
     let points = ran.map_err(|error| stopped(name, &error))?;
     let svg = picture::svg(name, &points);

@@ -35,6 +35,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<workload::Outcome>()?;
     module.add_function(wrap_pyfunction!(source::check_source, module)?)?;
     module.add_function(wrap_pyfunction!(answers::explain, module)?)?;
+    module.add_function(wrap_pyfunction!(answers::outlook, module)?)?;
     module.add_function(wrap_pyfunction!(answers::tune_settings, module)?)?;
     module.add_function(wrap_pyfunction!(answers::memory_over_time, module)?)?;
     module.add_function(wrap_pyfunction!(answers::perform, module)?)?;

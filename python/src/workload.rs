@@ -5,18 +5,20 @@ use std::sync::Arc;
 
 use larder_sim::Calls;
 use larder_study::OptionError;
+use larder_study::card::Card;
 use larder_study::compare;
 use larder_study::file::{Contents, Snapshot};
 use larder_study::fit;
+use larder_study::margin;
 use larder_study::passes::Pass;
+use larder_study::question::{Posed, Question};
 use larder_study::recording::Recording;
 use larder_study::replay::{Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
-use larder_study::report::summary;
+use larder_study::report::{fitted, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
 use larder_study::watch::Unwatched;
-use larder_study::workload::Addresses;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -37,30 +39,50 @@ fn not_an_option(error: OptionError) -> PyErr {
     UsageError::new_err(error.to_string())
 }
 
-/// What a workload runs on, and with which settings. Without any, they are those of the recording.
-/// Without a size, the device has what the recorded program had, if that is known, or else what it
-/// is by default.
+/// How much memory there is, which card it was recorded on, and how much the program may have.
+pub(crate) type Room = (Option<u64>, Option<String>, Option<u64>);
+
+/// What a workload runs on, and with which settings: the rule is that of the commands.
 pub(crate) fn set_up(
     workload: &larder_study::workload::Workload,
     policy: Option<&str>,
     settings: Option<&str>,
-    memory: Option<u64>,
+    room: Room,
     addresses: &str,
 ) -> PyResult<(Setup, Chosen)> {
-    let read = conf::read_for_replay(settings.unwrap_or_default(), policy)?;
-    let chosen = match settings {
-        Some(text) => Chosen::given(text, read.config),
-        None => Chosen::recorded(workload),
-    };
-    let addresses: Addresses = addresses.parse().map_err(not_an_option)?;
-    let config = chosen.config.clone();
-    let setup = Setup { policy: read.policy, config, addresses, ..Setup::default() };
-    Ok((setup.with_memory(memory, workload), chosen))
+    let question = question(policy, settings, room, addresses)?;
+    let posed = question.pose(workload).map_err(|error| Error::new_err(error.to_string()))?;
+    Ok((posed.setup, posed.settings))
 }
+
+/// What a caller says of a run.
+fn question(
+    policy: Option<&str>,
+    settings: Option<&str>,
+    (memory_bytes, card, cap_bytes): Room,
+    addresses: &str,
+) -> PyResult<Question> {
+    let read = conf::read_for_replay(settings.unwrap_or_default(), policy)?;
+    let is_named = policy.is_some() || settings.and_then(conf::policy_in).is_some();
+    let question = Question {
+        policy: is_named.then_some(read.policy),
+        settings: settings.map(|text| Chosen::given(text, read.config)),
+        memory_bytes,
+        card: card.map(|card| Card::parse(&card)).transpose().map_err(not_an_option)?,
+        cap_bytes,
+        addresses: addresses.parse().map_err(not_an_option)?,
+    };
+    question.check().map_err(not_an_option)?;
+    Ok(question)
+}
+
+/// The smallest memory; what it needs with sizes that are off; and what where requests that were
+/// refused may be refused again.
+type Memory = (Option<u64>, Option<u64>, Option<u64>);
 
 /// What a search for the smallest memory came to: that memory, the retries there, the smallest
 /// memory without any, what was active at the peak, and a summary.
-type Found = (Option<u64>, u64, Option<u64>, u64, String);
+type Found = (Memory, u64, Option<u64>, u64, String);
 
 pub(crate) fn stopped(name: &str, error: &ReplayError) -> PyErr {
     Error::new_err(format!("{name}: {error}"))
@@ -117,11 +139,11 @@ impl Workload {
         name: &str,
         policy: Option<&str>,
         settings: Option<&str>,
-        memory: Option<u64>,
+        room: Room,
         addresses: &str,
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Outcome> {
-        let (setup, settings) = set_up(&self.work, policy, settings, memory, addresses)?;
+        let (setup, settings) = set_up(&self.work, policy, settings, room, addresses)?;
         let run = || Replay::new(&self.work, &setup).run_passes(&self.work.ops, passes, &mut ());
         let ran = py.detach(run);
         let outcome = ran.map_err(|error| stopped(name, &error))?;
@@ -146,10 +168,10 @@ impl Workload {
         name: &str,
         policy: Option<&str>,
         settings: Option<Vec<String>>,
-        memory: Option<u64>,
+        room: Room,
         addresses: &str,
     ) -> PyResult<(Vec<Outcome>, String)> {
-        let (setup, _) = set_up(&self.work, policy, Some(""), memory, addresses)?;
+        let (setup, _) = set_up(&self.work, policy, Some(""), room, addresses)?;
         // All are read before anything runs, so that a bad one costs nothing.
         let read = |text: String| {
             let read = conf::read_for_replay(&text, None)?;
@@ -197,19 +219,23 @@ impl Workload {
         name: &str,
         policy: Option<&str>,
         settings: Option<&str>,
-        memory: Option<u64>,
+        room: Room,
         addresses: &str,
         #[pyo3(from_py_with = number::passes)] passes: u64,
     ) -> PyResult<Found> {
-        // What the recorded program had is what it may have been too little of.
-        let limit = memory.unwrap_or_else(|| fit::search_limit_bytes(&self.work));
-        let (setup, settings) = set_up(&self.work, policy, settings, Some(limit), addresses)?;
-        let settings = settings.without_recorded_fraction();
-        let setup = Setup { config: settings.config.clone(), ..setup };
-        let found = py.detach(|| fit::fit(&self.work, &setup, passes, &Unwatched));
-        let fit = found.map_err(|error| stopped(name, &error))?;
-        let summary = summary::fit(name, &self.work, &setup, &settings, &fit);
-        Ok((fit.memory_bytes, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
+        let question = question(policy, settings, room, addresses)?;
+        let posed = question.pose_fit(&self.work).map_err(|error| stopped(name, &error))?;
+        let Posed { setup, settings } = posed;
+        let found = py.detach(|| {
+            let fit = fit::fit(&self.work, &setup, passes, &Unwatched)?;
+            let margin = margin::margin(&self.work, &setup, &fit, &Unwatched)?;
+            Ok((fit, margin))
+        });
+        let (fit, margin) = found.map_err(|error: ReplayError| stopped(name, &error))?;
+        let summary = fitted::fitted(name, &self.work, &setup, &settings, (&fit, &margin));
+        let refused_bytes = margin.refused.and_then(|refused| refused.memory_bytes);
+        let memory = (fit.memory_bytes, margin.off_bytes, refused_bytes);
+        Ok((memory, fit.retries, fit.calm_bytes, fit.peak_active_bytes, summary))
     }
 }
 

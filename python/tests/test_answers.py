@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import subprocess
 import sys
 import urllib.request
 import xml.etree.ElementTree
+from typing import Any
 
 import larder
 import pytest
@@ -33,8 +35,63 @@ def test_a_failure_is_explained(pinned: pathlib.Path) -> None:
     assert proof.ooms == 0
     assert "Why:" in str(found) and "<table>" in found._repr_html_()
     assert larder.explain(pinned) is None
+    assert larder.outlook(pinned, memory="400MiB", policy="torch-2.11") is None
+    calm = larder.outlook(pinned)
+    assert calm is not None and calm.data["outcome"] == "calm" and calm.near_failures == []
+    assert "nothing failed" in str(calm)
     with pytest.raises(larder.UsageError, match="failure is a whole number from 1"):
         larder.explain(pinned, failure=0)
+
+
+def test_python_answers_as_the_commands_do(tmp_path: pathlib.Path) -> None:
+    """A recording under a cap: the same question has the same answer, with whatever options."""
+    path = tmp_path / "capped.pickle"
+    allocator = larder.Allocator(
+        "sim:1GiB",
+        settings=f"oom_snapshot:{path},policy:torch-2.11,per_process_memory_fraction:0.4",
+    )
+    first = allocator.malloc(200 << 20)
+    allocator.free(first)
+    allocator.malloc(40 << 20)
+    with pytest.raises(larder.OutOfMemoryError):
+        allocator.malloc(220 << 20)
+
+    def asked(command: str, *words: str) -> Any:
+        line = [sys.executable, "-m", "larder.command", command, str(path), "--json", *words]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    rooms: list[dict[str, Any]] = [
+        {},
+        {"memory": "400MiB"},
+        {"memory": "430MiB"},
+        {"card": "1GiB"},
+        {"cap": "380MiB"},
+        {"cap": "500MiB"},
+    ]
+    verdicts = set()
+    for room in rooms:
+        words = [word for name, size in room.items() for word in (f"--{name}", size)]
+        told = asked("replay", *words)
+        run = larder.replay(path, **room)
+        peak = told["reserved_bytes.all.peak"]
+        assert (run.ooms, run.peak_reserved_bytes) == (told["ooms"], peak), room
+        compared = larder.compare(path, [""], **room)
+        assert compared.records()[0]["ooms"] == told["ooms"], room
+        tuned = larder.tune(path, seconds=1, **room)
+        assert tuned.data["as_it_is"]["ooms"] == told["ooms"], room
+        found = larder.explain(path, **room)
+        assert (found is not None) == (told["ooms"] > 0), room
+        if found is not None:
+            assert found.data["remedies"] == asked("explain", *words)["remedies"], room
+        verdicts.add(told["ooms"] > 0)
+    assert verdicts == {True, False}
+    fit = larder.fit(path)
+    assert fit.memory_bytes == asked("fit")["fit_bytes"]
+    assert larder.replay(path, memory=fit.memory_bytes).ooms == 0
+    with pytest.raises(larder.UsageError, match="say the same of the memory"):
+        larder.replay(path, memory="1GiB", card="H200")
 
 
 def test_settings_are_searched(pinned: pathlib.Path) -> None:
@@ -42,7 +99,7 @@ def test_settings_are_searched(pinned: pathlib.Path) -> None:
     assert len(found) == 3 and found[0]["ooms"] == 0
     assert found.line == found[0]["set"]
     assert "<table>" in found._repr_html_() and "the best three" in str(found)
-    assert found.records()[0]["policy"] == "torch-2.11"
+    assert found.records()[0]["policy"] == "larder"
 
 
 def test_memory_over_time_is_a_picture_and_records(pinned: pathlib.Path) -> None:

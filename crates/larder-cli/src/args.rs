@@ -3,12 +3,18 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
+use clap_complete::Shell;
 use larder_core::Policy;
 use larder_core::record::event::{Action, Level};
 use larder_sim::parse_capacity;
+use larder_study::card::Card;
 use larder_study::convert::Format;
+use larder_study::question::Question;
+use larder_study::settings::Chosen;
 use larder_study::sizes::{Jitter, Sizes, parse_scale};
 use larder_study::workload::Addresses;
+
+use crate::{Refusal, examples};
 
 /// A caching allocator for GPU memory, on a simulated GPU: replays recorded programs, compares
 /// settings, and finds out how much memory a program needs.
@@ -22,6 +28,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Run a script or a recorded program, and say what it needed.
+    #[command(after_help = examples::REPLAY)]
     Replay {
         #[command(flatten)]
         common: Common,
@@ -38,6 +45,7 @@ pub(crate) enum Command {
         history: History,
     },
     /// Run it under several settings, side by side; without --policy, under all three policies.
+    #[command(after_help = examples::COMPARE)]
     Compare {
         #[command(flatten)]
         common: Common,
@@ -49,6 +57,7 @@ pub(crate) enum Command {
         confs: Vec<String>,
     },
     /// Show its memory in the terminal: over time, as a map, who holds it, and what keeps the rest.
+    #[command(after_help = examples::SHOW)]
     Show {
         #[command(flatten)]
         common: Common,
@@ -62,6 +71,7 @@ pub(crate) enum Command {
         at: Option<Moment>,
     },
     /// Say why it ran out of memory, and what would have helped.
+    #[command(after_help = examples::EXPLAIN)]
     Explain {
         #[command(flatten)]
         common: Common,
@@ -75,6 +85,7 @@ pub(crate) enum Command {
         failure: u64,
     },
     /// Find the smallest device memory on which it runs with no out-of-memory.
+    #[command(after_help = examples::FIT)]
     Fit {
         #[command(flatten)]
         common: Common,
@@ -84,8 +95,12 @@ pub(crate) enum Command {
         change: Change,
         #[command(flatten)]
         course: Course,
+        /// Say of each of these cards whether it runs there, by name or size: 24,48,L4,H200.
+        #[arg(long, value_name = "CARD,…", value_delimiter = ',', value_parser = Card::parse)]
+        cards: Vec<Card>,
     },
     /// Search the settings with which it holds least memory, on all cores.
+    #[command(after_help = examples::TUNE)]
     Tune {
         #[command(flatten)]
         common: Common,
@@ -97,6 +112,7 @@ pub(crate) enum Command {
         seconds: u64,
     },
     /// Watch the memory of a program that runs now, until Ctrl-C is pressed.
+    #[command(after_help = examples::TOP)]
     Top {
         /// The tape that the program writes (.tape), or the address at which it serves its
         /// statistics: a port, HOST:PORT or http://HOST:PORT/metrics.
@@ -109,6 +125,7 @@ pub(crate) enum Command {
         once: bool,
     },
     /// Measure what its allocations and frees cost.
+    #[command(after_help = examples::BENCH)]
     Bench {
         #[command(flatten)]
         common: Common,
@@ -129,6 +146,7 @@ pub(crate) enum Command {
         between: Option<u64>,
     },
     /// Write a snapshot, or what a script leads to, as another kind of file.
+    #[command(after_help = examples::SNAPSHOT)]
     Snapshot {
         /// An op script, a torch memory snapshot, the same as JSON, or a tape; - is standard
         /// input.
@@ -148,7 +166,20 @@ pub(crate) enum Command {
     },
     /// Write a page to look at: memory over time, the segments at any moment, who held the peak,
     /// what is fragmented, and which settings would help.
+    #[command(after_help = examples::REPORT)]
     Report(Report),
+    /// Print what a shell reads to complete commands and options.
+    #[command(after_help = examples::COMPLETIONS)]
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+    /// Print the manual page of the program, or of one of its commands.
+    #[command(after_help = examples::MAN)]
+    Man {
+        /// The command.
+        command: Option<String>,
+    },
 }
 
 /// A time between two looks.
@@ -199,17 +230,13 @@ pub(crate) struct Common {
     pub(crate) file: PathBuf,
     /// Who decides: larder; tight, which holds hardly more than what is in use; torch-2.11 to
     /// torch-2.15 exactly as that PyTorch does; or torch, as the PyTorch that made the
-    /// recording, and as 2.11 where nothing tells which one it was. Without it: larder; for
-    /// show and explain who decided when it was recorded; for compare and tune Larder's and
-    /// stock PyTorch's.
+    /// recording, and as 2.11 where nothing tells which one it was. Without it who decided when
+    /// it was recorded, and Larder for a script and for bench; people see others beside it in
+    /// compare and tune.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
-    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program
-    /// had, if it ran out of memory or nearly did; else 80GiB; with --scale so many times as
-    /// much. For fit: how far it searches, by default up to four times what the program had or
-    /// holds, and at least up to 80GiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
-    pub(crate) memory: Option<u64>,
+    #[command(flatten)]
+    pub(crate) room: Room,
     /// Which device's trace to take from a snapshot; default 0.
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,
@@ -221,6 +248,56 @@ pub(crate) struct Common {
     /// Print JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+impl Common {
+    /// What is asked with these settings.
+    pub(crate) fn question(&self, settings: Option<Chosen>) -> Question {
+        Question {
+            policy: self.policy.clone(),
+            settings,
+            addresses: self.addresses.unwrap_or_default(),
+            ..self.room.question()
+        }
+    }
+}
+
+/// How much memory there is, and how much of it for the program.
+#[derive(Args, Debug)]
+pub(crate) struct Room {
+    /// So much memory, and all of it for the program: 80GiB, 400MiB. Default: what the recorded
+    /// program had, if it ran out of memory or nearly did, and the cap that it was under; else
+    /// 80GiB, or the smallest card that has room for all that it held; with --scale so many times
+    /// as much. For fit: how far it searches.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
+    pub(crate) memory: Option<u64>,
+    /// The card that it was recorded on, by name or size: H200, 80GiB. A recorded memory fraction
+    /// is a part of it; --memory is all for the program.
+    #[arg(long, value_name = "CARD", value_parser = Card::parse, conflicts_with = "memory")]
+    pub(crate) card: Option<Card>,
+    /// So much of the memory for the program, where it was under a cap.
+    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
+    pub(crate) cap: Option<u64>,
+}
+
+impl Room {
+    /// Refuses what says how much of the memory the program may have, where that makes no
+    /// difference.
+    pub(crate) fn refuse_part(&self, why: &str) -> Result<(), Refusal> {
+        let given = [("--card", self.card.is_some()), ("--cap", self.cap.is_some())];
+        let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+        option.map_or(Ok(()), |option| Err(Refusal::Usage(format!("{option}: {why}"))))
+    }
+
+    pub(crate) fn question(&self) -> Question {
+        let Room { memory, card, cap } = self;
+        Question {
+            memory_bytes: *memory,
+            card: card.clone(),
+            cap_bytes: *cap,
+            ..Question::default()
+        }
+    }
 }
 
 /// What a page is made of.
@@ -237,19 +314,17 @@ pub(crate) struct Report {
     /// Show it in the browser.
     #[arg(long)]
     pub(crate) open: bool,
-    /// Who decides: larder, which is the default; tight; torch-2.11 to torch-2.15 exactly as that
-    /// PyTorch does; or torch, as the one that made the recording. Without it three are
-    /// compared.
+    /// Who decides: larder; tight; torch-2.11 to torch-2.15 exactly as that PyTorch does; or
+    /// torch, as the one that made the recording. Without it who decided when it was recorded,
+    /// and three are compared.
     #[arg(long, value_parser = |name: &str| name.parse::<Policy>())]
     pub(crate) policy: Option<Policy>,
     /// Settings as in PYTORCH_CUDA_ALLOC_CONF, and our own keys. Without it, those that the
     /// program was recorded with; --conf "" is none.
     #[arg(long, value_name = "KEY:VALUE,…")]
     pub(crate) conf: Option<String>,
-    /// How much memory the simulated GPU has: 80GiB, 400MiB. Default: what the recorded program
-    /// had, if it ran out of memory or nearly did; else 80GiB.
-    #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
-    pub(crate) memory: Option<u64>,
+    #[command(flatten)]
+    pub(crate) room: Room,
     /// Which device's trace to take from a snapshot; default 0.
     #[arg(long, value_name = "N")]
     pub(crate) device: Option<u32>,

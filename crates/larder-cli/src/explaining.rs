@@ -1,9 +1,9 @@
 //! The command `explain`.
 
 use larder_study::explain;
-use larder_study::replay::{Replay, Setup};
+use larder_study::replay::Replay;
 use larder_study::report::summary::count;
-use larder_study::report::{explained, explained_json};
+use larder_study::report::{explained, explained_json, outlook};
 use larder_study::scene::Provenance;
 use larder_study::sizes::Sizes;
 
@@ -11,8 +11,11 @@ use crate::args::Common;
 use crate::progress::Bars;
 use crate::{Refusal, Task, commands, name, print, print_text, set_up, stopped, unlike};
 
-/// Says why a request failed and what would have helped. Who named no policy wants to know about
-/// the program as it was recorded, which mostly was by stock PyTorch.
+/// The exit codes where nothing failed: where the cache had to be given back, and where it had not.
+const RETRIED: u8 = 3;
+const CALM: u8 = 4;
+
+/// Says why a request failed and what would have helped.
 pub(crate) fn explain(
     common: &Common,
     conf: Option<&str>,
@@ -21,11 +24,6 @@ pub(crate) fn explain(
 ) -> Result<(), Refusal> {
     let Task { workload, snapshot, settings, setup } = set_up(common, conf, sizes)?;
     let failed = |error| stopped(common, &workload, &error);
-    let policy = match &common.policy {
-        Some(_) => setup.policy.clone(),
-        None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
-    };
-    let setup = Setup { policy, ..setup };
     let device = common.device.unwrap_or(0);
     let provenance = Provenance::new(&workload, snapshot.as_deref().map(|taken| (taken, device)));
     let found = explain::explain(&workload, &setup, number, &Bars::default()).map_err(failed)?;
@@ -37,13 +35,16 @@ pub(crate) fn explain(
             let sentence = format!("{file}: only {failed} failed: there is no failure {number}");
             return Err(Refusal::Input(sentence));
         }
-        let stats = &outcome.stats;
-        let peaks =
-            [&stats.reserved_bytes, &stats.active_bytes].map(|bytes| bytes.all.peak.max(0) as u64);
+        let found = explain::outlook(&workload, &setup, &Bars::default()).map_err(failed)?;
+        // Nothing fails, so that there is one.
+        let Some(found) = found else { return Ok(()) };
         if common.json {
-            return print(&"null");
+            print(&outlook::json(&found))?;
+        } else {
+            let commands = commands(common, sizes);
+            print_text(&outlook::text(&heading, &found, &provenance, &commands))?;
         }
-        return print_text(&explained::nothing_failed(&heading, peaks));
+        return Err(Refusal::Answer(if found.near.is_empty() { CALM } else { RETRIED }));
     };
     if common.json {
         return print(&explained_json::explanation(&found, &provenance));

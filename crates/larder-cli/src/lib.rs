@@ -3,8 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod examples;
 mod explaining;
+mod fitting;
 mod listing;
+mod manual;
 mod progress;
 mod report;
 mod showing;
@@ -27,13 +30,15 @@ use larder_study::bench::BenchOptions;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
+use larder_study::question::{Posed, Question};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
+use larder_study::report::visible::{visible, visible_name};
 use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::Sizes;
 use larder_study::workload::{Addresses, Workload};
-use larder_study::{bench, fidelity, fit};
+use larder_study::{bench, fidelity};
 use listing::{Notes, Wishes};
 use progress::Bars;
 
@@ -43,6 +48,8 @@ enum Refusal {
     Input(String),
     /// The command was not used as it is meant to be.
     Usage(String),
+    /// It has its answer, and the exit code says which.
+    Answer(u8),
 }
 
 impl<E: std::error::Error> From<E> for Refusal {
@@ -66,8 +73,9 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(()) => return 0,
         Err(Refusal::Input(sentence)) => (sentence, 1),
         Err(Refusal::Usage(sentence)) => (sentence, 2),
+        Err(Refusal::Answer(code)) => return code,
     };
-    eprintln!("larder: {sentence}");
+    eprintln!("larder: {}", visible(&sentence));
     code
 }
 
@@ -84,8 +92,9 @@ fn run(command: Command) -> Result<(), Refusal> {
         Command::Explain { common, conf, change, failure } => {
             explaining::explain(&common, conf.conf.as_deref(), change.sizes(), failure)
         }
-        Command::Fit { common, conf, change, course } => {
-            fit_command(&common, conf.conf.as_deref(), (change.sizes(), course.passes))
+        Command::Fit { common, conf, change, course, cards } => {
+            let course = (change.sizes(), course.passes);
+            fitting::fit_command(&common, conf.conf.as_deref(), course, &cards)
         }
         Command::Tune { common, change, seconds } => {
             tuning::tune_command(&common, change.sizes(), seconds)
@@ -100,6 +109,8 @@ fn run(command: Command) -> Result<(), Refusal> {
             snapshot_command(&file, &run, device, &output, to)
         }
         Command::Report(asked) => report::report(&asked),
+        Command::Completions { shell } => manual::completions(shell),
+        Command::Man { command } => manual::man(command.as_deref()),
     }
 }
 
@@ -112,29 +123,32 @@ struct Task {
     setup: Setup,
 }
 
-/// Settings are read before the file: they are quicker to mend. Where none are given, they are
-/// those of the recording.
 fn set_up(common: &Common, conf: Option<&str>, sizes: Sizes) -> Result<Task, Refusal> {
+    set_up_by(common, conf, sizes, Question::pose)
+}
+
+/// Settings are read before the file: they are quicker to mend. `pose` fills in what the question
+/// leaves open.
+fn set_up_by(
+    common: &Common,
+    conf: Option<&str>,
+    sizes: Sizes,
+    pose: impl Fn(&Question, &Workload) -> Result<Posed, ReplayError>,
+) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
-    let given = given.transpose()?;
+    let question = common.question(given.transpose()?);
+    question.check().map_err(|error| Refusal::Usage(error.to_string()))?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
             "--addresses recorded: segments have those addresses where they have the recorded \
-             sizes, and \
-             --scale and --jitter change the sizes"
+             sizes, and --scale and --jitter change the sizes"
                 .to_owned(),
         ));
     }
     let (mut workload, snapshot) = load(common)?;
     workload.resize(sizes);
-    let settings = given.unwrap_or_else(|| Chosen::recorded(&workload));
-    let setup = Setup {
-        policy: common.policy.clone().unwrap_or_default(),
-        config: settings.config.clone(),
-        addresses: common.addresses.unwrap_or_default(),
-        ..Setup::default()
-    };
-    let setup = setup.with_memory(common.memory, &workload);
+    let posed = pose(&question, &workload).map_err(|error| stopped(common, &workload, &error))?;
+    let Posed { setup, settings } = posed;
     check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
 }
@@ -198,7 +212,7 @@ fn not_standard(option: &str, path: Option<&Path>) -> Result<(), Refusal> {
 /// The file's name as the reports show it.
 fn name(common: &Common) -> String {
     let name = common.file.file_name().unwrap_or(common.file.as_os_str());
-    name.to_string_lossy().into_owned()
+    visible_name(&name.to_string_lossy())
 }
 
 fn replay(
@@ -277,8 +291,8 @@ fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal
     })
 }
 
-/// A person who names no policy sees them all: most run stock PyTorch. A program gets the one that
-/// is the default everywhere.
+/// A person who names no policy sees them all. A program gets the one that is the default
+/// everywhere, which is the recorded one.
 fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusal> {
     // All are read before anything runs, so that a bad one costs nothing.
     let is_first = |&(index, conf): &(usize, &String)| !confs[..index].contains(conf);
@@ -286,7 +300,6 @@ fn compare(common: &Common, sizes: Sizes, confs: &[String]) -> Result<(), Refusa
     let settings = confs.map(|(_, conf)| Ok((conf.clone(), read_conf(conf)?)));
     let mut settings = settings.collect::<Result<Vec<_>, Refusal>>()?;
     let Task { workload, setup, .. } = set_up(common, Some(""), sizes)?;
-    // A program gets the policy that is the default everywhere.
     let is_named = common.policy.is_some() || common.json;
     let policy = is_named.then_some(&setup.policy);
     let is_usual = settings.is_empty();
@@ -324,7 +337,7 @@ fn commands(common: &Common, sizes: Sizes) -> Commands {
     commands.fit.push_str(&words);
     commands.replay.push_str(&words);
     // A search goes as far as it has to.
-    if let Some(memory_bytes) = common.memory {
+    if let Some(memory_bytes) = common.room.memory {
         commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
     }
     commands
@@ -340,30 +353,6 @@ fn capacity(memory_bytes: u64) -> String {
     }
 }
 
-fn fit_command(
-    common: &Common,
-    conf: Option<&str>,
-    (sizes, passes): (Sizes, u64),
-) -> Result<(), Refusal> {
-    let Task { workload, settings, setup, .. } = set_up(common, conf, sizes)?;
-    let settings = settings.without_recorded_fraction();
-    // What the recorded program had is what it may have been too little of.
-    let limit_bytes = common.memory.unwrap_or_else(|| fit::search_limit_bytes(&workload));
-    let config = settings.config.clone();
-    let setup = Setup { config, memory_bytes: limit_bytes, fraction: None, ..setup };
-    let fit = fit::fit(&workload, &setup, passes, &Bars::default())
-        .map_err(|error| stopped(common, &workload, &error))?;
-    let text = summary::fit(&name(common), &workload, &setup, &settings, &fit);
-    if fit.memory_bytes.is_none() {
-        let next = match common.memory {
-            Some(_) => "leave --memory out to find out how much it needs, or give more",
-            None => "give --memory with more",
-        };
-        return Err(Refusal::Input(format!("{}; {next}", text.trim_end())));
-    }
-    if common.json { print(&json::fit(&workload, &setup, &fit)) } else { print_text(&text) }
-}
-
 /// A person at a terminal gets a sentence, a program the object that it was promised.
 fn bench_command(
     common: &Common,
@@ -372,6 +361,9 @@ fn bench_command(
 ) -> Result<(), Refusal> {
     let conf = conf.unwrap_or_default();
     let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
+    // It is Larder that is timed, unless a person says otherwise.
+    let policy = common.policy.clone().map_or_else(Policy::default, |_| setup.policy.clone());
+    let setup = Setup { policy, ..setup };
     let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))
@@ -412,7 +404,8 @@ fn snapshot_command(
     let converted = convert(file, contents, output, format, device, &setup)?;
     if converted.unkept_values > 0 {
         let (file, count) = (file.display(), converted.unkept_values);
-        eprintln!("larder: {file}: {count} values of a kind that is not kept were left out");
+        let left_out = format!("{file}: {count} values of a kind that is not kept were left out");
+        eprintln!("larder: {}", visible(&left_out));
     }
     Ok(())
 }
@@ -452,8 +445,14 @@ fn print(value: &impl Display) -> Result<(), Refusal> {
     print_text(&format!("{value}\n"))
 }
 
-/// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
+/// Writes to standard output, and shows what a name out of a file would tell a terminal to do.
 fn print_text(text: &str) -> Result<(), Refusal> {
+    print_painted(&visible(text))
+}
+
+/// Writes what has colours in it, in which all names have to be shown already. A reader that has
+/// seen enough, such as `head`, is no failure.
+fn print_painted(text: &str) -> Result<(), Refusal> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

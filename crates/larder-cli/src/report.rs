@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 
 use larder_report::{Question, Subject};
 use larder_study::file::STANDARD;
+use larder_study::question;
 use larder_study::settings::Chosen;
 
 use crate::Refusal;
@@ -26,13 +27,13 @@ pub(crate) fn report(asked: &Report) -> Result<(), Refusal> {
     }
     let given = asked.conf.as_deref();
     let settings = given.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
-    let question = Question {
+    let run = question::Question {
         policy: asked.policy.clone(),
         settings: settings.transpose()?,
-        memory_bytes: asked.memory,
-        device: asked.device,
-        compares: !asked.no_compare,
+        ..asked.room.question()
     };
+    run.check().map_err(|error| Refusal::Usage(error.to_string()))?;
+    let question = Question { run, device: asked.device, compares: !asked.no_compare };
     let files = [Some(&asked.file), asked.other.as_ref()];
     let subjects = files.into_iter().flatten();
     let subjects = subjects.map(|file| Subject::of(file, &question, &Bars::default()));

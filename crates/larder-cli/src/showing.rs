@@ -4,23 +4,22 @@ use std::io::{self, IsTerminal};
 
 use console::Style;
 use larder_study::course::course;
-use larder_study::explain;
 use larder_study::file::Contents;
-use larder_study::replay::Setup;
 use larder_study::report::beside::beside;
 use larder_study::report::shown::{Ink, shown};
+use larder_study::report::visible::visible;
 use larder_study::report::{explained, explained_json};
 use larder_study::scene::{Provenance, Scene};
 use larder_study::sizes::Sizes;
 
 use crate::args::{Common, Moment};
 use crate::progress::Bars;
-use crate::{Refusal, Task, name, print, print_text, set_up, stopped};
+use crate::{Refusal, Task, name, print, print_painted, set_up, stopped};
 
 /// How wide the picture over time is.
 const STRETCHES: usize = 64;
 
-/// Shows the memory of a program at a moment. Who named no policy sees it as it was recorded.
+/// Shows the memory of a program at a moment.
 pub(crate) fn show(
     common: &Common,
     conf: Option<&str>,
@@ -34,11 +33,6 @@ pub(crate) fn show(
     };
     let Task { workload, snapshot, settings, setup } = task;
     let failed = |error| stopped(common, &workload, &error);
-    let policy = match &common.policy {
-        Some(_) => setup.policy.clone(),
-        None => explain::recorded_policy(&workload, &setup).map_err(failed)?,
-    };
-    let setup = Setup { policy, ..setup };
     if let Some(Moment::Operation(number)) = at
         && number > workload.ops.len()
     {
@@ -85,7 +79,8 @@ pub(crate) fn show(
     let text = shown(&moment, &scene, &points, &provenance, &painted);
     let beside = snapshot.as_deref().map_or_else(String::new, |taken| beside(taken, device));
     let gap = if beside.is_empty() { "" } else { "\n" };
-    print_text(&format!("{heading}\n{text}{gap}{beside}"))
+    let (heading, beside) = (visible(&heading), visible(&beside));
+    print_painted(&format!("{heading}\n{text}{gap}{beside}"))
 }
 
 /// Shows a snapshot that has segments and no history. None if it is nothing of that kind.
@@ -109,7 +104,7 @@ fn show_taken(
         return Some(print(&explained_json::scene(&scene, &provenance)));
     }
     let text = shown("When it was taken", &scene, &[], &provenance, &painted);
-    Some(print_text(&format!("{}: a snapshot with no history\n\n{text}", name(common))))
+    Some(print_painted(&format!("{}: a snapshot with no history\n\n{text}", name(common))))
 }
 
 /// Colours, where there is a terminal that has them.

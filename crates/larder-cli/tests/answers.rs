@@ -209,7 +209,10 @@ fn the_operation_that_failed_can_be_seen() {
     let ops = stdout(&larder(&["snapshot", "-o", "-", "--to", "ops"], Some(&file)));
     let line = ops.lines().nth(12).expect("a line");
     assert!(line.starts_with("alloc "), "{line}");
-    assert!(text.contains("so give --memory with the card's size if you know it"), "{text}");
+    assert!(
+        text.contains("so give --card with the card's size if you know it, or --cap"),
+        "{text}"
+    );
 }
 
 /// A name with a space, other sizes and another memory: what is said can be pasted.
@@ -233,4 +236,57 @@ fn recorded_settings_are_not_said_again() {
     assert!(text.contains(least) && text.contains("said.pickle --policy torch-2.11`"), "{text}");
     let rows = json(&["compare", "--policy", "torch-2.11", "--conf", "", "--json"], &recording);
     assert_eq!(rows[1]["recorded"], true);
+}
+
+/// A card that has room says yes, and one that has not says what helps or no: each is what a replay
+/// on what the card has for the program gives.
+#[test]
+fn fit_says_of_each_card_whether_the_program_runs_there() {
+    let script = scratch(
+        "cards.ops",
+        "alloc 1 15GiB 0\nfree 1\nalloc 2 9GiB 0\nalloc 3 13GiB 0\nfree 2\nfree 3\n\
+         alloc 4 20GiB 0\n",
+    );
+    let words = ["fit", "--policy", "torch-2.11", "--cards", "16,L4,32GiB,H200"];
+    let found = json(&[&words[..], &["--json"]].concat(), &script);
+    let cards = found["cards"].as_array().expect("cards");
+    let names: Vec<_> = cards.iter().map(|card| card["card"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["16.00 GiB", "L4", "32.00 GiB", "H200"]);
+    for card in cards {
+        let room = format!("{}B", card["room_bytes"]);
+        let words = ["replay", "--json", "--policy", "torch-2.11", "--memory", &room];
+        let replayed = json(&words, &script);
+        assert_eq!(replayed["ooms"], card["ooms"], "{card}");
+        assert_eq!(replayed["num_alloc_retries"], card["retries"], "{card}");
+        if let Some(conf) = card["remedy"]["conf"].as_str() {
+            let policy = card["remedy"]["policy"].as_str().expect("a policy");
+            let words = ["replay", "--json", "--memory", &room, "--policy", policy, "--conf", conf];
+            assert_eq!(json(&words, &script)["ooms"], 0, "{card}");
+        }
+    }
+    let runs: Vec<_> = cards.iter().map(|card| &card["runs"]).collect();
+    assert_eq!(runs, [false, false, true, true]);
+    let text = stdout(&larder(&words, Some(&script)));
+    assert!(text.lines().any(|line| line.starts_with("H200 ") && line.ends_with("yes")), "{text}");
+    let wrong = larder(&["fit", "--cards", "H2000"], Some(&script));
+    assert_eq!(wrong.status.code(), Some(2));
+}
+
+/// What shells and `man` read names every command, and each command's help ends in examples.
+#[test]
+fn the_command_line_is_told_to_shells_and_to_man() {
+    let run = |words: &[&str]| stdout(&larder(words, None));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = run(&["completions", shell]);
+        for word in ["explain", "completions", "cards"] {
+            assert!(script.contains(word), "{shell} knows no {word}");
+        }
+    }
+    let page = run(&["man"]);
+    assert!(page.contains(".TH larder 1") && page.contains("explain"), "{page}");
+    assert!(run(&["man", "fit"]).contains("cards"));
+    let commands = "replay compare show explain fit tune top bench snapshot report completions man";
+    for command in commands.split(' ') {
+        assert!(run(&[command, "--help"]).contains("Examples:\n  larder "), "{command}");
+    }
 }

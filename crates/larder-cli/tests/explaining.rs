@@ -42,11 +42,39 @@ fn an_explanation_names_the_cause_and_a_line_that_a_replay_proves() {
 #[test]
 fn where_nothing_failed_it_says_so() {
     let script = scratch("calm.ops", "alloc 1 5MiB 0\n");
-    let text = stdout(&larder(&["explain"], Some(&script)));
+    let asked = |words: &[&str]| {
+        let output = larder(&[&["explain"], words].concat(), Some(&script));
+        (output.status.code(), String::from_utf8(output.stdout).expect("text"))
+    };
+    let (code, text) = asked(&[]);
     assert!(text.contains("nothing failed: 5.00 MiB were in use at the peak"), "{text}");
-    assert_eq!(json(&["explain", "--json"], &script), serde_json::Value::Null);
+    assert!(text.contains("none had to have the cache given back"), "{text}");
+    assert_eq!(code, Some(4), "nothing failed, and nothing nearly did");
+    let (_, text) = asked(&["--json"]);
+    let object: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&object["outcome"], &object["failure"]), (&"calm".into(), &().into()));
     let output = larder(&["explain", "--failure", "0"], Some(&script));
     assert_eq!(output.status.code(), Some(2));
+}
+
+/// The cache is given back for the second request, which expandable segments would not need.
+#[test]
+fn what_nearly_failed_is_told_with_what_would_be_better() {
+    let script = scratch("near.ops", "alloc 1 30000000 0\nfree 1\nalloc 2 40000000 0\n");
+    let words = ["explain", "--policy", "torch-2.11", "--memory", "50MiB"];
+    let output = larder(&words, Some(&script));
+    let text = String::from_utf8(output.stdout).expect("text");
+    assert_eq!(output.status.code(), Some(3), "nothing failed, and something nearly did");
+    let near = "Near failures: 1 request was met only when the cache had been given back";
+    assert!(text.contains(near), "{text}");
+    assert!(text.contains("operation 3 asked for 38.15 MiB: 30.00 MiB given back"), "{text}");
+    let best = "Best: with expandable_segments:True it holds 40.00 MiB, as much, with 0 retries";
+    assert!(text.contains(best), "{text}");
+    let output = larder(&[&words[..], &["--json"]].concat(), Some(&script));
+    let object: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object["outcome"], "retried");
+    assert_eq!(object["near_failures"][0]["operation"], 3);
+    assert_eq!(object["best"]["set"], "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
 }
 
 #[test]
@@ -113,4 +141,49 @@ fn top_shows_what_is_on_a_tape_so_far() {
     );
     let output = larder(&["top", "--once"], Some(Path::new("/nowhere.tape")));
     assert_eq!(output.status.code(), Some(1));
+}
+
+/// A recording in which every name would colour a terminal, and a request fails.
+const HOSTILE: &str = r#"{"segments": [], "allocator_settings": {
+  "PYTORCH_CUDA_ALLOC_CONF": "\u001b[31mkey:1"},
+ "device_traces": [[
+  {"action": "segment_alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "frames": []},
+  {"action": "alloc", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "user_metadata": "\u001b]0;title\u0007", "frames": [HOSTILE]},
+  {"action": "annotate", "addr": 4194304, "size": 209715200, "stream": 0, "time_us": 1,
+   "user_metadata": "\u001b[2J", "frames": []},
+  {"action": "oom", "device_free": 104857600, "size": 230686720, "stream": 0, "time_us": 9,
+   "frames": [HOSTILE]}
+]]}"#;
+
+#[test]
+fn no_command_reports_an_escape_sequence_out_of_a_file() {
+    let frame =
+        r#"{"name": "\u001b[31mforward\u009b2J", "filename": "\u001b[1mtrain.py", "line": 7}"#;
+    let file = scratch("hos\u{1b}[32mtile.json", &HOSTILE.replace("HOSTILE", frame));
+    let is_calm = |text: &str| {
+        let told = text.chars().filter(|letter| letter.is_control() && *letter != '\n');
+        assert_eq!(told.collect::<String>(), "", "{text:?}");
+    };
+    for words in [
+        &["replay"][..],
+        &["compare", "--policy", "torch-2.11"],
+        &["explain"],
+        &["explain", "--json"],
+        &["show"],
+        &["show", "--json"],
+        &["fit"],
+        &["tune", "--seconds", "1"],
+    ] {
+        let output = larder(words, Some(&file));
+        is_calm(&String::from_utf8_lossy(&output.stderr));
+        is_calm(&String::from_utf8_lossy(&output.stdout));
+    }
+    let text = stdout(&larder(&["explain"], Some(&file)));
+    assert!(text.starts_with("hos\\u001b[32mtile.json: "), "{text}");
+    assert!(text.contains("at \\u001b[1mtrain.py:7 \\u001b[31mforward\\u009b2J\n"), "{text}");
+    let missing = larder(&["replay"], Some(Path::new("/no\u{1b}[31mwhere.ops")));
+    assert!(String::from_utf8_lossy(&missing.stderr).contains("/no\\u001b[31mwhere.ops"));
+    is_calm(&String::from_utf8_lossy(&missing.stderr));
 }

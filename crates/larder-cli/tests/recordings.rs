@@ -58,7 +58,7 @@ fn a_recording_is_compared_as_it_was_recorded() {
         assert_eq!(row["ooms"], ooms, "{rows}");
     }
     let text = stdout(&larder(&["replay"], Some(&recording)));
-    assert!(text.contains("of which the program was allowed about 4.00 GiB"), "{text}");
+    assert!(text.contains("the program was allowed at least 4.00 GiB and less than"), "{text}");
     assert!(text.contains(", with per_process_memory_fraction:0.5"), "{text}");
 }
 
@@ -142,7 +142,7 @@ fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
         "allowed at least 240.00 MiB and less than 528.00 MiB, more the recording does not tell";
     assert!(text.contains(known), "{text}");
     assert!(
-        text.contains("give --memory: the card's size, or what the program was allowed"),
+        text.contains("--card with the card's size, or --cap with what the program was allowed"),
         "{text}"
     );
     assert!(!text.contains("none of them ran"), "{text}");

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use larder_core::Policy;
 use larder_study::compare::{self, Row};
 use larder_study::file::{Contents, LoadError};
+use larder_study::question::{self, Posed};
 use larder_study::recording::Recording;
 use larder_study::replay::{ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
@@ -16,13 +16,8 @@ use larder_study::workload::Workload;
 /// How a file is to be run.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// Who decides; without it Larder's own policy, and all of them are compared.
-    pub policy: Option<Policy>,
-    /// The settings; without them those that the program was recorded with.
-    pub settings: Option<Chosen>,
-    /// How much memory the simulated GPU has; without it what the recorded program had, or the
-    /// usual.
-    pub memory_bytes: Option<u64>,
+    /// On what, by whom and with which settings.
+    pub run: question::Question,
     /// Which device's trace is taken from a snapshot; without it the first. A script has none.
     pub device: Option<u32>,
     /// Whether other settings are compared too, which takes a replay for each.
@@ -95,17 +90,11 @@ impl Subject {
         if workload.ops.is_empty() {
             return Err(refused("there is no operation in it".to_owned()));
         }
-        let settings = question.settings.clone().unwrap_or_else(|| Chosen::recorded(&workload));
-        let setup = Setup {
-            policy: question.policy.clone().unwrap_or_default(),
-            config: settings.config.clone(),
-            ..Setup::default()
-        };
-        let setup = setup.with_memory(question.memory_bytes, &workload);
+        let Posed { setup, settings } = question.run.pose(&workload).map_err(stopped)?;
         settings.check_known(&setup.policy).map_err(|error| refused(error.to_string()))?;
         let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
         let compared = if question.compares {
-            let policy = question.policy.is_some().then_some(&setup.policy);
+            let policy = question.run.policy.is_some().then_some(&setup.policy);
             compare::usual(&workload, &setup, policy, watch).map_err(stopped)?
         } else {
             Vec::new()

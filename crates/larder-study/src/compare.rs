@@ -9,6 +9,7 @@ use crate::settings::{
     FRACTION_KEY, names_fraction, names_key, own_keys, recorded_config, without_fraction,
     without_key,
 };
+use crate::standing::{Standing, standing};
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
@@ -45,15 +46,18 @@ pub struct Row {
     pub fraction: f64,
     /// What came of it.
     pub outcome: Outcome,
+    /// Whether it runs with all that it may have been allowed.
+    pub standing: Standing,
 }
 
 /// The settings that a program was recorded with, where they are none of those that are compared
 /// anyway, and a simulated GPU can have them.
 pub fn recorded_settings(
     workload: &Workload,
+    setup: &Setup,
     settings: &[(String, Config)],
 ) -> Option<(String, Config)> {
-    let config = recorded_config(workload)?.ok()?;
+    let config = setup.recorded_config(workload)?;
     let is_among = settings.iter().any(|(_, other)| is_same(other, &config));
     (!is_among).then(|| (config.text.clone(), config))
 }
@@ -65,7 +69,9 @@ fn unheld_settings(
     setup: &Setup,
     settings: &[(String, Config)],
 ) -> Option<(String, Config)> {
-    setup.fraction?;
+    if !setup.is_capped() {
+        return None;
+    }
     let is_unheld = |config: &Config| names_fraction(config) && config.memory_fraction >= 1.0;
     if settings.iter().any(|(_, config)| is_unheld(config)) {
         return None;
@@ -101,7 +107,7 @@ pub fn compare(
     // Which PyTorch decides may be older than the one that the program was recorded with.
     let is_known = |(_, config): &(String, Config)| config.check_known(setup.policy.torch).is_ok();
     settings.extend(unheld_settings(workload, setup, &settings).filter(is_known));
-    settings.extend(recorded_settings(workload, &settings).filter(is_known));
+    settings.extend(recorded_settings(workload, setup, &settings).filter(is_known));
     rows_of(workload, setup, settings, watch)
 }
 
@@ -111,17 +117,18 @@ fn rows_of(
     settings: Vec<(String, Config)>,
     watch: &dyn Watch,
 ) -> Result<Vec<Row>, ReplayError> {
-    let recorded = recorded_config(workload).and_then(Result::ok);
+    let recorded = setup.recorded_config(workload);
     let extent = Extent::Steps(settings.len() as u64);
     let mut comparing = Watched::begin(watch, "comparing", extent);
     let rows = settings.into_iter().map(|(conf, config)| {
         let is_recorded = recorded.as_ref().is_some_and(|recorded| is_same(recorded, &config));
         let setup = Setup { config, ..setup.clone() };
         let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
+        let standing = standing(workload, &setup, &workload.ops, outcome.ooms == 0)?;
         comparing.step();
         let remark = remark(&setup, &outcome);
         let fraction = setup.effective_fraction();
-        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome })
+        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome, standing })
     });
     rows.collect()
 }

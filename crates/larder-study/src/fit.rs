@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use larder_core::types::MIB;
 use larder_sim::script::Op;
 
-use crate::replay::{DEFAULT_MEMORY_BYTES, MEMORY_MAX_BYTES, Replay, ReplayError, Setup};
+use crate::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
+use crate::setup::MEMORY_MAX_BYTES;
 use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
@@ -22,6 +23,8 @@ pub struct Fit {
     pub calm_bytes: Option<u64>,
     /// The most that was in use at once in any pass, on the setup's own memory.
     pub peak_active_bytes: u64,
+    /// How often the cache is given back on the setup's own memory.
+    pub roomy_retries: u64,
 }
 
 impl Fit {
@@ -47,7 +50,7 @@ pub fn search_limit_bytes(workload: &Workload) -> u64 {
 }
 
 /// The most that the operations hold at once, as they ask for it.
-fn peak_requested_bytes(ops: &[Op]) -> u64 {
+pub(crate) fn peak_requested_bytes(ops: &[Op]) -> u64 {
     let mut live: HashMap<u64, u64> = HashMap::new();
     let (mut held_bytes, mut peak_bytes) = (0_u64, 0);
     for op in ops {
@@ -80,14 +83,20 @@ pub fn fit(
     let outcome = Replay::new(workload, setup).run_passes(&workload.ops, passes, &mut ())?;
     let peak_active_bytes = outcome.stats.active_bytes.all.peak as u64;
     if outcome.ooms > 0 {
-        let (memory_bytes, calm_bytes) = (None, None);
-        return Ok(Fit { passes, memory_bytes, retries: 0, calm_bytes, peak_active_bytes });
+        return Ok(Fit {
+            passes,
+            memory_bytes: None,
+            retries: 0,
+            calm_bytes: None,
+            peak_active_bytes,
+            roomy_retries: outcome.stats.num_alloc_retries,
+        });
     }
     let retries_on = |memory_mb: u64| {
-        let tried = Setup { memory_bytes: memory_mb * MIB, ..setup.clone() };
+        let tried = setup.clone().sized(memory_mb * MIB);
         Replay::new(workload, &tried).fits(&workload.ops, passes)
     };
-    let given_mb = setup.memory_bytes / MIB;
+    let given_mb = setup.cap_bytes.unwrap_or(setup.memory_bytes) / MIB;
     let reserved_mb = (outcome.stats.reserved_bytes.all.peak as u64).div_ceil(MIB);
     let low_mb = (peak_active_bytes / MIB).saturating_sub(1);
     let high_mb = (reserved_mb + 2).min(given_mb);
@@ -109,7 +118,25 @@ pub fn fit(
         retries,
         calm_bytes: calm_mb.map(|memory_mb| memory_mb * MIB),
         peak_active_bytes,
+        roomy_retries: outcome.stats.num_alloc_retries,
     })
+}
+
+/// The smallest number of MiB with which something does, between one that does not and one that
+/// does.
+pub(crate) fn search(
+    (mut low_mb, mut high_mb): (u64, u64),
+    does: impl Fn(u64) -> Result<bool, ReplayError>,
+) -> Result<u64, ReplayError> {
+    while high_mb > low_mb && high_mb - low_mb > resolution_mb(high_mb) {
+        let middle_mb = low_mb.midpoint(high_mb);
+        if does(middle_mb)? {
+            high_mb = middle_mb;
+        } else {
+            low_mb = middle_mb;
+        }
+    }
+    Ok(high_mb)
 }
 
 /// Searches by halving, in whole MiB, between what is too little, as what was active at the peak

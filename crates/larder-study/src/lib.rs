@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod card;
 pub mod compare;
 pub mod convert;
 pub mod course;
@@ -11,15 +12,20 @@ pub mod explain;
 pub mod fidelity;
 pub mod file;
 pub mod fit;
+pub mod lineup;
 pub mod live;
+pub mod margin;
 mod option_error;
 pub mod passes;
+pub mod question;
 pub mod recording;
 pub mod replay;
 pub mod report;
 pub mod scene;
 pub mod settings;
+pub mod setup;
 pub mod sizes;
+pub mod standing;
 pub mod timeline;
 pub mod tune;
 pub mod watch;

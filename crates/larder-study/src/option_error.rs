@@ -17,6 +17,15 @@ pub enum OptionError {
     Jitter(String),
     /// It names no format of files.
     Format(String),
+    /// It names no card.
+    Card {
+        /// What it says.
+        found: String,
+        /// The names that there are.
+        known: String,
+    },
+    /// It is given beside another that says the same of the memory.
+    Twice(&'static str, &'static str),
 }
 
 impl fmt::Display for OptionError {
@@ -37,6 +46,13 @@ impl fmt::Display for OptionError {
                 f,
                 "there is no format '{found}'; there are pickle, json, ops, perfetto and tape"
             ),
+            OptionError::Card { found, known } => write!(
+                f,
+                "a card is a size such as 24GiB, a number of GiB, or one of {known}, not '{found}'"
+            ),
+            OptionError::Twice(one, other) => {
+                write!(f, "{one} and {other} say the same of the memory: give one of them")
+            }
         }
     }
 }

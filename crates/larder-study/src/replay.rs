@@ -1,106 +1,25 @@
 //! Replay: a workload on the simulated GPU, through the allocator that programs use.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use larder_core::config::Config;
 use larder_core::device::DeviceError;
 use larder_core::heap::Filter;
 use larder_core::heap::checkpoint::Checkpoint;
 use larder_core::policy::CaptureRule;
 use larder_core::record::stats::ByPool;
-use larder_core::types::{Addr, GIB, MIB, PoolId, StreamId};
+use larder_core::types::{Addr, PoolId, StreamId};
 use larder_core::{Allocator, Error, OutOfMemory, Policy, Stats, TorchVersion};
 use larder_sim::script::{Op, Route};
-use larder_sim::{Calls, SimDevice, SimOptions, Spent};
+use larder_sim::{Calls, SimDevice, Spent};
 
 use crate::passes::{self, Pass, Remains};
-use crate::settings::names_fraction;
-use crate::workload::{Addresses, Workload};
+use crate::workload::Workload;
 
-/// How much memory a simulated GPU has where nobody says it.
-pub const DEFAULT_MEMORY_BYTES: u64 = 80 * GIB;
-/// No simulated GPU has less, or more.
-const MEMORY_MIN_BYTES: u64 = 2 * MIB;
-pub(crate) const MEMORY_MAX_BYTES: u64 = 1 << 50;
-
-/// What a workload runs on.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// Who decides.
-    pub policy: Policy,
-    /// The settings.
-    pub config: Config,
-    /// How much memory the simulated GPU has.
-    pub memory_bytes: u64,
-    /// The part of it that the recorded program was allowed, which holds where the settings name
-    /// none.
-    pub fraction: Option<f64>,
-    /// Which addresses it gives.
-    pub addresses: Addresses,
-    /// When a run has to be done, if ever: one that is not is cut short.
-    pub deadline: Option<Instant>,
-}
-
-impl Default for Setup {
-    fn default() -> Setup {
-        Setup {
-            policy: Policy::default(),
-            config: Config::default(),
-            memory_bytes: DEFAULT_MEMORY_BYTES,
-            fraction: None,
-            addresses: Addresses::default(),
-            deadline: None,
-        }
-    }
-}
-
-impl Setup {
-    /// This setup with the memory that was given, or else what the recorded program had, or else
-    /// what it is by default; more of it for a program that was made larger. The policy `torch`
-    /// becomes that of the recording.
-    #[must_use]
-    pub fn with_memory(self, given_bytes: Option<u64>, workload: &Workload) -> Setup {
-        let usual = |memory_bytes| {
-            workload.sizes.scaled(memory_bytes).clamp(MEMORY_MIN_BYTES, MEMORY_MAX_BYTES)
-        };
-        let (memory_bytes, fraction) = match (given_bytes, workload.recorded_memory()) {
-            (Some(memory_bytes), _) => (memory_bytes, None),
-            (None, Some(memory)) => (usual(memory.device_bytes), memory.fraction),
-            (None, None) => (usual(DEFAULT_MEMORY_BYTES), None),
-        };
-        let policy = self.policy.clone().for_recording(workload.recorded_torch());
-        Setup { policy, memory_bytes, fraction, ..self }
-    }
-
-    /// What part of the memory the program may have: by its settings, or else as it was recorded.
-    pub(crate) fn effective_fraction(&self) -> f64 {
-        match self.fraction {
-            Some(fraction) if !names_fraction(&self.config) => fraction.clamp(0.0, 1.0),
-            _ => self.config.memory_fraction,
-        }
-    }
-
-    /// A fresh simulated GPU and an allocator on it, for a workload.
-    pub fn build(&self, workload: &Workload) -> (Arc<SimDevice>, Allocator) {
-        let recorded_addresses = match self.addresses {
-            Addresses::Recorded => workload.segment_addresses.clone(),
-            Addresses::Lowest => Vec::new(),
-        };
-        let device = Arc::new(SimDevice::new(
-            SimOptions::default()
-                .memory_bytes(self.memory_bytes)
-                .recorded_addresses(recorded_addresses),
-        ));
-        let mut config = self.config.clone();
-        config.memory_fraction = self.effective_fraction();
-        let allocator = Allocator::new(device.clone(), config, self.policy.clone());
-        (device, allocator)
-    }
-}
+pub use crate::setup::{DEFAULT_MEMORY_BYTES, Setup};
 
 /// What came of a replay.
 #[derive(Clone, Debug)]
@@ -401,6 +320,21 @@ impl Replay {
         Ok(Some(self.allocator.stats().num_alloc_retries))
     }
 
+    /// Runs until the first allocation that fails and is none of these; whether there is none.
+    pub(crate) fn fits_but(
+        mut self,
+        ops: &[Op],
+        refused: &HashSet<u64>,
+    ) -> Result<bool, ReplayError> {
+        for (index, &op) in ops.iter().enumerate() {
+            let has_failed = self.advance(index, op)?.is_some();
+            if has_failed && !matches!(op, Op::Alloc { id, .. } if refused.contains(&id)) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Runs one operation, which is number `index` of the program; what it said if it failed for
     /// want of memory.
     pub(crate) fn advance(
@@ -410,6 +344,11 @@ impl Replay {
     ) -> Result<Option<Box<OutOfMemory>>, ReplayError> {
         self.step(op, &mut ()).map_err(|error| ReplayError { index, op, error })?;
         Ok(self.failure.take())
+    }
+
+    /// What the calls for memory would have cost so far.
+    pub(crate) fn spent(&self) -> Spent {
+        self.device.spent()
     }
 
     /// The live allocations, by their IDs.

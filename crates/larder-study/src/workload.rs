@@ -76,6 +76,10 @@ pub struct RecordingFacts {
     pub retries: (u64, u64),
     /// How much memory the recorded program had, if the recording tells it.
     pub memory: Option<RecordedMemory>,
+    /// The most that it held at once.
+    pub held_bytes: u64,
+    /// The allocations that are requests which failed: the program never had them.
+    pub refused: Vec<u64>,
     /// The settings of the recorded allocator, if the recording has them.
     pub conf: Option<String>,
     /// The PyTorch that made the recording, as far as its keys tell.
@@ -88,6 +92,14 @@ impl Workload {
     /// How much memory the recorded program had, if this is a recording that tells it.
     pub fn recorded_memory(&self) -> Option<RecordedMemory> {
         self.recording.as_ref().and_then(|facts| facts.memory)
+    }
+
+    /// What the recorded program was allowed of the memory that it had, if the recording tells that
+    /// there was a limit.
+    pub fn recorded_cap_bytes(&self) -> Option<u64> {
+        let memory = self.recorded_memory()?;
+        let cap_bytes = (memory.fraction? * memory.device_bytes as f64) as u64;
+        Some(self.sizes.scaled(cap_bytes))
     }
 
     /// The settings of the recorded allocator, if this is a recording that has some.
@@ -154,6 +166,8 @@ impl From<Recording> for Workload {
                 doubtful_flushes: recording.doubtful_flushes,
                 retries: recording.retries,
                 memory: recording.memory,
+                held_bytes: recording.held_bytes,
+                refused: recording.refused,
                 conf: recording.conf,
                 torch: recording.torch,
                 policy: recording.policy,

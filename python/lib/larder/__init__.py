@@ -44,7 +44,16 @@ if TYPE_CHECKING:
     from larder import torch
     from larder._native import POLICIES, Checkpoint, __version__
     from larder.allocator import Allocator, Block, Pool
-    from larder.answers import Explanation, Timeline, Tuning, explain, memory_over_time, tune
+    from larder.answers import (
+        Explanation,
+        Outlook,
+        Timeline,
+        Tuning,
+        explain,
+        memory_over_time,
+        outlook,
+        tune,
+    )
     from larder.snapshot import Snapshot
     from larder.source import Position, Source, check_source
     from larder.table import Table
@@ -55,7 +64,16 @@ else:
     _HOMES = {
         "_native": ("POLICIES", "Checkpoint", "__version__"),
         "allocator": ("Allocator", "Block", "Pool"),
-        "answers": ("Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "tune"),
+        "answers": (
+            "Explanation",
+            "Outlook",
+            "Timeline",
+            "Tuning",
+            "explain",
+            "memory_over_time",
+            "outlook",
+            "tune",
+        ),
         "snapshot": ("Snapshot",),
         "source": ("Position", "Source", "check_source"),
         "table": ("Table",),
@@ -108,6 +126,7 @@ __all__ = [
     "Fit",
     "InstallError",
     "OutOfMemoryError",
+    "Outlook",
     "Pass",
     "Pool",
     "PoolError",
@@ -127,6 +146,7 @@ __all__ = [
     "fit",
     "library_path",
     "memory_over_time",
+    "outlook",
     "replay",
     "torch",
     "tune",

@@ -15,6 +15,7 @@ __all__ = [
     "Outcome",
     "check_source",
     "explain",
+    "outlook",
     "tune_settings",
     "memory_over_time",
     "perform",
@@ -28,6 +29,9 @@ __all__ = [
     "TORCH_VARIABLES",
 ]
 
+# The memory, the card and the cap.
+_Room = tuple[int | None, str | None, int | None]
+
 __version__: str
 POLICIES: list[str]
 OWN_KEYS: list[str]
@@ -39,24 +43,27 @@ def explain(
     name: str,
     policy: str | None,
     settings: str | None,
-    memory: int | None,
+    room: _Room,
     addresses: str,
     failure: int,
 ) -> tuple[str, str] | None: ...
-def tune_settings(
+def outlook(
     workload: Workload,
     name: str,
     policy: str | None,
-    memory: int | None,
+    settings: str | None,
+    room: _Room,
     addresses: str,
-    seconds: float,
+) -> tuple[str, str] | None: ...
+def tune_settings(
+    workload: Workload, name: str, policy: str | None, room: _Room, addresses: str, seconds: float
 ) -> tuple[str, str]: ...
 def memory_over_time(
     workload: Workload,
     name: str,
     policy: str | None,
     settings: str | None,
-    memory: int | None,
+    room: _Room,
     addresses: str,
     stretches: int,
 ) -> tuple[list[tuple[int, int, int, int, bool]], str]: ...
@@ -171,27 +178,22 @@ class Workload:
         name: str,
         policy: str | None,
         settings: str | None,
-        memory: int | None,
+        room: _Room,
         addresses: str,
         passes: int,
     ) -> Outcome: ...
     def compare(
-        self,
-        name: str,
-        policy: str | None,
-        settings: list[str] | None,
-        memory: int | None,
-        addresses: str,
+        self, name: str, policy: str | None, settings: list[str] | None, room: _Room, addresses: str
     ) -> tuple[list[Outcome], str]: ...
     def fit(
         self,
         name: str,
         policy: str | None,
         settings: str | None,
-        memory: int | None,
+        room: _Room,
         addresses: str,
         passes: int,
-    ) -> tuple[int | None, int, int | None, int, str]: ...
+    ) -> tuple[tuple[int | None, int | None, int | None], int, int | None, int, str]: ...
 
 @final
 class Outcome:

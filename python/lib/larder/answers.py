@@ -10,12 +10,21 @@ from larder import _native
 from larder.errors import UsageError
 from larder.settings import Settings, settings_text
 from larder.table import Table, frame
-from larder.workload import Source, _load, _memory, _resized
+from larder.workload import Source, _load, _resized, _room
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Explanation", "Timeline", "Tuning", "explain", "memory_over_time", "tune"]
+__all__ = [
+    "Explanation",
+    "Outlook",
+    "Timeline",
+    "Tuning",
+    "explain",
+    "memory_over_time",
+    "outlook",
+    "tune",
+]
 
 
 class Explanation:
@@ -74,7 +83,7 @@ class Explanation:
         rows = [
             [
                 remedy["words"],
-                "runs" if remedy["runs"] else "fails later" if remedy["gets_past"] else "fails",
+                _verdict(remedy),
                 _native.format_size(remedy["peak_reserved_bytes"]),
                 str(remedy["retries"]),
                 f"{remedy['driver_ns'] / 1e6:.1f} ms",
@@ -93,6 +102,55 @@ class Explanation:
     def _repr_html_(self) -> str:
         set_line = "" if self.line is None else f"<pre>{_escaped(self.line)}</pre>"
         return f"<p><b>Why:</b> {_escaped(self.why)}</p>{self.table()._repr_html_()}{set_line}"
+
+
+class Outlook:
+    """How near a program came to failing that did not fail, what it holds and does not use, and the
+    setting with which a replay does best.
+    """
+
+    def __init__(self, text: str, data: dict[str, Any]) -> None:
+        self._text = text
+        self.data = data
+        """Everything that is known, as `larder explain --json` prints it where nothing failed."""
+
+    @property
+    def near_failures(self) -> list[dict[str, Any]]:
+        """The requests that were met only when the cache had been given back."""
+        return list(self.data["near_failures"])
+
+    @property
+    def best(self) -> dict[str, Any] | None:
+        """What a replay did best with, if with anything better."""
+        best: dict[str, Any] | None = self.data["best"]
+        return best
+
+    @property
+    def line(self) -> str | None:
+        """What to set in the environment for it."""
+        return None if self.best is None else self.best["set"]
+
+    def records(self) -> list[dict[str, Any]]:
+        """The near failures."""
+        return self.near_failures
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The same as a data frame, where pandas is installed."""
+        return frame(self.records())
+
+    def __str__(self) -> str:
+        return self._text.rstrip("\n")
+
+    def __repr__(self) -> str:
+        best = "nothing" if self.best is None else self.best["words"]
+        return f"<larder.Outlook: {len(self.near_failures)} near failures; what helps: {best}>"
+
+
+def _verdict(remedy: dict[str, Any]) -> str:
+    verdict, least = remedy["verdict"], remedy["runs_from_bytes"]
+    if verdict == "depends" and least is not None:
+        return f"runs from {_native.format_size(least)} on"
+    return str(verdict).replace("_", " ").replace("depends", "depends on the cap")
 
 
 class Tuning(Sequence[dict[str, Any]]):
@@ -201,6 +259,8 @@ def explain(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -208,11 +268,9 @@ def explain(
     scale: int = 1,
     jitter: float | str | None = None,
 ) -> Explanation | None:
-    """Says why a request failed and what would have helped; None if nothing failed.
+    """Says why a request failed and what would have helped; None if nothing failed, of which
+    `outlook` tells.
 
-    policy
-        Who decides. Without it, who decided when the program was recorded, which mostly is stock
-        PyTorch.
     failure
         Which of the requests that fail, counted from 1.
 
@@ -221,8 +279,35 @@ def explain(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = _native.explain(workload, name, policy, text, _memory(memory), addresses, failure)
+    room = _room(memory, card, cap)
+    found = _native.explain(workload, name, policy, text, room, addresses, failure)
     return None if found is None else Explanation(found[0], json.loads(found[1]))
+
+
+def outlook(
+    source: Source,
+    *,
+    policy: str | None = None,
+    memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
+    settings: Settings | None = None,
+    device: int = 0,
+    addresses: str = "recorded",
+    scale: int = 1,
+    jitter: float | str | None = None,
+) -> Outlook | None:
+    """Says how near a program came to failing that did not fail, what it holds and does not use,
+    and what would be better; None if a request failed, of which `explain` tells.
+
+    The arguments are those of `replay`.
+    """
+    workload, name = _load(source, device)
+    workload = _resized(workload, scale, jitter)
+    text = None if settings is None else settings_text(settings)
+    room = _room(memory, card, cap)
+    found = _native.outlook(workload, name, policy, text, room, addresses)
+    return None if found is None else Outlook(found[0], json.loads(found[1]))
 
 
 def tune(
@@ -230,6 +315,8 @@ def tune(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     device: int = 0,
     addresses: str = "recorded",
     seconds: float = 20.0,
@@ -238,10 +325,8 @@ def tune(
 ) -> Tuning:
     """Searches the settings with which it holds least, on all cores, for no longer than `seconds`.
 
-    policy
-        Who decides: stock PyTorch, `torch-2.11`, without it.
     memory
-        The card that it is to run on. Settings with which it does not run there come last.
+        What it is to run on. Settings with which it does not run there come last.
 
     The other arguments are those of `replay`.
     """
@@ -249,7 +334,8 @@ def tune(
         raise UsageError(f"seconds: {seconds} is no time to search in")
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    text, data = _native.tune_settings(workload, name, policy, _memory(memory), addresses, seconds)
+    room = _room(memory, card, cap)
+    text, data = _native.tune_settings(workload, name, policy, room, addresses, seconds)
     return Tuning(text, json.loads(data))
 
 
@@ -258,6 +344,8 @@ def memory_over_time(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -273,6 +361,6 @@ def memory_over_time(
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
     found = _native.memory_over_time(
-        workload, name, policy, text, _memory(memory), addresses, stretches
+        workload, name, policy, text, _room(memory, card, cap), addresses, stretches
     )
     return Timeline(name, *found)

@@ -285,10 +285,21 @@ class Fit:
     """
 
     def __init__(
-        self, memory: int | None, retries: int, calm: int | None, peak_active: int, summary: str
+        self,
+        memory: tuple[int | None, int | None, int | None],
+        retries: int,
+        calm: int | None,
+        peak_active: int,
+        summary: str,
     ) -> None:
-        self.memory_bytes = memory
-        """The smallest memory that was seen to suffice; None if even what was given does not."""
+        smallest, off, refusals = memory
+        self.memory_with_sizes_off_bytes, self.memory_with_refusals_bytes = off, refusals
+        self.memory_bytes = smallest
+        """The smallest memory that was seen to suffice; None if even what was given does not. With
+        sizes 1 % off it was seen to need up to `memory_with_sizes_off_bytes`. Where requests that
+        were refused when it was recorded may be refused again, `memory_with_refusals_bytes` is
+        enough, where that is less.
+        """
         self.retries = retries
         """How often the cache is given back there to try again, which costs time."""
         self.memory_without_retries_bytes = calm
@@ -352,11 +363,19 @@ def _memory(memory: int | str | None) -> int | None:
     return None if memory is None else memory_bytes(memory)
 
 
+def _room(
+    memory: int | str | None, card: float | str | None, cap: int | str | None
+) -> tuple[int | None, str | None, int | None]:
+    return _memory(memory), None if card is None else str(card), _memory(cap)
+
+
 def replay(
     source: Source,
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -370,11 +389,18 @@ def replay(
         An op script (.ops), a memory snapshot (.pickle, .json, .tape; packed or not), or a
         `Snapshot`.
     policy
-        Who decides: `larder`, which is the default; `tight`, which holds hardly more than what is
-        in use; or `torch-2.11` exactly as stock PyTorch 2.11 does.
+        Who decides: `larder`; `tight`, which holds hardly more than what is in use; or `torch-2.11`
+        exactly as stock PyTorch 2.11 does. Without it, who decided when the program was recorded;
+        of a script, `larder`.
     memory
-        How much memory the GPU has. Without it, what the recorded program had, if it ran out of
-        memory or nearly did; else 80 GiB; with `scale` so many times as much.
+        So much memory, and all of it for the program. Without it, what the recorded program had,
+        if it ran out of memory or nearly did, and the memory fraction that it was under; else
+        80 GiB, or a card that has room for all that it held; with `scale` so many times as much.
+    card
+        The card that it was recorded on, as `"H200"` or `"80GiB"`: a recorded memory fraction is a
+        part of it. Not with `memory`.
+    cap
+        So much of the memory for the program, where it was under a cap.
     settings
         As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program
         was recorded with; `""` is none.
@@ -395,7 +421,7 @@ def replay(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    outcome = workload.replay(name, policy, text, _memory(memory), addresses, passes)
+    outcome = workload.replay(name, policy, text, _room(memory, card, cap), addresses, passes)
     return Replay(outcome, name, len(workload))
 
 
@@ -405,6 +431,8 @@ def compare(
     *,
     policy: str | None = None,
     memory: int | str | None = None,
+    card: float | str | None = None,
+    cap: int | str | None = None,
     device: int = 0,
     addresses: str = "recorded",
     scale: int = 1,
@@ -416,7 +444,7 @@ def compare(
     others; and, if it was held to a memory fraction, without that.
 
     policy
-        Who decides, in all runs: `larder` without it. Stock PyTorch is `torch-2.11`.
+        Who decides, in all runs.
 
     settings
         A list of texts or dictionaries, each for one run. A text or a dictionary alone is for one
@@ -436,7 +464,7 @@ def compare(
         )
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    outcomes, summary = workload.compare(name, policy, confs, _memory(memory), addresses)
+    outcomes, summary = workload.compare(name, policy, confs, _room(memory, card, cap), addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
 
@@ -456,11 +484,10 @@ def fit(
     """Finds the smallest memory, up to `memory`, on which it runs with no out-of-memory.
 
     The arguments are those of `replay`, but that without `memory` it is 80 GiB, or four times what
-    the recorded program had, if that is more; and that a recorded memory fraction is left out of
-    the recorded settings.
+    the recorded program had, if that is more; and that no recorded memory fraction holds.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = workload.fit(name, policy, text, _memory(memory), addresses, passes)
+    found = workload.fit(name, policy, text, _room(memory, None, None), addresses, passes)
     return Fit(*found)

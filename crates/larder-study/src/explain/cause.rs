@@ -11,7 +11,7 @@ use crate::scene::Failure;
 pub enum Cause {
     /// It is larger than the whole device, or than what the program may have of it.
     TooLarge,
-    /// A memory fraction keeps memory of the device from the program.
+    /// A cap keeps memory of the device from the program, which needs more than that.
     Fraction,
     /// It would fit by now: a block came free while it was tried.
     CameFree,
@@ -42,11 +42,9 @@ impl Cause {
             return vec![Cause::TooLarge];
         }
         let mut causes = Vec::new();
-        if account.tried_bytes > allowed_bytes
-            || report.rejected
-            || account.room_bytes + account.withheld_bytes >= account.tried_bytes
-                && account.withheld_bytes > 0
-        {
+        // Who set a cap knows of it: what is the cause inside the cap comes first.
+        let is_beyond = account.tried_bytes > allowed_bytes || report.rejected;
+        if is_beyond {
             causes.push(Cause::Fraction);
         }
         if report.pieces.fits_now {

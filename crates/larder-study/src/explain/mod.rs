@@ -3,11 +3,10 @@
 mod account;
 mod cause;
 mod change;
+mod outlook;
 mod remedy;
 
-use larder_core::Policy;
-
-use crate::fidelity::Unlike;
+use crate::margin;
 use crate::replay::{Replay, ReplayError, Setup};
 use crate::scene::{Failure, Scene};
 use crate::watch::Watch;
@@ -15,11 +14,15 @@ use crate::workload::Workload;
 
 pub use account::Account;
 pub use cause::Cause;
+pub use outlook::{NearFailure, Outlook, outlook};
+pub(crate) use remedy::settings_tried;
 pub use remedy::{Family, Remedy, Trial, Verdict};
 
 /// Why a request failed, and what would have helped.
 #[derive(Clone, Debug)]
 pub struct Explanation {
+    /// What the program ran on.
+    pub setup: Setup,
     /// All memory when it failed.
     pub scene: Scene,
     /// The request.
@@ -32,6 +35,10 @@ pub struct Explanation {
     pub is_proven: bool,
     /// What was tried, what helps first.
     pub remedies: Vec<Remedy>,
+    /// How many requests fail in all, as it is.
+    pub failures: u64,
+    /// After how many requests that were refused the recorded program went on.
+    pub went_on: u64,
 }
 
 impl Explanation {
@@ -49,11 +56,19 @@ impl Explanation {
             .map(|card| card.trial.peak_active_bytes)
     }
 
+    /// The remedy that costs least of those with which it may run, as the cap was, where it costs
+    /// less than the best of those with which it runs.
+    pub fn likely(&self) -> Option<&Remedy> {
+        let depends = |remedy: &&Remedy| matches!(remedy.verdict, Verdict::Depends(_));
+        let found = self.remedies.iter().find(depends)?;
+        let is_easier = |best: &Remedy| best.is_memory() && !found.is_memory();
+        self.best().is_none_or(is_easier).then_some(found)
+    }
+
     /// Whether no setting, policy or change of the program's ways helps: only more memory, or less
     /// need.
     pub fn needs_memory(&self) -> bool {
-        self.best()
-            .is_none_or(|best| matches!(best.family, Family::LargerCard | Family::SmallerSizes))
+        self.best().is_none_or(Remedy::is_memory)
     }
 }
 
@@ -71,26 +86,23 @@ pub fn explain(
     let remedies = remedy::try_all(workload, setup, &scene, &failure, &account, watch);
     let candidates = Cause::candidates(setup, &failure, &account);
     let proven = candidates.iter().copied().find(|cause| cause.is_proven(&remedies));
-    let cause = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
-    Ok(Some(Explanation { is_proven: proven.is_some(), scene, failure, account, cause, remedies }))
-}
-
-/// Who decided when the program was recorded: whom the recording names; else stock PyTorch, unless
-/// only Larder's own policy runs out of memory as the recording does. Of a script nobody knows, and
-/// it is Larder.
-pub fn recorded_policy(workload: &Workload, setup: &Setup) -> Result<Policy, ReplayError> {
-    let Some(facts) = &workload.recording else { return Ok(Policy::default()) };
-    if let Some(policy) = &facts.policy {
-        return Ok(policy.clone());
-    }
-    let is_alike = |policy: Policy| {
-        let setup = Setup { policy, ..setup.clone() };
-        let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ())?;
-        Ok::<_, ReplayError>(Unlike::of(facts, &outcome).is_none())
+    let likeliest = proven.or_else(|| candidates.first().copied()).unwrap_or(Cause::Demand);
+    // What more memory alone mends is want of memory, however scattered the free part of it is.
+    let is_mended = remedies.iter().any(|remedy| remedy.gets_past() && !remedy.is_memory());
+    let cause = match likeliest {
+        Cause::Pieces if proven.is_none() && !is_mended => Cause::Demand,
+        other => other,
     };
-    // What did not run out of memory tells nothing of who decided.
-    if facts.ooms > 0 && !is_alike(workload.stock())? && is_alike(Policy::default())? {
-        return Ok(Policy::default());
-    }
-    Ok(workload.stock())
+    let as_it_is = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
+    Ok(Some(Explanation {
+        setup: setup.clone(),
+        scene,
+        failure,
+        account,
+        cause,
+        is_proven: proven.is_some(),
+        remedies,
+        failures: as_it_is.ooms,
+        went_on: margin::went_on(workload).len() as u64,
+    }))
 }

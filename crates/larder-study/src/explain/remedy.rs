@@ -2,7 +2,7 @@
 
 use larder_core::Policy;
 use larder_core::config::Config;
-use larder_core::types::{Bytes, GIB, KIB, MIB, PoolId};
+use larder_core::types::{Bytes, PoolId};
 use larder_sim::Spent;
 use larder_sim::script::Op;
 
@@ -14,6 +14,7 @@ use crate::fit::{self, search_limit_bytes};
 use crate::replay::{Outcome, Replay, Setup};
 use crate::scene::{Failure, Scene};
 use crate::settings::{FRACTION_KEY, names_fraction, with_entry, without_key};
+use crate::standing::{Standing, said_up, standing};
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
 
@@ -38,7 +39,7 @@ pub enum Family {
     Policy,
     /// The policy for least memory.
     Tight,
-    /// No memory fraction.
+    /// No cap.
     Unheld,
     /// The cache emptied before the capture.
     EmptiedBefore,
@@ -48,7 +49,7 @@ pub enum Family {
     PoolsLend,
     /// All streams as one.
     OneStream,
-    /// More memory.
+    /// More memory: a larger card, or under a cap a larger cap.
     LargerCard,
     /// Smaller sizes, as with smaller batches.
     SmallerSizes,
@@ -56,12 +57,13 @@ pub enum Family {
 
 impl Family {
     /// How much it asks of a person: to set something, to take another allocator, to change the
-    /// program, to have another card or another program.
+    /// program, to have more memory or another program, to lift a cap that somebody set.
     fn effort(self) -> u8 {
         match self {
-            Family::Policy | Family::Tight | Family::Unheld => 1,
+            Family::Policy | Family::Tight => 1,
             Family::EmptiedBefore | Family::PoolsLetGo | Family::PoolsLend | Family::OneStream => 2,
-            Family::LargerCard | Family::SmallerSizes => 3,
+            Family::SmallerSizes | Family::LargerCard => 3,
+            Family::Unheld => 4,
             _ => 0,
         }
     }
@@ -72,6 +74,8 @@ impl Family {
 pub enum Verdict {
     /// To its end.
     Runs,
+    /// To its end or not, as the cap was that the recording does not tell: from so many bytes on.
+    Depends(Option<u64>),
     /// Past the failure, and then it fails at this operation, from 0.
     Later(usize),
     /// No further.
@@ -120,6 +124,17 @@ impl Remedy {
         self.verdict != Verdict::Fails
     }
 
+    /// Whether it is more memory that helps, or less need.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.family.effort(), 3 | 4)
+    }
+
+    /// What it costs: another allocator more than a setting, then retries, memory and time.
+    pub(crate) fn cost(&self) -> (u8, u64, u64, u64) {
+        let trial = &self.trial;
+        (self.family.effort(), trial.retries, trial.peak_reserved_bytes, trial.driver.ns)
+    }
+
     /// Whether it is set in the environment, and nothing else.
     pub fn is_setting(&self) -> bool {
         matches!(self.family.effort(), 0 | 1)
@@ -150,6 +165,36 @@ pub(super) fn try_all(
     ideas.extend(unheld_idea(workload, setup));
     ideas.extend(program_ideas(workload, setup, scene, account));
     ideas.extend((1..=10).map(|step| smaller_idea(workload, setup, 100 - 5 * step)));
+    let mut remedies = tried(workload, ideas, scene.index, watch);
+    remedies.extend(larger_card(workload, setup, scene, failure));
+    remedies.sort_by_key(|remedy| {
+        let trial = &remedy.trial;
+        let reach = match remedy.verdict {
+            Verdict::Runs => 0,
+            Verdict::Depends(_) => 1,
+            Verdict::Later(_) => 2,
+            Verdict::Fails => 3,
+        };
+        let order = (remedy.family.effort(), trial.retries, trial.peak_reserved_bytes);
+        (reach, order, remedy.family)
+    });
+    remedies
+}
+
+/// Tries all that is set, the best of each family.
+pub(crate) fn settings_tried(workload: &Workload, setup: &Setup, watch: &dyn Watch) -> Vec<Remedy> {
+    let mut ideas = settings_ideas(setup);
+    ideas.extend(policy_ideas(setup));
+    tried(workload, ideas, 0, watch)
+}
+
+/// What came of each idea, the best of each family.
+fn tried(
+    workload: &Workload,
+    ideas: Vec<Idea>,
+    failed_at: usize,
+    watch: &dyn Watch,
+) -> Vec<Remedy> {
     let mut trying = Watched::begin(watch, "trying", Extent::Steps(ideas.len() as u64 + 1));
     // A change that a program cannot take, as where streams are captured, is no remedy.
     let tried = crew::each(
@@ -157,23 +202,16 @@ pub(super) fn try_all(
         |idea| {
             let ops = idea.ops.as_deref().unwrap_or(&workload.ops);
             let outcome = Replay::new(workload, &idea.setup).run(ops, &mut ()).ok()?;
-            Some(trial(&outcome, ops, &workload.ops))
+            let standing = standing(workload, &idea.setup, ops, outcome.ooms == 0).ok()?;
+            Some((trial(&outcome, ops, &workload.ops), standing))
         },
         || trying.step(),
     );
     let mut remedies: Vec<Remedy> = Vec::new();
     for (idea, trial) in ideas.into_iter().zip(tried) {
-        let Some(trial) = trial else { continue };
-        keep_best(&mut remedies, judged(idea, trial, scene.index));
+        let Some((trial, standing)) = trial else { continue };
+        keep_best(&mut remedies, judged(idea, trial, standing, failed_at));
     }
-    remedies.extend(larger_card(workload, setup, scene, failure));
-    drop(trying);
-    remedies.sort_by_key(|remedy| {
-        let trial = &remedy.trial;
-        let is_partial = remedy.verdict != Verdict::Runs;
-        let order = (remedy.family.effort(), trial.retries, trial.peak_reserved_bytes);
-        (is_partial, remedy.verdict == Verdict::Fails, order, remedy.family)
-    });
     remedies
 }
 
@@ -194,10 +232,11 @@ fn trial(outcome: &Outcome, ops: &[Op], original: &[Op]) -> Trial {
     }
 }
 
-fn judged(idea: Idea, trial: Trial, failed_at: usize) -> Remedy {
-    let verdict = match trial.first_failure {
-        None if trial.ooms == 0 => Verdict::Runs,
-        Some(index) if index > failed_at => Verdict::Later(index),
+fn judged(idea: Idea, trial: Trial, standing: Standing, failed_at: usize) -> Remedy {
+    let verdict = match (standing, trial.first_failure) {
+        (Standing::Runs, _) => Verdict::Runs,
+        (Standing::Depends(from_bytes), _) => Verdict::Depends(from_bytes),
+        (Standing::Fails, Some(index)) if index > failed_at => Verdict::Later(index),
         _ => Verdict::Fails,
     };
     Remedy {
@@ -215,8 +254,9 @@ fn judged(idea: Idea, trial: Trial, failed_at: usize) -> Remedy {
 fn keep_best(remedies: &mut Vec<Remedy>, remedy: Remedy) {
     let reach = |remedy: &Remedy| match remedy.verdict {
         Verdict::Runs => (0, 0),
-        Verdict::Later(index) => (1, usize::MAX - index),
-        Verdict::Fails => (2, 0),
+        Verdict::Depends(from_bytes) => (1, from_bytes.unwrap_or(u64::MAX)),
+        Verdict::Later(index) => (2, u64::MAX - index as u64),
+        Verdict::Fails => (3, 0),
     };
     let cost = |remedy: &Remedy| {
         // The least that suffices is what a person wants to know of sizes, and they come in that
@@ -311,8 +351,8 @@ fn unheld_idea(workload: &Workload, setup: &Setup) -> Option<Idea> {
     let config = Config::parse(&conf).ok()?;
     Some(Idea {
         family: Family::Unheld,
-        words: "no memory fraction".to_owned(),
-        setup: Setup { config, fraction: None, ..setup.clone() },
+        words: "no cap".to_owned(),
+        setup: Setup { config, ..setup.clone().uncapped() },
         ops: sets_one.then(|| change::unheld(&workload.ops)),
     })
 }
@@ -360,7 +400,7 @@ fn smaller_idea(workload: &Workload, setup: &Setup, percent: u64) -> Idea {
     }
 }
 
-/// The smallest card on which the program runs as it is.
+/// The smallest card on which the program runs as it is, or under a cap the smallest cap.
 fn larger_card(
     workload: &Workload,
     setup: &Setup,
@@ -368,38 +408,32 @@ fn larger_card(
     failure: &Failure,
 ) -> Option<Remedy> {
     let most_bytes = search_limit_bytes(workload).max(setup.memory_bytes.saturating_mul(2));
-    // A fraction stays what it is of the card.
-    let roomy = Setup { memory_bytes: most_bytes, ..setup.clone() };
+    // A fraction of one's own stays what it is of the card.
+    let is_cap = setup.is_capped() && !names_own_fraction(setup);
+    let roomy = if is_cap {
+        setup.clone().allowing(most_bytes)
+    } else {
+        Setup { memory_bytes: most_bytes, caps: None, ..setup.clone() }
+    };
     let fit = fit::fit(workload, &roomy, 1, &Unwatched).ok()?;
-    let memory_bytes = said_up(fit.memory_bytes?);
-    let setup = Setup { memory_bytes, ..setup.clone() };
+    let bytes = said_up(fit.memory_bytes?);
+    let is_card = !is_cap || bytes > setup.memory_bytes;
+    let found = roomy.sized(bytes);
+    let setup = Setup { memory_bytes: bytes.max(setup.memory_bytes), ..found };
     let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
-    let more = Bytes(memory_bytes.saturating_sub(failure.report.total_bytes));
-    let words = format!("a card with {} for it, {more} more", Bytes(memory_bytes));
+    let had_bytes = failure.report.cap_bytes.filter(|_| is_cap);
+    let more = Bytes(bytes.saturating_sub(had_bytes.unwrap_or(failure.report.total_bytes)));
+    let words = if is_card {
+        format!("a card with {} for it, {more} more", Bytes(bytes))
+    } else {
+        format!("a cap of {}", Bytes(bytes))
+    };
     let idea = Idea { family: Family::LargerCard, words, setup, ops: None };
-    Some(judged(idea, trial(&outcome, &workload.ops, &workload.ops), scene.index))
+    let standing = if outcome.ooms == 0 { Standing::Runs } else { Standing::Fails };
+    Some(judged(idea, trial(&outcome, &workload.ops, &workload.ops), standing, scene.index))
 }
 
-/// The next size that people write with two decimals: what is said of a card has to be enough for
-/// who takes it at its word.
-fn said_up(size_bytes: u64) -> u64 {
-    let unit_bytes = [GIB, MIB, KIB].into_iter().find(|&unit_bytes| size_bytes >= unit_bytes);
-    let unit_bytes = u128::from(unit_bytes.unwrap_or(100));
-    let hundredths = (u128::from(size_bytes) * 100).div_ceil(unit_bytes);
-    (hundredths * unit_bytes / 100) as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_is_enough() {
-        for size_bytes in [1, 99, KIB, 5 * MIB + 1, GIB - 1, 1_862_270_976, 7 * GIB + 12_345] {
-            let said = said_up(size_bytes);
-            assert!(said >= size_bytes && said - size_bytes <= size_bytes / 90 + 1, "{size_bytes}");
-            assert_eq!(said_up(said), said, "it is what it says");
-        }
-        assert_eq!(Bytes(said_up(1_862_270_976)).to_string(), "1.74 GiB");
-    }
+/// Whether the settings name a fraction that is not the recorded one.
+fn names_own_fraction(setup: &Setup) -> bool {
+    names_fraction(&setup.config) && setup.fraction != Some(setup.config.memory_fraction)
 }

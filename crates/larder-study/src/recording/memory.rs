@@ -93,7 +93,7 @@ impl fmt::Display for RecordedMemory {
         }
         f.write_str("; without what other processes and the CUDA context took")?;
         if self.fraction.is_some() {
-            f.write_str(", so give --memory with the card's size if you know it")?;
+            f.write_str(", so give --card with the card's size if you know it, or --cap")?;
         }
         Ok(())
     }
@@ -184,10 +184,14 @@ pub(super) struct Levels {
     pub(super) room_bytes: u64,
     /// The allocation that failed with the least on the device: free, and reserved.
     failure: Option<(u64, u64)>,
+    /// The most that was free and reserved together when an allocation failed: a card has no less.
+    seen_bytes: u64,
     /// Something failed though the device had room for it.
     is_capped: bool,
     /// The least that was reserved and asked for together by a request that failed.
     refused_bytes: Option<u64>,
+    /// The same of those that failed though the device had room: what a cap refused.
+    capped_bytes: Option<u64>,
 }
 
 /// Memory is got from a device in multiples of this, under all settings.
@@ -206,6 +210,28 @@ pub(super) fn reserved_after(reserved_bytes: u64, entry: &TraceEntry) -> u64 {
     }
 }
 
+/// The most that was held in the course of a trace.
+pub(super) fn held_most_bytes<'b>(
+    at_the_end: impl Iterator<Item = &'b SegmentInfo>,
+    trace: &[TraceEntry],
+) -> u64 {
+    let end = at_the_end.fold(0_u64, |sum, info| sum.saturating_add(info.size_bytes));
+    let (mut reserved_bytes, mut most_bytes) = (end, end);
+    for entry in trace.iter().rev() {
+        reserved_bytes = match entry.action {
+            Action::SegmentAlloc | Action::SegmentMap => {
+                reserved_bytes.saturating_sub(entry.size_bytes)
+            }
+            Action::SegmentFree | Action::SegmentUnmap => {
+                reserved_bytes.saturating_add(entry.size_bytes)
+            }
+            _ => reserved_bytes,
+        };
+        most_bytes = most_bytes.max(reserved_bytes);
+    }
+    most_bytes
+}
+
 impl Levels {
     pub(super) fn of<'b>(
         config: &Config,
@@ -219,8 +245,15 @@ impl Levels {
             _ => after,
         });
         let is_capped = config.memory_fraction < 1.0;
-        let mut levels =
-            Levels { first_bytes, room_bytes: 0, failure: None, is_capped, refused_bytes: None };
+        let mut levels = Levels {
+            first_bytes,
+            room_bytes: 0,
+            failure: None,
+            seen_bytes: 0,
+            is_capped,
+            refused_bytes: None,
+            capped_bytes: None,
+        };
         let (mut reserved_bytes, mut grown_from) = (first_bytes, None);
         let (mut held_max_bytes, mut asked_max_bytes) = (first_bytes, 0_u64);
         let mut failures = Vec::new();
@@ -243,16 +276,22 @@ impl Levels {
                     }
                 }
                 Action::OutOfMemory => {
-                    let need_bytes = Request::of(index, trace, config).growth_bytes(config);
-                    levels.is_capped |= entry.addr >= need_bytes;
-                    levels
-                        .refuse(Request::of(index, trace, config).full_at(reserved_bytes, config));
+                    let request = Request::of(index, trace, config);
+                    let full_bytes = request.full_at(reserved_bytes, config);
+                    levels.refuse(full_bytes);
+                    if entry.addr >= request.growth_bytes(config) {
+                        levels.is_capped = true;
+                        let known_bytes = levels.capped_bytes.unwrap_or(u64::MAX);
+                        levels.capped_bytes = Some(known_bytes.min(full_bytes));
+                    }
                     failures.push((entry.addr, reserved_bytes));
                     grown_from = None;
                 }
                 _ => grown_from = None,
             }
         }
+        let seen = failures.iter().map(|&(free, held): &(u64, u64)| free.saturating_add(held));
+        levels.seen_bytes = seen.max().unwrap_or(0);
         levels.failure = failures.into_iter().min_by_key(|&(free, held)| free.saturating_add(held));
         levels.room_bytes = match (levels.is_capped, levels.failure) {
             (true, _) => asked_max_bytes,
@@ -281,7 +320,7 @@ impl Levels {
         };
         let has_fraction = config.memory_fraction < 1.0;
         // A failure tells the device, and settings that name the fraction tell its part of that.
-        let is_told = self.failure.is_some() && (has_fraction || !self.is_capped);
+        let is_told = self.failure.is_some() && !self.is_capped;
         let bounds = self.bounds().filter(|_| !is_told);
         let room_bytes = match bounds {
             // How many pages of the device a request was short of is not known; too many would do.
@@ -294,23 +333,32 @@ impl Levels {
             return Some(RecordedMemory { device_bytes, fraction: None, told_by, bounds });
         }
         if has_fraction {
-            // What else is on the card counts into what the fraction is of.
-            let fraction = config.memory_fraction;
-            let least_bytes = (room_bytes as f64 / fraction).ceil() as u64;
-            let has_room = |bytes: &u64| (fraction * *bytes as f64) as u64 >= room_bytes;
-            let least_bytes = (least_bytes..least_bytes.saturating_add(1 << 20)).find(has_room);
-            let device_bytes = device_bytes.max(least_bytes.unwrap_or(0));
-            return Some(RecordedMemory {
-                device_bytes,
-                fraction: Some(fraction),
-                told_by,
-                bounds,
-            });
+            return Some(self.part_of_card(config.memory_fraction, told_by));
         }
         let device_bytes = device_bytes.max(room_bytes).max(1);
         // Half a byte more, so that what is cut off is not the last byte of the room.
         let fraction = ((room_bytes as f64 + 0.5) / device_bytes as f64).min(1.0);
         Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by, bounds })
+    }
+
+    /// Under a fraction that the settings name: the card is no smaller than what was seen of it,
+    /// and so much larger that there was room for what was held; what was refused is the limit.
+    fn part_of_card(&self, fraction: f64, told_by: ToldBy) -> RecordedMemory {
+        let part = |card_bytes: u64| (fraction * card_bytes as f64) as u64;
+        let (room_bytes, refused_bytes) = match (told_by, self.bounds()) {
+            (ToldBy::Failure { .. }, _) => (self.room_bytes, self.capped_bytes),
+            (ToldBy::Retry, None) => (self.room_bytes, None),
+            (ToldBy::Retry, Some(bounds)) => (bounds.most_bytes(), self.refused_bytes),
+        };
+        // What else is on the card counts into what the fraction is of.
+        let least_bytes = (room_bytes as f64 / fraction).ceil() as u64;
+        let has_room = |bytes: &u64| part(*bytes) >= room_bytes;
+        let least_bytes = (least_bytes..least_bytes.saturating_add(1 << 20)).find(has_room);
+        let device_bytes = self.seen_bytes.max(least_bytes.unwrap_or(0));
+        let least_bytes = self.room_bytes.max(part(self.seen_bytes));
+        let bounds = refused_bytes.map(|below_bytes| Bounds { least_bytes, below_bytes });
+        let bounds = bounds.filter(|bounds| bounds.below_bytes > part(device_bytes));
+        RecordedMemory { device_bytes, fraction: Some(fraction), told_by, bounds }
     }
 
     fn bounds(&self) -> Option<Bounds> {

@@ -68,6 +68,10 @@ pub struct Recording {
     pub retries: (u64, u64),
     /// How much memory the recorded program had, if the trace tells it.
     pub memory: Option<RecordedMemory>,
+    /// The most that it held at once.
+    pub held_bytes: u64,
+    /// The allocations that are requests which failed: the program never had them.
+    pub refused: Vec<u64>,
     /// The settings of the recorded allocator, in its own syntax, if the snapshot has them.
     pub conf: Option<String>,
     /// The PyTorch that made the recording, as far as its keys tell.
@@ -112,6 +116,8 @@ impl Recording {
         writer.recording.conf = snapshot.conf_in_force();
         writer.recording.torch = snapshot.torch_version();
         writer.recording.policy = snapshot.larder_policy().and_then(|name| name.parse().ok());
+        let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
+        writer.recording.held_bytes = memory::held_most_bytes(segments, trace);
         writer.made_by_program = made_by_program(snapshot, device);
         for block in &old {
             writer.old_block(block);
@@ -334,6 +340,7 @@ impl<'a> Writer<'a> {
         };
         self.recording.origins.push(Origin::Entry(index));
         let id = self.request(entry.size_bytes, entry.stream, pool_id);
+        self.recording.refused.push(id);
         if trace[index + 1..].iter().any(|later| later.action != Action::Snapshot) {
             self.give_back(id);
         }

@@ -11,6 +11,7 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{conf_name, count};
 use crate::settings::{entry_count, own_keys, variables, without_fraction};
+use crate::standing::{Standing, said_up};
 use crate::worth::{self, TRIFLE};
 
 /// How a person asks on: what stands behind `larder replay` and behind `larder fit` for the same
@@ -64,7 +65,7 @@ fn runs_of((setup, rows): &(Setup, Vec<Row>)) -> impl Iterator<Item = Run<'_>> {
 
 impl Run<'_> {
     fn has_run(&self) -> bool {
-        self.row.outcome.ooms == 0
+        self.row.standing == Standing::Runs
     }
 
     fn is_held(&self) -> bool {
@@ -190,7 +191,10 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
 }
 
 fn nearest<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
-    runs.iter().copied().min_by_key(|run| (run.row.outcome.ooms, run.reserved_bytes()))
+    runs.iter().copied().min_by_key(|run| {
+        let Row { standing, outcome, .. } = run.row;
+        (*standing, outcome.ooms, run.reserved_bytes())
+    })
 }
 
 fn least<'a>(runs: &[Run<'a>]) -> Option<Run<'a>> {
@@ -237,6 +241,18 @@ fn other_prices(best: Run<'_>, ran: &[Run<'_>]) -> String {
 }
 
 fn nothing_ran(nearest: Run<'_>, runs: &[Run<'_>], commands: &Commands) -> String {
+    if let Standing::Depends(from_bytes) = nearest.row.standing {
+        let from = from_bytes
+            .map_or(String::new(), |bytes| format!(", from {} on", Bytes(said_up(bytes))));
+        let set = nearest.variables().map_or(String::new(), |set| format!("; that is {set}"));
+        return format!(
+            "whether any of these runs depends on what the program was allowed: {} \
+             does{from}{set}\n\
+             {} says how much memory it needs; --cap or --card makes it sure\n",
+            nearest.name(),
+            nearest.fit(commands)
+        );
+    }
     let fewest = nearest.row.outcome.ooms;
     let failures = count(fewest, "failure");
     let most = runs.iter().map(|run| run.row.outcome.ooms).max().unwrap_or(fewest);
@@ -264,7 +280,8 @@ fn unheld_ran(best: Run<'_>, commands: &Commands) -> String {
 
 /// Which of several policies ran it, where not all did.
 fn policies_that_ran(compared: &[(Setup, Vec<Row>)]) -> String {
-    let ran = |(_, rows): &&(Setup, Vec<Row>)| rows.iter().any(|row| row.outcome.ooms == 0);
+    let ran =
+        |(_, rows): &&(Setup, Vec<Row>)| rows.iter().any(|row| row.standing == Standing::Runs);
     let (yes, no): (Vec<_>, Vec<_>) = compared.iter().partition(ran);
     if no.is_empty() {
         return String::new();

@@ -10,8 +10,10 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::summary::{self, count};
 use crate::report::table::Table;
+use crate::report::visible::visible_name;
 use crate::scene::{Hold, Lane, Provenance, Scene, holders, holds, lanes};
 use crate::settings::{Chosen, variables};
+use crate::standing::said_up;
 use crate::workload::Workload;
 
 /// How many frames of a stack are shown.
@@ -37,6 +39,7 @@ pub fn explained(
     text.push_str(&kept(scene, provenance));
     text.push_str(&held(scene, provenance));
     text.push_str("What would help, each found by replaying the program with it:\n\n");
+    text.push_str(&left_open(explanation));
     text.push_str(&format!("{}\n", remedies_table(&explanation.remedies)));
     text.push_str(&format!("{}\n", driver::remark()));
     text.push_str(&format!("\n{}\n", conclusion(explanation, commands)));
@@ -50,15 +53,6 @@ pub fn heading(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen
     let words = settings.in_words();
     let remark = settings.remark();
     format!("{name}: {policy}, {words}, on {gpu}\n{remark}{allowed}")
-}
-
-/// What `larder explain` prints where nothing failed.
-pub fn nothing_failed(heading: &str, peaks: [u64; 2]) -> String {
-    let [reserved, active] = peaks.map(Bytes);
-    format!(
-        "{heading}\nnothing failed: {active} were in use at the peak, and {reserved} held of the \
-         GPU.\n--memory with less shows what would fail first on a smaller card\n"
-    )
 }
 
 fn request(explanation: &Explanation, provenance: &Provenance<'_>) -> String {
@@ -80,11 +74,26 @@ fn request(explanation: &Explanation, provenance: &Provenance<'_>) -> String {
     }
     text.push_str(".\n");
     text.push_str(&stack_lines(provenance.stack(failure.id), provenance, "  "));
+    if explanation.failures > 1 {
+        text.push_str(&format!(
+            "In all {} fail; --failure takes another.\n",
+            count(explanation.failures, "request")
+        ));
+    }
+    if explanation.went_on > 0 {
+        text.push_str(&format!(
+            "When it was recorded {} refused, and the program went on.\n",
+            match explanation.went_on {
+                1 => "1 request was".to_owned(),
+                number => format!("{number} requests were"),
+            }
+        ));
+    }
     text
 }
 
 /// An operation as a person finds it: by its number, and by when it was in the recording.
-fn moment(index: usize, id: u64, provenance: &Provenance<'_>) -> String {
+pub(super) fn moment(index: usize, id: u64, provenance: &Provenance<'_>) -> String {
     let number = index + 1;
     match provenance.since(id) {
         Some(since) if since.is_older => "what was there before the recording".to_owned(),
@@ -104,13 +113,17 @@ fn elapsed(us: u64) -> String {
     }
 }
 
-fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str) -> String {
+pub(super) fn stack_lines(
+    stack: Option<StackId>,
+    provenance: &Provenance<'_>,
+    indent: &str,
+) -> String {
     let Some(stack) = stack else { return String::new() };
     let frames = provenance.frames(stack);
     let more = frames.len().saturating_sub(FRAMES_SHOWN);
     let mut text = String::new();
     for frame in frames.iter().take(FRAMES_SHOWN) {
-        text.push_str(&format!("{indent}at {frame}\n"));
+        text.push_str(&format!("{indent}at {}\n", visible_name(frame)));
     }
     if more > 0 {
         text.push_str(&format!("{indent}and {} further out\n", count(more as u64, "frame")));
@@ -118,21 +131,33 @@ fn stack_lines(stack: Option<StackId>, provenance: &Provenance<'_>, indent: &str
     text
 }
 
+/// The range of what the program may have been allowed, and how it is asked away.
+fn left_open(explanation: &Explanation) -> String {
+    let Some(caps) = explanation.setup.caps else { return String::new() };
+    format!(
+        "The recording leaves open how much the program was allowed: {caps}. What runs does so \
+         with the least and the most of that; --cap or --card makes it sure.\n\n"
+    )
+}
+
 /// The cause, in a few sentences with its numbers.
 pub fn why(explanation: &Explanation) -> String {
     let account = &explanation.account;
     let said = cause_in_words(explanation, account);
-    let total_bytes = explanation.failure.report.total_bytes;
-    let most_bytes = explanation.peak_active_bytes().filter(|&most_bytes| most_bytes > total_bytes);
+    let report = &explanation.failure.report;
+    let allowed_bytes = report.total_bytes.min(report.cap_bytes.unwrap_or(u64::MAX));
+    let most_bytes =
+        explanation.peak_active_bytes().filter(|&most_bytes| most_bytes > allowed_bytes);
     let beyond = most_bytes.map_or(String::new(), |most_bytes| {
-        let (most, total) = (Bytes(most_bytes), Bytes(total_bytes));
+        let (most, limit) = (Bytes(most_bytes), limit(explanation));
         format!(
             " But that is the first request that fails and not the last: the program has \
-                 {most} in use at its peak, more than the {total} of the GPU."
+                 {most} in use at its peak, more than {limit}."
         )
     });
     let proof = match (explanation.cause, explanation.is_proven) {
         (Cause::TooLarge | Cause::Demand, _) => "",
+        (Cause::Fraction, true) => " A replay without the cap gets past this request.",
         (_, true) => " A replay without that gets past this request.",
         (_, false) => {
             " Taking that away alone does not get past this request: the memory is short besides."
@@ -141,18 +166,36 @@ pub fn why(explanation: &Explanation) -> String {
     format!("{said}{proof}{beyond}")
 }
 
+/// All that the program may have, by its name.
+fn limit(explanation: &Explanation) -> String {
+    let report = &explanation.failure.report;
+    match report.cap_bytes.filter(|&cap_bytes| cap_bytes < report.total_bytes) {
+        Some(cap_bytes) => format!("its cap of {}", Bytes(cap_bytes)),
+        None => format!("the {} of the GPU", Bytes(report.total_bytes)),
+    }
+}
+
+/// Where there is room left: under a cap that is less than what the GPU has.
+fn left(explanation: &Explanation) -> String {
+    match explanation.account.withheld_bytes {
+        0 => "left on the GPU".to_owned(),
+        _ => format!("left under {}", limit(explanation)),
+    }
+}
+
 fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
     let report = &explanation.failure.report;
     let (need, room) = (Bytes(account.tried_bytes), Bytes(account.room_bytes));
-    let total = Bytes(report.total_bytes);
+    let (total, left) = (Bytes(report.total_bytes), left(explanation));
     match explanation.cause {
         Cause::TooLarge => format!("the request is larger than the whole GPU, {need} of {total}."),
         Cause::Fraction => format!(
-            "the memory fraction. It allows {} of {total}, of which {} are held already, while the \
-             GPU has {} free.",
-            report.cap_bytes.map_or(total, Bytes),
-            Bytes(report.reserved_bytes),
-            Bytes(report.free_bytes)
+            "the program needs more than {}. {} are in use, {} of the cache is free, {room} are \
+             left under the cap, of {need} that it takes; the GPU has {} free beyond the cap.",
+            limit(explanation),
+            Bytes(report.allocated_bytes),
+            Bytes(account.cached_bytes()),
+            Bytes(account.withheld_bytes)
         ),
         Cause::CameFree => format!(
             "a block of {} that would hold it came free only while it was tried, because another \
@@ -173,9 +216,9 @@ fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
             Bytes(account.rounding_bytes)
         ),
         Cause::Pieces => format!(
-            "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are left \
-             on the GPU: nowhere is {need} in one piece, and live blocks beside the pieces keep \
-             them from going back.",
+            "fragmentation. {} are free on this stream in {}, the largest {}, and {room} are \
+             {left}: nowhere is {need} in one piece, and live blocks beside the pieces keep them \
+             from going back.",
             Bytes(account.own_bytes),
             count(account.own_pieces, "piece"),
             Bytes(account.own_largest_bytes)
@@ -190,9 +233,14 @@ fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
         ),
         Cause::Demand => format!(
             "the program needs more memory than there is. {} are in use, {} of the cache is free, \
-             {room} are left on the GPU, of {need} that it takes.",
+             {room} are {left}, of {need} that it takes{}.",
             Bytes(report.allocated_bytes),
-            Bytes(account.cached_bytes())
+            Bytes(account.cached_bytes()),
+            if account.room_bytes.saturating_add(account.own_bytes) >= account.need_bytes {
+                ", and nothing that was tried brings enough of it together but more memory"
+            } else {
+                ""
+            }
         ),
     }
 }
@@ -200,10 +248,11 @@ fn cause_in_words(explanation: &Explanation, account: &Account) -> String {
 /// The cause where memory is free that this request may not have.
 fn elsewhere_in_words(explanation: &Explanation, account: &Account) -> String {
     let (need, room) = (Bytes(account.tried_bytes), Bytes(account.room_bytes));
+    let left = left(explanation);
     match explanation.cause {
         Cause::OtherStreams => format!(
             "the free memory is another stream's. {} are free {}, where stream {} gets nothing; on \
-             its own are {}, and {room} are left on the GPU, of {need} that it takes.",
+             its own are {}, and {room} are {left}, of {need} that it takes.",
             Bytes(account.other_streams_bytes()),
             streams_in_words(account),
             explanation.failure.stream,
@@ -211,7 +260,7 @@ fn elsewhere_in_words(explanation: &Explanation, account: &Account) -> String {
         ),
         Cause::OtherPools => format!(
             "the free memory is kept by other pools. {} are free {}, where this request gets \
-             nothing; where it looks are {}, and {room} are left on the GPU, of {need} that it \
+             nothing; where it looks are {}, and {room} are {left}, of {need} that it \
              takes.",
             Bytes(account.other_pools_bytes()),
             pools_in_words(account),
@@ -219,7 +268,7 @@ fn elsewhere_in_words(explanation: &Explanation, account: &Account) -> String {
         ),
         _ => format!(
             "the free memory lies in segments for {} requests, {} of them, each kept by a few live \
-             blocks; {room} are left on the GPU, of {need} that it takes.",
+             blocks; {room} are {left}, of {need} that it takes.",
             if explanation.failure.kind == PoolKind::Large { "small" } else { "large" },
             Bytes(account.other_kind_bytes)
         ),
@@ -357,6 +406,8 @@ fn remedies_table(remedies: &[Remedy]) -> Table {
     for remedy in remedies {
         let how = match remedy.verdict {
             Verdict::Runs => "runs".to_owned(),
+            Verdict::Depends(Some(bytes)) => format!("runs from {} on", Bytes(said_up(bytes))),
+            Verdict::Depends(None) => "depends on the cap".to_owned(),
             Verdict::Later(index) => format!("fails later, at {}", index + 1),
             Verdict::Fails => "fails".to_owned(),
         };
@@ -381,43 +432,74 @@ pub fn line(policy: &larder_core::Policy, conf: &str) -> Option<String> {
 
 /// What to do.
 fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
+    let likely = explanation.likely().map_or(String::new(), likely_in_words);
     let Some(best) = explanation.best() else {
-        return "So: nothing that was tried makes it run. Use a larger card, or a smaller batch."
-            .to_owned();
+        let limit = if explanation.setup.is_capped() { "cap" } else { "card" };
+        let rest = if likely.is_empty() {
+            format!(
+                "nothing that was tried makes it run. Use a larger {limit}, or a smaller batch."
+            )
+        } else {
+            likely
+        };
+        return format!("So: {rest}");
     };
-    let Remedy { family, words, policy, conf, .. } = best;
-    match family {
-        Family::LargerCard | Family::SmallerSizes => {
-            let other = explanation
-                .remedies
-                .iter()
-                .find(|remedy| remedy.verdict == Verdict::Runs && remedy.family != *family);
-            let has_both = other.is_some_and(|other| {
-                matches!(other.family, Family::LargerCard | Family::SmallerSizes)
-            });
-            let helps = match (has_both, family) {
-                (true, _) => "a larger card or a smaller batch",
-                (false, Family::LargerCard) => "a larger card",
-                (false, _) => "a smaller batch",
-            };
-            let other = other.map_or(String::new(), |other| format!(", or with {}", other.words));
-            format!("So: nothing but {helps} helps. It runs with {words}{other}.")
-        }
-        _ if best.is_setting() => {
-            let proof = format!(
-                "`larder replay {} --policy {} --conf {}` shows it",
-                commands.replay,
-                policy.name,
-                quoted(conf)
-            );
-            let program = if policy.is_stock() { "your program" } else { "`python -m larder`" };
-            match line(policy, conf) {
-                Some(line) => {
-                    format!("So: with {words} it runs; {proof}. Start {program} with\n\n  {line}")
-                }
-                None => format!("So: with {words} it runs; {proof}. Leave the settings empty."),
+    let Remedy { words, policy, conf, .. } = best;
+    let said = if best.is_memory() {
+        memory_in_words(explanation, best)
+    } else if best.is_setting() {
+        let proof = format!(
+            "`larder replay {} --policy {} --conf {}` shows it",
+            commands.replay,
+            policy.name,
+            quoted(conf)
+        );
+        let program = if policy.is_stock() { "your program" } else { "`python -m larder`" };
+        match line(policy, conf) {
+            Some(line) => {
+                format!("with {words} it runs; {proof}. Start {program} with\n\n  {line}")
             }
+            None => format!("with {words} it runs; {proof}. Leave the settings empty."),
         }
-        _ => format!("So: with {words} it runs. That is for the program to do."),
+    } else {
+        format!("with {words} it runs. That is for the program to do.")
+    };
+    let likely = if likely.is_empty() { likely } else { format!("{likely}\nOr: ") };
+    format!("So: {likely}{said}")
+}
+
+/// What is enough where the cap was large enough.
+fn likely_in_words(remedy: &Remedy) -> String {
+    let (words, line) = (&remedy.words, line(&remedy.policy, &remedy.conf));
+    let line = line.filter(|_| remedy.is_setting());
+    let line = line.map_or(String::new(), |line| format!("\n\n  {line}\n"));
+    match remedy.verdict {
+        Verdict::Depends(Some(bytes)) => format!(
+            "that depends on what the program was allowed. From {} on it runs with {words}; --cap \
+             or --card makes it sure.{line}",
+            Bytes(said_up(bytes))
+        ),
+        _ => format!("whether it runs with {words} depends on the cap; --cap makes it sure.{line}"),
     }
+}
+
+/// That nothing helps but more memory or less need, and how much of it.
+fn memory_in_words(explanation: &Explanation, best: &Remedy) -> String {
+    let runs = explanation.remedies.iter().filter(|remedy| remedy.verdict == Verdict::Runs);
+    let runs: Vec<&Remedy> = runs.filter(|remedy| remedy.family != Family::Unheld).collect();
+    let more = if best.words.starts_with("a cap") || explanation.setup.is_capped() {
+        "a larger cap"
+    } else {
+        "a larger card"
+    };
+    let nouns = runs.iter().map(|remedy| match remedy.family {
+        Family::SmallerSizes => "a smaller batch",
+        _ => more,
+    });
+    let mut nouns: Vec<&str> = nouns.collect();
+    nouns.sort_unstable();
+    let helps = if nouns.is_empty() { "no cap".to_owned() } else { nouns.join(" or ") };
+    let words: Vec<&str> = runs.iter().map(|remedy| remedy.words.as_str()).collect();
+    let with = if words.is_empty() { "no cap".to_owned() } else { words.join(", or with ") };
+    format!("nothing but {helps} helps. It runs with {with}.")
 }

@@ -13,6 +13,9 @@ pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Va
     let report = &failure.report;
     let frames = |id: u64| provenance.stack(id).map(|stack| provenance.frames(stack));
     json!({
+        "outcome": "failed",
+        "failures": explanation.failures,
+        "went_on": explanation.went_on,
         "failure": {
             "operation": scene.index + 1,
             "requested_bytes": report.requested_bytes,
@@ -39,6 +42,10 @@ pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Va
             "other_kind_bytes": account.other_kind_bytes,
             "rounding_bytes": account.rounding_bytes,
         },
+        "caps": explanation.setup.caps.map(|caps| json!({
+            "least_bytes": caps.least_bytes,
+            "most_bytes": caps.most_bytes,
+        })),
         "lanes": lanes(scene).iter().map(lane).collect::<Vec<_>>(),
         "kept": kept(scene, provenance),
         "live": live(scene, provenance),
@@ -138,11 +145,18 @@ pub fn live(scene: &Scene, provenance: &Provenance<'_>) -> Value {
     holders(scene, provenance).iter().take(64).map(holder).collect()
 }
 
-fn remedy(remedy: &Remedy) -> Value {
+pub(super) fn remedy(remedy: &Remedy) -> Value {
     let (runs, fails_at) = match remedy.verdict {
         Verdict::Runs => (true, None),
+        Verdict::Depends(_) => (false, None),
         Verdict::Later(index) => (false, Some(index + 1)),
         Verdict::Fails => (false, remedy.trial.first_failure.map(|index| index + 1)),
+    };
+    let (verdict, runs_from_bytes) = match remedy.verdict {
+        Verdict::Runs => ("runs", None),
+        Verdict::Depends(from_bytes) => ("depends", from_bytes),
+        Verdict::Later(_) => ("fails_later", None),
+        Verdict::Fails => ("fails", None),
     };
     json!({
         "name": family_name(remedy.family),
@@ -152,6 +166,8 @@ fn remedy(remedy: &Remedy) -> Value {
         "memory_bytes": remedy.memory_bytes,
         "set": remedy.is_setting().then(|| explained::line(&remedy.policy, &remedy.conf)).flatten(),
         "runs": runs,
+        "verdict": verdict,
+        "runs_from_bytes": runs_from_bytes,
         "gets_past": remedy.gets_past(),
         "fails_at_operation": fails_at,
         "ooms": remedy.trial.ooms,

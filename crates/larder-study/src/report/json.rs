@@ -5,11 +5,11 @@ use serde_json::{Map, Value, json};
 
 use crate::bench::Measured;
 use crate::compare::Row;
-use crate::fit::Fit;
 use crate::passes::Pass;
 use crate::replay::{Outcome, Setup};
 use crate::report::driver;
 use crate::sizes::Sizes;
+use crate::standing::Standing;
 use crate::workload::Workload;
 
 /// Every key of `torch.cuda.memory_stats()`, the allocations that failed, the device's calls and
@@ -89,7 +89,7 @@ fn changes(sizes: &Sizes) -> Map<String, Value> {
 }
 
 /// An object with how the sizes were changed in it.
-fn with_changes(workload: &Workload, mut value: Value) -> Value {
+pub(super) fn with_changes(workload: &Workload, mut value: Value) -> Value {
     if let Value::Object(object) = &mut value {
         object.extend(changes(&workload.sizes));
     }
@@ -112,6 +112,8 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
             "overhead": row.outcome.overhead(),
             "retries": row.outcome.stats.num_alloc_retries,
             "ooms": row.outcome.ooms,
+            "verdict": verdict(row.standing).0,
+            "runs_from_bytes": verdict(row.standing).1,
             "driver_ns": row.outcome.driver.ns,
             "driver_calls": row.outcome.driver.calls,
             "driver_last_third_ns": row.outcome.driver_last_third.ns,
@@ -122,21 +124,13 @@ pub fn rows(workload: &Workload, setup: &Setup, rows: &[Row]) -> Value {
     Value::Array(rows.iter().map(row).collect())
 }
 
-/// The smallest memory and what it is measured against, and for how many passes where there are
-/// several.
-pub fn fit(workload: &Workload, setup: &Setup, fit: &Fit) -> Value {
-    let mut found = json!({
-        "policy": setup.policy.name,
-        "fit_bytes": fit.memory_bytes,
-        "retries": fit.retries,
-        "fit_without_retries_bytes": fit.calm_bytes,
-        "peak_active_bytes": fit.peak_active_bytes,
-        "ratio": fit.ratio(),
-    });
-    if fit.passes > 1 {
-        found["passes"] = fit.passes.into();
+/// Whether it runs, and from which cap on where that depends on it.
+pub(crate) fn verdict(standing: Standing) -> (&'static str, Option<u64>) {
+    match standing {
+        Standing::Runs => ("runs", None),
+        Standing::Depends(from_bytes) => ("depends", from_bytes),
+        Standing::Fails => ("fails", None),
     }
-    with_changes(workload, found)
 }
 
 /// The line that `larder bench` prints.

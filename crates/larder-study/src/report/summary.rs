@@ -9,7 +9,6 @@ use larder_sim::Spent;
 use crate::bench::Measured;
 use crate::compare::{Row, misplaced_remark};
 use crate::fidelity::Unlike;
-use crate::fit::Fit;
 use crate::passes::Pass;
 use crate::recording::RecordedMemory;
 use crate::replay::{Outcome, Setup};
@@ -17,6 +16,7 @@ use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::table::Table;
 use crate::settings::{Chosen, FRACTION_KEY, Origin, names_fraction};
+use crate::standing::{Standing, said_up};
 use crate::workload::{RecordingFacts, Workload};
 use larder_core::record::stats::Counter;
 
@@ -158,7 +158,7 @@ fn private_pools(run: &Outcome) -> String {
 }
 
 /// How the program's sizes were changed, in a line, where they were.
-fn changed(workload: &Workload) -> String {
+pub(super) fn changed(workload: &Workload) -> String {
     let sizes = &workload.sizes;
     if sizes.is_same() { String::new() } else { format!("sizes: {sizes}\n") }
 }
@@ -330,7 +330,7 @@ pub fn rows(name: &str, workload: &Workload, setup: &Setup, rows: &[Row]) -> Str
     let (table, remark) = (comparison(rows), driver::remark());
     let changed = changed(workload);
     let allowed = allowances(workload, setup);
-    format!("{heading}\n{allowed}{changed}\n{table}{remark}\n{}", guess(workload, setup, rows))
+    format!("{heading}\n{allowed}{changed}\n{table}{remark}\n{}", left_open(setup))
 }
 
 /// What `larder compare` prints for several policies, one below the other.
@@ -348,26 +348,29 @@ pub fn policies(name: &str, workload: &Workload, compared: &[(Setup, Vec<Row>)])
         text.push_str(&comparison(rows));
     }
     text.push_str(&format!("\n{}\n", driver::remark()));
-    let rows = compared.iter().flat_map(|(_, rows)| rows);
-    text.push_str(&guess(workload, setup, rows));
+    text.push_str(&left_open(setup));
     text
 }
 
-/// Says that a failure may be owed to a guess at the memory, where it is one.
-fn guess<'a>(
-    workload: &Workload,
-    setup: &Setup,
-    rows: impl IntoIterator<Item = &'a Row>,
-) -> String {
-    let is_guess = recorded_memory(workload, setup).is_some_and(|memory| memory.bounds.is_some());
-    // What was recorded did fail, or did not, whatever is guessed.
-    let is_failure = |row: &Row| row.outcome.ooms > 0 && !row.is_recorded;
-    if !is_guess || !rows.into_iter().any(is_failure) {
-        return String::new();
+/// Says what runs where the recording leaves open what the program was allowed.
+fn left_open(setup: &Setup) -> String {
+    let Some(caps) = setup.caps else { return String::new() };
+    format!(
+        "\nthe recording leaves open how much the program was allowed: {caps}; what is said to run \
+         does so with the least and the most of that, so give --card with the card's size, or \
+         --cap with what the program was allowed\n"
+    )
+}
+
+/// That it depends on the cap whether it runs, and from which on it does.
+pub(crate) fn standing_in_words(standing: Standing) -> Option<String> {
+    match standing {
+        Standing::Runs | Standing::Fails => None,
+        Standing::Depends(Some(bytes)) => {
+            Some(format!("depends on the cap: runs from {} on", Bytes(said_up(bytes))))
+        }
+        Standing::Depends(None) => Some("depends on the cap".to_owned()),
     }
-    "\nthe recording does not tell how much memory there was: what runs out of it here may run \
-     there, so give --memory: the card's size, or what the program was allowed of it\n"
-        .to_owned()
 }
 
 /// Says how a replay went another way than the recorded program.
@@ -421,6 +424,11 @@ fn comparison(rows: &[Row]) -> String {
         ]);
     }
     let mut text = format!("{table}\n{}\n", verdict(rows));
+    for row in rows {
+        if let Some(words) = standing_in_words(row.standing) {
+            text.push_str(&format!("{}: {words}\n", conf_name(&row.conf)));
+        }
+    }
     for remark in rows.iter().filter_map(|row| row.remark.as_ref()) {
         text.push_str(&format!("{remark}\n"));
     }
@@ -432,12 +440,15 @@ fn comparison(rows: &[Row]) -> String {
 fn verdict(rows: &[Row]) -> String {
     let reserved = |row: &Row| row.outcome.stats.reserved_bytes.all.peak;
     let retries = |row: &Row| row.outcome.stats.num_alloc_retries;
-    let smallest = best(rows, |row| (row.outcome.ooms, reserved(row), retries(row)));
-    let calmest = best(rows, |row| (row.outcome.ooms, retries(row), reserved(row)));
+    let smallest = best(rows, |row| (row.standing, row.outcome.ooms, reserved(row), retries(row)));
+    let calmest = best(rows, |row| (row.standing, row.outcome.ooms, retries(row), reserved(row)));
     let (Some(small), Some(calm)) = (smallest.first(), calmest.first()) else {
         return String::new();
     };
-    if small.outcome.ooms > 0 {
+    if let Standing::Depends(_) = small.standing {
+        return "whether any of them runs depends on what the program was allowed".to_owned();
+    }
+    if small.standing == Standing::Fails {
         return none_ran(rows, small);
     }
     if smallest.len() == rows.len() && rows.len() > 1 {
@@ -488,77 +499,13 @@ pub fn conf_name(conf: &str) -> &str {
 }
 
 /// How many times over a program runs, in words; nothing where it runs but once.
-fn times_over(passes: u64) -> Option<String> {
+pub(super) fn times_over(passes: u64) -> Option<String> {
     (passes > 1).then(|| format!("{passes} times over"))
 }
 
 /// A line about settings that the policy does not listen to, if there are any.
-fn misplaced(setup: &Setup) -> String {
+pub(super) fn misplaced(setup: &Setup) -> String {
     misplaced_remark(setup).map_or(String::new(), |remark| format!("{remark}\n"))
-}
-
-/// What `larder fit` prints.
-pub fn fit(name: &str, workload: &Workload, setup: &Setup, settings: &Chosen, fit: &Fit) -> String {
-    let times = times_over(fit.passes).map(|times| format!(" {times}")).unwrap_or_default();
-    let Some(memory_bytes) = fit.memory_bytes else {
-        let sizes = &workload.sizes;
-        let sizes = if sizes.is_same() { String::new() } else { format!(" with sizes {sizes}") };
-        return format!("{name}: does not run{times} in {}{sizes}\n", Bytes(setup.memory_bytes));
-    };
-    let in_all = if fit.passes > 1 { " in all" } else { "" };
-    let retries = match (fit.retries, fit.calm_bytes) {
-        (0, _) => "it never has to give its cache back there and try again".to_owned(),
-        (number, Some(calm_bytes)) => format!(
-            "it has to give its cache back there and try again {}{in_all}, each of which costs \
-             time; with {} ({calm_bytes} bytes) never",
-            count(number, "time"),
-            Bytes(calm_bytes)
-        ),
-        (number, None) => format!(
-            "it has to give its cache back there and try again {}{in_all}, and with {} too",
-            count(number, "time"),
-            Bytes(setup.memory_bytes)
-        ),
-    };
-    format!(
-        "{name}: runs{times} in {} ({memory_bytes} bytes), {:.3} times its peak of {} active\n\
-         {retries}\n\
-         the CUDA context, other libraries and other processes come on top\n\
-         {}{}, {}\n{}{}{}{}",
-        Bytes(memory_bytes),
-        fit.ratio().unwrap_or(1.0),
-        Bytes(fit.peak_active_bytes),
-        unknown_rest(workload),
-        policy(&setup.policy),
-        settings.in_words(),
-        misplaced(setup),
-        settings.remark(),
-        fraction_of_the_fit(setup),
-        changed(workload)
-    )
-}
-
-/// Says of a program that died of want of memory that what it needed is known up to there.
-fn unknown_rest(workload: &Workload) -> &'static str {
-    let ends = workload.recording.as_ref().is_some_and(|facts| facts.ends_at_failure);
-    if ends {
-        "the recording ends where the program ran out of memory: what it would have needed later \
-         is not known\n"
-    } else {
-        ""
-    }
-}
-
-/// Says so where a fraction makes the device larger than the program needs it.
-fn fraction_of_the_fit(setup: &Setup) -> String {
-    let fraction = setup.effective_fraction();
-    if fraction >= 1.0 {
-        return String::new();
-    }
-    format!(
-        "{FRACTION_KEY}:{fraction} lets it have that part of the device alone, so that the device \
-         must be as much larger: leave it out to see what the program needs\n"
-    )
 }
 
 /// What `larder bench` tells a person.

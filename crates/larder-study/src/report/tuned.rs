@@ -5,8 +5,11 @@ use serde_json::{Value, json};
 
 use crate::report::driver;
 use crate::report::explained::line;
-use crate::report::summary::{conf_name, count};
+use crate::report::json::verdict;
+use crate::report::summary::{conf_name, count, standing_in_words};
 use crate::report::table::Table;
+use crate::setup::Setup;
+use crate::standing::Standing;
 use crate::tune::{Choice, Tuned};
 use crate::worth::TRIFLE;
 
@@ -35,9 +38,21 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
         ]);
     }
     let mut text = format!("{table}\n");
+    for choice in &tuned.choices {
+        if let Some(words) = choice.standing.and_then(standing_in_words) {
+            text.push_str(&format!("{}: {words}\n", name(choice, base)));
+        }
+    }
     let best = tuned.choices.first();
     let how = match best {
-        Some(best) if best.ooms > 0 => "none of them runs on this memory\n".to_owned(),
+        Some(best) if best.standing == Some(Standing::Fails) => {
+            "none of them runs on this memory\n".to_owned()
+        }
+        Some(best) if best.standing != Some(Standing::Runs) => {
+            "whether any of them runs depends on what the program was allowed: --cap or --card \
+             makes it sure\n"
+                .to_owned()
+        }
         Some(best) if !is_better(best, base) => {
             format!(
                 "none of them needs less than the program as it is by more than {} %: leave its \
@@ -53,6 +68,19 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
     };
     text.push_str(&how);
     text
+}
+
+/// That no settings help, where the program asks for more at once than it may have.
+pub fn demand(tuned: &Tuned, setup: &Setup) -> Option<String> {
+    let needed_bytes = tuned.needed_bytes?;
+    let limit = if setup.is_capped() { "a larger cap" } else { "a larger card" };
+    let most_bytes = setup.caps.map_or(setup.allowed_bytes(), |caps| caps.most_bytes);
+    Some(format!(
+        "demand: the program asks for {} at once, and may have {}: no settings help, but {limit} \
+         or a smaller batch\n",
+        Bytes(needed_bytes),
+        Bytes(most_bytes)
+    ))
 }
 
 /// What stands below all groups.
@@ -100,7 +128,8 @@ fn overhead(choice: &Choice) -> f64 {
 
 fn saved_bytes(choice: &Choice, base: &Choice) -> Option<i64> {
     // Of a program that fails nobody knows what it would hold.
-    let known = base.ooms == 0 && choice.ooms == 0;
+    let runs = |choice: &Choice| choice.standing == Some(Standing::Runs);
+    let known = runs(base) && runs(choice);
     known.then(|| base.peak_reserved_bytes as i64 - choice.peak_reserved_bytes as i64)
 }
 
@@ -114,7 +143,7 @@ fn saved_in_words(choice: &Choice, base: &Choice) -> String {
     match saved_bytes(choice, base) {
         Some(bytes) if bytes < 0 => format!("-{}", Bytes(bytes.unsigned_abs())),
         Some(bytes) => Bytes(bytes as u64).to_string(),
-        None if choice.ooms == 0 => "it runs".to_owned(),
+        None if choice.standing == Some(Standing::Runs) => "it runs".to_owned(),
         None => "-".to_owned(),
     }
 }
@@ -132,6 +161,8 @@ pub fn json(tuned: &Tuned, memory_bytes: u64) -> Value {
             "saved_bytes": saved_bytes(choice, &tuned.base),
             "retries": choice.retries,
             "ooms": choice.ooms,
+            "verdict": choice.standing.map(|standing| verdict(standing).0),
+            "runs_from_bytes": choice.standing.and_then(|standing| verdict(standing).1),
             "driver_ns": choice.driver.ns,
             "driver_calls": choice.driver.calls,
             "fit_bytes": choice.card_bytes,
@@ -143,5 +174,6 @@ pub fn json(tuned: &Tuned, memory_bytes: u64) -> Value {
         "choices": tuned.choices.iter().map(choice).collect::<Vec<_>>(),
         "tried": tuned.tried,
         "cut_short": tuned.is_cut_short,
+        "needed_bytes": tuned.needed_bytes,
     })
 }

@@ -12,6 +12,7 @@ use crate::crew;
 use crate::fit::{self, search_limit_bytes};
 use crate::replay::{Outcome, Replay, ReplayError, Setup};
 use crate::settings::entry_count;
+use crate::standing::{Standing, standing};
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
 use crate::worth::{self, TRIFLE};
@@ -20,6 +21,8 @@ use search::Search;
 
 /// How many choices are given.
 pub const CHOICES: usize = 3;
+/// How many of the best are replayed with all that a program may have been allowed.
+const JUDGED: usize = 24;
 /// How many of the best are fitted into the smallest card to choose from.
 const FINALISTS: usize = 6;
 
@@ -32,6 +35,8 @@ pub struct Choice {
     pub conf: String,
     /// How many requests failed.
     pub ooms: u64,
+    /// Whether it runs with all that it may have been allowed, where that was looked at.
+    pub standing: Option<Standing>,
     /// How often the cache was given back to try again.
     pub retries: u64,
     /// The most that was held at once.
@@ -54,6 +59,7 @@ impl Choice {
             policy: policy.clone(),
             conf: conf.to_owned(),
             ooms: outcome.ooms,
+            standing: None,
             retries: outcome.stats.num_alloc_retries,
             peak_reserved_bytes: peak(outcome.stats.reserved_bytes.all.peak),
             peak_active_bytes: peak(outcome.stats.active_bytes.all.peak),
@@ -83,6 +89,9 @@ pub struct Tuned {
     pub tried: u64,
     /// Whether the time was up before the search was done.
     pub is_cut_short: bool,
+    /// What the program asks for at once, where that is more than it may have: then nothing was
+    /// searched, because no settings help.
+    pub needed_bytes: Option<u64>,
 }
 
 /// Searches the settings under these policies, for no longer than `limit`.
@@ -97,7 +106,20 @@ pub fn tune(
     let policy = policies.first().cloned().unwrap_or_default();
     let base_setup = Setup { policy, ..setup.clone() };
     let outcome = Replay::new(workload, &base_setup).run(&workload.ops, &mut ())?;
-    let base = Choice::of(&base_setup.policy, &setup.config.text, &outcome, None);
+    let mut base = Choice::of(&base_setup.policy, &setup.config.text, &outcome, None);
+    base.standing = Some(standing(workload, &base_setup, &workload.ops, base.ooms == 0)?);
+    let allowed_bytes = setup.caps.map_or(base_setup.allowed_bytes(), |caps| caps.most_bytes);
+    let needed_bytes = fit::peak_requested_bytes(&workload.ops);
+    if base.ooms > 0 && needed_bytes > allowed_bytes {
+        let needed_bytes = Some(needed_bytes);
+        return Ok(Tuned {
+            base,
+            choices: Vec::new(),
+            tried: 0,
+            is_cut_short: false,
+            needed_bytes,
+        });
+    }
     let mut search = Search::new(workload, setup);
     let extent = Extent::Steps(search.steps_expected(policies));
     let mut tuning = Watched::begin(watch, "tuning", extent);
@@ -115,8 +137,48 @@ pub fn tune(
     let tried = found.choices.len() as u64;
     found.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
     put_plain_first(&mut found.choices);
-    let choices = finalists(workload, setup, found.choices, start + limit, watch);
-    Ok(Tuned { base, choices, tried, is_cut_short: found.is_cut_short })
+    let ranked = judged(workload, setup, found.choices);
+    let choices = finalists(workload, setup, ranked, start + limit, watch);
+    let is_cut_short = found.is_cut_short;
+    Ok(Tuned { base, choices, tried, is_cut_short, needed_bytes: None })
+}
+
+/// The ranked choices, of which the best were replayed with all that the program may have been
+/// allowed: what runs with all of it comes first. Where nothing is left open, they stay as they
+/// are.
+fn judged(workload: &Workload, setup: &Setup, mut ranked: Vec<Choice>) -> Vec<Choice> {
+    let looked_at = if setup.caps.is_some() { JUDGED.min(ranked.len()) } else { 0 };
+    let standings = crew::each(
+        &ranked[..looked_at],
+        |choice| {
+            let config = larder_core::config::Config::parse(&choice.conf).ok()?;
+            let policy = choice.policy.clone();
+            let setup = Setup { policy, config, ..setup.clone() };
+            standing(workload, &setup, &workload.ops, choice.ooms == 0).ok()
+        },
+        || {},
+    );
+    for (choice, standing) in ranked.iter_mut().zip(standings) {
+        choice.standing = standing;
+    }
+    for choice in &mut ranked[looked_at..] {
+        let runs = choice.ooms == 0;
+        let is_sure = setup.caps.is_none();
+        choice.standing = match (is_sure, runs) {
+            (true, true) => Some(Standing::Runs),
+            (true, false) => Some(Standing::Fails),
+            (false, _) => None,
+        };
+    }
+    // What was not looked at is not said to run.
+    ranked.retain(|choice| choice.standing.is_some());
+    let order = |choice: &Choice| match choice.standing {
+        Some(Standing::Runs) => 0,
+        Some(Standing::Depends(_)) => 1,
+        _ => 2,
+    };
+    ranked.sort_by_key(order);
+    ranked
 }
 
 /// Of ranked choices that hold nearly as little as the best, those with fewest settings come first.
@@ -166,7 +228,7 @@ fn finalists(
             let config = larder_core::config::Config::parse(&choice.conf).ok()?;
             let memory_bytes = search_limit_bytes(workload);
             let policy = choice.policy.clone();
-            let setup = Setup { policy, config, memory_bytes, fraction: None, ..setup.clone() };
+            let setup = Setup { policy, config, memory_bytes, ..setup.clone().uncapped() };
             let setup = Setup { deadline: Some(deadline), ..setup };
             let fit = fit::fit(workload, &setup, 1, &Unwatched).ok()?;
             fit.memory_bytes.filter(|_| Instant::now() <= deadline)
@@ -183,9 +245,9 @@ fn best(mut finalists: Vec<Choice>) -> Vec<Choice> {
     let smallest = finalists
         .iter()
         .enumerate()
-        .filter_map(|(at, choice)| Some((choice.ooms, choice.card_bytes?, at)))
+        .filter_map(|(at, choice)| Some((choice.standing, choice.ooms, choice.card_bytes?, at)))
         .min();
-    if let Some((_, _, at)) = smallest.filter(|&(_, _, at)| at >= CHOICES) {
+    if let Some((.., at)) = smallest.filter(|&(.., at)| at >= CHOICES) {
         let choice = finalists.remove(at);
         finalists.insert(CHOICES - 1, choice);
     }
@@ -202,6 +264,7 @@ mod tests {
             policy: Policy::torch_2_11(),
             conf: format!("max_split_size_mb:{reserved}"),
             ooms: 0,
+            standing: None,
             retries: 0,
             peak_reserved_bytes: reserved,
             peak_active_bytes: 1,
