@@ -287,6 +287,7 @@ impl Allocator {
     pub fn empty_cache(&self) -> Result<(), Error> {
         let mut inner = self.enter(Level::All);
         let emptied = inner.empty(&*self.device);
+        inner.heap.begin_phase();
         let reset = inner.tell_sources("reset", |source| source.reset());
         drop(inner);
         self.leave();

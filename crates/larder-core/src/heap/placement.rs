@@ -170,6 +170,14 @@ impl Placement {
         }
     }
 
+    /// A phase of the program begins; the last one used so much, and this one begins with so much.
+    pub(super) fn begin_phase(&mut self, last_high_bytes: u64, active_bytes: u64) {
+        match self {
+            Placement::BestFit(_) => {}
+            Placement::Paged(paged) => paged.begin_phase(last_high_bytes, active_bytes),
+        }
+    }
+
     /// Whether a page is shown at another address than its own.
     pub(super) fn is_shown(&self, segment: SegmentId, index: usize) -> bool {
         match self {

@@ -98,6 +98,14 @@ impl Heap {
         self.inventory.commit_unmap(plan, count);
     }
 
+    /// The program had the cache emptied: what it does next is measured by what is in use now.
+    pub(crate) fn begin_phase(&mut self) {
+        let recorder = self.inventory.recorder_mut();
+        let last_high_bytes = recorder.phase_peak_bytes();
+        recorder.begin_phase();
+        self.placement.begin_phase(last_high_bytes, recorder.phase_peak_bytes());
+    }
+
     /// A bare segment's addresses went back to the device.
     pub(crate) fn commit_unreserve(&mut self, id: SegmentId) {
         self.expect_settled();

@@ -232,6 +232,9 @@ pub(super) struct Waits {
     /// The peaks before the run.
     active_peaks: Peaks,
     live_peaks: Peaks,
+    /// The most that was active in all before the run, since the phase began. Whoever resets peaks
+    /// resets what is shown, and not this.
+    phase_peak: i64,
 }
 
 /// The statistic of which some waits.
@@ -271,7 +274,20 @@ impl Waits {
         let reached = of.peaks(which);
         self.active_peaks.raise(reached);
         self.live_peaks.raise(reached.less(self.waiting));
+        self.phase_peak = self.phase_peak.max(reached.all);
         of.reset_peak(which);
+    }
+
+    /// The most that was active in all since the phase began.
+    pub(super) fn phase_peak<const N: usize>(&self, of: &Families<N>, which: usize) -> i64 {
+        self.phase_peak.max(of.peaks(which).all)
+    }
+
+    /// A phase begins, with what is active now.
+    pub(super) fn begin_phase<const N: usize>(&mut self, active: Active<'_, N>) {
+        let Active { of, which } = active;
+        self.end_run(Active { of, which });
+        self.phase_peak = of.peaks(which).all;
     }
 
     pub(super) fn active<const N: usize>(&self, of: &Families<N>, which: usize) -> ByPool {
@@ -294,8 +310,10 @@ impl Waits {
         live
     }
 
-    /// The values became the peaks.
-    pub(super) fn reset_peak<const N: usize>(&mut self, of: &Families<N>, which: usize) {
+    /// The values become the peaks.
+    pub(super) fn reset_peak<const N: usize>(&mut self, active: Active<'_, N>) {
+        let Active { of, which } = active;
+        self.end_run(Active { of, which });
         self.active_peaks = of.peaks(which);
         self.live_peaks = of.peaks(which).less(self.waiting);
     }

@@ -210,6 +210,17 @@ impl Recorder {
         self.counts.active_bytes()
     }
 
+    /// The most bytes that were active since the phase began, whether or not somebody reset the
+    /// peaks that are shown.
+    pub(crate) fn phase_peak_bytes(&self) -> u64 {
+        self.counts.phase_peak_bytes()
+    }
+
+    /// A phase of the program begins, with what is active now.
+    pub(crate) fn begin_phase(&mut self) {
+        self.counts.begin_phase();
+    }
+
     /// Peaks become the current values.
     pub(crate) fn reset_peak(&mut self) {
         self.counts.reset_peak();

@@ -224,6 +224,16 @@ impl Counts {
         self.waits[BYTES].active(&self.often, BYTES).all
     }
 
+    /// The most bytes in active blocks since the phase began.
+    pub(super) fn phase_peak_bytes(&self) -> u64 {
+        self.waits[BYTES].phase_peak(&self.often, BYTES) as u64
+    }
+
+    /// A phase begins: what was active before does not count any more.
+    pub(super) fn begin_phase(&mut self) {
+        self.waits[BYTES].begin_phase(Active { of: &mut self.often, which: BYTES });
+    }
+
     /// How many free pieces there are, small and large, and how many bytes in them.
     pub(super) fn pieces(&self) -> [[i64; 2]; 2] {
         [self.often.currents(PIECES), self.often.currents(PIECE_BYTES)]
@@ -257,11 +267,12 @@ impl Counts {
     }
 
     pub(super) fn reset_peak(&mut self) {
+        // Those that wait come first: their peaks are also what a phase reached.
+        for (which, waits) in self.waits.iter_mut().enumerate() {
+            waits.reset_peak(Active { of: &mut self.often, which });
+        }
         self.often.reset_peaks();
         self.seldom.reset_peaks();
-        for (which, waits) in self.waits.iter_mut().enumerate() {
-            waits.reset_peak(&self.often, which);
-        }
         self.oversize_allocations.reset_peak();
         self.oversize_segments.reset_peak();
     }

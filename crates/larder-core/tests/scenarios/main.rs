@@ -34,6 +34,7 @@ mod tight_absorb;
 mod tight_deferred_free;
 mod tight_fit;
 mod tight_floor;
+mod tight_phases;
 mod tight_slack;
 mod tight_snapshots;
 mod torch_versions;

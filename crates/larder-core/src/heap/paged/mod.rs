@@ -84,7 +84,7 @@ pub(crate) struct Paged {
     risen_bytes: u64,
     /// How often what may be held grew, for views that were made.
     slacks: u32,
-    /// The most that was in use, as far as it was looked at.
+    /// The most that was in use since the phase began, as far as it was looked at.
     high_bytes: u64,
 }
 
@@ -175,6 +175,18 @@ impl Paged {
     /// Pages are given back: what is shown of those that come instead says nothing of the program.
     pub(super) fn note_given_back(&mut self) {
         self.shown_anew_bytes = 0;
+    }
+
+    /// A phase of the program begins: the cache was emptied while so much was in use. What the last
+    /// one used says nothing of it. If little is left of what was in use, neither does what views it
+    /// needed: it is another program by now, which may well repeat itself.
+    pub(super) fn begin_phase(&mut self, last_high_bytes: u64, active_bytes: u64) {
+        self.high_bytes = active_bytes;
+        self.risen_bytes = 0;
+        self.shown_anew_bytes = 0;
+        if active_bytes < last_high_bytes / 2 {
+            self.slacks = 0;
+        }
     }
 
     /// Whether the program may hold more than others, because it does not repeat itself.

@@ -86,8 +86,7 @@ impl Paged {
     ) -> Move {
         assert!(want.expandable, "a request for plain memory is not put into pages");
         let want = &Want { lane: inventory.lane_of(want), ..*want };
-        let peak_bytes = inventory.recorder().active_bytes().peak as u64;
-        self.high_bytes = self.high_bytes.max(peak_bytes);
+        self.high_bytes = inventory.recorder().phase_peak_bytes();
         if let Some(Ground { segment, span, waits, .. }) = self.plan_told(inventory, want)
             && waits.iter().all(|stream| open.contains(stream))
         {
