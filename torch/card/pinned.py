@@ -1,7 +1,7 @@
-"""Pinned host memory on PyTorch's own allocator and on Larder, side by side: what is taken, how fast
-it is got, what a hit costs, copies, a data loader, an optimizer on the host, activations saved
-there, and random programs whose bytes are all compared. To be run on a card, where Larder's wheel is
-installed.
+"""Pinned host memory on PyTorch's own allocator and on Larder, side by side: what is taken, how
+fast it is got, what a hit costs, copies, a data loader, an optimizer on the host, activations saved
+there, and random programs whose bytes are all compared. To be run on a card, where Larder's wheel
+is installed.
 
     python pinned.py [--scale PART] [--programs N] [--parts a,b]
 
