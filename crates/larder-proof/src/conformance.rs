@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaStream, result, sys};
 use larder_core::types::{Addr, MIB, StreamId};
+use larder_cuda::HostDevice;
+use larder_cuda::host::PinBy;
 use larder_testkit::conformance::{self, Drive};
 
 use crate::rig::{Explain, Gate, Rig, id_of};
@@ -126,11 +128,30 @@ pub(crate) fn run(rig: &Rig, _short: bool) -> Result<String, String> {
     let count = conformance::check_all(&*rig.device, &drive).map_err(|failures| {
         failures.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
     })?;
+    let on_host = check_host(rig, &drive)?;
     drop(drive);
     let held = rig.device.held();
     if held == larder_cuda::Held::default() {
-        Ok(format!("{count} checks"))
+        Ok(format!("{count} checks, and {on_host} of pinned memory of the host"))
     } else {
         Err(format!("the checks left something behind: {held:?}"))
     }
+}
+
+/// The same checks of a little of the host's memory: given by the driver, and registered with it.
+fn check_host(rig: &Rig, drive: &CudaDrive) -> Result<usize, String> {
+    const HOST_BYTES: u64 = 384 * MIB;
+    let mut count = 0;
+    for (by, threads) in [(PinBy::Best, 0), (PinBy::Register, 3), (PinBy::Driver, 0)] {
+        let host = HostDevice::with_memory(vec![Arc::clone(&rig.device)], HOST_BYTES);
+        host.set_pinning(by, threads);
+        count += conformance::check_all(&host, drive).map_err(|failures| {
+            let said: Vec<String> = failures.iter().map(ToString::to_string).collect();
+            format!("pinned memory, {by:?}: {}", said.join("; "))
+        })?;
+        if host.held() != (0, 0) {
+            return Err(format!("the checks left pinned memory behind: {:?}", host.held()));
+        }
+    }
+    Ok(count)
 }

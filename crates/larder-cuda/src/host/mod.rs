@@ -12,7 +12,7 @@ mod pinning;
 mod shared;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -52,7 +52,9 @@ pub struct HostDevice {
     pin_by: AtomicUsize,
     threads: AtomicUsize,
     node: OnceLock<Node>,
-    pinned: Mutex<HashMap<u64, Pinned>>,
+    held_bytes: AtomicU64,
+    /// What is held, with its size.
+    pinned: Mutex<HashMap<u64, (Pinned, u64)>>,
     events: Mutex<Events>,
     times: CallTimes,
     epoch: Instant,
@@ -62,10 +64,15 @@ impl HostDevice {
     /// Pinned memory for copies to and from these GPUs, of which there is at least one. It takes no
     /// memory of theirs before the first request.
     pub fn new(gpus: Vec<Arc<CudaDevice>>) -> HostDevice {
+        HostDevice::with_memory(gpus, u64::MAX)
+    }
+
+    /// The same for a host that has at most so many bytes for it.
+    pub fn with_memory(gpus: Vec<Arc<CudaDevice>>, most_bytes: u64) -> HostDevice {
         assert!(!gpus.is_empty(), "memory is pinned for a GPU");
         let properties = Properties {
             index: DeviceIndex(0),
-            total_bytes: node::host_memory().total_bytes,
+            total_bytes: node::host_memory().total_bytes.min(most_bytes),
             granularity_bytes: HOST_PAGE_BYTES,
             virtual_memory: false,
         };
@@ -76,6 +83,7 @@ impl HostDevice {
             pin_by: AtomicUsize::new(PinBy::Best as usize),
             threads: AtomicUsize::new(0),
             node: OnceLock::new(),
+            held_bytes: AtomicU64::new(0),
             pinned: Mutex::default(),
             events: Mutex::default(),
             times: CallTimes::default(),
@@ -89,6 +97,11 @@ impl HostDevice {
     pub fn set_pinning(&self, by: PinBy, threads: usize) {
         self.pin_by.store(by as usize, Ordering::Relaxed);
         self.threads.store(threads, Ordering::Relaxed);
+    }
+
+    /// How many allocations are held, and how many bytes.
+    pub fn held(&self) -> (usize, u64) {
+        (self.pinned().len(), self.held_bytes.load(Ordering::Relaxed))
     }
 
     /// How long the calls took that got memory and gave it back.
@@ -131,7 +144,7 @@ impl HostDevice {
     }
 
     /// Every change is made whole by a function that does not panic midway.
-    fn pinned(&self) -> MutexGuard<'_, HashMap<u64, Pinned>> {
+    fn pinned(&self) -> MutexGuard<'_, HashMap<u64, (Pinned, u64)>> {
         self.pinned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -145,7 +158,21 @@ impl HostDevice {
         let by = PinBy::of(self.pin_by.load(Ordering::Relaxed));
         let threads = self.threads.load(Ordering::Relaxed);
         let node = self.node.get_or_init(|| Node::of_gpu(home.bus_id()));
-        Pinned::get(size_bytes.next_multiple_of(HOST_PAGE_BYTES), by, threads, node)
+        Pinned::get(size_bytes, by, threads, node)
+    }
+
+    /// Counts so many bytes as held, if there are as many.
+    fn count(&self, size_bytes: u64) -> Result<(), DeviceError> {
+        let total_bytes = self.properties.total_bytes;
+        let more = |held_bytes: u64| {
+            held_bytes.checked_add(size_bytes).filter(|&bytes| bytes <= total_bytes)
+        };
+        let counted = self.held_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        counted.map(drop).map_err(|_| DeviceError::OutOfMemory)
+    }
+
+    fn uncount(&self, size_bytes: u64) {
+        self.held_bytes.fetch_sub(size_bytes, Ordering::Relaxed);
     }
 }
 
@@ -155,7 +182,10 @@ impl Device for HostDevice {
     }
 
     fn memory_info(&self) -> Result<MemoryInfo, DeviceError> {
-        Ok(node::host_memory())
+        let total_bytes = self.properties.total_bytes;
+        let left_bytes = total_bytes.saturating_sub(self.held_bytes.load(Ordering::Relaxed));
+        let free_bytes = node::host_memory().free_bytes.min(left_bytes);
+        Ok(MemoryInfo { free_bytes, total_bytes })
     }
 
     /// Who else holds the host's memory is not told: most of it is pinned by nobody.
@@ -167,11 +197,13 @@ impl Device for HostDevice {
         if size_bytes > self.properties.total_bytes {
             return Err(DeviceError::OutOfMemory);
         }
+        let size_bytes = size_bytes.next_multiple_of(HOST_PAGE_BYTES);
+        self.count(size_bytes)?;
         let start = Instant::now();
-        let pinned = self.pin(size_bytes)?;
+        let pinned = self.pin(size_bytes).inspect_err(|_| self.uncount(size_bytes))?;
         self.times.note_got(start.elapsed(), size_bytes);
         let addr = pinned.addr();
-        self.pinned().insert(addr, pinned);
+        self.pinned().insert(addr, (pinned, size_bytes));
         Ok(Addr(addr))
     }
 
@@ -179,7 +211,7 @@ impl Device for HostDevice {
         let start = Instant::now();
         // Taken out first, so that of two threads that free one address only one gets further.
         let taken = self.pinned().remove(&addr.0);
-        let Some(pinned) = taken else {
+        let Some((pinned, size_bytes)) = taken else {
             let text = format!("{addr} is not the address of pinned memory that is held");
             return Err(DeviceError::Other { code: INVALID_VALUE, text });
         };
@@ -187,9 +219,12 @@ impl Device for HostDevice {
         // SAFETY: whoever had the memory gives it up, and work that uses it is waited for.
         let freed = home.and_then(|_entered| unsafe { pinned.give_back() });
         match &freed {
-            Ok(()) => self.times.note_given_back(start.elapsed()),
+            Ok(()) => {
+                self.uncount(size_bytes);
+                self.times.note_given_back(start.elapsed());
+            }
             Err(_) => {
-                self.pinned().insert(addr.0, pinned);
+                self.pinned().insert(addr.0, (pinned, size_bytes));
             }
         }
         freed
