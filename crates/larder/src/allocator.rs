@@ -4,19 +4,20 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use larder_core::allocator::history::{DeviceSnapshot, HistoryOptions, SnapshotOptions};
 use larder_core::allocator::share::Shared;
-use larder_core::device::MemoryInfo;
+use larder_core::device::{Device, MemoryInfo};
 use larder_core::heap::states::SegmentState;
 use larder_core::{Addr, Config, DeviceIndex, OutOfMemory, Stats, StreamId};
 #[cfg(feature = "cuda")]
-use larder_cuda::{AsyncPool, AsyncStats, CudaDevice};
+use larder_cuda::{AsyncPool, AsyncStats, CudaDevice, HostDevice};
 #[cfg(feature = "sim")]
-use larder_sim::SimDevice;
+use larder_sim::{SimDevice, SimHost};
 
 use crate::error::Error;
+use crate::host::Host;
 #[cfg(feature = "cuda")]
 use crate::real::gpu::RealGpu;
 use crate::stream::Stream;
@@ -50,11 +51,17 @@ struct Inner {
     /// How many streams were forgotten; what was admitted before the last of them is looked at
     /// again.
     forgotten: AtomicU64,
+    /// Pinned memory of the host, from when it is first wanted.
+    host: OnceLock<Arc<Host>>,
     /// Tells this allocator from all others of the process.
     number: u64,
     /// The streams that were ever used. They come last: what is above may still wait for them.
     streams: Mutex<HashMap<StreamId, Stream>>,
 }
+
+/// The memory of a simulated host.
+#[cfg(feature = "sim")]
+const SIMULATED_HOST_BYTES: u64 = 256 << 30;
 
 /// The number of the next allocator.
 static NUMBER_NEXT: AtomicU64 = AtomicU64::new(0);
@@ -89,6 +96,7 @@ impl Allocator {
             gpu,
             drop_error: Mutex::default(),
             forgotten: AtomicU64::new(0),
+            host: OnceLock::new(),
             number: NUMBER_NEXT.fetch_add(1, Ordering::Relaxed),
             streams: Mutex::default(),
         }))
@@ -458,6 +466,32 @@ impl Allocator {
     /// The allocator behind it, for a call that the driver's own pool does not have.
     pub(crate) fn native(&self, what: &'static str) -> Result<&Arc<larder_core::Allocator>, Error> {
         self.core().ok_or(Error::NotWithAsync(what))
+    }
+
+    /// The allocator of pinned memory for copies to and from this GPU.
+    pub(crate) fn host(&self) -> &Arc<Host> {
+        let open = || {
+            let device: Arc<dyn Device> = match &self.0.gpu {
+                #[cfg(feature = "cuda")]
+                Gpu::Cuda(gpu) => Arc::new(HostDevice::new(vec![Arc::clone(gpu.device())])),
+                #[cfg(feature = "sim")]
+                Gpu::Simulated(gpu) => {
+                    Arc::new(SimHost::new(Arc::clone(gpu), SIMULATED_HOST_BYTES))
+                }
+            };
+            Arc::new(Host::new(device))
+        };
+        self.0.host.get_or_init(open)
+    }
+
+    /// Whether the GPU is a real one.
+    pub(crate) fn is_real(&self) -> bool {
+        match &self.0.gpu {
+            #[cfg(feature = "cuda")]
+            Gpu::Cuda(_) => true,
+            #[cfg(feature = "sim")]
+            Gpu::Simulated(_) => false,
+        }
     }
 
     /// The real GPU; none if it is simulated.

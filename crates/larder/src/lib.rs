@@ -74,10 +74,12 @@ mod buffer;
 mod builder;
 mod capture;
 mod error;
+mod host;
 mod interop;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod opened;
+mod pinned;
 mod pool;
 #[cfg(feature = "cuda")]
 mod real;
@@ -97,6 +99,7 @@ pub use error::{Error, FreeError};
 pub use interop::InUse;
 pub use interop::dlpack;
 pub use opened::Opened;
+pub use pinned::PinnedBuffer;
 pub use pool::Pool;
 pub use stream::Stream;
 

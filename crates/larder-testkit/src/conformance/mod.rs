@@ -9,7 +9,7 @@
 
 use larder_core::device::{Device, DeviceError};
 use larder_core::types::{Addr, StreamId};
-use larder_sim::SimDevice;
+use larder_sim::{SimDevice, SimHost};
 
 #[cfg(test)]
 mod broken;
@@ -114,6 +114,49 @@ impl Drive for SimDevice {
     }
 }
 
+/// A simulated host's work is its GPU's, and its bytes are its own.
+impl Drive for SimHost {
+    fn streams(&self) -> [StreamId; 2] {
+        Drive::streams(&**self.gpu())
+    }
+
+    fn issue(&self, stream: StreamId) {
+        self.gpu().issue(stream);
+    }
+
+    fn hold(&self, stream: StreamId) {
+        self.gpu().issue(stream);
+    }
+
+    fn finish(&self, stream: StreamId) {
+        self.gpu().sync(stream);
+    }
+
+    fn begin_capture(&self, stream: StreamId) {
+        Drive::begin_capture(&**self.gpu(), stream);
+    }
+
+    fn end_capture(&self, stream: StreamId) {
+        Drive::end_capture(&**self.gpu(), stream);
+    }
+
+    fn abandon_capture(&self, stream: StreamId) {
+        Drive::abandon_capture(&**self.gpu(), stream);
+    }
+
+    fn follow(&self, stream: StreamId, other: StreamId) {
+        Drive::follow(&**self.gpu(), stream, other);
+    }
+
+    fn write(&self, addr: Addr, value: u8) -> bool {
+        self.memory().write(addr, value)
+    }
+
+    fn read(&self, addr: Addr) -> Option<u8> {
+        self.memory().read(addr)
+    }
+}
+
 /// Every check, in the order in which they are run.
 fn all() -> impl Iterator<Item = Check> {
     let memory = [plain::CHECKS, pages::CHECKS, places::CHECKS];
@@ -209,6 +252,8 @@ fn must_run_out<T>(call: &str, result: Result<T, DeviceError>) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use larder_core::types::MIB;
 
     use super::*;
@@ -225,6 +270,14 @@ mod tests {
                 assert_eq!(device.event_count(), 0);
             }
         }
+    }
+
+    #[test]
+    fn a_simulated_host_keeps_every_promise_beside_its_gpu() {
+        let gpu = Arc::new(SimDevice::new(SimOptions::default()));
+        let host = SimHost::new(Arc::clone(&gpu), 4 << 30);
+        assert_eq!(check(&host, &host), Ok(()));
+        assert_eq!((host.memory().used_bytes(), gpu.used_bytes(), gpu.event_count()), (0, 0, 0));
     }
 
     #[test]

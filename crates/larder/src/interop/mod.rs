@@ -5,6 +5,7 @@
 #[cfg(feature = "cudarc")]
 mod cuda;
 pub mod dlpack;
+mod pinned;
 mod zeros;
 
 #[cfg(feature = "cudarc")]
