@@ -494,6 +494,21 @@ CUresult cuMemcpyDtoH(void *to, CUdeviceptr from, size_t count) {
     return CUDA_SUCCESS;
 }
 
+CUresult cuMemcpyDtoDAsync(CUdeviceptr to, CUdeviceptr from, size_t count, CUstream stream) {
+    Lock lock(mutex);
+    auto *source = reinterpret_cast<const void *>(from);
+    add(stream, [=] { return std::memmove(reinterpret_cast<void *>(to), source, count), true; });
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemcpyHtoDAsync(CUdeviceptr to, const void *from, size_t count, CUstream stream) {
+    return cuMemcpyDtoDAsync(to, reinterpret_cast<CUdeviceptr>(from), count, stream);
+}
+
+CUresult cuMemcpyDtoHAsync(void *to, CUdeviceptr from, size_t count, CUstream stream) {
+    return cuMemcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(to), from, count, stream);
+}
+
 CUresult cuMemHostAlloc(void **out, size_t size, unsigned) {
     Lock lock(mutex);
     return pin(out, size);

@@ -24,5 +24,16 @@ fn main() -> Result<(), Error> {
     cuda.synchronize()?;
     println!("{values:?}");
     assert_eq!(values, [1.0, 2.0, 3.0, 4.0]);
+
+    // Pinned memory of the host: the copies run behind the program's back, one after the other.
+    let mut sent = allocator.alloc_pinned::<f32>(1 << 20)?;
+    sent.as_mut_slice()?.expect("a real machine").fill(0.5);
+    let mut received = allocator.alloc_pinned::<f32>(1 << 20)?;
+    let mut on_gpu = allocator.alloc::<f32>(1 << 20, &stream)?;
+    cuda.memcpy_htod(&sent, &mut on_gpu)?;
+    other.memcpy_dtoh(&on_gpu, &mut received)?;
+    let received = received.as_slice()?.expect("a real machine");
+    assert!(received.iter().all(|&value| value == 0.5));
+    println!("{} numbers went to the GPU and came back", received.len());
     Ok(())
 }

@@ -18,6 +18,16 @@ fn main() -> Result<(), Error> {
     drop(batch);
     drop(allocator.alloc::<f32>(1 << 20, allocator.default_stream())?);
 
+    // Pinned memory of the host, which takes what is asked for.
+    let mut pinned = allocator.alloc_pinned::<u64>(3_000_000)?;
+    let numbers = pinned.as_mut_slice()?.expect("a real machine");
+    numbers.iter_mut().zip(1..).for_each(|(place, number)| *place = number);
+    pinned.record_stream(&copy)?; // whoever gets the address may copy there
+    assert_eq!(pinned.as_slice()?.map(|numbers| numbers[2_999_999]), Some(3_000_000));
+    drop(pinned);
+    allocator.empty_pinned_cache()?;
+    assert_eq!(allocator.pinned_stats().reserved_bytes.all.current, 0);
+
     // A stream that is forgotten takes its cached memory along, and goes.
     allocator.forget_stream(compute)?;
     allocator.forget_stream(copy)?;
