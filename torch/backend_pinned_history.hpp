@@ -46,6 +46,8 @@ class PinnedHistory {
     options.max_entries = std::max<size_t>(1, max_entries);
     options.level = static_cast<larder_level>(when);
     options.clear = clear;
+    // To look at it is no part of it.
+    options.skip = 1U << TraceEntry::SNAPSHOT;
     options.contexts = recorder == nullptr ? nullptr : &contexts;
     options.clock = unix_time_ns;
     check(larder_record_history(host, &options));

@@ -1,9 +1,9 @@
 //! A larder: the allocators of some devices, found by number or by address.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use larder::metrics::{Exporter, page};
+use larder::metrics::{Exporter, page_with_hosts};
 use larder::setup::devices::{self, Devices};
 use larder::setup::pinned::{self, Host};
 use larder::setup::settings::{self, Settings};
@@ -49,6 +49,10 @@ impl Larder {
         let host = Host::open(devices, trusting)?;
         let allocator = host.allocator(settings.pinned_limit_bytes)?;
         let allocators = Arc::from([allocator]);
+        let mut hosts = hosts();
+        hosts.retain(|host| host.strong_count() > 0);
+        hosts.push(Arc::downgrade(&allocators));
+        drop(hosts);
         Ok(Larder { allocators, _exporter: None, addresses: None, host: Some(host) })
     }
 
@@ -186,11 +190,21 @@ impl Larder {
     }
 }
 
+/// The pinned memory that is open in the process, which is shown beside every device.
+fn hosts() -> MutexGuard<'static, Vec<Weak<[Allocator]>>> {
+    static HOSTS: Mutex<Vec<Weak<[Allocator]>>> = Mutex::new(Vec::new());
+    HOSTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Serves the statistics. That it cannot is told, and no reason to keep a program from running: of
 /// several processes with the same settings the first has the port.
 fn export(address: SocketAddr, allocators: &Arc<[Allocator]>) -> Option<Exporter> {
     let shown = Arc::clone(allocators);
-    let exporter = Exporter::serve(address, move || page(&*shown));
+    let page = move || {
+        let hosts: Vec<_> = hosts().iter().filter_map(Weak::upgrade).collect();
+        page_with_hosts(&*shown, hosts.iter().flat_map(|host| host.iter()))
+    };
+    let exporter = Exporter::serve(address, page);
     exporter.map_err(|error| eprintln!("larder: no metrics at {address}: {error}")).ok()
 }
 

@@ -42,6 +42,8 @@ pub struct Sums {
     pub ooms: u64,
     /// Times the cache was given back to try again; not on a tape.
     pub retries: Option<u64>,
+    /// Bytes of pinned memory held of the host, and those of them in use, if there is any.
+    pub pinned: Option<(u64, u64)>,
 }
 
 /// What one stream has in one pool of a device.

@@ -67,6 +67,8 @@ pub fn read_page(page: &str) -> Option<Look> {
             "larder_frees_total" => sums.frees += value,
             "larder_ooms_total" => sums.ooms += value,
             "larder_retries_total" => retries += value,
+            "larder_pinned_reserved_bytes" => sums.pinned.get_or_insert_default().0 += value,
+            "larder_pinned_active_bytes" => sums.pinned.get_or_insert_default().1 += value,
             "larder_lane_reserved_bytes" => lane(&mut look.lanes, labels).reserved_bytes += value,
             "larder_lane_live_bytes" | "larder_lane_waiting_bytes" => {
                 lane(&mut look.lanes, labels).used_bytes += value;
@@ -122,9 +124,12 @@ mod tests {
                     larder_ooms_total{device=\"0\"} 2\n\
                     larder_lane_reserved_bytes{device=\"0\",stream=\"7\",pool=\"large\",\
                     private_pool=\"0.3\"} 5\n\
+                    larder_pinned_reserved_bytes 4096\n\
+                    larder_pinned_active_bytes 512\n\
                     # EOF\n";
         let look = read_page(page).expect("it is ours");
         assert_eq!((look.sums.reserved_bytes, look.sums.ooms), (23_068_672, 2));
+        assert_eq!(look.sums.pinned, Some((4096, 512)));
         assert_eq!(look.lanes[0].pool, PoolId(0, 3));
         assert_eq!((look.lanes[0].stream, look.lanes[0].reserved_bytes), (StreamId(7), 5));
         assert!(read_page("other_total 3\n").is_none());

@@ -28,6 +28,10 @@ pub fn screen(name: &str, look: &Look, before: Option<(&Sums, f64)>) -> String {
         overhead(sums.reserved_bytes, used_bytes),
         if sums.active_bytes.is_some() { "in use" } else { "requested" }
     ));
+    if let Some((held_bytes, used_bytes)) = sums.pinned {
+        text.push_str(&bytes("pinned", held_bytes));
+        text.push_str(&bytes("  in use", used_bytes));
+    }
     let retries = sums.retries.map_or(String::new(), |retries| format!(", retries {retries}"));
     text.push_str(&format!(
         "\n{} live allocations in {} segments; {} allocations, {} frees, out of memory \

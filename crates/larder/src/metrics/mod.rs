@@ -19,4 +19,4 @@ mod exporter;
 mod page;
 
 pub use exporter::Exporter;
-pub use page::page;
+pub use page::{page, page_with_hosts};

@@ -42,6 +42,14 @@ struct Figures {
 /// The figures of these allocators at this moment, each a device, as a page in the `OpenMetrics`
 /// format.
 pub fn page<'a>(allocators: impl IntoIterator<Item = &'a Allocator>) -> String {
+    page_with_hosts(allocators, [])
+}
+
+/// The same, and what allocators of the host's pinned memory hold together, if there is any.
+pub fn page_with_hosts<'a>(
+    allocators: impl IntoIterator<Item = &'a Allocator>,
+    hosts: impl IntoIterator<Item = &'a Allocator>,
+) -> String {
     let figures = allocators.into_iter().map(|allocator| {
         let memory = allocator.memory_info().ok();
         Figures {
@@ -57,6 +65,10 @@ pub fn page<'a>(allocators: impl IntoIterator<Item = &'a Allocator>) -> String {
     counts(&mut registry, &figures);
     by_lane(&mut registry, &figures);
     of_devices(&mut registry, &figures);
+    let hosts: Vec<Stats> = hosts.into_iter().map(Allocator::stats).collect();
+    if !hosts.is_empty() {
+        of_hosts(&mut registry, &hosts);
+    }
     let mut text = String::new();
     // Writing into a text does not fail.
     let _ = encode(&mut text, &registry);
@@ -169,6 +181,23 @@ fn by_lane(registry: &mut Registry, figures: &[Figures]) {
             }
         }
         registry.register_with_unit(name, help, Unit::Bytes, family);
+    }
+}
+
+/// Pinned memory, which is no device's.
+fn of_hosts(registry: &mut Registry, hosts: &[Stats]) {
+    let bytes: [(&str, &str, Which); 2] = [
+        ("pinned_reserved", "Bytes of pinned memory held of the host", |stats| {
+            &stats.reserved_bytes
+        }),
+        ("pinned_active", "Bytes of pinned memory that are live or awaited by copies", |stats| {
+            &stats.active_bytes
+        }),
+    ];
+    for (name, help, which) in bytes {
+        let gauge = Gauge::<i64>::default();
+        gauge.set(hosts.iter().map(|stats| which(stats).all.current).sum());
+        registry.register_with_unit(name, help, Unit::Bytes, gauge);
     }
 }
 
