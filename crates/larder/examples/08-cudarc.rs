@@ -33,7 +33,7 @@ fn main() -> Result<(), Error> {
     cuda.memcpy_htod(&sent, &mut on_gpu)?;
     other.memcpy_dtoh(&on_gpu, &mut received)?;
     let received = received.as_slice()?.expect("a real machine");
-    assert!(received.iter().all(|&value| value == 0.5));
+    assert!(received.iter().all(|value| value.to_bits() == 0.5_f32.to_bits()));
     println!("{} numbers went to the GPU and came back", received.len());
     Ok(())
 }

@@ -48,6 +48,7 @@ type Spot = (usize, usize);
 
 /// The naive allocator.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // Each is a fact of its own; any mixture can be.
 pub(super) struct Model {
     device: Arc<SimDevice>,
     policy: Policy,
