@@ -166,6 +166,15 @@ pub fn to_set(policy: &Policy, row: &Row) -> Option<String> {
     Run { policy, row, is_dear: false }.variables()
 }
 
+/// Which row it is that a comparison advises, counted through all of them; none where none ran.
+pub fn advised(compared: &[(Setup, Vec<Row>)]) -> Option<usize> {
+    let runs: Vec<Run<'_>> = compared.iter().flat_map(runs_of).collect();
+    let ran: Vec<Run<'_>> = runs.iter().copied().filter(Run::has_run).collect();
+    let held: Vec<Run<'_>> = ran.iter().copied().filter(Run::is_held).collect();
+    let best = least(&held).or_else(|| least(&ran))?;
+    runs.iter().position(|run| std::ptr::eq(run.row, best.row))
+}
+
 /// What a comparison comes to, in a line or two, in every case.
 pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
     let runs: Vec<Run<'_>> = compared.iter().flat_map(runs_of).collect();

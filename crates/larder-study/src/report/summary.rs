@@ -363,7 +363,7 @@ fn left_open(setup: &Setup) -> String {
 }
 
 /// That it depends on the cap whether it runs, and from which on it does.
-pub(crate) fn standing_in_words(standing: Standing) -> Option<String> {
+pub fn standing_in_words(standing: Standing) -> Option<String> {
     match standing {
         Standing::Runs | Standing::Fails => None,
         Standing::Depends(Some(bytes)) => {
