@@ -21,6 +21,7 @@ export interface Verdict {
   kind: "failed" | "retried" | "calm";
   sentence: string;
   when: string;
+  allowed: string;
   back: { bytes: number; size: string; how: string }[];
   advice: string;
   paste: string | null;

@@ -17,7 +17,7 @@ function box(facts: Facts, verdict: Verdict, isNamed: boolean): HTMLElement {
   if (isNamed) box.append(made("p", "faint", facts.name));
   box.append(made("p", "sentence", verdict.sentence));
   if (verdict.back.length > 0) {
-    box.append(made("p", "faint", `Held and free ${verdict.when}, of ${facts.memory}:`));
+    box.append(made("p", "faint", `Held and free ${verdict.when}, of ${verdict.allowed} that it may have:`));
     const list = made("ul");
     for (const { size, how } of verdict.back) {
       const line = made("li");
