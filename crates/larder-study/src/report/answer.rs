@@ -184,7 +184,12 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
         (None, _) => return String::new(),
         (Some(nearest), None) => nothing_ran(nearest, &runs, commands),
         (_, Some(best)) if held.clone().count() == 0 && runs.iter().any(Run::is_held) => {
-            unheld_ran(best, commands)
+            let maybe =
+                |run: &&Run<'_>| run.is_held() && matches!(run.row.standing, Standing::Depends(_));
+            match nearest(&runs.iter().filter(maybe).copied().collect::<Vec<_>>()) {
+                Some(maybe) => nothing_ran(maybe, &runs, commands),
+                None => unheld_ran(best, commands),
+            }
         }
         // Where some run under the fraction too, they are what can be had with it.
         (_, Some(best)) => {

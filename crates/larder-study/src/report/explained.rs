@@ -304,7 +304,8 @@ pub fn lanes_table(lanes: &[Lane]) -> Table {
         "free",
         "pieces",
         "largest",
-    ]);
+    ])
+    .sparing(["waiting", "segments"]);
     for lane in lanes {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         table.push([

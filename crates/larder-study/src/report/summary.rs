@@ -128,7 +128,8 @@ fn passes(passes: &[Pass]) -> String {
         "out of memory",
         "driver calls",
         "driver time",
-    ]);
+    ])
+    .sparing(["driver calls", "overhead"]);
     for (index, pass) in passes.iter().enumerate() {
         table.push([
             (index + 1).to_string(),
@@ -409,7 +410,8 @@ fn comparison(rows: &[Row]) -> String {
         "retries",
         "out of memory",
         "driver time",
-    ]);
+    ])
+    .sparing(["peak allocated", "peak active", "driver time"]);
     for row in rows {
         let stats = &row.outcome.stats;
         table.push([

@@ -13,17 +13,17 @@ use crate::scene::Scene;
 use crate::watch::Watch;
 use crate::workload::Workload;
 
-/// What of the held memory is free, and why it is not had back.
+/// How many bytes of the held memory are free, by why they are not had back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Back {
     /// In segments of which nothing is in use: emptying the cache gives them back.
-    emptied_bytes: u64,
+    emptied: u64,
     /// Between live blocks, on the stream that asks.
-    pinned_bytes: u64,
+    pinned: u64,
     /// Between live blocks on other streams.
-    others_bytes: u64,
+    others: u64,
     /// Freed, and still awaited by a stream.
-    waiting_bytes: u64,
+    waiting: u64,
 }
 
 /// The verdict on a run, as the page takes it.
@@ -111,10 +111,10 @@ fn calm(found: &Outlook, scene: &Scene) -> Value {
 /// Each part that there is, the largest first.
 fn parts(back: Back) -> Vec<Value> {
     let mut parts = vec![
-        (back.emptied_bytes, "idle: emptying the cache gives it back"),
-        (back.pinned_bytes, "pinned: free between live blocks that keep it"),
-        (back.others_bytes, "pinned on other streams, where this request gets nothing"),
-        (back.waiting_bytes, "freed, and awaited by a stream that still uses it"),
+        (back.emptied, "idle: emptying the cache gives it back"),
+        (back.pinned, "pinned: free between live blocks that keep it"),
+        (back.others, "pinned on other streams, where this request gets nothing"),
+        (back.waiting, "freed, and awaited by a stream that still uses it"),
     ];
     parts.retain(|&(bytes, _)| bytes > 0);
     parts.sort_by_key(|&(bytes, _)| std::cmp::Reverse(bytes));
@@ -135,13 +135,13 @@ impl Back {
             };
             let free_bytes = has(&[State::Free, State::Deferred]);
             let waiting_bytes = has(&[State::Waiting]);
-            back.waiting_bytes += waiting_bytes;
+            back.waiting += waiting_bytes;
             if waiting_bytes + has(&[State::Live, State::Lent, State::Hollow]) == 0 {
-                back.emptied_bytes += free_bytes;
+                back.emptied += free_bytes;
             } else if stream.is_none_or(|stream| stream == segment.stream) {
-                back.pinned_bytes += free_bytes;
+                back.pinned += free_bytes;
             } else {
-                back.others_bytes += free_bytes;
+                back.others += free_bytes;
             }
         }
         back
