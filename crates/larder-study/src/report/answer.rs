@@ -144,7 +144,7 @@ impl Run<'_> {
 
     /// What is to be set for it, each variable by its name.
     fn variables(&self) -> Option<String> {
-        named(&variables(self.policy, &self.conf()))
+        named(&variables(self.policy, &heard(self.policy, &self.row.held_conf)))
     }
 
     /// What is to be set for its policy alone.
