@@ -3,13 +3,14 @@
 use larder_study::explain;
 use larder_study::replay::Replay;
 use larder_study::report::summary::count;
+use larder_study::report::visible::visible;
 use larder_study::report::{explained, explained_json, outlook};
 use larder_study::scene::Provenance;
 use larder_study::sizes::Sizes;
 
 use crate::args::Common;
 use crate::progress::Bars;
-use crate::{Refusal, Task, commands, name, print, print_text, set_up, stopped, unlike};
+use crate::{Refusal, Task, commands, name, paper, print, print_painted, set_up, stopped, unlike};
 
 /// The exit codes where nothing failed: where the cache had to be given back, and where it had not.
 const RETRIED: u8 = 3;
@@ -42,7 +43,8 @@ pub(crate) fn explain(
             print(&outlook::json(&found))?;
         } else {
             let commands = commands(common, sizes);
-            print_text(&outlook::text(&heading, &found, &provenance, &commands))?;
+            let text = outlook::text(&heading, &found, &provenance, &commands);
+            print_painted(&paper::painted(&paper::wrapped(&visible(&text))))?;
         }
         return Err(Refusal::Answer(if found.near.is_empty() { CALM } else { RETRIED }));
     };
@@ -50,5 +52,6 @@ pub(crate) fn explain(
         return print(&explained_json::explanation(&found, &provenance));
     }
     let text = explained::explained(&heading, &found, &provenance, &commands(common, sizes));
-    print_text(&(text + &unlike(common, &workload)?))
+    let text = text + &unlike(common, &workload)?;
+    print_painted(&paper::painted(&paper::wrapped(&visible(&text))))
 }

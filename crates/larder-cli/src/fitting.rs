@@ -26,7 +26,10 @@ pub(crate) fn fit_command(
     let margin = margin::margin(&workload, &setup, &fit, &Bars::default()).map_err(failed)?;
     let text = fitted::fitted(&name(common), &workload, &setup, &settings, (&fit, &margin));
     let question = common.question(conf.map(|_| settings.clone()));
-    let places = lineup(&workload, &question, cards, &Bars::default()).map_err(failed)?;
+    let places = match cards {
+        [] => Vec::new(),
+        _ => lineup(&workload, &question, cards, &Bars::default()).map_err(failed)?,
+    };
     let cards_text = if cards.is_empty() { String::new() } else { fitted::lineup(&places) };
     let runs_refused = margin.refused.is_some_and(|refused| refused.memory_bytes.is_some());
     if fit.memory_bytes.is_none() && !runs_refused && cards.is_empty() {

@@ -8,6 +8,7 @@ mod explaining;
 mod fitting;
 mod listing;
 mod manual;
+mod paper;
 mod progress;
 mod report;
 mod showing;
@@ -69,6 +70,7 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
             return u8::try_from(answer.exit_code()).unwrap_or(2);
         }
     };
+    paper::measure();
     let (sentence, code) = match run(cli.command) {
         Ok(()) => return 0,
         Err(Refusal::Input(sentence)) => (sentence, 1),
@@ -340,6 +342,12 @@ fn commands(common: &Common, sizes: Sizes) -> Commands {
     if let Some(memory_bytes) = common.room.memory {
         commands.replay.push_str(&format!(" --memory {}", capacity(memory_bytes)));
     }
+    if let Some(card) = &common.room.card {
+        commands.replay.push_str(&format!(" --card {}", capacity(card.total_bytes)));
+    }
+    if let Some(cap_bytes) = common.room.cap {
+        commands.replay.push_str(&format!(" --cap {}", capacity(cap_bytes)));
+    }
     commands
 }
 
@@ -447,7 +455,7 @@ fn print(value: &impl Display) -> Result<(), Refusal> {
 
 /// Writes to standard output, and shows what a name out of a file would tell a terminal to do.
 fn print_text(text: &str) -> Result<(), Refusal> {
-    print_painted(&visible(text))
+    print_painted(&paper::wrapped(&visible(text)))
 }
 
 /// Writes what has colours in it, in which all names have to be shown already. A reader that has

@@ -30,7 +30,11 @@ fn run_commands(text: &str) {
 
 #[test]
 fn where_a_fraction_is_the_cause_it_is_named() {
-    for words in [&[][..], &["--policy", "torch-2.11"]] {
+    let depends = compare(&[], &card("dies"));
+    let open = "whether any of these runs depends on what the program was allowed: ";
+    assert!(depends.contains(open), "{depends}");
+    run_commands(&depends);
+    for words in [&["--card", "H200"][..], &["--card", "H200", "--policy", "torch-2.11"]] {
         let text = compare(words, &card("dies"));
         let cause = "the memory fraction is the cause: held to it nothing here runs, and without \
         it \

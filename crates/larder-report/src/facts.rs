@@ -57,6 +57,7 @@ pub(crate) fn facts(subject: &Subject, unit_bytes: u64, levels: &Value, arenas: 
         "failures": growths(&timeline.failures),
         "compared": compared(subject),
         "answer": subject.answer,
+        "verdict": subject.verdict,
         "driver_remark": driver::remark(),
     })
 }
@@ -94,10 +95,12 @@ fn compared(subject: &Subject) -> Vec<Value> {
     let shown_bytes = peak_reserved(&subject.timeline);
     let runs = subject.compared.iter();
     let rows = runs.flat_map(|(setup, rows)| rows.iter().map(move |row| (setup, row)));
-    let told = rows.map(|(setup, row)| {
+    let advised = answer::advised(&subject.compared);
+    let told = rows.enumerate().map(|(at, (setup, row))| {
         let outcome = &row.outcome;
         let stats = &outcome.stats;
         json!({
+            "is_advised": advised == Some(at),
             "policy": setup.policy.name,
             "conf": summary::conf_name(&row.conf),
             "is_recorded": row.is_recorded,
@@ -107,6 +110,7 @@ fn compared(subject: &Subject) -> Vec<Value> {
             "overhead": outcome.overhead(),
             "retries": stats.num_alloc_retries,
             "ooms": outcome.ooms,
+            "standing": summary::standing_in_words(row.standing),
             "driver": driver::time(outcome.driver),
             "saved": shown_bytes - stats.reserved_bytes.all.peak,
             "paste": answer::to_set(&setup.policy, row),

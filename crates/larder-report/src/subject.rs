@@ -8,10 +8,12 @@ use larder_study::question::{self, Posed};
 use larder_study::recording::Recording;
 use larder_study::replay::{ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
+use larder_study::report::verdict;
 use larder_study::settings::Chosen;
 use larder_study::timeline::{Origins, Timeline};
 use larder_study::watch::Watch;
 use larder_study::workload::Workload;
+use serde_json::Value;
 
 /// How a file is to be run.
 #[derive(Clone, Debug, Default)]
@@ -35,6 +37,8 @@ pub struct Subject {
     pub(crate) origins: Origins,
     pub(crate) compared: Vec<(Setup, Vec<Row>)>,
     pub(crate) answer: String,
+    /// What stands above all charts; null where nothing but the run itself was asked for.
+    pub(crate) verdict: Value,
 }
 
 /// Why there is no page; one sentence.
@@ -99,8 +103,23 @@ impl Subject {
         } else {
             Vec::new()
         };
+        let verdict = if question.compares {
+            verdict::verdict(&workload, &setup, watch).map_err(stopped)?
+        } else {
+            Value::Null
+        };
         let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
         let answer = answer(&Commands::of(&path.to_string_lossy()), &compared).trim().to_owned();
-        Ok(Subject { name, workload, setup, settings, timeline, origins, compared, answer })
+        Ok(Subject {
+            name,
+            workload,
+            setup,
+            settings,
+            timeline,
+            origins,
+            compared,
+            answer,
+            verdict,
+        })
     }
 }

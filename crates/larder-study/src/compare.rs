@@ -36,6 +36,8 @@ const FLOOR_FACTOR: f64 = 1.12;
 pub struct Row {
     /// The settings text as given; empty for the default.
     pub conf: String,
+    /// The settings text with the recorded fraction, where that is named among settings and holds.
+    pub held_conf: String,
     /// The settings.
     pub config: Config,
     /// Whether these are the settings that the program was recorded with.
@@ -128,7 +130,17 @@ fn rows_of(
         comparing.step();
         let remark = remark(&setup, &outcome);
         let fraction = setup.effective_fraction();
-        Ok(Row { conf, config: setup.config, is_recorded, remark, fraction, outcome, standing })
+        let held_conf = setup.with_held(workload, &conf);
+        Ok(Row {
+            conf,
+            held_conf,
+            config: setup.config,
+            is_recorded,
+            remark,
+            fraction,
+            outcome,
+            standing,
+        })
     });
     rows.collect()
 }

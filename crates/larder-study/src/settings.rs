@@ -192,6 +192,11 @@ pub(crate) fn without_key(conf: &str, key: &str) -> String {
     entries.join(",")
 }
 
+/// The entry of this key in a settings text, if it has one.
+pub(crate) fn entry_of<'a>(conf: &'a str, key: &str) -> Option<&'a str> {
+    entries(conf).into_iter().rfind(|entry| key_of(entry) == key)
+}
+
 /// A settings text with this entry, in the place of another of its key.
 pub(crate) fn with_entry(conf: &str, entry: &str) -> String {
     let rest = without_key(conf, key_of(entry));

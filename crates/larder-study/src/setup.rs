@@ -10,7 +10,9 @@ use larder_sim::{SimDevice, SimOptions};
 
 use crate::card::Card;
 use crate::recording::Bounds;
-use crate::settings::{Chosen, names_fraction, recorded_config};
+use crate::settings::{
+    Chosen, FRACTION_KEY, entry_of, names_fraction, recorded_config, with_entry,
+};
 use crate::workload::{Addresses, Workload};
 
 /// How much memory a simulated GPU has where nobody says it.
@@ -143,6 +145,18 @@ impl Setup {
     /// How much of the memory the program may have.
     pub fn allowed_bytes(&self) -> u64 {
         (self.effective_fraction() * self.memory_bytes as f64) as u64
+    }
+
+    /// Settings as a person has to set them to be held to the recorded fraction as this setup is,
+    /// where it was named among the settings: who leaves it out lifts it.
+    pub(crate) fn with_held(&self, workload: &Workload, conf: &str) -> String {
+        let recorded = workload.recorded_conf().unwrap_or_default();
+        let is_held = self.fraction.is_some() && self.fraction == named_fraction(workload);
+        let is_open = entry_of(conf, FRACTION_KEY).is_none();
+        match entry_of(recorded, FRACTION_KEY) {
+            Some(entry) if is_held && is_open => with_entry(conf, entry),
+            _ => conf.to_owned(),
+        }
     }
 
     /// The settings that the program was recorded with, as they are in force here: a recorded

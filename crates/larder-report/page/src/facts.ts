@@ -16,7 +16,21 @@ export type Growth = [number, number, number, number, number, number];
 /** Name, count, first and last event at which one begins, last event at which one ends. */
 export type PieceFacts = [string, number, number, number, number];
 
+/** What stands above all charts. */
+export interface Verdict {
+  kind: "failed" | "retried" | "calm";
+  sentence: string;
+  when: string;
+  allowed: string;
+  back: { bytes: number; size: string; how: string }[];
+  advice: string;
+  paste: string | null;
+  open: string | null;
+}
+
 export interface Row {
+  is_advised: boolean;
+  standing: string | null;
   policy: string;
   conf: string;
   is_recorded: boolean;
@@ -63,6 +77,7 @@ export interface Facts {
   failures: Growth[];
   compared: Row[];
   answer: string;
+  verdict: Verdict | null;
   driver_remark: string;
 }
 

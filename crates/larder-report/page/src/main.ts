@@ -10,6 +10,7 @@ import { showSettings } from "./settings";
 import type { ColourBy, Side } from "./state";
 import { State, element, made } from "./state";
 import { Timeline, showChosen, timelineTable } from "./timeline";
+import { showVerdicts } from "./verdict";
 import { bytes, change, number, plural } from "./words";
 
 function heading(state: State): void {
@@ -150,6 +151,7 @@ async function start(): Promise<void> {
   }));
   const state = new State(sides);
   heading(state);
+  showVerdicts(state);
   figures(state);
   theme(state);
   controls(state);

@@ -1,5 +1,6 @@
 // Settings: what other settings would have needed, and the line to paste.
 
+import { paste } from "./paste";
 import type { State } from "./state";
 import { element, made } from "./state";
 import { bytes, change, number } from "./words";
@@ -12,10 +13,11 @@ export function showSettings(state: State): void {
     const head = made("tr");
     const words = ["policy", "settings", "peak reserved", "saved", "peak active", "overhead", "retries", "out of memory", "driver time", "to set"];
     for (const word of words) head.append(made("th", "", word));
-    const least = Math.min(...facts.compared.filter((row) => row.ooms === 0).map((row) => row.reserved));
     const isFailed = facts.failures.length > 0;
-    const rows = facts.compared.map((row) => {
-      const line = made("tr", row.ooms === 0 && row.reserved === least ? "best" : "");
+    // What is advised stands first.
+    const ordered = [...facts.compared].sort((one, other) => Number(other.is_advised) - Number(one.is_advised));
+    const rows = ordered.map((row) => {
+      const line = made("tr", row.is_advised ? "best" : "");
       const name = row.is_recorded ? `${row.conf} [as recorded]` : row.conf;
       line.append(made("td", "", row.policy), made("td", "code", name));
       const reserved = made("td", "", bytes(row.reserved));
@@ -27,7 +29,8 @@ export function showSettings(state: State): void {
       const numbers = [bytes(row.active), row.overhead.toFixed(3), number(row.retries)];
       for (const cell of numbers) line.append(made("td", "", cell));
       line.append(made("td", row.ooms > 0 ? "small" : "", number(row.ooms)), made("td", "", row.driver));
-      line.append(paste(row.paste));
+      line.append(row.paste ? paste(row.paste) : made("td"));
+      if (row.standing) line.children[1].append(made("div", "remark", row.standing));
       if (row.remark) line.children[1].append(made("div", "remark", row.remark));
       return line;
     });
@@ -40,27 +43,4 @@ export function showSettings(state: State): void {
   };
   state.on(["side"], fill);
   fill();
-}
-
-/** A line to paste, with a button that copies it. */
-function paste(text: string | null): HTMLElement {
-  const cell = made("td");
-  if (!text) return cell;
-  cell.append(made("code", "", text), " ");
-  const button = made("button", "copy", "copy");
-  button.setAttribute("aria-label", `copy ${text}`);
-  button.addEventListener("click", () => {
-    const range = document.createRange();
-    range.selectNodeContents(cell.firstChild!);
-    getSelection()?.removeAllRanges();
-    getSelection()?.addRange(range);
-    // From a file a page may not always write to the clipboard; then the text is selected at least.
-    const said = (word: string) => {
-      button.textContent = word;
-      setTimeout(() => (button.textContent = "copy"), 1500);
-    };
-    navigator.clipboard?.writeText(text).then(() => said("copied"), () => said("selected"));
-  });
-  cell.append(button);
-  return cell;
 }

@@ -70,10 +70,31 @@ test("the settings are those of the comparison", async () => {
     .filter((line) => line.cells[0]?.textContent === "torch-2.11")
     .map((line) => ({ conf: line.cells[1].textContent, reserved: Number(line.cells[2].dataset.bytes) })));
   assert.equal(seen.length, rows.length);
-  rows.forEach((row, at) => assert.equal(seen[at].reserved, row["reserved_bytes.all.peak"] ?? row.peak_reserved_bytes, row.conf));
+  for (const row of rows) {
+    const conf = (row.conf || "(default)") + (row.recorded ? " [as recorded]" : "");
+    const line = seen.find((line) => line.conf.startsWith(conf));
+    assert.equal(line?.reserved, row.peak_reserved_bytes, row.conf);
+  }
   const paste = await tab.$$eval("#compared code", (codes) => codes.map((code) => code.textContent));
   assert.ok(paste.includes("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"), paste.join("; "));
   assert.match(await words("#answer"), /so set /);
+  // What is advised stands first, marked, and is whole on the screen.
+  const best = tab.locator("#compared tr").nth(1);
+  assert.equal(await best.getAttribute("class"), "best");
+  const advised = await best.locator("code").last().textContent();
+  assert.ok((await words("#answer")).includes(advised.split(" ")[0]), advised);
+  const [box, frame] = [await best.boundingBox(), await tab.locator("#settings-section .scroll").boundingBox()];
+  assert.ok(box.width <= frame.width + 1, `${box.width} in ${frame.width}`);
+});
+
+test("the page opens with a verdict that the command gives too", async () => {
+  const sentence = await words(".verdict .sentence");
+  assert.match(sentence, /^Nothing failed, and nothing was near to failing\. It held 14\.76 GiB and used 11\.39 GiB at most/);
+  assert.equal(await words(".verdict code"), "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True");
+  const back = await tab.$$eval(".verdict li", (lines) => lines.map((line) => line.textContent));
+  assert.ok(back.some((line) => line.endsWith("emptying the cache gives it back")), back.join("; "));
+  const [verdict, chart] = [await tab.locator(".verdict").boundingBox(), await tab.locator("#over-time").boundingBox()];
+  assert.ok(verdict.y < chart.y && verdict.y + verdict.height < 900);
 });
 
 test("the wheel zooms where it points, a drag moves, keys do both", async () => {
@@ -268,6 +289,7 @@ test("a program that ran out of memory says so first", async () => {
   const told = await checkFigures(short, script, "--memory", "8GiB", "--policy", "torch-2.11");
   assert.equal(told.ooms, 1);
   assert.match(await words("#files", short), /1 request failed: out of memory/);
+  assert.match(await words(".verdict.failed .sentence", short), /^Out of memory: a request of 5\.00 GiB\. The cause: /);
   assert.match(await words("#event", short), /out of memory/);
   assert.match(await words("#free-request", short), /5\.00 GiB on stream 0/);
   assert.deepEqual(short.troubles, []);

@@ -2,7 +2,7 @@
 
 use larder_core::Policy;
 use larder_core::config::Config;
-use larder_core::types::{Bytes, PoolId};
+use larder_core::types::{Bytes, MIB, PoolId};
 use larder_sim::Spent;
 use larder_sim::script::Op;
 
@@ -11,11 +11,11 @@ use super::change;
 use crate::compare::all_policies;
 use crate::crew;
 use crate::fit::{self, search_limit_bytes};
-use crate::replay::{Outcome, Replay, Setup};
+use crate::replay::{Outcome, Replay, ReplayError, Setup};
 use crate::scene::{Failure, Scene};
 use crate::settings::{FRACTION_KEY, names_fraction, with_entry, without_key};
 use crate::standing::{Standing, said_up, standing};
-use crate::watch::{Extent, Unwatched, Watch, Watched};
+use crate::watch::{Extent, Watch, Watched};
 use crate::workload::Workload;
 
 /// What kind of remedy it is. Those that cost a person least come first.
@@ -415,14 +415,30 @@ fn larger_card(
     } else {
         Setup { memory_bytes: most_bytes, caps: None, ..setup.clone() }
     };
-    let fit = fit::fit(workload, &roomy, 1, &Unwatched).ok()?;
-    let bytes = said_up(fit.memory_bytes?);
+    let runs = |mb: u64| {
+        let replay = Replay::new(workload, &roomy.clone().sized(mb * MIB));
+        Ok::<bool, ReplayError>(replay.fits(&workload.ops, 1)?.is_some())
+    };
+    // A program may happen to run with less than it failed with: that is nothing to go by.
+    let had_bytes = if is_cap { setup.allowed_bytes() } else { setup.memory_bytes };
+    let had_mb = setup.caps.map_or(had_bytes, |caps| caps.most_bytes) / MIB;
+    let mut high_mb = had_mb + had_mb / 4 + 1;
+    while !runs(high_mb).ok()? {
+        if high_mb >= most_bytes / MIB {
+            return None;
+        }
+        high_mb = (high_mb * 2).min(most_bytes / MIB);
+    }
+    let mut bytes = said_up(fit::search((had_mb, high_mb), runs).ok()? * MIB);
+    // What is said in two decimals is a little more, and has to do too.
+    if Replay::new(workload, &roomy.clone().sized(bytes)).fits(&workload.ops, 1).ok()?.is_none() {
+        bytes = said_up(high_mb * MIB);
+    }
     let is_card = !is_cap || bytes > setup.memory_bytes;
     let found = roomy.sized(bytes);
     let setup = Setup { memory_bytes: bytes.max(setup.memory_bytes), ..found };
     let outcome = Replay::new(workload, &setup).run(&workload.ops, &mut ()).ok()?;
-    let had_bytes = failure.report.cap_bytes.filter(|_| is_cap);
-    let more = Bytes(bytes.saturating_sub(had_bytes.unwrap_or(failure.report.total_bytes)));
+    let more = Bytes(bytes.saturating_sub(failure.report.total_bytes));
     let words = if is_card {
         format!("a card with {} for it, {more} more", Bytes(bytes))
     } else {

@@ -144,7 +144,7 @@ impl Run<'_> {
 
     /// What is to be set for it, each variable by its name.
     fn variables(&self) -> Option<String> {
-        named(&variables(self.policy, &self.conf()))
+        named(&variables(self.policy, &heard(self.policy, &self.row.held_conf)))
     }
 
     /// What is to be set for its policy alone.
@@ -166,6 +166,15 @@ pub fn to_set(policy: &Policy, row: &Row) -> Option<String> {
     Run { policy, row, is_dear: false }.variables()
 }
 
+/// Which row it is that a comparison advises, counted through all of them; none where none ran.
+pub fn advised(compared: &[(Setup, Vec<Row>)]) -> Option<usize> {
+    let runs: Vec<Run<'_>> = compared.iter().flat_map(runs_of).collect();
+    let ran: Vec<Run<'_>> = runs.iter().copied().filter(Run::has_run).collect();
+    let held: Vec<Run<'_>> = ran.iter().copied().filter(Run::is_held).collect();
+    let best = least(&held).or_else(|| least(&ran))?;
+    runs.iter().position(|run| std::ptr::eq(run.row, best.row))
+}
+
 /// What a comparison comes to, in a line or two, in every case.
 pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
     let runs: Vec<Run<'_>> = compared.iter().flat_map(runs_of).collect();
@@ -175,7 +184,12 @@ pub fn answer(commands: &Commands, compared: &[(Setup, Vec<Row>)]) -> String {
         (None, _) => return String::new(),
         (Some(nearest), None) => nothing_ran(nearest, &runs, commands),
         (_, Some(best)) if held.clone().count() == 0 && runs.iter().any(Run::is_held) => {
-            unheld_ran(best, commands)
+            let maybe =
+                |run: &&Run<'_>| run.is_held() && matches!(run.row.standing, Standing::Depends(_));
+            match nearest(&runs.iter().filter(maybe).copied().collect::<Vec<_>>()) {
+                Some(maybe) => nothing_ran(maybe, &runs, commands),
+                None => unheld_ran(best, commands),
+            }
         }
         // Where some run under the fraction too, they are what can be had with it.
         (_, Some(best)) => {

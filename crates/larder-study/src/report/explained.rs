@@ -304,7 +304,8 @@ pub fn lanes_table(lanes: &[Lane]) -> Table {
         "free",
         "pieces",
         "largest",
-    ]);
+    ])
+    .sparing(["waiting", "segments"]);
     for lane in lanes {
         let bytes = |bytes: u64| Bytes(bytes).to_string();
         table.push([
@@ -466,6 +467,33 @@ fn conclusion(explanation: &Explanation, commands: &Commands) -> String {
     };
     let likely = if likely.is_empty() { likely } else { format!("{likely}\nOr: ") };
     format!("So: {likely}{said}")
+}
+
+/// What to do in a sentence, and the line to set for it.
+pub(super) fn advice(explanation: &Explanation) -> (String, Option<String>) {
+    let set = |remedy: &Remedy| {
+        let line = line(&remedy.policy, &remedy.conf);
+        line.filter(|_| remedy.is_setting())
+    };
+    if let Some(likely) = explanation.likely() {
+        let from = match likely.verdict {
+            Verdict::Depends(Some(bytes)) => format!("from {} on", Bytes(said_up(bytes))),
+            _ => "with some of it".to_owned(),
+        };
+        let words = &likely.words;
+        let said = format!(
+            "It runs with {words} {from} of what it was allowed; --cap or --card makes it sure."
+        );
+        return (said, set(likely));
+    }
+    match explanation.best() {
+        None => ("Nothing that was tried makes it run.".to_owned(), None),
+        Some(best) if best.is_memory() => {
+            let words = memory_in_words(explanation, best);
+            (words.replacen("nothing but", "Nothing but", 1), None)
+        }
+        Some(best) => (format!("With {} it runs.", best.words), set(best)),
+    }
 }
 
 /// What is enough where the cap was large enough.

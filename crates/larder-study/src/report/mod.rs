@@ -15,4 +15,5 @@ pub mod shown;
 pub mod summary;
 pub mod table;
 pub mod tuned;
+pub mod verdict;
 pub mod visible;

@@ -128,7 +128,8 @@ fn passes(passes: &[Pass]) -> String {
         "out of memory",
         "driver calls",
         "driver time",
-    ]);
+    ])
+    .sparing(["driver calls", "overhead"]);
     for (index, pass) in passes.iter().enumerate() {
         table.push([
             (index + 1).to_string(),
@@ -363,7 +364,7 @@ fn left_open(setup: &Setup) -> String {
 }
 
 /// That it depends on the cap whether it runs, and from which on it does.
-pub(crate) fn standing_in_words(standing: Standing) -> Option<String> {
+pub fn standing_in_words(standing: Standing) -> Option<String> {
     match standing {
         Standing::Runs | Standing::Fails => None,
         Standing::Depends(Some(bytes)) => {
@@ -409,7 +410,8 @@ fn comparison(rows: &[Row]) -> String {
         "retries",
         "out of memory",
         "driver time",
-    ]);
+    ])
+    .sparing(["peak allocated", "peak active", "driver time"]);
     for row in rows {
         let stats = &row.outcome.stats;
         table.push([

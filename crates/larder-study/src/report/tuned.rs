@@ -24,7 +24,8 @@ pub fn tuned(title: &str, tuned: &Tuned, base: &Choice) -> String {
         "out of memory",
         "driver time",
         "runs in",
-    ]);
+    ])
+    .sparing(["overhead", "driver time"]);
     for choice in &tuned.choices {
         table.push([
             name(choice, base),

@@ -138,7 +138,10 @@ pub fn tune(
     found.choices.sort_by(|one, other| one.rank().cmp(&other.rank()));
     put_plain_first(&mut found.choices);
     let ranked = judged(workload, setup, found.choices);
-    let choices = finalists(workload, setup, ranked, start + limit, watch);
+    let mut choices = finalists(workload, setup, ranked, start + limit, watch);
+    for choice in &mut choices {
+        choice.conf = setup.with_held(workload, &choice.conf);
+    }
     let is_cut_short = found.is_cut_short;
     Ok(Tuned { base, choices, tried, is_cut_short, needed_bytes: None })
 }
