@@ -100,10 +100,9 @@ impl<'a> Peer<'a> {
         for library in ["libc10.so", "libc10_cuda.so"] {
             file::copy(&torch.join("lib").join(library), &bin.join(library))?;
         }
-        // The oldest does without NVML.
-        if self.torch != torch::OLDEST {
-            stand_in::compile_nvml(self.repo, &cuda, &bin)?;
-        }
+        // All but the oldest need an NVML, and the oldest gives up where a real one does not know
+        // the simulated GPU.
+        stand_in::compile_nvml(self.repo, &cuda, &bin)?;
         // All of the archive goes in, because nothing in the library itself calls what it exports.
         run(cmd!(
             shell,

@@ -100,17 +100,8 @@ pub(crate) fn lay_out(repo: &Repository, folder: &Path) -> Result<(), String> {
 fn lay_out_judge(repo: &Repository, judge: &Path, folder: &Path) -> Result<(), String> {
     file::create(folder)?;
     let from = judge.parent().unwrap_or(Path::new("."));
-    for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13"] {
+    for name in ["judge", "libc10.so", "libc10_cuda.so", "libcudart.so.13", "libnvidia-ml.so.1"] {
         file::copy(&from.join(name), &folder.join(name))?;
-    }
-    // PyTorch asks NVML who has the memory of a GPU that is full, if there is one, and fails where
-    // NVML does not know the GPU, as it does not know ours. An empty file is none; later
-    // versions need the stand-in.
-    let nvml = "libnvidia-ml.so.1";
-    if from.join(nvml).is_file() {
-        file::copy(&from.join(nvml), &folder.join(nvml))?;
-    } else {
-        file::write(&folder.join(nvml), "")?;
     }
     command::run(cmd!(repo.shell, "strip --strip-unneeded {folder}/libcudart.so.13"))
 }

@@ -142,10 +142,11 @@ impl Ring<'_> {
         {
             return self.difference(case, &sentence).map(Verdict::Different);
         }
-        let (Some(at), None) = (at, case.recording) else { return Ok(Verdict::PeerGaveUp) };
+        // Before the first operation there is nothing to compare.
+        let (Some(at @ 2..), None) = (at, case.recording) else { return Ok(Verdict::PeerGaveUp) };
         let script = self.scratch.join("survived.ops");
         let lines = operations(case.script)?;
-        write_lines(&script, &lines[..at.saturating_sub(1).min(lines.len())])?;
+        write_lines(&script, &lines[..(at - 1).min(lines.len())])?;
         let name = format!("{}, before the peer gave up", case.name);
         let before = Case { name, script: &script, ..*case };
         match self.peer(&before, 0)? {
