@@ -178,8 +178,8 @@ impl Paged {
     }
 
     /// A phase of the program begins: the cache was emptied while so much was in use. What the last
-    /// one used says nothing of it. If little is left of what was in use, neither does what views it
-    /// needed: it is another program by now, which may well repeat itself.
+    /// one used says nothing of it. If little is left of what was in use, neither do the views that
+    /// the last one needed: it is another program by now, which may well repeat itself.
     pub(super) fn begin_phase(&mut self, last_high_bytes: u64, active_bytes: u64) {
         self.high_bytes = active_bytes;
         self.risen_bytes = 0;
