@@ -214,7 +214,8 @@ def one_program(torch, seed, streams, most):
     for _ in range(60):
         what, stream = chance.random(), chance.choice(streams)
         if what < 0.5 or not on_card:
-            size = chance.choice((chance.randrange(1, 4096), chance.randrange(4096, most)))
+            largest = chance.choices((4096, most // 8, most), (4, 5, 1))[0]
+            size = chance.randrange(1, largest)
             value = chance.randrange(256)
             host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
             host.fill_(value)
@@ -282,7 +283,7 @@ PARTS = {
     "loader": (loader, 40),
     "optimizer": (optimizer, 40),
     "activations": (activations, 30),
-    "programs": (programs, 60),
+    "programs": (programs, 90),
 }
 
 # What Larder is to reach, as a ratio to PyTorch's own or as a figure of its own.
