@@ -368,10 +368,12 @@ fn bench_command(
     options: BenchOptions,
 ) -> Result<(), Refusal> {
     let conf = conf.unwrap_or_default();
-    let Task { workload, setup, .. } = set_up(common, Some(conf), Sizes::default())?;
     // It is Larder that is timed, unless a person says otherwise.
-    let policy = common.policy.clone().map_or_else(Policy::default, |_| setup.policy.clone());
-    let setup = Setup { policy, ..setup };
+    let pose = |question: &Question, workload: &Workload| {
+        let policy = Some(question.policy.clone().unwrap_or_default());
+        Question { policy, ..question.clone() }.pose(workload)
+    };
+    let Task { workload, setup, .. } = set_up_by(common, Some(conf), Sizes::default(), pose)?;
     let measured = bench::bench(&workload, &setup, options)?;
     if common.json || !io::stdout().is_terminal() {
         print(&json::measured(&measured))

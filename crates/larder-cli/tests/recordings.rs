@@ -193,3 +193,45 @@ fn a_replay_that_goes_another_way_than_the_recorded_program_says_so() {
         assert_eq!(text.matches(words).count(), 1, "{text}");
     }
 }
+
+/// A recording that held more than the usual card has is replayed on one that has room for it, in
+/// every command, and with no retry that never was.
+#[test]
+fn a_recording_gets_no_less_than_it_held() {
+    let script =
+        scratch("large.ops", "alloc 1 70GiB 0\nfree 1\nalloc 2 63GiB 0\nalloc 3 69GiB 0\n");
+    let words = ["--memory", "139GiB", "--policy", "torch-2.11"];
+    let recording = recorded("large.pickle", &script, &words);
+    let told = json(&["replay", "--json"], &recording);
+    assert_eq!((&told["ooms"], &told["num_alloc_retries"]), (&0.into(), &0.into()), "{told}");
+    let rows = json(&["compare", "--json", "--conf", ""], &recording);
+    assert_eq!((&rows[0]["ooms"], &rows[0]["retries"]), (&0.into(), &0.into()), "{rows}");
+    assert_eq!(rows[0]["memory_bytes"], 150_109_880_320_u64);
+    let text = stdout(&larder(&["show"], Some(&recording)));
+    assert!(
+        text.contains("with 139.80 GiB (the smallest card that has room for the 139"),
+        "{text}"
+    );
+}
+
+/// All of a memory that is named is the program's, whatever was recorded, and in every command.
+#[test]
+fn a_memory_that_is_named_means_the_same_to_every_command() {
+    let script =
+        scratch("same_memory.ops", "alloc 1 3GiB 0\nalloc 2 3GiB 0\nfree 1\nalloc 3 1GiB 0\n");
+    let conf = "per_process_memory_fraction:0.5";
+    let words = ["--memory", "8GiB", "--policy", "torch-2.11", "--conf", conf];
+    let recording = recorded("same_memory.pickle", &script, &words);
+    for (room, ooms) in [(&["--memory", "7GiB"][..], 0), (&[], 1), (&["--card", "8GiB"], 1)] {
+        let asked = |words: &[&str]| json(&[words, room].concat(), &recording);
+        assert_eq!(asked(&["replay", "--json"])["ooms"], ooms, "replay {room:?}");
+        let rows = asked(&["compare", "--json", "--conf", ""]);
+        let recorded = rows.as_array().expect("rows").iter().find(|row| row["recorded"] == true);
+        assert_eq!(recorded.expect("a row")["ooms"], ooms, "compare {room:?}");
+        let tuned = asked(&["tune", "--json", "--seconds", "1"]);
+        assert_eq!(tuned["as_it_is"]["ooms"], ooms, "tune {room:?}");
+        let explained = larder(&[&["explain", "--json"], room].concat(), Some(&recording));
+        assert_eq!(explained.status.code() == Some(0), ooms > 0, "explain {room:?}");
+    }
+    assert!(json(&["fit", "--json"], &recording)["fit_bytes"].as_u64() <= Some(7 << 30));
+}

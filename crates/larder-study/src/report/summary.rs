@@ -11,7 +11,7 @@ use crate::compare::{Row, misplaced_remark};
 use crate::fidelity::Unlike;
 use crate::passes::Pass;
 use crate::recording::RecordedMemory;
-use crate::replay::{Outcome, Setup};
+use crate::replay::{DEFAULT_MEMORY_BYTES, Outcome, Setup};
 use crate::report::driver;
 use crate::report::quote::quoted;
 use crate::report::table::Table;
@@ -194,7 +194,20 @@ pub(super) fn gpu(workload: &Workload, setup: &Setup) -> String {
     let size = Bytes(setup.memory_bytes);
     match recorded_memory(workload, setup) {
         Some(memory) => format!("a simulated GPU with {size} ({memory})"),
-        None => format!("a simulated GPU with {size}"),
+        None => format!("a simulated GPU with {size}{}", held_more(workload, setup)),
+    }
+}
+
+/// That a recording which tells nothing of its memory held more than there usually is.
+fn held_more(workload: &Workload, setup: &Setup) -> String {
+    let held_bytes = workload.recording.as_ref().map_or(0, |facts| facts.held_bytes);
+    let is_default = workload.recorded_memory().is_none()
+        && setup.memory_bytes == setup.clone().with_memory(None, workload).memory_bytes
+        && setup.memory_bytes > workload.sizes.scaled(DEFAULT_MEMORY_BYTES);
+    if is_default {
+        format!(" (the smallest card that has room for the {} that it held)", Bytes(held_bytes))
+    } else {
+        String::new()
     }
 }
 
