@@ -319,7 +319,9 @@ def run_part(name, scale, count):
 
 def figures_of(side, name, options):
     """What a part measured in a process of its own, or why it did not."""
-    start = [sys.executable] + (["-m", "larder"] if side == "larder" else [])
+    start = [sys.executable] + (
+        ["-m", "larder", "--conf", "pinned:larder"] if side == "larder" else []
+    )
     words = ["--part", name, "--scale", str(options.scale), "--programs", str(options.programs)]
     limit = PARTS[name][1]
     try:

@@ -284,7 +284,10 @@ fn suites(root: &Path, torch: Torch, options: &Options) -> Result<Vec<Suite>, St
             if options.is_tight { (EXPANDABLE, "policy:tight") } else { (settings, "") };
         Suite { name, files, words, settings, own_settings }
     };
-    let mut suites = vec![suite("torch/tests", files, "", PLAIN)];
+    // Pinned memory is ours only where somebody says so, and these tests are about it too.
+    let own_settings =
+        if options.is_tight { "policy:tight,pinned:larder" } else { "pinned:larder" };
+    let mut suites = vec![Suite { own_settings, ..suite("torch/tests", files, "", PLAIN) }];
     if let Some(own) = &options.own {
         let file = own.join(torch.minor).join("test_cuda.py");
         if !file.is_file() {

@@ -50,10 +50,11 @@ pub enum PinnedBy {
 }
 
 impl Settings {
-    /// Whether pinned memory is left to PyTorch's own allocator. Whoever wants PyTorch's decisions
-    /// has them there too, unless they say otherwise.
+    /// Whether pinned memory is left to PyTorch's own allocator, as it is unless somebody asks for
+    /// ours, or for a limit, which PyTorch's has not.
     pub fn leaves_pinned(&self) -> bool {
-        self.pinned_by.map_or(self.policy.is_stock(), |by| by == PinnedBy::Torch)
+        let has_limit = self.pinned_limit_bytes.is_some() && !self.policy.is_stock();
+        self.pinned_by.map_or(!has_limit, |by| by == PinnedBy::Torch)
     }
 }
 
@@ -307,7 +308,9 @@ mod tests {
         let settings = parse("pinned_limit:64GiB,pinned:larder,policy:torch-2.11").unwrap();
         assert_eq!(settings.pinned_limit_bytes, Some(64 << 30));
         assert!(!settings.leaves_pinned(), "that is said");
-        assert!(parse("pinned:torch").unwrap().leaves_pinned());
+        assert!(parse("").unwrap().leaves_pinned());
+        assert!(!parse("pinned:larder").unwrap().leaves_pinned());
+        assert!(parse("pinned:torch,pinned_limit:1GiB").unwrap().leaves_pinned());
         assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
         assert!(!parse("pinned_limit:1GiB").unwrap().leaves_pinned());
         for (text, word) in [
