@@ -41,7 +41,7 @@ from larder.errors import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from larder import torch
+    from larder import cupy, numba, rmm, torch
     from larder._native import POLICIES, Checkpoint, __version__
     from larder.allocator import Allocator, Block, Pool
     from larder.answers import (
@@ -83,8 +83,8 @@ else:
     def __getattr__(name):
         import importlib
 
-        if name == "torch":
-            return importlib.import_module("larder.torch")
+        if name in ("torch", "cupy", "numba", "rmm"):
+            return importlib.import_module(f"larder.{name}")
         home = next((home for home, names in _HOMES.items() if name in names), None)
         if home is None:
             raise AttributeError(

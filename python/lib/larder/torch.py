@@ -65,7 +65,7 @@ def install(*, children_too: bool = True) -> None:
 
     It must come before the first use of CUDA. Doing it again does nothing. Settings are those of
     the environment: PYTORCH_CUDA_ALLOC_CONF or PYTORCH_ALLOC_CONF, and LARDER_CONF for our own
-    keys, `policy` and `page_size_mb`. Where PyTorch has none, segments are expandable.
+    keys, which docs/torch.md lists. Where PyTorch has none, segments are expandable.
 
     The part that fits the installed PyTorch comes with the wheel. Where it does not, a C++ compiler
     makes it, the first time; it is kept in the cache. Processes that this one starts install Larder
@@ -147,6 +147,8 @@ def plain_memory() -> Iterator[None]:
 
 def _installed() -> ctypes.CDLL:
     if _library is None or not is_installed():
+        if "torch" not in sys.modules and os.environ.get("LARDER_INSTALL") == "1":
+            raise InstallError("Larder is installed when the program imports torch: do that first")
         raise InstallError(
             "Larder is not installed in this process: larder.torch.install() does it"
         )

@@ -56,20 +56,24 @@ impl Run<'_> {
             }
             Op::Checkpoint { checkpoint, pool } => self.checkpoint(checkpoint, pool),
             Op::PoolEmpty { pool } => {
-                let waits = |calls: Calls| calls.wait_event + calls.wait_stream;
-                let before = waits(self.device.calls());
+                let before = self.device.calls();
                 let emptied = self.allocator.empty_pool(pool_id(pool));
                 self.tolerate(emptied)?;
-                // What was waited for may be the end of other blocks' uses too, on any stream.
-                if waits(self.device.calls()) > before {
-                    for stream in 0..self.plan.script.streams {
-                        self.checker.sync(stream_id(stream));
-                    }
-                }
+                self.note_waits(before);
                 self.model.iter_mut().for_each(|model| model.empty_pool(pool));
                 Ok(())
             }
             other => self.scope_step(other),
+        }
+    }
+
+    /// What was waited for since may be the end of other blocks' uses too, on any stream.
+    pub(super) fn note_waits(&mut self, before: Calls) {
+        let waits = |calls: Calls| calls.wait_event + calls.wait_stream;
+        if waits(self.device.calls()) > waits(before) {
+            for stream in 0..self.plan.script.streams {
+                self.checker.sync(stream_id(stream));
+            }
         }
     }
 

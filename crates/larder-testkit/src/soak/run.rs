@@ -175,8 +175,10 @@ impl<'a> Run<'a> {
                 Outcome::Nothing
             }
             Op::Empty => {
+                let before = self.device.calls();
                 let emptied = self.allocator.empty_cache();
                 self.tolerate(emptied)?;
+                self.note_waits(before);
                 self.model.iter_mut().for_each(Model::empty_cache);
                 Outcome::Nothing
             }

@@ -121,6 +121,8 @@ pub enum SettingsError {
     Pinned(String),
     /// This is no amount of memory.
     PinnedLimit(CapacityError),
+    /// A limit is set for pinned memory that is left to PyTorch.
+    PinnedUnlimited,
     /// The driver's own pool is asked for.
     DriversPool,
     /// A setting stands where only Larder's own belong.
@@ -171,6 +173,11 @@ impl fmt::Display for SettingsError {
                 write!(f, "the setting 'pinned' is larder or torch, not '{found}'")
             }
             SettingsError::PinnedLimit(error) => write!(f, "the setting 'pinned_limit': {error}"),
+            SettingsError::PinnedUnlimited => write!(
+                f,
+                "'pinned_limit' limits Larder's pinned memory, and 'pinned:torch' leaves it to \
+                 PyTorch's own allocator, which has no limit; leave one of the two out"
+            ),
             SettingsError::DriversPool => write!(
                 f,
                 "backend:cudaMallocAsync is the driver's own pool, which has nothing of Larder in \

@@ -53,8 +53,7 @@ impl Settings {
     /// Whether pinned memory is left to PyTorch's own allocator, as it is unless somebody asks for
     /// ours, or for a limit, which PyTorch's has not.
     pub fn leaves_pinned(&self) -> bool {
-        let has_limit = self.pinned_limit_bytes.is_some() && !self.policy.is_stock();
-        self.pinned_by.map_or(!has_limit, |by| by == PinnedBy::Torch)
+        self.pinned_by.map_or(self.pinned_limit_bytes.is_none(), |by| by == PinnedBy::Torch)
     }
 }
 
@@ -224,6 +223,9 @@ impl Settings {
             Some(policy) => settings.with_policy(policy),
             None => settings,
         };
+        if settings.pinned_by == Some(PinnedBy::Torch) && settings.pinned_limit_bytes.is_some() {
+            return Err(SettingsError::PinnedUnlimited);
+        }
         settings.check_known()?;
         Ok(settings)
     }
@@ -310,7 +312,9 @@ mod tests {
         assert!(!settings.leaves_pinned(), "that is said");
         assert!(parse("").unwrap().leaves_pinned());
         assert!(!parse("pinned:larder").unwrap().leaves_pinned());
-        assert!(parse("pinned:torch,pinned_limit:1GiB").unwrap().leaves_pinned());
+        let unlimited = parse("pinned:torch,pinned_limit:1GiB").unwrap_err().to_string();
+        assert!(unlimited.contains("PyTorch's own allocator, which has no limit"), "{unlimited}");
+        assert!(!parse("policy:torch-2.11,pinned_limit:1GiB").unwrap().leaves_pinned());
         assert!(parse("policy:torch-2.15").unwrap().leaves_pinned());
         assert!(!parse("pinned_limit:1GiB").unwrap().leaves_pinned());
         for (text, word) in [
