@@ -1,6 +1,7 @@
 //! Programs one after the other in one process, with the cache emptied between: under the policy
 //! tight each holds what it would hold alone, however much those before it used.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use larder_core::types::GIB;
@@ -29,12 +30,20 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 /// A program whose allocations are numbered from here on, and that leaves nothing: what is live at
-/// its end is freed, and the cache emptied. Returns the number of the next program's first.
+/// its end is freed, and its pools are released. Returns the number of the next program's first.
 fn whole(ops: &[Op], from: u64, all: &mut Vec<Op>) -> u64 {
     let mut live = Vec::new();
+    let mut pool_uses: BTreeMap<u32, usize> = BTreeMap::new();
     let mut next = from;
     all.push(Op::ResetPeak);
     for &op in ops {
+        match op {
+            Op::PoolNew { pool } | Op::PoolBegin { pool, .. } => {
+                *pool_uses.entry(pool).or_default() += 1;
+            }
+            Op::PoolRelease { pool } => *pool_uses.entry(pool).or_default() -= 1,
+            _ => {}
+        }
         all.push(match op {
             Op::Alloc { id, size_bytes, stream } => {
                 let id = from + id;
@@ -51,6 +60,9 @@ fn whole(ops: &[Op], from: u64, all: &mut Vec<Op>) -> u64 {
         });
     }
     all.extend(live.into_iter().map(|id| Op::Free { id }));
+    for (pool, uses) in pool_uses {
+        all.extend((0..uses).map(|_| Op::PoolRelease { pool }));
+    }
     next
 }
 
