@@ -223,19 +223,25 @@ impl From<SettingsError> for Problem {
     }
 }
 
+/// The devices and the settings that a larder is opened with: what the texts say, and the
+/// environment where there is none.
+pub(crate) fn asked_for(devices: Text, settings: Text) -> Result<(Devices, Settings), Problem> {
+    let settings = match settings.read("settings")? {
+        Some(text) => settings::parse(text)?,
+        None => settings::from_environment()?,
+    };
+    let devices = match devices.read("devices")? {
+        Some(text) => devices::parse(text)?,
+        None => devices::from_environment()?,
+    };
+    Ok((devices, settings))
+}
+
 #[unsafe(no_mangle)]
 extern "C" fn larder_open(devices: Text, settings: Text, out: Out<Owned<Larder>>) -> Status {
     guard(|| {
         let out = out.wanted("out")?;
-        let settings = match settings.read("settings")? {
-            Some(text) => settings::parse(text),
-            None => settings::from_environment(),
-        };
-        let settings = settings?;
-        let devices = match devices.read("devices")? {
-            Some(text) => devices::parse(text)?,
-            None => devices::from_environment()?,
-        };
+        let (devices, settings) = asked_for(devices, settings)?;
         out.put(Owned::give(Larder::open(&devices, &settings)?));
         Ok(())
     })

@@ -1,13 +1,12 @@
 //! Pinned memory of the host: a larder of its own, whose one device is the host.
 
-use larder::setup::devices;
 use larder::setup::settings;
 use larder_core::types::HOST_STREAM;
 use larder_cuda::HostDevice;
 use larder_cuda::host::{HostCalls, PinBy, SIZE_CLASSES, Timed, stream_of};
 
 use crate::border::{Held, Out, Owned, Problem, Status, Text, Token, guard, guard_or};
-use crate::larder::Larder;
+use crate::larder::{Larder, asked_for};
 
 /// `larder_pinning`
 pub(crate) mod pinning {
@@ -53,15 +52,7 @@ impl From<HostCalls> for PinnedCalls {
 extern "C" fn larder_open_pinned(devices: Text, settings: Text, out: Out<Owned<Larder>>) -> Status {
     guard(|| {
         let out = out.wanted("out")?;
-        let settings = match settings.read("settings")? {
-            Some(text) => settings::parse(text),
-            None => settings::from_environment(),
-        };
-        let settings = settings?;
-        let devices = match devices.read("devices")? {
-            Some(text) => devices::parse(text)?,
-            None => devices::from_environment()?,
-        };
+        let (devices, settings) = asked_for(devices, settings)?;
         out.put(Owned::give(Larder::open_pinned(&devices, &settings)?));
         Ok(())
     })
