@@ -249,7 +249,7 @@ impl Allocator {
 
     /// Checks every invariant of the allocator; for tests.
     fn check(&self, py: Python<'_>) -> PyResult<()> {
-        freely(py, || self.core.check()).map_err(Error::new_err)
+        freely(py, || self.core.check()).map_err(|unsound| Error::new_err(unsound.to_string()))
     }
 
     // Pools.

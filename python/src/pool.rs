@@ -173,7 +173,7 @@ impl Pool {
                     heard.map_err(|error| {
                         let words = error.to_string();
                         raised = Some(error);
-                        words
+                        words.into()
                     })
                 })
             })

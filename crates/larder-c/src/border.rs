@@ -12,7 +12,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::{self, NonNull};
 
 use larder_core::device::DeviceError;
-use larder_core::error::AddressProblem;
+use larder_core::error::{AddressProblem, Unsound};
 use larder_core::{Error, PoolId, StreamId};
 use larder_cuda::CudaDevice;
 
@@ -49,7 +49,7 @@ pub(crate) enum Problem {
     Setting(String),
     NoDevice(String),
     /// Something of our own does not hold.
-    Unsound(String),
+    Unsound(Unsound),
 }
 
 impl Problem {
@@ -161,10 +161,10 @@ fn fail(problem: &Problem) -> Status {
             let _ = LAST_OUT_OF_MEMORY.try_with(|last| last.set(Some(report.0)));
             report.1.clone()
         }
-        Problem::Argument(words)
-        | Problem::Setting(words)
-        | Problem::NoDevice(words)
-        | Problem::Unsound(words) => words.clone(),
+        Problem::Argument(words) | Problem::Setting(words) | Problem::NoDevice(words) => {
+            words.clone()
+        }
+        Problem::Unsound(unsound) => unsound.to_string(),
     };
     note_error(words);
     problem.status()

@@ -103,7 +103,7 @@ extern "C" fn larder_pool_seal(
         let sealed = allocator.seal_pool(pool.into(), &mut |said: &[u8]| {
             let mut heard = vec![0; ranks * SEAL_BYTES];
             if !exchange(data, said.as_ptr(), heard.as_mut_ptr()) {
-                return Err("the exchange failed".to_owned());
+                return Err("the exchange failed".into());
             }
             Ok(heard.chunks_exact(SEAL_BYTES).map(<[u8]>::to_vec).collect())
         })?;

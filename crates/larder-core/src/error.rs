@@ -52,7 +52,7 @@ pub enum Error {
     /// The ranks of a symmetric pool did not make the same calls.
     Diverged(Box<Divergence>),
     /// The ranks of a symmetric pool could not compare their calls.
-    Exchange(String),
+    Exchange(ExchangeError),
     /// A settings text cannot be read.
     Config(ConfigError),
     /// A memory fraction outside 0 to 1.
@@ -306,6 +306,43 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// Why ranks could not tell each other what they have to say. Who exchanges it for them says so in
+/// one sentence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExchangeError(String);
+
+impl<S: Into<String>> From<S> for ExchangeError {
+    fn from(sentence: S) -> ExchangeError {
+        ExchangeError(sentence.into())
+    }
+}
+
+impl fmt::Display for ExchangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ExchangeError {}
+
+/// An invariant that does not hold, as a sentence: a mistake in Larder, and none of its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsound(String);
+
+impl<S: Into<String>> From<S> for Unsound {
+    fn from(sentence: S) -> Unsound {
+        Unsound(sentence.into())
+    }
+}
+
+impl fmt::Display for Unsound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unsound {}
 
 impl From<ConfigError> for Error {
     fn from(error: ConfigError) -> Error {

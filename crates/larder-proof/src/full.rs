@@ -77,6 +77,6 @@ fn fill_and_recover(rig: &Rig, settings: &str, block_bytes: u64) -> Result<u64, 
     if observed.load(Ordering::Relaxed) != ROUNDS as u64 {
         return Err("the observers were not told of each failure once".to_owned());
     }
-    allocator.check()?;
+    allocator.check().or_say("a check")?;
     Ok(most)
 }

@@ -49,7 +49,7 @@ pub(crate) fn run(rig: &Rig, short: bool) -> Result<String, String> {
         done += replays;
         captures += storm(rig, &allocator, short).or_say(settings)?;
         rig.expect_none_wrong("captures of several threads")?;
-        allocator.check()?;
+        allocator.check().or_say("a check")?;
         allocator.empty_cache().or_say("emptying the cache")?;
         let reserved = allocator.stats().reserved_bytes.all.current;
         if reserved != 0 {

@@ -78,7 +78,7 @@ fn reduce(rig: &Rig, comm: &Comm, source: &Arc<NcclSource>, rounds: u32) -> Resu
     if (counts.registered, counts.deregistered) != (made, made) {
         return Err(format!("{made} segments were made, and {counts:?}"));
     }
-    allocator.check()?;
+    allocator.check().or_say("a check")?;
     Ok(made)
 }
 

@@ -163,7 +163,7 @@ impl<'a> Exchange<'a> {
         self.rig.expect_none_wrong("what was put and got")?;
         self.pool.trim().or_say("trimming")?;
         let counts = self.pool.source_counts().ok_or("a pool with no source")?;
-        self.allocator.check()?;
+        self.allocator.check().or_say("a check")?;
         if counts.made != counts.given_back || counts.held_bytes != 0 {
             return Err(format!("segments were lost: {counts:?}"));
         }

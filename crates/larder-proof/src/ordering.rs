@@ -55,7 +55,7 @@ pub(crate) fn late_reader(rig: &Rig, short: bool) -> Result<String, String> {
             rig.expect_none_wrong("a late reader")?;
             reads += 1;
         }
-        allocator.check()?;
+        allocator.check().or_say("a check")?;
     }
     Ok(format!("{reads} reads, each {} ms after the free, 0 words wrong", delay_ns / 1_000_000))
 }
@@ -89,7 +89,7 @@ pub(crate) fn reuse(rig: &Rig, short: bool) -> Result<String, String> {
                 let _ = allocator.free(block.span.addr);
             }
         }
-        allocator.check()?;
+        allocator.check().or_say("a check")?;
     }
     Ok(format!("{} rounds", 2 * rounds))
 }

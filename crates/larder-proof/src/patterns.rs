@@ -122,7 +122,7 @@ fn play(rig: &Rig, round: &Round, seed: u64, scale: Scale) -> Result<(u64, u64),
         let (served, failed) = result?;
         sums = (sums.0 + served, sums.1 + failed);
     }
-    allocator.check()?;
+    allocator.check().or_say("a check")?;
     let live = allocator.stats().allocation.all.current;
     allocator.empty_cache().or_say("emptying the cache")?;
     let reserved = allocator.stats().reserved_bytes.all.current;

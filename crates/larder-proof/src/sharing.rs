@@ -220,7 +220,7 @@ impl<'a> Desk<'a> {
     fn leave(&mut self) -> Result<(), String> {
         self.drop_given()?;
         self.allocator.empty_cache().or_say("emptying the cache")?;
-        self.allocator.check()
+        self.allocator.check().or_say("a check")
     }
 }
 

@@ -112,7 +112,7 @@ fn play(rig: &Rig, round: &Round, blocks: u64, part: u64) -> Result<Sums, String
         let replayed = replayer.join().unwrap_or_else(|_| Err("the replays panicked".to_owned()));
         result.and(replayed.map(|count| sums.replays += count))
     })?;
-    allocator.check()?;
+    allocator.check().or_say("a check")?;
     allocator.empty_cache().or_say("emptying the cache")?;
     let stats = allocator.stats();
     let (live, held) = (stats.allocation.all.current, stats.reserved_bytes.all.current);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use larder_core::device::DeviceError;
 use larder_core::source::SegmentSource;
 use larder_core::types::{Bytes, DeviceIndex, MIB, PoolId, Span};
-use larder_core::{Addr, Allocator, Config, Error, MemPool, Policy, StreamId};
+use larder_core::{Addr, Allocator, Config, MemPool, Policy, StreamId};
 
 use crate::device::SimDevice;
 use crate::options::SimOptions;
@@ -154,7 +154,7 @@ fn allocator() -> Arc<Allocator> {
     Arc::new(Allocator::new(device, Config::default(), Policy::larder()))
 }
 
-fn say<T>(result: Result<T, Error>) -> Result<T, String> {
+fn say<T, E: fmt::Display>(result: Result<T, E>) -> Result<T, String> {
     result.map_err(|error| error.to_string())
 }
 
@@ -164,7 +164,7 @@ fn serves_a_pool(source: &Arc<dyn SegmentSource>) -> Outcome {
     live_in(&allocator, &pool, 1)?;
     drop(pool);
     say(allocator.empty_cache())?;
-    allocator.check()
+    say(allocator.check())
 }
 
 fn serves_a_symmetric_pool(source: &Arc<dyn SegmentSource>) -> Outcome {
@@ -174,7 +174,7 @@ fn serves_a_symmetric_pool(source: &Arc<dyn SegmentSource>) -> Outcome {
     live_in(&allocator, &pool, 2)?;
     say(pool.trim())?;
     drop(pool);
-    allocator.check()
+    say(allocator.check())
 }
 
 /// Requests and frees in a pool; in the end all is free, and what the source gave is accounted for.
@@ -196,7 +196,7 @@ fn live_in(allocator: &Arc<Allocator>, pool: &MemPool, seed: u64) -> Outcome {
             live_bytes -= size_bytes;
             say(allocator.free(addr))?;
         }
-        allocator.check()?;
+        say(allocator.check())?;
     }
     live.into_iter().try_for_each(|(addr, _)| say(allocator.free(addr)))?;
     let counts = pool.source_counts().unwrap_or_default();

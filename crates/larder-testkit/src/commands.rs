@@ -74,7 +74,8 @@ pub(crate) fn cluster(seed: u64, sequences: u64, ranks: &[u64]) -> Result<String
     let mut said = String::new();
     for &ranks in ranks {
         for wish in [Wish::Peace, Wish::Difference, Wish::Death] {
-            let tally = run_many(seed, sequences, ranks as usize, wish, |_| ())?;
+            let tally = run_many(seed, sequences, ranks as usize, wish, |_| ());
+            let tally = tally.map_err(|failure| failure.to_string())?;
             said += &line(ranks, wish, &tally);
         }
     }

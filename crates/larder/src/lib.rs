@@ -117,7 +117,7 @@ pub use larder_core::allocator::share::Shared;
 pub use larder_core::allocator::symmetric::{SequenceState, SymmetricOptions};
 pub use larder_core::config::ConfigError;
 pub use larder_core::device::{DeviceError, MemoryInfo, ProcessMemory};
-pub use larder_core::error::{CaptureProblem, PoolProblem, ShareProblem};
+pub use larder_core::error::{CaptureProblem, ExchangeError, PoolProblem, ShareProblem};
 pub use larder_core::heap::checkpoint::{Checkpoint, Restored};
 pub use larder_core::heap::states::{BlockState, PoolStats, SegmentState};
 pub use larder_core::record::context::{Context, RustStack};

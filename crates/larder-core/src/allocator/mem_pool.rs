@@ -7,7 +7,7 @@ use std::thread;
 use crate::allocator::Allocator;
 use crate::allocator::checkpoint::check_owner;
 use crate::allocator::symmetric::{Exchange, SequenceState, SymmetricOptions};
-use crate::error::Error;
+use crate::error::{Error, ExchangeError};
 use crate::heap::Filter;
 use crate::heap::checkpoint::{Checkpoint, Restored};
 use crate::heap::states::{PoolStats, SegmentState};
@@ -141,7 +141,7 @@ impl MemPool {
     /// Compares the calls of all ranks of a symmetric pool. See [`Allocator::seal_pool`].
     pub fn seal(
         &self,
-        mut exchange: impl FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String>,
+        mut exchange: impl FnMut(&[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>,
     ) -> Result<u64, Error> {
         let exchange: Exchange<'_> = &mut exchange;
         self.allocator.seal_pool(self.id, exchange)

@@ -37,7 +37,7 @@ use larder_lock::{TurnGuard, TurnLock};
 
 use crate::config::Config;
 use crate::device::{Device, MemoryInfo};
-use crate::error::Error;
+use crate::error::{Error, Unsound};
 use crate::heap::size::REQUEST_LIMIT_BYTES;
 use crate::heap::states::{ExpandableState, SegmentState};
 use crate::heap::{Heap, Want};
@@ -441,7 +441,7 @@ impl Allocator {
     }
 
     /// Checks every invariant of the heap; for tests. Says in one sentence what does not hold.
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), Unsound> {
         let inner = self.look();
         inner.heap.check()?;
         inner.check_sources()

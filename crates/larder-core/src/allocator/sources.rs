@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::allocator::{Allocator, Inner};
 use crate::device::DeviceError;
-use crate::error::{Error, PoolProblem};
+use crate::error::{Error, PoolProblem, Unsound};
 use crate::heap::Want;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::record::caught;
@@ -242,7 +242,7 @@ impl Inner {
     }
 
     /// Says in one sentence where the books differ from the heap, if they do.
-    pub(super) fn check_sources(&self) -> Result<(), String> {
+    pub(super) fn check_sources(&self) -> Result<(), Unsound> {
         for (&pool, sourced) in &self.sources {
             let segments = self.heap.snapshot_of(pool).unwrap_or_default().into_iter();
             let held: Vec<(Addr, u64)> =
@@ -250,7 +250,9 @@ impl Inner {
             let given: Vec<(Addr, u64)> =
                 sourced.given.iter().map(|(&addr, &size_bytes)| (addr, size_bytes)).collect();
             if held != given {
-                return Err(format!("the source of {pool} gave {given:?}, and it holds {held:?}"));
+                return Err(
+                    format!("the source of {pool} gave {given:?}, and it holds {held:?}").into()
+                );
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use larder_lock::TurnGuard;
 use crate::allocator::ladder::Refusal;
 use crate::allocator::{Allocator, Inner};
 use crate::device::Device;
-use crate::error::{Error, PoolProblem};
+use crate::error::{Error, ExchangeError, PoolProblem};
 use crate::heap::Want;
 use crate::heap::ids::BlockId;
 use crate::heap::pools::symmetric::HOME;
@@ -24,8 +24,8 @@ use std::sync::Arc;
 use std::thread;
 
 /// Gives what one rank says to all ranks, and returns what each of them said, in the order of the
-/// ranks, this one included. If it cannot, it says why in one sentence.
-pub type Exchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, String>;
+/// ranks, this one included.
+pub type Exchange<'a> = &'a mut dyn FnMut(&[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
 /// How a symmetric pool grows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,10 +126,11 @@ impl Allocator {
             let heard = exchange(&message).map_err(Error::Exchange)?;
             if !heard.contains(&message) {
                 let words = "the exchange did not bring back what this rank had said itself";
-                return Err(Error::Exchange(words.to_owned()));
+                return Err(Error::Exchange(words.into()));
             }
-            let step =
-                search.hear(&heard).map_err(|garbled| Error::Exchange(garbled.to_string()))?;
+            let step = search
+                .hear(&heard)
+                .map_err(|garbled| Error::Exchange(garbled.to_string().into()))?;
             match step {
                 Step::Ask(next) => search = next,
                 Step::Agreed(calls) => {

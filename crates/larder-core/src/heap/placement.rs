@@ -2,6 +2,7 @@
 //! kinds, and a heap has one of them from the day it is made. All that differs between them is
 //! asked here, and nobody else asks which one it is.
 
+use crate::error::Unsound;
 use crate::heap::best_fit::BestFit;
 use crate::heap::ids::{BlockId, LaneId, SegmentId};
 use crate::heap::inventory::{Fit, Inventory};
@@ -240,7 +241,7 @@ impl Placement {
     }
 
     /// What a placement knows beside the blocks agrees with them.
-    pub(super) fn check(&self, inventory: &Inventory) -> Result<(), String> {
+    pub(super) fn check(&self, inventory: &Inventory) -> Result<(), Unsound> {
         match self {
             Placement::BestFit(_) => BestFit::check(inventory),
             Placement::Paged(paged) => paged.check(inventory),

@@ -1,6 +1,7 @@
 //! Rules: the settings, the policy and the cap, and all that follows from them.
 
 use crate::config::Config;
+use crate::error::Unsound;
 use crate::heap::Want;
 use crate::heap::reserves::Reserves;
 use crate::heap::size::{self, Fineness};
@@ -191,17 +192,17 @@ impl Rules {
     }
 
     /// What is derived is what follows from the settings, and the cap is within the device.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         let mut anew = self.clone();
         anew.derive();
         let derived = |rules: &Rules| {
             (rules.split_limit_bytes, rules.collecting, rules.has_ages, rules.is_plain)
         };
         if derived(&anew) != derived(self) {
-            return Err("the rules do not follow from the settings".to_owned());
+            return Err("the rules do not follow from the settings".into());
         }
         if self.cap_bytes.is_some_and(|cap_bytes| cap_bytes > self.device_total_bytes) {
-            return Err("the cap is beyond the device".to_owned());
+            return Err("the cap is beyond the device".into());
         }
         Ok(())
     }

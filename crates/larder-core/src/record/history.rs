@@ -5,6 +5,7 @@ use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use crate::error::Unsound;
 use crate::record::caught;
 use crate::record::context::Context;
 use crate::record::event::{Action, Actions, Event, Level};
@@ -537,7 +538,7 @@ impl History {
     }
 
     /// Checks that everything kept has as many uses as there are names of it; for tests.
-    pub(crate) fn check(&self) -> Result<(), String> {
+    pub(crate) fn check(&self) -> Result<(), Unsound> {
         let scene = &self.scene.0;
         let contexts = self.ring.iter().filter_map(|entry| entry.context);
         let contexts = contexts.chain(self.owners.values().copied()).chain(scene.context);

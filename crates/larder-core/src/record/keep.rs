@@ -5,6 +5,8 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
+use crate::error::Unsound;
+
 /// Names a kept thing. Whoever holds one holds a use of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct KeptId(NonZeroU32);
@@ -125,7 +127,7 @@ impl<T: ?Sized> Keep<T> {
     }
 
     /// Checks that each thing has as many uses as it is named here.
-    pub(crate) fn check(&self, names: impl Iterator<Item = KeptId>) -> Result<(), String> {
+    pub(crate) fn check(&self, names: impl Iterator<Item = KeptId>) -> Result<(), Unsound> {
         let mut uses = vec![0; self.slots.len()];
         names.for_each(|id| uses[id.index()] += 1);
         match (0..uses.len()).find(|&at| uses[at] != self.slots[at].uses) {
@@ -133,7 +135,8 @@ impl<T: ?Sized> Keep<T> {
             Some(at) => Err(format!(
                 "a kept thing has {} uses and is named {} times",
                 self.slots[at].uses, uses[at]
-            )),
+            )
+            .into()),
         }
     }
 

@@ -77,7 +77,7 @@ impl Commons {
     /// All ranks grow by the same, or none does.
     fn agree(&self, number: u64, size_bytes: u64, has_memory: bool) -> Result<bool, DeviceError> {
         let said = message(GROW, number, size_bytes, has_memory);
-        let heard = self.gather.gather(&said).map_err(trouble)?;
+        let heard = self.gather.gather(&said).map_err(|error| trouble(error.to_string()))?;
         for (rank, other) in heard.iter().enumerate() {
             let Some((kind, _, other_number, other_bytes)) = told(other) else {
                 return Err(trouble(format!("rank {rank} is not growing, as this rank is")));

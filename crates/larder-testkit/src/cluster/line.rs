@@ -5,6 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use larder_core::error::ExchangeError;
+
 use crate::cluster::Gather;
 use crate::cluster::meeting::Meeting;
 
@@ -28,7 +30,8 @@ pub fn serve(listener: &TcpListener, meeting: &Arc<Meeting>, ranks: usize) -> io
             while let Ok(said) = read(&mut stream) {
                 let answered = match seat.gather(&said) {
                     Ok(all) => write_all(&mut stream, &all),
-                    Err(words) => {
+                    Err(error) => {
+                        let words = error.to_string();
                         stream.write_all(&[1]).and_then(|()| write(&mut stream, words.as_bytes()))
                     }
                 };
@@ -86,19 +89,19 @@ impl Line {
 }
 
 impl Gather for Line {
-    fn gather(&self, said: &[u8]) -> Result<Vec<Vec<u8>>, String> {
+    fn gather(&self, said: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError> {
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut talk = || -> io::Result<Result<Vec<Vec<u8>>, String>> {
+        let mut talk = || -> io::Result<Result<Vec<Vec<u8>>, ExchangeError>> {
             write(&mut stream, said)?;
             let mut kind = [0];
             stream.read_exact(&mut kind)?;
             if kind[0] != 0 {
-                return Ok(Err(String::from_utf8_lossy(&read(&mut stream)?).into_owned()));
+                return Ok(Err(String::from_utf8_lossy(&read(&mut stream)?).into()));
             }
             let count = read_count(&mut stream)?;
             (0..count).map(|_| read(&mut stream)).collect::<io::Result<Vec<_>>>().map(Ok)
         };
-        talk().unwrap_or_else(|error| Err(format!("the hub is gone: {error}")))
+        talk().unwrap_or_else(|error| Err(format!("the hub is gone: {error}").into()))
     }
 
     fn leave(&self) {

@@ -4,6 +4,8 @@
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use larder_core::error::ExchangeError;
+
 use crate::cluster::Gather;
 
 type Said = Vec<Vec<u8>>;
@@ -21,7 +23,7 @@ struct State {
     /// What ranks said in the round that is under way.
     said: Vec<Option<Vec<u8>>>,
     /// What came of a round, for each rank that was in it and has not looked yet.
-    answers: Vec<Option<Result<Arc<Said>, String>>>,
+    answers: Vec<Option<Result<Arc<Said>, ExchangeError>>>,
     /// The first rank that left: those who leave after it do so for want of it.
     gone: Option<usize>,
 }
@@ -48,16 +50,16 @@ impl Meeting {
         let first = *state.gone.get_or_insert(rank);
         // Whoever waits for this rank waits in vain.
         if state.said.iter().any(Option::is_some) {
-            state.end_round(&Err(format!("rank {first} is gone")));
+            state.end_round(&Err(format!("rank {first} is gone").into()));
         }
         drop(state);
         self.changed.notify_all();
     }
 
-    fn gather(&self, rank: usize, said: &[u8]) -> Result<Said, String> {
+    fn gather(&self, rank: usize, said: &[u8]) -> Result<Said, ExchangeError> {
         let mut state = self.lock();
         if let Some(gone) = state.gone {
-            return Err(format!("rank {gone} is gone"));
+            return Err(format!("rank {gone} is gone").into());
         }
         state.said[rank] = Some(said.to_vec());
         if state.said.iter().all(Option::is_some) {
@@ -75,7 +77,8 @@ impl Meeting {
             if left.is_zero() {
                 let late = state.said.iter().position(Option::is_none).unwrap_or(rank);
                 let seconds = self.patience.as_secs_f64();
-                state.end_round(&Err(format!("rank {late} did not come within {seconds} s")));
+                state
+                    .end_round(&Err(format!("rank {late} did not come within {seconds} s").into()));
                 self.changed.notify_all();
                 continue;
             }
@@ -86,7 +89,7 @@ impl Meeting {
 }
 
 impl State {
-    fn end_round(&mut self, outcome: &Result<Arc<Said>, String>) {
+    fn end_round(&mut self, outcome: &Result<Arc<Said>, ExchangeError>) {
         for (said, answer) in self.said.iter_mut().zip(&mut self.answers) {
             if said.take().is_some() {
                 *answer = Some(outcome.clone());
@@ -103,7 +106,7 @@ pub struct Seat {
 }
 
 impl Gather for Seat {
-    fn gather(&self, said: &[u8]) -> Result<Said, String> {
+    fn gather(&self, said: &[u8]) -> Result<Said, ExchangeError> {
         self.meeting.gather(self.rank, said)
     }
 
@@ -148,12 +151,12 @@ mod tests {
         let meeting = Meeting::new(3, Duration::from_millis(50));
         let seats = [meeting.seat(0), meeting.seat(1), meeting.seat(2)];
         let late = seats[0].gather(b"here").unwrap_err();
-        assert_eq!(late, "rank 1 did not come within 0.05 s");
+        assert_eq!(late.to_string(), "rank 1 did not come within 0.05 s");
         let [first, second, third] = seats;
         let waiter = thread::spawn(move || first.gather(b"here"));
         drop(second);
         let gone = waiter.join().unwrap().unwrap_err();
-        assert!(gone == "rank 1 is gone", "{gone}");
-        assert_eq!(third.gather(b"here").unwrap_err(), "rank 1 is gone", "the first that left");
+        assert_eq!(gone.to_string(), "rank 1 is gone");
+        assert_eq!(third.gather(b"here").unwrap_err(), gone, "the first that left");
     }
 }

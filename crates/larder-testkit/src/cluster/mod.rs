@@ -14,12 +14,34 @@ pub mod plan;
 pub mod rank;
 pub mod run;
 
+use std::fmt;
+
+use larder_core::error::ExchangeError;
+
+/// Something that must not be came of a plan, as a sentence that says which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure(String);
+
+impl<S: Into<String>> From<S> for Failure {
+    fn from(sentence: S) -> Failure {
+        Failure(sentence.into())
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failure {}
+
 /// Gives what one rank says to all ranks, and returns what each of them said, in the order of the
 /// ranks.
 pub trait Gather: Send + Sync {
     /// One round. It fails with one sentence on every rank that is left if some rank is gone or
     /// does not come in time.
-    fn gather(&self, said: &[u8]) -> Result<Vec<Vec<u8>>, String>;
+    fn gather(&self, said: &[u8]) -> Result<Vec<Vec<u8>>, ExchangeError>;
 
     /// This rank takes part no more, and the others are told.
     fn leave(&self);

@@ -11,9 +11,9 @@ use larder_core::sequence::{Divergence, Position};
 use larder_core::types::{KIB, MIB};
 use larder_core::{Addr, Allocator, Config, Error, MemPool, Policy, StreamId};
 
-use crate::cluster::Gather;
 use crate::cluster::commons::{COMMONS_CODE, Commons, SharedBytes};
 use crate::cluster::plan::{ODD_BYTES, Plan, Step, Trouble};
+use crate::cluster::{Failure, Gather};
 use larder_sim::SimDevice;
 use larder_sim::SimOptions;
 use larder_sim::random::Random;
@@ -95,7 +95,7 @@ pub fn run_rank(
     gather: Arc<dyn Gather>,
     death: Death,
     folder: Option<&Path>,
-) -> Result<Report, String> {
+) -> Result<Report, Failure> {
     let seed = plan.seed.wrapping_mul(1_000_003).wrapping_add(number as u64);
     let options = SimOptions::default().memory_bytes(plan.memory_bytes[number]);
     let device = Arc::new(SimDevice::new(options));
@@ -123,7 +123,7 @@ pub fn run_rank(
         report: Report::default(),
     };
     rank.carry_out()?;
-    rank.clean_up()
+    Ok(rank.clean_up()?)
 }
 
 fn commons_of(
@@ -258,8 +258,12 @@ impl Rank<'_> {
                     self.report.seals += 1;
                     return Ok(());
                 }
-                Err(Error::Exchange(words)) if words.contains("no seal of this pool") => {}
-                Err(Error::Exchange(words)) => return Err(End::Loss(words)),
+                Err(Error::Exchange(error)) => {
+                    let words = error.to_string();
+                    if !words.contains("no seal of this pool") {
+                        return Err(End::Loss(words));
+                    }
+                }
                 Err(Error::Diverged(divergence)) => return Err(End::Parted(*divergence)),
                 Err(error) => return Err(End::Wrong(error.to_string())),
             }
@@ -299,7 +303,7 @@ impl Rank<'_> {
         // Nobody writes before all have read.
         match self.gather.gather(b"read") {
             Ok(_) => Ok(()),
-            Err(words) => Err(End::Loss(words)),
+            Err(error) => Err(End::Loss(error.to_string())),
         }
     }
 
@@ -336,7 +340,7 @@ impl Rank<'_> {
             // The ranks have different segments to give back, so that nobody waits for anybody.
             self.gather.leave();
         }
-        self.allocator.check().map_err(|words| self.blame(&words))?;
+        self.allocator.check().map_err(|unsound| self.blame(&unsound.to_string()))?;
         for addr in self.live.drain(..).chain(self.own.drain(..)) {
             self.allocator.free(addr).map_err(|error| error.to_string())?;
         }
@@ -346,7 +350,7 @@ impl Rank<'_> {
         let blame = |words: String| format!("seed {}, rank {number}: {words}", plan.seed);
         drop(pool);
         allocator.empty_cache().map_err(|error| blame(error.to_string()))?;
-        allocator.check().map_err(blame)?;
+        allocator.check().map_err(|unsound| blame(unsound.to_string()))?;
         if allocator.pool_uses(id).is_some() || device.used_bytes() != 0 {
             return Err(blame(format!("{} bytes were never given back", device.used_bytes())));
         }

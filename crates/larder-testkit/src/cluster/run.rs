@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use crate::cluster::Gather;
 use crate::cluster::meeting::Meeting;
 use crate::cluster::plan::{Plan, Planted, Trouble, Wish};
 use crate::cluster::rank::{Death, Report, run_rank};
+use crate::cluster::{Failure, Gather};
 
 /// How long ranks wait for one another: a run that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -45,9 +45,9 @@ impl AddAssign for Tally {
 }
 
 /// Carries out a plan with ranks that are threads, and judges what came of it.
-pub fn run_plan(plan: &Plan) -> Result<Tally, String> {
+pub fn run_plan(plan: &Plan) -> Result<Tally, Failure> {
     let meeting = Meeting::new(plan.ranks, PATIENCE);
-    let reports: Vec<Result<Report, String>> = thread::scope(|scope| {
+    let reports: Vec<Result<Report, Failure>> = thread::scope(|scope| {
         let ranks: Vec<_> = (0..plan.ranks)
             .map(|rank| {
                 let seat: Arc<dyn Gather> = Arc::new(meeting.seat(rank));
@@ -55,16 +55,17 @@ pub fn run_plan(plan: &Plan) -> Result<Tally, String> {
             })
             .collect();
         let join = |rank: thread::ScopedJoinHandle<'_, _>| {
-            rank.join().unwrap_or_else(|_| Err(format!("seed {}: a rank panicked", plan.seed)))
+            rank.join()
+                .unwrap_or_else(|_| Err(format!("seed {}: a rank panicked", plan.seed).into()))
         };
         ranks.into_iter().map(join).collect()
     });
-    let reports = reports.into_iter().collect::<Result<Vec<Report>, String>>()?;
-    judge(plan, &reports).map_err(|words| format!("seed {}: {words}", plan.seed))
+    let reports = reports.into_iter().collect::<Result<Vec<Report>, Failure>>()?;
+    judge(plan, &reports).map_err(|failure| format!("seed {}: {failure}", plan.seed).into())
 }
 
 /// Says whether the ranks' reports are what the plan has to lead to.
-pub fn judge(plan: &Plan, reports: &[Report]) -> Result<Tally, String> {
+pub fn judge(plan: &Plan, reports: &[Report]) -> Result<Tally, Failure> {
     let first = reports.first().ok_or("there is no rank")?;
     let mut tally = Tally {
         sequences: 1,
@@ -146,7 +147,7 @@ pub fn run_many(
     ranks: usize,
     wish: Wish,
     mut done: impl FnMut(u64),
-) -> Result<Tally, String> {
+) -> Result<Tally, Failure> {
     let mut tally = Tally::default();
     for number in 0..sequences {
         tally += run_plan(&Plan::new(seed.wrapping_add(number), ranks, wish))?;

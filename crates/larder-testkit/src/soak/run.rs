@@ -451,7 +451,7 @@ impl<'a> Run<'a> {
 
     /// All that must hold after every step.
     pub(super) fn check(&mut self, outcome: &Outcome) -> Result<(), String> {
-        self.allocator.check()?;
+        self.allocator.check().map_err(|unsound| unsound.to_string())?;
         let stats = self.allocator.stats();
         let seen = *self.checker.seen();
         let snapshot = self.allocator.snapshot();

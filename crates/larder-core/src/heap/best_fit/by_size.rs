@@ -5,6 +5,7 @@
 //! for, until one will do. What it costs are a few MiB: blocks that were not merged in time make
 //! for other places, and so for a small segment more now and then.
 
+use crate::error::Unsound;
 use crate::heap::best_fit::BestFit;
 use crate::heap::deferred::Deferral;
 use crate::heap::free::size_stacks::{SizeAt, SizeStacks, WORDS};
@@ -119,7 +120,7 @@ impl BestFit {
     }
 
     /// What is in a lane's stacks is deferred, under its size.
-    fn check_lane(inventory: &Inventory, lane: LaneId, stacks: &SizeStacks) -> Result<(), String> {
+    fn check_lane(inventory: &Inventory, lane: LaneId, stacks: &SizeStacks) -> Result<(), Unsound> {
         let mut count = 0;
         for (size, size_bytes) in SizeAt::all() {
             let next = |&id: &BlockId| inventory.space()[id].shelf_next;
@@ -127,7 +128,7 @@ impl BestFit {
                 let block = &inventory.space()[id];
                 let is_deferred = (block.state, block.lane) == (State::Deferred, lane);
                 if !is_deferred || block.size_bytes != size_bytes {
-                    return Err(format!("{id:?} is wrongly found by its size in {lane:?}"));
+                    return Err(format!("{id:?} is wrongly found by its size in {lane:?}").into());
                 }
                 count += 1;
             }
@@ -137,7 +138,7 @@ impl BestFit {
     }
 
     /// What is found by its size is deferred.
-    pub(in crate::heap) fn check(inventory: &Inventory) -> Result<(), String> {
+    pub(in crate::heap) fn check(inventory: &Inventory) -> Result<(), Unsound> {
         for (lane, stacks) in inventory.pools().lanes() {
             if let Some(stacks) = stacks.by_size() {
                 Self::check_lane(inventory, lane, stacks)?;

@@ -10,6 +10,7 @@
 
 pub(in crate::heap) mod seen;
 
+use crate::error::Unsound;
 use crate::heap::deferred::seen::SeenPieces;
 use crate::heap::ids::BlockId;
 use crate::heap::pools::lane::Lane;
@@ -104,11 +105,13 @@ impl Deferred {
     }
 
     /// Each is listed once.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         let marked = self.is_listed.iter().filter(|&&is_listed| is_listed).count();
         let are_marked = self.listed.iter().all(|id| self.is_listed.get(id.place()) == Some(&true));
         if marked != self.listed.len() || !are_marked {
-            return Err(format!("{} frees are listed, and {marked} marked", self.listed.len()));
+            return Err(
+                format!("{} frees are listed, and {marked} marked", self.listed.len()).into()
+            );
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
 //! Stacks of small blocks by their size: a lane's blocks whose frees were deferred, so that the
 //! next request of a size finds the one that came last.
 
+use crate::error::Unsound;
 use crate::heap::ids::BlockId;
 use crate::heap::size::{BLOCK_UNIT_BYTES, SMALL_MAX_BYTES};
 
@@ -103,14 +104,14 @@ impl SizeStacks {
     }
 
     /// So many blocks are in it, each size that has any is known, and there is room for the others.
-    pub(in crate::heap) fn check(&self, count: u32) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self, count: u32) -> Result<(), Unsound> {
         let is_known =
             |at: usize| self.words[at / SIZES_PER_WORD] >> (at % SIZES_PER_WORD) & 1 == 1;
         if (0..SIZES).any(|at| self.firsts[at].is_some() && !is_known(at)) {
-            return Err("a size has blocks and is not known to".to_owned());
+            return Err("a size has blocks and is not known to".into());
         }
         if count + self.room != LANE_MAX {
-            return Err(format!("{count} blocks and room for {}", self.room));
+            return Err(format!("{count} blocks and room for {}", self.room).into());
         }
         Ok(())
     }

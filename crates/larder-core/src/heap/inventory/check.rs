@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::error::Unsound;
 use crate::heap::ids::{BlockId, LaneId, PoolIndex, SegmentId};
 use crate::heap::inventory::Inventory;
 use crate::heap::inventory::order::is_order_right;
@@ -16,7 +17,7 @@ use crate::types::PoolKind;
 macro_rules! ensure {
     ($holds:expr, $($words:tt)+) => {
         if !$holds {
-            return Err(format!($($words)+));
+            return Err(format!($($words)+).into());
         }
     };
 }
@@ -41,7 +42,7 @@ struct Census {
 impl Inventory {
     /// Checks each owner that it is made of, and what holds between them; says in one sentence what
     /// does not.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         self.rules.check()?;
         self.space.check()?;
         self.pools.check()?;
@@ -64,7 +65,7 @@ impl Inventory {
         id: SegmentId,
         segment: &Segment,
         census: &mut Census,
-    ) -> Result<(), String> {
+    ) -> Result<(), Unsound> {
         let lane = self.pools.lane(segment.lane());
         ensure!(
             self.pools.has_lane(segment.lane()) && self.is_alive(lane.pool()),
@@ -117,7 +118,7 @@ impl Inventory {
     }
 
     /// Counts a block as the statistics do.
-    fn count_block(&self, id: BlockId, census: &mut Census, at: usize) -> Result<(), String> {
+    fn count_block(&self, id: BlockId, census: &mut Census, at: usize) -> Result<(), Unsound> {
         let block = &self.space[id];
         let bytes = block.size_bytes as i64;
         match block.state {
@@ -147,7 +148,7 @@ impl Inventory {
 
     /// Each lane's indexes hold exactly its free and its unmapped blocks, in order; and a lane
     /// whose pool is gone has none.
-    fn check_lanes(&self, census: &Census) -> Result<(), String> {
+    fn check_lanes(&self, census: &Census) -> Result<(), Unsound> {
         let (mut free, mut unmapped) = (0, 0);
         for (lane_id, lane) in self.pools.lanes() {
             ensure!(
@@ -192,14 +193,14 @@ impl Inventory {
     }
 
     /// Every free that is deferred is listed.
-    fn check_deferred(&self, deferred: usize) -> Result<(), String> {
+    fn check_deferred(&self, deferred: usize) -> Result<(), Unsound> {
         let listed = self.deferred_blocks().count();
         ensure!(listed == deferred, "{deferred} frees are deferred, of which {listed} are listed");
         Ok(())
     }
 
     /// Contexts are kept for blocks and segments that are there, and counted right.
-    fn check_contexts(&self) -> Result<(), String> {
+    fn check_contexts(&self) -> Result<(), Unsound> {
         let Some(history) = self.recorder.history() else { return Ok(()) };
         history.check()?;
         let mut places = HashMap::new();
@@ -218,7 +219,7 @@ impl Inventory {
                 Owner::Segment(addr) => places.contains_key(&addr),
             };
             if !is_there {
-                return Err(format!("a context is kept for {owner:?}, which is not there"));
+                return Err(format!("a context is kept for {owner:?}, which is not there").into());
             }
         }
         Ok(())
@@ -227,7 +228,7 @@ impl Inventory {
     /// A symmetric pool's plots are its segments, in the order of their numbers; its live blocks
     /// are those that a call made and none freed; and the two pools that any private pool has are
     /// empty.
-    fn check_symmetric(&self) -> Result<(), String> {
+    fn check_symmetric(&self) -> Result<(), Unsound> {
         for (id, symmetric) in self.pools.privates().all_symmetric() {
             symmetric.check().map_err(|said| format!("{id}: {said}"))?;
             let mut live = 0;
@@ -238,14 +239,14 @@ impl Inventory {
                 count += 1;
                 let pool = self.pools.lane(segment.lane()).pool();
                 if !symmetric.has_plot(pool, segment.span()) || self.segment_stream(at) != HOME {
-                    return Err(format!("{at:?} of {id} is no plot of it"));
+                    return Err(format!("{at:?} of {id} is no plot of it").into());
                 }
                 let blocks = self.space.chain(at).map(|block| &self.space[block]);
                 let here = blocks.filter(|block| block.state == State::Live);
                 live += here.filter(|block| symmetric.knows(block.addr)).count();
             }
             if (live, count) != symmetric.counts() {
-                return Err(format!("{id} knows of blocks or segments that are not there"));
+                return Err(format!("{id} knows of blocks or segments that are not there").into());
             }
         }
         Ok(())
@@ -253,7 +254,7 @@ impl Inventory {
 }
 
 /// The statistics agree with a fresh count, and with themselves.
-fn check_stats(stats: &Stats, census: &Census) -> Result<(), String> {
+fn check_stats(stats: &Stats, census: &Census) -> Result<(), Unsound> {
     let families: [(&str, &ByPool, [i64; 2]); 9] = [
         ("segment", &stats.segment, census.segment),
         ("reserved_bytes", &stats.reserved_bytes, census.reserved_bytes),

@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use crate::error::Unsound;
 use crate::heap::Want;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::inventory::Inventory;
@@ -134,14 +135,14 @@ impl Paged {
     /// Says in one sentence what is wrong with blocks in views and views, if anything is: what is
     /// lent to a block in a view is what its view shows under it, all that is lent is lent to one
     /// block in a view, and views and pages agree on what is shown.
-    pub(in crate::heap) fn check(&self, inventory: &Inventory) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self, inventory: &Inventory) -> Result<(), Unsound> {
         let mut lent = HashSet::new();
         for (&id, homes) in &self.in_views {
             let block = &inventory.space()[id];
             if !inventory.space().is_in_view(id)
                 || !matches!(block.state, State::Live | State::Waiting)
             {
-                return Err(format!("{id:?} is listed as in a view and is not"));
+                return Err(format!("{id:?} is listed as in a view and is not").into());
             }
             let home = |&home: &BlockId| {
                 let Block { segment, addr, size_bytes, .. } = inventory.space()[home];
@@ -153,22 +154,27 @@ impl Paged {
             {
                 return Err(format!(
                     "{id:?} was lent {lent_homes:?}, which is not what lies under it"
-                ));
+                )
+                .into());
             }
             for &home in homes {
                 if inventory.space()[home].state != State::Lent || !lent.insert(home) {
-                    return Err(format!("{home:?} is lent to {id:?} and to another, or not lent"));
+                    return Err(
+                        format!("{home:?} is lent to {id:?} and to another, or not lent").into()
+                    );
                 }
             }
         }
         let mut shown = HashMap::new();
         for (id, segment) in inventory.space().segments().iter() {
             if segment.is_view() != self.views.contains(id) {
-                return Err(format!("{id:?} is a view that is not listed, or listed and none"));
+                return Err(
+                    format!("{id:?} is a view that is not listed, or listed and none").into()
+                );
             }
             for page in segment.parts().iter().filter_map(|part| part.page) {
                 if inventory.space()[page.segment].page(page.index).is_none() {
-                    return Err(format!("{id:?} shows {page:?}, which is gone"));
+                    return Err(format!("{id:?} shows {page:?}, which is gone").into());
                 }
                 *shown.entry(page).or_insert(0) += 1;
             }
@@ -179,7 +185,7 @@ impl Paged {
                     || state == State::Hollow
                     || self.in_views.contains_key(&block);
                 if !is_at_home || !is_in_view || (state == State::Hollow && !segment.is_view()) {
-                    return Err(format!("{block:?} is {state:?}, and nobody knows of it"));
+                    return Err(format!("{block:?} is {state:?}, and nobody knows of it").into());
                 }
             }
         }
@@ -187,7 +193,7 @@ impl Paged {
         if shown == self.shown && shown_pages == self.shown_pages {
             Ok(())
         } else {
-            Err("pages are shown otherwise than counted".to_owned())
+            Err("pages are shown otherwise than counted".into())
         }
     }
 }

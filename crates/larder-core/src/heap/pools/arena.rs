@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::error::Unsound;
 use crate::heap::free::free_index::FreeIndex;
 use crate::heap::free::size_stacks::SizeStacks;
 use crate::heap::ids::{LaneId, PoolIndex};
@@ -209,7 +210,7 @@ impl Pools {
     /// Says in one sentence what is wrong with the lanes, if anything is: each is listed by its
     /// pool under its stream, or as one whose stream is gone, and those that were removed are empty
     /// and spare.
-    pub(super) fn check_lanes(&self) -> Result<(), String> {
+    pub(super) fn check_lanes(&self) -> Result<(), Unsound> {
         let mut listed = 0;
         for (at, pool) in self.list.iter().enumerate() {
             let retired = pool.retired.iter().map(|&id| (self.lane(id).stream, id, true));
@@ -219,18 +220,21 @@ impl Pools {
                 if (lane.pool, lane.stream, lane.gone) != (PoolIndex(at as u32), stream, gone) {
                     return Err(format!(
                         "{id:?} is listed by a pool or stream that is not its own"
-                    ));
+                    )
+                    .into());
                 }
                 listed += 1;
             }
         }
         if listed + self.spare_lanes.len() != self.lanes.len() {
-            return Err(format!("of {} lanes {listed} are listed by pools", self.lanes.len()));
+            return Err(
+                format!("of {} lanes {listed} are listed by pools", self.lanes.len()).into()
+            );
         }
         for id in &self.spare_lanes {
             let lane = self.lane(*id);
             if lane.pool != PoolIndex::NONE || !lane.has_no_block() {
-                return Err(format!("{id:?} is spare and in use"));
+                return Err(format!("{id:?} is spare and in use").into());
             }
         }
         for (lane, followed) in
@@ -241,14 +245,17 @@ impl Pools {
                 return Err(format!(
                     "{:?} was waited for in another pool, or ahead of time",
                     followed.0
-                ));
+                )
+                .into());
             }
         }
         for (kind, (stream, lane)) in
             [PoolKind::Small, PoolKind::Large].into_iter().zip(self.recent)
         {
             if self.lane_at(PoolIndex::default_for(kind), stream) != Some(lane) {
-                return Err(format!("{lane:?} was looked up last and is not that of {stream:?}"));
+                return Err(
+                    format!("{lane:?} was looked up last and is not that of {stream:?}").into()
+                );
             }
         }
         Ok(())

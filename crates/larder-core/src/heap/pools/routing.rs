@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::thread::ThreadId;
 
-use crate::error::PoolProblem;
+use crate::error::{PoolProblem, Unsound};
 use crate::heap::Want;
 use crate::heap::ids::PoolIndex;
 use crate::heap::pools::Pools;
@@ -263,25 +263,27 @@ impl Pools {
     }
 
     /// Lanes and private pools are what their pools say.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         self.check_lanes()?;
         self.check_privates()
     }
 
     /// A private pool is released exactly if nobody uses it, and its halves know whose they are.
-    fn check_privates(&self) -> Result<(), String> {
+    fn check_privates(&self) -> Result<(), Unsound> {
         let released = self.privates.released.iter().collect::<HashSet<_>>();
         for (id, private) in self.privates.iter() {
             if private.is_released() != released.contains(&id) {
                 let uses = private.uses;
-                return Err(format!("{id} has {uses} uses, and is released or not all the same"));
+                return Err(
+                    format!("{id} has {uses} uses, and is released or not all the same").into()
+                );
             }
             let role = self.pool(private.small).role();
             for kind in [PoolKind::Small, PoolKind::Large] {
                 let half = self.pool(private.pool(kind));
                 let is_half = (half.owner(), half.kind(), half.role()) == (Some(id), kind, role);
                 if !is_half || (role == PoolRole::OwnSource) != private.own_source {
-                    return Err(format!("a half of {id} does not know that it is one"));
+                    return Err(format!("a half of {id} does not know that it is one").into());
                 }
             }
         }

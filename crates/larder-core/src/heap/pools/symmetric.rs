@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::error::PoolProblem;
+use crate::error::{PoolProblem, Unsound};
 use crate::heap::Want;
 use crate::heap::ids::PoolIndex;
 use crate::heap::pools::Pools;
@@ -166,12 +166,12 @@ impl Symmetric {
     }
 
     /// Its plots are in the order of their numbers.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         let is_ordered = self.plots.is_sorted_by(|one, next| one.number < next.number);
         if is_ordered && self.plots.iter().all(|plot| plot.number < self.plots_made) {
             Ok(())
         } else {
-            Err("its segments are out of order".to_owned())
+            Err("its segments are out of order".into())
         }
     }
 

@@ -1,5 +1,6 @@
 //! The check of the space: blocks tile their segments, and pages lie behind what has memory.
 
+use crate::error::Unsound;
 use crate::heap::ids::{BlockId, SegmentId};
 use crate::heap::size::BLOCK_UNIT_BYTES;
 use crate::heap::space::Space;
@@ -9,7 +10,7 @@ use crate::heap::space::segment::Segment;
 impl Space {
     /// Segments lie apart, the blocks of each tile it, every block is in one, and what is held is
     /// counted.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         let mut spans = Vec::with_capacity(self.segments.len());
         let (mut blocks, mut backed_bytes) = (0, 0);
         for (id, segment) in self.segments.iter() {
@@ -20,16 +21,18 @@ impl Space {
         spans.sort_by_key(|span| span.addr);
         for (one, next) in spans.iter().zip(spans.iter().skip(1)) {
             if one.overlaps(*next) {
-                return Err(format!("segments {one:?} and {next:?} overlap"));
+                return Err(format!("segments {one:?} and {next:?} overlap").into());
             }
         }
         let all = self.blocks.len();
         if blocks != all {
-            return Err(format!("{blocks} blocks are in segments, {all} in the arena"));
+            return Err(format!("{blocks} blocks are in segments, {all} in the arena").into());
         }
         let reserved_bytes = self.reserved_bytes;
         if backed_bytes != reserved_bytes {
-            return Err(format!("{backed_bytes} bytes are in segments, {reserved_bytes} counted"));
+            return Err(
+                format!("{backed_bytes} bytes are in segments, {reserved_bytes} counted").into()
+            );
         }
         Ok(())
     }
@@ -41,36 +44,41 @@ impl Space {
         for block_id in self.chain(id) {
             let block = &self[block_id];
             if block.addr != addr || block.prev != prev {
-                return Err(format!("{block_id:?} is not linked to what lies before {addr}"));
+                return Err(format!("{block_id:?} is not linked to what lies before {addr}").into());
             }
             if block.segment != id || block.expandable != segment.is_expandable() {
                 return Err(format!(
                     "{block_id:?} names another segment than {id:?}, or kind of it"
-                ));
+                )
+                .into());
             }
             if block.size_bytes == 0 || !block.size_bytes.is_multiple_of(BLOCK_UNIT_BYTES) {
-                return Err(format!("{block_id:?} has {} bytes", block.size_bytes));
+                return Err(format!("{block_id:?} has {} bytes", block.size_bytes).into());
             }
             let merges = matches!(block.state, State::Free | State::Unmapped | State::Hollow);
             let is_like =
                 |prev: BlockId| self[prev].state == block.state && self[prev].lane == block.lane;
             if merges && prev.is_some_and(is_like) {
-                return Err(format!("{prev:?} and {block_id:?} are {:?}, not merged", block.state));
+                return Err(
+                    format!("{prev:?} and {block_id:?} are {:?}, not merged", block.state).into()
+                );
             }
             let is_backed = block.state != State::Unmapped;
             if !is_backed && !segment.is_expandable() {
-                return Err(format!("{block_id:?} of a fixed segment is unmapped"));
+                return Err(format!("{block_id:?} of a fixed segment is unmapped").into());
             }
             let has_pages = segment.is_expandable();
             let mut pages = if has_pages { segment.pages_over(block.span()) } else { 0..0 };
             if let Some(page) = pages.find(|&page| segment.page(page).is_some() != is_backed) {
-                return Err(format!("page {page} under {block_id:?}, {:?}, is wrong", block.state));
+                return Err(
+                    format!("page {page} under {block_id:?}, {:?}, is wrong", block.state).into()
+                );
             }
             addr = addr.offset(block.size_bytes);
             (prev, count) = (Some(block_id), count + 1);
         }
         if addr != segment.span().end() {
-            return Err(format!("the blocks of {:?} end at {addr}", segment.span()));
+            return Err(format!("the blocks of {:?} end at {addr}", segment.span()).into());
         }
         Ok(count)
     }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 
+use crate::error::Unsound;
 use crate::heap::ids::BlockId;
 use crate::types::{EventId, NodeId, StreamId};
 
@@ -202,23 +203,23 @@ impl Waiting {
     }
 
     /// Each event is awaited once, and each block as often as it has events; none is put off twice.
-    pub(in crate::heap) fn check(&self) -> Result<(), String> {
+    pub(in crate::heap) fn check(&self) -> Result<(), Unsound> {
         let mut put_off = HashSet::new();
         if let Some(twice) = self.put_off.iter().find(|one| !put_off.insert(one.block)) {
-            return Err(format!("the free of {:?} is put off twice", twice.block));
+            return Err(format!("the free of {:?} is put off twice", twice.block).into());
         }
         let (mut events, mut events_of) = (HashSet::new(), HashMap::new());
         for &(event, block) in self.queues.values().flatten() {
             *events_of.entry(block).or_insert(0) += 1;
             if !events.insert(event) {
-                return Err(format!("{event:?} is awaited twice"));
+                return Err(format!("{event:?} is awaited twice").into());
             }
         }
         if events.len() != self.events || self.queues.values().any(VecDeque::is_empty) {
-            return Err("awaited events are miscounted".to_owned());
+            return Err("awaited events are miscounted".into());
         }
         if events_of != self.waits {
-            return Err("a block miscounts its events".to_owned());
+            return Err("a block miscounts its events".into());
         }
         Ok(())
     }

@@ -29,7 +29,7 @@ impl Ground {
     pub(super) fn check(&self) -> Result<(), String> {
         count(&self.counts.quiet_moments);
         self.watchdog.beat();
-        self.allocator.check()?;
+        self.allocator.check().map_err(|unsound| unsound.to_string())?;
         // PyTorch's policies ask about streams as PyTorch does.
         let trespass = self.sim.trespasses().into_iter().next();
         if let Some(trespass) = trespass.filter(|_| !self.plan.policy.is_stock()) {
