@@ -309,6 +309,12 @@ impl Model {
 
     /// Serves the request from a free block.
     fn take(&mut self, want: &Want) -> Option<u64> {
+        let spot = self.find_best(want)?;
+        Some(self.hand_out(spot, want))
+    }
+
+    /// The free block that a request gets, if the split limit lets it have one.
+    fn find_best(&mut self, want: &Want) -> Option<Spot> {
         if self.is_collecting() {
             *self.searches.entry((want.pool, want.kind)).or_default() += 1;
         }
@@ -337,7 +343,7 @@ impl Model {
         } else {
             size_bytes < want.size_bytes.saturating_add(slack_bytes)
         };
-        (allowed || spared).then(|| self.hand_out(spot, want))
+        (allowed || spared).then_some(spot)
     }
 
     /// Makes a free block live, and cuts it to size where that is right.

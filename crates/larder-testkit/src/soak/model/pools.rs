@@ -3,6 +3,7 @@
 use larder_core::policy::ReclaimRule;
 use larder_core::types::StreamId;
 
+use super::segment::State;
 use super::{Model, Want};
 use larder_sim::script::Route;
 
@@ -148,7 +149,8 @@ impl Model {
     }
 
     /// A free block of a pool that lends, for a request of the default pools. A pool that is
-    /// released lends nothing.
+    /// released lends nothing. Where the end of a scope brings blocks of its pool back, they come
+    /// back when the block is found, and before it is handed out.
     pub(super) fn borrow(&mut self, want: &Want) -> Option<u64> {
         if want.pool.is_some() {
             return None;
@@ -156,9 +158,19 @@ impl Model {
         let lends = |pool: &u32| self.privates.get(pool).is_some_and(|private| private.uses > 0);
         let lenders: Vec<u32> = self.lenders.in_order().into_iter().filter(lends).collect();
         lenders.into_iter().find_map(|pool| {
-            let lent = self.take(&Want { pool: Some(pool), expandable: false, ..*want });
+            let want = Want { pool: Some(pool), expandable: false, ..*want };
+            let found = self.find_best(&want).map(|spot| {
+                let block = self.block_mut(spot);
+                // What comes back meanwhile joins others, and not this one.
+                block.state = State::Live;
+                block.addr
+            });
             self.reclaim_pool(pool);
-            lent
+            found.map(|addr| {
+                let spot = self.find(addr);
+                self.block_mut(spot).state = State::Free;
+                self.hand_out(spot, &want)
+            })
         })
     }
 }
