@@ -30,7 +30,7 @@ pub(crate) fn explain(
     settings: Option<&str>,
     room: Room,
     addresses: &str,
-    #[pyo3(from_py_with = number::failure)] failure: u64,
+    #[pyo3(from_py_with = number::failure)] failure: Option<u64>,
 ) -> PyResult<Option<(String, String)>> {
     let (setup, chosen) = set_up(&workload.work, policy, settings, room, addresses)?;
     let answered = py.detach(|| {

@@ -38,8 +38,11 @@ pub(crate) fn passes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 /// Which of the requests that fail, counted from 1.
-pub(crate) fn failure(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    from_one("failure", value)
+pub(crate) fn failure(value: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    from_one("failure", value).map(Some)
 }
 
 /// In how many stretches a timeline is.

@@ -18,6 +18,7 @@ use larder_study::report::answer::{Commands, answer};
 use larder_study::report::{fitted, summary};
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Sizes, parse_scale};
+use larder_study::told::Told;
 use larder_study::watch::Unwatched;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -39,8 +40,9 @@ fn not_an_option(error: OptionError) -> PyErr {
     UsageError::new_err(error.to_string())
 }
 
-/// How much memory there is, which card it was recorded on, and how much the program may have.
-pub(crate) type Room = (Option<u64>, Option<String>, Option<u64>);
+/// How much memory there is, which card it was recorded on, how much the program may have, and what
+/// PyTorch's error said.
+pub(crate) type Room = (Option<u64>, Option<String>, Option<u64>, Option<String>);
 
 /// What a workload runs on, and with which settings: the rule is that of the commands.
 pub(crate) fn set_up(
@@ -59,7 +61,7 @@ pub(crate) fn set_up(
 fn question(
     policy: Option<&str>,
     settings: Option<&str>,
-    (memory_bytes, card, cap_bytes): Room,
+    (memory_bytes, card, cap_bytes, error): Room,
     addresses: &str,
 ) -> PyResult<Question> {
     let read = conf::read_for_replay(settings.unwrap_or_default(), policy)?;
@@ -70,6 +72,7 @@ fn question(
         memory_bytes,
         card: card.map(|card| Card::parse(&card)).transpose().map_err(not_an_option)?,
         cap_bytes,
+        told: error.map(|text| text.parse::<Told>()).transpose().map_err(not_an_option)?,
         addresses: addresses.parse().map_err(not_an_option)?,
     };
     question.check().map_err(not_an_option)?;

@@ -12,6 +12,7 @@ use larder_study::convert::Format;
 use larder_study::question::Question;
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Jitter, Sizes, parse_scale};
+use larder_study::told::Told;
 use larder_study::workload::Addresses;
 
 use crate::{Refusal, examples};
@@ -79,10 +80,10 @@ pub(crate) enum Command {
         conf: Conf,
         #[command(flatten)]
         change: Change,
-        /// Which of the requests that fail, counted from 1.
-        #[arg(long, default_value_t = 1, value_name = "N",
-              value_parser = clap::value_parser!(u64).range(1..))]
-        failure: u64,
+        /// Which of the requests that fail, counted from 1. Without it the first; of a snapshot that
+        /// Larder wrote when a request failed, that one.
+        #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+        failure: Option<u64>,
     },
     /// Find the smallest device memory on which it runs with no out-of-memory.
     #[command(after_help = examples::FIT)]
@@ -278,20 +279,44 @@ pub(crate) struct Room {
     /// So much of the memory for the program, where it was under a cap.
     #[arg(long, value_name = "SIZE", value_parser = parse_capacity, allow_hyphen_values = true)]
     pub(crate) cap: Option<u64>,
+    /// A file with PyTorch's out-of-memory error in it, such as the program's log: it says how much
+    /// the card has and how much the program was allowed.
+    #[arg(long, value_name = "LOG", value_parser = Log::read, allow_hyphen_values = true)]
+    pub(crate) error: Option<Log>,
+}
+
+/// A file, and what the errors in it tell.
+#[derive(Clone, Debug)]
+pub(crate) struct Log {
+    pub(crate) file: String,
+    told: Told,
+}
+
+impl Log {
+    fn read(file: &str) -> Result<Log, String> {
+        let bytes = std::fs::read(file).map_err(|error| error.to_string())?;
+        let told = String::from_utf8_lossy(&bytes).parse::<Told>();
+        Ok(Log { file: file.to_owned(), told: told.map_err(|error| error.to_string())? })
+    }
 }
 
 impl Room {
     /// Refuses what says how much of the memory the program may have, where that makes no
     /// difference.
     pub(crate) fn refuse_part(&self, why: &str) -> Result<(), Refusal> {
-        let given = [("--card", self.card.is_some()), ("--cap", self.cap.is_some())];
+        let given = [
+            ("--card", self.card.is_some()),
+            ("--cap", self.cap.is_some()),
+            ("--error", self.error.is_some()),
+        ];
         let option = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
         option.map_or(Ok(()), |option| Err(Refusal::Usage(format!("{option}: {why}"))))
     }
 
     pub(crate) fn question(&self) -> Question {
-        let Room { memory, card, cap } = self;
+        let Room { memory, card, cap, error } = self;
         Question {
+            told: error.as_ref().map(|log| log.told.clone()),
             memory_bytes: *memory,
             card: card.clone(),
             cap_bytes: *cap,

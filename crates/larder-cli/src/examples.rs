@@ -22,6 +22,7 @@ Examples:
   larder explain mine.pickle                  the first request that failed
   larder explain mine.pickle --failure 2
   larder explain mine.pickle --card H200      where a memory fraction was in force
+  larder explain mine.pickle --error run.log  the same, as PyTorch's error in a log says it
   larder explain mine.pickle --memory 24GiB   what would fail on a smaller card
 
 The exit code is 0 where a request failed, 3 where requests were met only when the cache had been

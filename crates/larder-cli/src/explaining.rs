@@ -21,7 +21,7 @@ pub(crate) fn explain(
     common: &Common,
     conf: Option<&str>,
     sizes: Sizes,
-    number: u64,
+    number: Option<u64>,
 ) -> Result<(), Refusal> {
     let Task { workload, snapshot, settings, setup } = set_up(common, conf, sizes)?;
     let failed = |error| stopped(common, &workload, &error);
@@ -33,6 +33,7 @@ pub(crate) fn explain(
         let outcome = Replay::new(&workload, &setup).run(&workload.ops, &mut ()).map_err(failed)?;
         if outcome.ooms > 0 {
             let (file, failed) = (common.file.display(), count(outcome.ooms, "request"));
+            let number = number.unwrap_or(1);
             let sentence = format!("{file}: only {failed} failed: there is no failure {number}");
             return Err(Refusal::Input(sentence));
         }

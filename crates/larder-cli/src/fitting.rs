@@ -9,7 +9,7 @@ use larder_study::{fit, margin};
 
 use crate::args::Common;
 use crate::progress::Bars;
-use crate::{Refusal, Task, name, print, print_text, set_up_by, stopped};
+use crate::{Refusal, Task, name, print, print_text, set_up_by, stopped, unposed};
 
 /// Says how much memory it needs, and on which of these cards it runs.
 pub(crate) fn fit_command(
@@ -28,7 +28,8 @@ pub(crate) fn fit_command(
     let question = common.question(conf.map(|_| settings.clone()));
     let places = match cards {
         [] => Vec::new(),
-        _ => lineup(&workload, &question, cards, &Bars::default()).map_err(failed)?,
+        _ => lineup(&workload, &question, cards, &Bars::default())
+            .map_err(|error| unposed(common, &workload, &error))?,
     };
     let cards_text = if cards.is_empty() { String::new() } else { fitted::lineup(&places) };
     let runs_refused = margin.refused.is_some_and(|refused| refused.memory_bytes.is_some());

@@ -31,9 +31,10 @@ use larder_study::bench::BenchOptions;
 use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
-use larder_study::question::{Posed, Question};
+use larder_study::question::{PoseError, Posed, Question};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
+use larder_study::report::quote::quoted;
 use larder_study::report::visible::{visible, visible_name};
 use larder_study::report::{json, summary};
 use larder_study::settings::Chosen;
@@ -135,7 +136,7 @@ fn set_up_by(
     common: &Common,
     conf: Option<&str>,
     sizes: Sizes,
-    pose: impl Fn(&Question, &Workload) -> Result<Posed, ReplayError>,
+    pose: impl Fn(&Question, &Workload) -> Result<Posed, PoseError>,
 ) -> Result<Task, Refusal> {
     let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
     let question = common.question(given.transpose()?);
@@ -149,7 +150,7 @@ fn set_up_by(
     }
     let (mut workload, snapshot) = load(common)?;
     workload.resize(sizes);
-    let posed = pose(&question, &workload).map_err(|error| stopped(common, &workload, &error))?;
+    let posed = pose(&question, &workload).map_err(|error| unposed(common, &workload, &error))?;
     let Posed { setup, settings } = posed;
     check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
@@ -276,6 +277,14 @@ fn write_placements(path: &Path, placed: &[(u64, Addr)]) -> io::Result<()> {
     file.flush()
 }
 
+/// The sentence for a question that cannot be put to a program.
+fn unposed(common: &Common, workload: &Workload, error: &PoseError) -> Refusal {
+    match error {
+        PoseError::Replay(error) => stopped(common, workload, error),
+        error => Refusal::Input(format!("{}: {error}", common.file.display())),
+    }
+}
+
 /// The sentence for a replay that could not go on; a script's line is named.
 fn stopped(common: &Common, workload: &Workload, error: &ReplayError) -> Refusal {
     let file = common.file.display();
@@ -344,6 +353,9 @@ fn commands(common: &Common, sizes: Sizes) -> Commands {
     }
     if let Some(card) = &common.room.card {
         commands.replay.push_str(&format!(" --card {}", capacity(card.total_bytes)));
+    }
+    if let Some(log) = &common.room.error {
+        commands.replay.push_str(&format!(" --error {}", quoted(&log.file)));
     }
     if let Some(cap_bytes) = common.room.cap {
         commands.replay.push_str(&format!(" --cap {}", capacity(cap_bytes)));

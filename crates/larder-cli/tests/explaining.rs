@@ -5,7 +5,7 @@ mod program;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use program::{json, larder, recorded, scratch, stdout};
+use program::{as_stock, json, larder, recorded, scratch, stdout};
 
 /// 160 MiB free in a segment that a live block keeps, and a request of 220 on a GPU of 400.
 const PINNED: &str = "alloc 1 200MiB 0\nfree 1\nalloc 2 40MiB 0\nalloc 3 220MiB 0\n";
@@ -186,4 +186,45 @@ fn no_command_reports_an_escape_sequence_out_of_a_file() {
     let missing = larder(&["replay"], Some(Path::new("/no\u{1b}[31mwhere.ops")));
     assert!(String::from_utf8_lossy(&missing.stderr).contains("/no\\u001b[31mwhere.ops"));
     is_calm(&String::from_utf8_lossy(&missing.stderr));
+}
+
+/// A fraction that a call set is not among the settings; what PyTorch's error says of it narrows
+/// what the recording leaves open, and an error of another run is refused.
+#[test]
+fn an_error_in_a_log_narrows_the_cap() {
+    let story = format!("fraction 0.4\n{PINNED}");
+    let script = scratch("told.ops", &story);
+    let file = recorded("told.json", &script, &["--memory", "1GiB", "--policy", "torch-2.11"]);
+    let stock = as_stock("told-stock.json", &file);
+    let allowed = |words: &[&str], file: &PathBuf| {
+        let found = json(&[&["explain", "--json"], words].concat(), file);
+        let allowed = found["allowed_bytes"].as_u64().expect("a size");
+        let bytes = |key: &str| found["caps"][key].as_u64().unwrap_or(allowed);
+        (bytes("least_bytes"), bytes("most_bytes"))
+    };
+    let cap = (0.4 * f64::from(1 << 30)) as u64;
+    assert_eq!(allowed(&[], &file), (cap, cap), "Larder's own snapshot says it");
+    let (least, most) = allowed(&[], &stock);
+    assert!(least < cap && cap < most && most - least > 16 << 20, "{least} to {most}");
+    let message = |allowed: &str| {
+        format!(
+            "Tried to allocate 220.00 MiB. GPU 0 has a total capacity of 1.00 GiB of which 824.00 \
+             MiB is free. {allowed} MiB allowed; Of the allocated memory 40.00 MiB is allocated by \
+             PyTorch, and 160.00 MiB is reserved by PyTorch but unallocated."
+        )
+    };
+    let log = scratch("told.log", &message("409.60"));
+    let log = log.to_str().expect("a plain path");
+    let (least, most) = allowed(&["--error", log], &stock);
+    assert!(least <= cap && cap <= most && most - least < 16 << 10, "{least} to {most}");
+    let other = scratch("told-other.log", &message("500.00"));
+    let words = ["explain", "--error", other.to_str().expect("a plain path")];
+    let refused = larder(&words, Some(&stock));
+    let sentence = String::from_utf8(refused.stderr).expect("text");
+    assert!(sentence.contains("it is of another run"), "{sentence}");
+    let empty = scratch("told-empty.log", "all is well\n");
+    let words = ["explain", "--error", empty.to_str().expect("a plain path")];
+    assert_eq!(larder(&words, Some(&stock)).status.code(), Some(2));
+    let words = ["explain", "--error", log, "--cap", "300MiB"];
+    assert_eq!(larder(&words, Some(&stock)).status.code(), Some(2));
 }

@@ -5,7 +5,7 @@ mod program;
 use std::fs;
 use std::path::Path;
 
-use program::{json, larder, recorded, scratch, stdout};
+use program::{as_stock, json, larder, recorded, scratch, stdout};
 use serde_json::Value;
 
 /// A script is recorded on a device that is too small, and its snapshot asked what it needs.
@@ -43,11 +43,13 @@ fn a_program_that_ran_out_of_memory_is_told_what_it_needs() {
 #[test]
 fn a_recording_is_compared_as_it_was_recorded() {
     let script = scratch("fraction.ops", "alloc 1 3000000000 0\nalloc 2 3000000000 0\n");
-    let recording = Path::new(env!("CARGO_TARGET_TMPDIR")).join("fraction.pickle");
-    let out = recording.to_str().expect("a plain path");
     let conf = "per_process_memory_fraction:0.5";
-    let words = ["snapshot", "--memory", "8GiB", "--conf", conf, "-o", out];
-    stdout(&larder(&words, Some(&script)));
+    let words = ["--memory", "8GiB", "--conf", conf];
+    let recording = recorded("fraction.json", &script, &words);
+    let text = stdout(&larder(&["replay"], Some(&recording)));
+    assert!(text.contains("of which the program was allowed 4.00 GiB;"), "{text}");
+    assert!(text.contains("by per_process_memory_fraction:0.5\n"), "{text}");
+    let recording = as_stock("fraction_stock.json", &recording);
     let rows = json(&["compare", "--json", "--conf", ""], &recording);
     assert_eq!(rows.as_array().map(Vec::len), Some(3));
     let all = "per_process_memory_fraction:1";
@@ -136,7 +138,10 @@ fn a_fraction_that_the_recording_does_not_tell_is_said_to_be_a_guess() {
         "fraction 0.5\nalloc 1 250000000 0\nfree 1\nalloc 2 20000000 0\nalloc 3 300000000 0\n",
     );
     let words = ["--policy", "torch-2.11", "--memory", "1GiB"];
-    let recording = recorded("told_fraction.pickle", &script, &words);
+    let recording = recorded("told_fraction.json", &script, &words);
+    let sure = stdout(&larder(&["compare", "--policy", "torch-2.11"], Some(&recording)));
+    assert!(sure.contains("of which the program was allowed 512.00 MiB;"), "{sure}");
+    let recording = as_stock("told_fraction_stock.json", &recording);
     let text = stdout(&larder(&["compare", "--policy", "torch-2.11"], Some(&recording)));
     let known =
         "allowed at least 240.00 MiB and less than 528.00 MiB, more the recording does not tell";

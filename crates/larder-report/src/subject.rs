@@ -4,7 +4,7 @@ use std::path::Path;
 
 use larder_study::compare::{self, Row};
 use larder_study::file::{Contents, LoadError};
-use larder_study::question::{self, Posed};
+use larder_study::question::{self, PoseError, Posed};
 use larder_study::recording::Recording;
 use larder_study::replay::{ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
@@ -77,6 +77,7 @@ impl Subject {
     ) -> Result<Subject, SubjectError> {
         let file = path.display();
         let stopped = |error: ReplayError| SubjectError::Replay(format!("{file}: {error}"));
+        let posed = |error: PoseError| SubjectError::Replay(format!("{file}: {error}"));
         let refused = |what: String| SubjectError::Replay(format!("{file}: {what}"));
         let device = question.device.unwrap_or(0);
         let (workload, origins) = match Contents::load(path, watch)? {
@@ -94,7 +95,7 @@ impl Subject {
         if workload.ops.is_empty() {
             return Err(refused("there is no operation in it".to_owned()));
         }
-        let Posed { setup, settings } = question.run.pose(&workload).map_err(stopped)?;
+        let Posed { setup, settings } = question.run.pose(&workload).map_err(posed)?;
         settings.check_known(&setup.policy).map_err(|error| refused(error.to_string()))?;
         let timeline = Timeline::of(&workload, &setup, watch).map_err(stopped)?;
         let compared = if question.compares {

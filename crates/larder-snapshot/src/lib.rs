@@ -16,6 +16,7 @@ mod part;
 mod parts;
 pub mod perfetto;
 pub mod pickle;
+mod room;
 mod save;
 mod shape;
 mod source;
@@ -39,6 +40,7 @@ pub use entry::{
 pub use error::SnapshotError;
 pub use live::Epoch;
 pub use on_failure::write_on_failure;
+pub use room::Room;
 pub use save::{Format, SaveError};
 
 use larder_core::config::Config;
@@ -48,7 +50,7 @@ use pickle::{Interner, Limits, TextId, Texts};
 
 /// What PyTorch on Larder says of its settings where nobody gave it any; the comma tells it from a
 /// program's own.
-const PROPOSED_CONF: &str = "expandable_segments:True,";
+pub(crate) const PROPOSED_CONF: &str = "expandable_segments:True,";
 
 const EXPANDABLE_KEY: &str = "expandable_segments";
 

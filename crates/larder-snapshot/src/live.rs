@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::Snapshot;
 use super::build::{Builder, NewEntry};
 use super::entry::{Action, BlockInfo, BlockState, SegmentInfo, StackId};
+use super::room::{DEVICES_KEY, rooms};
 use super::version::POLICY_KEY;
 
 /// How the times of a history are shown.
@@ -92,7 +93,9 @@ impl Snapshot {
             Some(device) => (device.config.clone(), device.policy.clone()),
             None => (Config::default(), Policy::default()),
         };
-        more.insert("allocator_settings".to_owned(), settings(&config, &policy));
+        let mut settings = settings(&config, &policy);
+        settings[DEVICES_KEY] = rooms(devices);
+        more.insert("allocator_settings".to_owned(), settings);
         // Pinned memory of the host is none of ours; the keys are there where PyTorch has them.
         if policy.torch.is_none_or(|version| version >= TorchVersion::V2_14) {
             more.insert("host_segments".to_owned(), json!([]));

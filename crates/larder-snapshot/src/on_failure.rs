@@ -24,7 +24,8 @@ pub fn write_on_failure(allocator: &Allocator, path: &str, epoch: Epoch) -> Resu
     allocator.record_history(HistoryOptions::default().max_entries(ENTRIES_MAX))?;
     allocator.write_on_out_of_memory(move |allocator, _| {
         let taken = allocator.take_snapshot(SnapshotOptions::default());
-        let snapshot = Snapshot::of_allocators(&[taken], epoch);
+        let mut snapshot = Snapshot::of_allocators(&[taken], epoch);
+        snapshot.mark_failure();
         let format = Format::of_path(&path).unwrap_or(Format::Pickle);
         match snapshot.save_as(&path, format) {
             Ok(()) => Some(path.display().to_string()),

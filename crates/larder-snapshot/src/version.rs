@@ -1,9 +1,9 @@
 //! Version: which PyTorch made a snapshot, as its keys tell.
 
-use larder_core::TorchVersion;
+use larder_core::{Policy, TorchVersion};
 use serde_json::{Map, Value};
 
-use super::Snapshot;
+use super::{PROPOSED_CONF, Snapshot};
 
 /// The key under which an allocator of Larder's names its policy, among the settings.
 pub(super) const POLICY_KEY: &str = "larder_policy";
@@ -24,9 +24,13 @@ impl Snapshot {
         Some(by_keys.max(self.recorded_config().known_from()))
     }
 
-    /// The policy of the allocator that made it, by name, if that was one of Larder's.
+    /// The policy of the allocator that made it, by name, if that was one of Larder's. What PyTorch
+    /// alone wrote while it ran on Larder tells no more than that it did, by its settings.
     pub fn larder_policy(&self) -> Option<&str> {
-        self.settings()?.get(POLICY_KEY).and_then(Value::as_str)
+        let named = self.settings().and_then(|settings| settings.get(POLICY_KEY));
+        let named = named.and_then(Value::as_str);
+        let is_proposed = self.allocator_conf.as_deref() == Some(PROPOSED_CONF);
+        named.or_else(|| is_proposed.then_some(Policy::larder().name))
     }
 
     pub(crate) fn settings(&self) -> Option<&Map<String, Value>> {

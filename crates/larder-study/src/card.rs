@@ -20,33 +20,37 @@ pub struct Card {
 /// program only allocated, 0.73 GiB where it trained. Other cards were not measured.
 pub const CONTEXT_BYTES: u64 = 752 * MIB;
 
-/// The names that are known, smallest first, with the least total capacity that PyTorch's errors
-/// were seen to name: a card sold with 80 GB reports a little less. That of the H200 is exact.
-const CARDS: [(&str, u64); 19] = [
-    ("T4", gib(1_456)),
-    ("V100-16", gib(1_576)),
-    ("L4", gib(2_195)),
-    ("A10", gib(2_197)),
-    ("A30", gib(2_349)),
-    ("4090", gib(2_351)),
-    ("3090", gib(2_356)),
-    ("5090", gib(3_134)),
-    ("V100-32", gib(3_150)),
-    ("A100-40", gib(3_938)),
-    ("L40", gib(4_438)),
-    ("L40S", gib(4_438)),
-    ("A6000", gib(4_740)),
-    ("A100-80", gib(7_910)),
-    ("H100", gib(7_910)),
-    ("H100-NVL", gib(9_300)),
-    ("H20", gib(9_500)),
-    ("H200", 150_109_880_320),
-    ("B200", gib(17_830)),
+/// A card that people name: its name, the least total capacity that one of PyTorch's errors was
+/// found to name for it, in hundredths of a GiB, and the issue on GitHub where that error stands. A
+/// card sold with 80 GB reports a little less.
+type Known = (&'static str, u64, &'static str);
+
+/// The names that are known, smallest first.
+const CARDS: [Known; 16] = [
+    ("T4", 1_456, "Zheng-Chong/CatVTON#133"),
+    ("V100-16", 1_578, "kchengiva/Shift-GCN#34"),
+    ("A10", 2_199, "zai-org/CogVLM#236"),
+    ("L4", 2_203, "ArcInstitute/evo2#190"),
+    ("4090", 2_352, "Soul-AILab/SoulX-FlashTalk#5"),
+    ("A30", 2_353, "google/RB-Modulation#5"),
+    ("3090", 2_369, "ucwxb/GraphAvatar#4"),
+    ("5090", 3_136, "TrajectoryCrafter/TrajectoryCrafter#20"),
+    ("V100-32", 3_174, "liucongg/ChatGLM-Finetuning#73"),
+    ("A100-40", 3_950, "TianheWu/CoSeR#10"),
+    ("L40", 4_440, "QwenLM/Qwen3-VL#2097"),
+    ("L40S", 4_453, "Wan-Video/Wan2.1#205"),
+    ("A6000", 4_754, "google-research/semivl#18"),
+    ("H100", 7_911, "vllm-project/vllm#27508"),
+    ("A100-80", 7_914, "lianqi1008/Control-GIC#6"),
+    ("H100-NVL", 9_300, "ali-vilab/VACE#56"),
 ];
 
-/// So many hundredths of a GiB.
-const fn gib(hundredths: u64) -> u64 {
-    hundredths * GIB / 100
+/// The H200 that this project is measured on, to the byte.
+const MEASURED: (&str, u64) = ("H200", 150_109_880_320);
+
+/// All names with what the cards report, smallest first.
+fn known() -> impl Iterator<Item = (&'static str, u64)> {
+    CARDS.iter().map(|&(name, hundredths, _)| (name, hundredths * GIB / 100)).chain([MEASURED])
 }
 
 impl Card {
@@ -57,14 +61,13 @@ impl Card {
             let name = name.strip_prefix("NVIDIA-").unwrap_or(&name).to_owned();
             name.strip_prefix("RTX-").unwrap_or(&name).to_owned()
         };
-        let known = CARDS.iter().find(|(name, _)| *name == bare(text));
-        if let Some(&(name, total_bytes)) = known {
+        if let Some((name, total_bytes)) = known().find(|(name, _)| *name == bare(text)) {
             return Ok(Card { name: name.to_owned(), total_bytes });
         }
         let is_number = text.parse::<f64>().is_ok_and(|number| number > 0.0);
         let size = if is_number { format!("{text}GiB") } else { text.to_owned() };
         let total_bytes = parse_capacity(&size).map_err(|_| {
-            let known = CARDS.map(|(name, _)| name).join(", ");
+            let known = known().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
             OptionError::Card { found: text.to_owned(), known }
         })?;
         Ok(Card { name: Bytes(total_bytes).to_string(), total_bytes })
@@ -77,8 +80,7 @@ impl Card {
 
     /// The smallest card that is known to have so much.
     pub(crate) fn with_at_least(needed_bytes: u64) -> Option<Card> {
-        let enough = CARDS.iter().find(|&&(_, total_bytes)| total_bytes >= needed_bytes);
-        let &(name, total_bytes) = enough?;
+        let (name, total_bytes) = known().find(|&(_, total_bytes)| total_bytes >= needed_bytes)?;
         Some(Card { name: name.to_owned(), total_bytes })
     }
 }
@@ -106,13 +108,27 @@ mod tests {
 
     #[test]
     fn every_card_is_found_by_its_size_or_one_like_it_is() {
-        assert!(CARDS.is_sorted_by_key(|&(_, total_bytes)| total_bytes));
-        for (name, total_bytes) in CARDS {
+        assert!(known().is_sorted_by_key(|(_, total_bytes)| total_bytes));
+        for (name, total_bytes) in known() {
             let found = Card::with_at_least(total_bytes).expect("a card");
             assert_eq!(found.total_bytes, total_bytes, "{name}");
             assert_eq!(Card::parse(name).expect("a card").name, name);
         }
         assert_eq!(Card::with_at_least(133 * GIB).map(|card| card.name), Some("H200".to_owned()));
         assert_eq!(Card::with_at_least(1000 * GIB), None);
+    }
+
+    /// Whoever doubts a figure can look where it is from.
+    #[test]
+    fn every_total_names_its_source_and_the_documentation_has_both() {
+        let manual = include_str!("../../../docs/commands.md");
+        for (name, hundredths, source) in CARDS {
+            let (owner, issue) = source.split_once('/').expect("owner/repository#issue");
+            let number = issue.split_once('#').expect("an issue").1;
+            assert!(!owner.is_empty() && number.parse::<u32>().is_ok(), "{source}");
+            let row =
+                format!("| {name} | {}.{:02} | {source} |", hundredths / 100, hundredths % 100);
+            assert!(manual.contains(&row), "docs/commands.md has no row: {row}");
+        }
     }
 }

@@ -27,6 +27,7 @@ pub mod setup;
 pub mod sizes;
 pub mod standing;
 pub mod timeline;
+pub mod told;
 pub mod tune;
 pub mod watch;
 pub mod workload;

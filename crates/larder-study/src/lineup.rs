@@ -2,8 +2,8 @@
 
 use crate::card::Card;
 use crate::explain::{Remedy, Verdict, settings_tried};
-use crate::question::Question;
-use crate::replay::{Replay, ReplayError};
+use crate::question::{PoseError, Question};
+use crate::replay::Replay;
 use crate::watch::{Extent, Unwatched, Watch, Watched};
 use crate::workload::Workload;
 
@@ -29,7 +29,7 @@ pub fn lineup(
     question: &Question,
     cards: &[Card],
     watch: &dyn Watch,
-) -> Result<Vec<Place>, ReplayError> {
+) -> Result<Vec<Place>, PoseError> {
     let mut trying = Watched::begin(watch, "cards", Extent::Steps(cards.len() as u64));
     let places = cards.iter().map(|card| {
         let room_bytes = card.room_bytes();

@@ -26,6 +26,12 @@ pub enum OptionError {
     },
     /// It is given beside another that says the same of the memory.
     Twice(&'static str, &'static str),
+    /// It has no error of PyTorch's in it.
+    NoError,
+    /// It has errors that contradict one another.
+    Contradiction,
+    /// It is the error of another run than the one that was recorded.
+    OtherRun,
 }
 
 impl fmt::Display for OptionError {
@@ -53,6 +59,17 @@ impl fmt::Display for OptionError {
             OptionError::Twice(one, other) => {
                 write!(f, "{one} and {other} say the same of the memory: give one of them")
             }
+            OptionError::NoError => f.write_str(
+                "there is no out-of-memory error of PyTorch's in it, which says 'Tried to allocate \
+                 …' and 'has a total capacity of …'",
+            ),
+            OptionError::Contradiction => f.write_str(
+                "the out-of-memory errors in it name different cards or caps: give those of one \
+                 process and one cap",
+            ),
+            OptionError::OtherRun => f.write_str(
+                "the error names a cap that the recording rules out: it is of another run",
+            ),
         }
     }
 }

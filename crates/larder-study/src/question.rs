@@ -1,6 +1,8 @@
 //! Questions: on what a program is replayed where a person says little of it. This is the one rule
 //! for all commands, the page and Python; docs/commands.md says it in words.
 
+use std::fmt;
+
 use larder_core::Policy;
 
 use crate::card::Card;
@@ -9,6 +11,7 @@ use crate::fit::search_limit_bytes;
 use crate::option_error::OptionError;
 use crate::replay::{Replay, ReplayError, Setup};
 use crate::settings::{Chosen, names_fraction, recorded_config};
+use crate::told::Told;
 use crate::workload::{Addresses, Workload};
 
 /// What a person says of a run. All else is as it was recorded.
@@ -24,8 +27,43 @@ pub struct Question {
     pub card: Option<Card>,
     /// So much of the memory for the program.
     pub cap_bytes: Option<u64>,
+    /// What PyTorch's error says of the card and of the cap.
+    pub told: Option<Told>,
     /// Which addresses plain memory gets.
     pub addresses: Addresses,
+}
+
+/// Why a question cannot be put to a program; one sentence.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PoseError {
+    /// An option does not go with the recording.
+    Option(OptionError),
+    /// The replay that tells who decided could not go on.
+    Replay(ReplayError),
+}
+
+impl fmt::Display for PoseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PoseError::Option(error) => error.fmt(f),
+            PoseError::Replay(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for PoseError {}
+
+impl From<OptionError> for PoseError {
+    fn from(error: OptionError) -> PoseError {
+        PoseError::Option(error)
+    }
+}
+
+impl From<ReplayError> for PoseError {
+    fn from(error: ReplayError) -> PoseError {
+        PoseError::Replay(error)
+    }
 }
 
 /// A question with all that was left open filled in.
@@ -41,6 +79,16 @@ impl Question {
     /// Fails with a sentence where two options contradict one another.
     pub fn check(&self) -> Result<(), OptionError> {
         let names = self.settings.as_ref().is_some_and(|given| names_fraction(&given.config));
+        if self.told.is_some() {
+            let given = [
+                ("--memory", self.memory_bytes.is_some()),
+                ("--card", self.card.is_some()),
+                ("--cap", self.cap_bytes.is_some()),
+                ("per_process_memory_fraction", names),
+            ];
+            let other = given.into_iter().find_map(|(option, is_given)| is_given.then_some(option));
+            return other.map_or(Ok(()), |other| Err(OptionError::Twice("--error", other)));
+        }
         match (self.memory_bytes, &self.card, self.cap_bytes) {
             (Some(_), Some(_), _) => Err(OptionError::Twice("--memory", "--card")),
             (_, _, Some(_)) if names => {
@@ -51,7 +99,7 @@ impl Question {
     }
 
     /// What the program is replayed on.
-    pub fn pose(&self, workload: &Workload) -> Result<Posed, ReplayError> {
+    pub fn pose(&self, workload: &Workload) -> Result<Posed, PoseError> {
         let mut settings = self.settings.clone().unwrap_or_else(|| Chosen::recorded(workload));
         if self.memory_bytes.is_some() || self.cap_bytes.is_some() {
             settings = settings.without_recorded_fraction();
@@ -63,15 +111,20 @@ impl Question {
         let (config, addresses) = (settings.config.clone(), self.addresses);
         let setup = Setup { policy, config, addresses, ..Setup::default() };
         let setup = self.allowed(self.on_device(setup, workload));
+        let setup = match &self.told {
+            Some(told) => told.narrow(setup, workload)?,
+            None => setup,
+        };
         Ok(Posed { setup, settings })
     }
 
     /// On what the smallest memory is searched for: no recorded cap holds, and what the recorded
     /// program had is what it may have been too little of.
-    pub fn pose_fit(&self, workload: &Workload) -> Result<Posed, ReplayError> {
+    pub fn pose_fit(&self, workload: &Workload) -> Result<Posed, PoseError> {
         let limit_bytes = self.memory_bytes.unwrap_or_else(|| search_limit_bytes(workload));
         let memory_bytes = Some(limit_bytes);
-        Question { memory_bytes, card: None, cap_bytes: None, ..self.clone() }.pose(workload)
+        let (card, cap_bytes, told) = (None, None, None);
+        Question { memory_bytes, card, cap_bytes, told, ..self.clone() }.pose(workload)
     }
 
     fn on_device(&self, setup: Setup, workload: &Workload) -> Setup {

@@ -90,8 +90,13 @@ impl Setup {
         let (memory_bytes, fraction) = (usual(memory.device_bytes), memory.fraction);
         let caps = memory.bounds.map(|bounds| bounds.caps(workload));
         // Settings of one's own are in force whatever was recorded.
-        let own = names_fraction(&setup.config) && fraction != Some(setup.config.memory_fraction);
-        Setup { memory_bytes, fraction, caps: caps.filter(|_| !own), ..setup }
+        let recorded = named_fraction(workload);
+        let own = names_fraction(&setup.config)
+            && ![fraction, recorded].contains(&Some(setup.config.memory_fraction));
+        // The fraction as it was named is the one that settings are compared with.
+        let fraction = fraction.and(recorded).or(fraction);
+        let cap_bytes = memory.cap_bytes.filter(|_| !own).map(|cap| workload.sizes.scaled(cap));
+        Setup { memory_bytes, fraction, cap_bytes, caps: caps.filter(|_| !own), ..setup }
     }
 
     /// This setup with all of its memory for the program.
@@ -133,6 +138,11 @@ impl Setup {
         let named = names_fraction(&self.config).then_some(self.config.memory_fraction);
         let is_recorded = named.is_none() || named == self.fraction;
         match (self.cap_bytes, self.fraction) {
+            (Some(cap), Some(fraction))
+                if is_recorded && (fraction * self.memory_bytes as f64) as u64 == cap =>
+            {
+                fraction
+            }
             // Half a byte more, so that what is cut off is not the last byte of the cap.
             (Some(cap), _) if is_recorded => {
                 ((cap as f64 + 0.5) / self.memory_bytes.max(1) as f64).min(1.0)

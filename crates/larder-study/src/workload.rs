@@ -86,6 +86,8 @@ pub struct RecordingFacts {
     pub torch: Option<TorchVersion>,
     /// The policy of Larder's that made it, if one did.
     pub policy: Option<Policy>,
+    /// Whether a request that failed had the recording written, the last that it tells of.
+    pub on_failure: bool,
 }
 
 impl Workload {
@@ -98,8 +100,7 @@ impl Workload {
     /// there was a limit.
     pub fn recorded_cap_bytes(&self) -> Option<u64> {
         let memory = self.recorded_memory()?;
-        let cap_bytes = (memory.fraction? * memory.device_bytes as f64) as u64;
-        Some(self.sizes.scaled(cap_bytes))
+        Some(self.sizes.scaled(memory.allowed_bytes()?))
     }
 
     /// The settings of the recorded allocator, if this is a recording that has some.
@@ -171,6 +172,7 @@ impl From<Recording> for Workload {
                 conf: recording.conf,
                 torch: recording.torch,
                 policy: recording.policy,
+                on_failure: recording.on_failure,
             }),
             ops: recording.ops,
             origins: recording.origins,

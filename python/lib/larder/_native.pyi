@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 # The memory, the card and the cap.
-_Room = tuple[int | None, str | None, int | None]
+_Room = tuple[int | None, str | None, int | None, str | None]
 
 __version__: str
 POLICIES: list[str]
@@ -45,7 +45,7 @@ def explain(
     settings: str | None,
     room: _Room,
     addresses: str,
-    failure: int,
+    failure: int | None,
 ) -> tuple[str, str] | None: ...
 def outlook(
     workload: Workload,

@@ -261,10 +261,11 @@ def explain(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
-    failure: int = 1,
+    failure: int | None = None,
     scale: int = 1,
     jitter: float | str | None = None,
 ) -> Explanation | None:
@@ -272,14 +273,15 @@ def explain(
     `outlook` tells.
 
     failure
-        Which of the requests that fail, counted from 1.
+        Which of the requests that fail, counted from 1. Without it the first; of a snapshot that
+        Larder wrote when a request failed, that one.
 
     The other arguments are those of `replay`.
     """
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    room = _room(memory, card, cap)
+    room = _room(memory, card, cap, error)
     found = _native.explain(workload, name, policy, text, room, addresses, failure)
     return None if found is None else Explanation(found[0], json.loads(found[1]))
 
@@ -291,6 +293,7 @@ def outlook(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -305,7 +308,7 @@ def outlook(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    room = _room(memory, card, cap)
+    room = _room(memory, card, cap, error)
     found = _native.outlook(workload, name, policy, text, room, addresses)
     return None if found is None else Outlook(found[0], json.loads(found[1]))
 
@@ -317,6 +320,7 @@ def tune(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     device: int = 0,
     addresses: str = "recorded",
     seconds: float = 20.0,
@@ -334,7 +338,7 @@ def tune(
         raise UsageError(f"seconds: {seconds} is no time to search in")
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    room = _room(memory, card, cap)
+    room = _room(memory, card, cap, error)
     text, data = _native.tune_settings(workload, name, policy, room, addresses, seconds)
     return Tuning(text, json.loads(data))
 
@@ -346,6 +350,7 @@ def memory_over_time(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -361,6 +366,6 @@ def memory_over_time(
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
     found = _native.memory_over_time(
-        workload, name, policy, text, _room(memory, card, cap), addresses, stretches
+        workload, name, policy, text, _room(memory, card, cap, error), addresses, stretches
     )
     return Timeline(name, *found)

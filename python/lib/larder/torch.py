@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-from larder import children, environment, prebuilt
+from larder import children, environment, prebuilt, signature
 from larder.errors import InstallError, SettingsError
 from larder.torch_facts import KNOWN, TorchFacts
 
@@ -93,6 +93,8 @@ def install(*, children_too: bool = True) -> None:
         said = library.larder_torch_last_error()
         raise _refusal(said.decode(errors="replace") if said else f"the C++ part says {code}")
     _library = library
+    own = os.environ.get(environment.OWN, "")
+    signature.arrange(torch, signature.policy_named(own, facts.release))
     if children_too:
         children.arrange(os.environ)
 

@@ -364,9 +364,13 @@ def _memory(memory: int | str | None) -> int | None:
 
 
 def _room(
-    memory: int | str | None, card: float | str | None, cap: int | str | None
-) -> tuple[int | None, str | None, int | None]:
-    return _memory(memory), None if card is None else str(card), _memory(cap)
+    memory: int | str | None,
+    card: float | str | None,
+    cap: int | str | None,
+    error: str | BaseException | None,
+) -> tuple[int | None, str | None, int | None, str | None]:
+    texts = [None if said is None else str(said) for said in (card, error)]
+    return _memory(memory), texts[0], _memory(cap), texts[1]
 
 
 def replay(
@@ -376,6 +380,7 @@ def replay(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     settings: Settings | None = None,
     device: int = 0,
     addresses: str = "recorded",
@@ -401,6 +406,9 @@ def replay(
         part of it. Not with `memory`.
     cap
         So much of the memory for the program, where it was under a cap.
+    error
+        PyTorch's out-of-memory error, or a log with it: it says how much the card has and how much
+        the program was allowed.
     settings
         As in PYTORCH_CUDA_ALLOC_CONF: a text or a dictionary. Without them, those that the program
         was recorded with; `""` is none.
@@ -421,7 +429,7 @@ def replay(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    outcome = workload.replay(name, policy, text, _room(memory, card, cap), addresses, passes)
+    outcome = workload.replay(name, policy, text, _room(memory, card, cap, error), addresses, passes)
     return Replay(outcome, name, len(workload))
 
 
@@ -433,6 +441,7 @@ def compare(
     memory: int | str | None = None,
     card: float | str | None = None,
     cap: int | str | None = None,
+    error: str | BaseException | None = None,
     device: int = 0,
     addresses: str = "recorded",
     scale: int = 1,
@@ -464,7 +473,7 @@ def compare(
         )
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
-    outcomes, summary = workload.compare(name, policy, confs, _room(memory, card, cap), addresses)
+    outcomes, summary = workload.compare(name, policy, confs, _room(memory, card, cap, error), addresses)
     runs = [Replay(outcome, name, len(workload)) for outcome in outcomes]
     return Comparison(runs, summary)
 
@@ -489,5 +498,5 @@ def fit(
     workload, name = _load(source, device)
     workload = _resized(workload, scale, jitter)
     text = None if settings is None else settings_text(settings)
-    found = workload.fit(name, policy, text, _room(memory, None, None), addresses, passes)
+    found = workload.fit(name, policy, text, _room(memory, None, None, None), addresses, passes)
     return Fit(*found)

@@ -35,3 +35,13 @@ pub(crate) fn stdout(output: &Output) -> String {
 pub(crate) fn json(words: &[&str], file: &Path) -> Value {
     serde_json::from_str(&stdout(&larder(words, Some(file)))).expect("JSON")
 }
+
+/// A recording in JSON as stock PyTorch writes it, which says nothing of the card and of a cap.
+#[allow(dead_code)] // Not every test has such a recording.
+pub(crate) fn as_stock(name: &str, recording: &Path) -> PathBuf {
+    let text = fs::read_to_string(recording).expect("a recording");
+    let mut snapshot: Value = serde_json::from_str(&text).expect("JSON");
+    let settings = snapshot["allocator_settings"].as_object_mut().expect("settings");
+    settings.remove("larder_devices");
+    scratch(name, &snapshot.to_string())
+}

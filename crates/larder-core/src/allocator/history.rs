@@ -151,6 +151,10 @@ pub struct DeviceSnapshot {
     pub config: Config,
     /// Who decides.
     pub policy: Policy,
+    /// All bytes of the device.
+    pub total_bytes: u64,
+    /// How many of them may be held, if there is a cap.
+    pub cap_bytes: Option<u64>,
 }
 
 impl Allocator {
@@ -222,9 +226,19 @@ impl Allocator {
         let active_bytes = runs.iter().map(Run::active_bytes).sum();
         inner.heap.record_snapshot(active_bytes, pool.unwrap_or(PoolId::NONE));
         let (config, policy) = (inner.heap.config().clone(), inner.heap.policy().clone());
+        let cap_bytes = inner.heap.cap_bytes();
         drop(inner);
         self.leave();
-        DeviceSnapshot { device: self.device_index(), runs, trace, annotations, config, policy }
+        DeviceSnapshot {
+            device: self.device_index(),
+            runs,
+            trace,
+            annotations,
+            config,
+            policy,
+            total_bytes: self.device.properties().total_bytes,
+            cap_bytes,
+        }
     }
 
     /// The context in which a live block was allocated, if one was gathered.

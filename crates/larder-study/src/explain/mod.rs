@@ -72,13 +72,22 @@ impl Explanation {
     }
 }
 
-/// Explains the failure of this number, counted from 1; none if there are not so many.
+/// Explains the failure of this number, counted from 1; none if there are not so many. Where nobody
+/// names one it is the first, or else the last if that had the recording written.
 pub fn explain(
     workload: &Workload,
     setup: &Setup,
-    number: u64,
+    number: impl Into<Option<u64>>,
     watch: &dyn Watch,
 ) -> Result<Option<Explanation>, ReplayError> {
+    let number = match number.into() {
+        Some(number) => number,
+        None if workload.recording.as_ref().is_some_and(|facts| facts.on_failure) => {
+            let outcome = Replay::new(workload, setup).run(&workload.ops, &mut ())?;
+            outcome.ooms.max(1)
+        }
+        None => 1,
+    };
     let Some((scene, failure)) = Scene::of_failure(workload, setup, number)? else {
         return Ok(None);
     };

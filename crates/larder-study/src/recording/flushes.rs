@@ -76,8 +76,12 @@ impl Flushes {
         let segments = || snapshot.segments.iter().filter(|segment| segment.device == device);
         let gives_back =
             |entry: &TraceEntry| is_given_back(entry) || entry.action == Action::OutOfMemory;
+        let room = snapshot.room(device);
         if !trace.iter().any(gives_back) {
-            return Flushes::default();
+            let levels = room.map(|_| Levels::of(&config, segments(), trace));
+            let told =
+                room.zip(levels).and_then(|(room, levels)| levels.memory_in(&config, room, None));
+            return Flushes { memory: told, ..Flushes::default() };
         }
         let mut levels = Levels::of(&config, segments(), trace);
         let mut search = Search {
@@ -98,6 +102,9 @@ impl Flushes {
             levels.refuse(full_bytes);
         }
         found.memory = levels.memory(&config, found.was_full);
+        if let Some(room) = room {
+            found.memory = levels.memory_in(&config, room, found.memory);
+        }
         found
     }
 }

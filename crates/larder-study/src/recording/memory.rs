@@ -7,7 +7,7 @@ use larder_core::config::Config;
 use larder_core::heap::size;
 use larder_core::types::{Bytes, MIB};
 
-use larder_snapshot::{Action, SegmentInfo, TraceEntry};
+use larder_snapshot::{Action, Room, SegmentInfo, TraceEntry};
 
 /// How much memory the recorded program had. What other processes, the CUDA context and other
 /// libraries took of the card is not in it.
@@ -22,6 +22,16 @@ pub struct RecordedMemory {
     /// Where the recording does not tell how much the program could have had: what is known of it.
     /// The most that goes with it is taken, because that is fair to other settings.
     pub bounds: Option<Bounds>,
+    /// What the program was allowed, to the byte, where the recording says it.
+    pub cap_bytes: Option<u64>,
+}
+
+impl RecordedMemory {
+    /// What the program was allowed of the memory, if a fraction was in force.
+    pub fn allowed_bytes(&self) -> Option<u64> {
+        let fraction = self.fraction?;
+        Some(self.cap_bytes.unwrap_or((fraction * self.device_bytes as f64) as u64))
+    }
 }
 
 /// What is known of a limit that a recording does not tell.
@@ -53,6 +63,8 @@ pub enum ToldBy {
     /// The allocator gave its cache back and tried again: there was room for what it had reserved
     /// before, and for no more.
     Retry,
+    /// The recording says what the device has, and how much of it the program was allowed.
+    Snapshot,
 }
 
 impl fmt::Display for RecordedMemory {
@@ -66,7 +78,7 @@ impl fmt::Display for RecordedMemory {
                 )?;
                 // What else was on the card counts into what a fraction is of.
                 let more_bytes = self.device_bytes.saturating_sub(free_bytes + reserved_bytes);
-                if self.fraction.is_some() && more_bytes > 0 {
+                if self.fraction.is_some() && self.cap_bytes.is_none() && more_bytes > 0 {
                     write!(
                         f,
                         ", and {} more, which its fraction must have been of",
@@ -76,11 +88,15 @@ impl fmt::Display for RecordedMemory {
                 Ok(())
             }
             ToldBy::Retry => f.write_str("at least what the recorded one had when it was full"),
+            ToldBy::Snapshot => f.write_str("the recorded one's, all of it"),
         }?;
         match (self.fraction, self.bounds) {
-            (Some(fraction), bounds) => {
-                let allowed = Bytes((fraction * self.device_bytes as f64) as u64);
+            (Some(_), bounds) => {
+                let allowed = Bytes(self.allowed_bytes().unwrap_or(self.device_bytes));
                 match bounds {
+                    None if self.cap_bytes.is_some() => {
+                        write!(f, ", of which the program was allowed {allowed}")
+                    }
                     None => write!(f, ", of which the program was allowed about {allowed}"),
                     Some(bounds) => write!(
                         f,
@@ -91,8 +107,10 @@ impl fmt::Display for RecordedMemory {
             (None, Some(bounds)) => write!(f, ": {bounds}")?,
             (None, None) => {}
         }
-        f.write_str("; without what other processes and the CUDA context took")?;
-        if self.fraction.is_some() {
+        if self.told_by != ToldBy::Snapshot {
+            f.write_str("; without what other processes and the CUDA context took")?;
+        }
+        if self.fraction.is_some() && self.cap_bytes.is_none() {
             f.write_str(", so give --card with the card's size if you know it, or --cap")?;
         }
         Ok(())
@@ -330,7 +348,8 @@ impl Levels {
         };
         if !self.is_capped {
             let device_bytes = device_bytes.max(room_bytes);
-            return Some(RecordedMemory { device_bytes, fraction: None, told_by, bounds });
+            let (fraction, cap_bytes) = (None, None);
+            return Some(RecordedMemory { device_bytes, fraction, told_by, bounds, cap_bytes });
         }
         if has_fraction {
             return Some(self.part_of_card(config.memory_fraction, told_by));
@@ -338,7 +357,42 @@ impl Levels {
         let device_bytes = device_bytes.max(room_bytes).max(1);
         // Half a byte more, so that what is cut off is not the last byte of the room.
         let fraction = ((room_bytes as f64 + 0.5) / device_bytes as f64).min(1.0);
-        Some(RecordedMemory { device_bytes, fraction: Some(fraction), told_by, bounds })
+        let (fraction, cap_bytes) = (Some(fraction), None);
+        Some(RecordedMemory { device_bytes, fraction, told_by, bounds, cap_bytes })
+    }
+
+    /// How much memory there was, where the recording says what the device has. What it says is
+    /// left out where it cannot have been in force when something was got or refused: a program may
+    /// change its cap.
+    pub(super) fn memory_in(
+        &self,
+        config: &Config,
+        room: Room,
+        found: Option<RecordedMemory>,
+    ) -> Option<RecordedMemory> {
+        let Some(cap_bytes) = room.cap_bytes.filter(|&cap| cap < room.total_bytes) else {
+            return found;
+        };
+        let is_refuted = cap_bytes < self.room_bytes
+            || self.capped_bytes.is_some_and(|refused_bytes| cap_bytes >= refused_bytes);
+        if is_refuted {
+            return found;
+        }
+        let (device_bytes, told_by) = match found {
+            Some(found) => (found.device_bytes.clamp(cap_bytes, room.total_bytes), found.told_by),
+            None => (room.total_bytes, ToldBy::Snapshot),
+        };
+        // A fraction that the settings name keeps its digits.
+        let named = config.memory_fraction;
+        let is_named = (named * room.total_bytes as f64) as u64 == cap_bytes;
+        let fraction = if is_named { named } else { cap_bytes as f64 / room.total_bytes as f64 };
+        Some(RecordedMemory {
+            device_bytes,
+            fraction: Some(fraction),
+            told_by,
+            bounds: None,
+            cap_bytes: Some(cap_bytes),
+        })
     }
 
     /// Under a fraction that the settings name: the card is no smaller than what was seen of it,
@@ -347,8 +401,10 @@ impl Levels {
         let part = |card_bytes: u64| (fraction * card_bytes as f64) as u64;
         let (room_bytes, refused_bytes) = match (told_by, self.bounds()) {
             (ToldBy::Failure { .. }, _) => (self.room_bytes, self.capped_bytes),
-            (ToldBy::Retry, None) => (self.room_bytes, None),
-            (ToldBy::Retry, Some(bounds)) => (bounds.most_bytes(), self.refused_bytes),
+            (ToldBy::Retry | ToldBy::Snapshot, None) => (self.room_bytes, None),
+            (ToldBy::Retry | ToldBy::Snapshot, Some(bounds)) => {
+                (bounds.most_bytes(), self.refused_bytes)
+            }
         };
         // What else is on the card counts into what the fraction is of.
         let least_bytes = (room_bytes as f64 / fraction).ceil() as u64;
@@ -358,7 +414,8 @@ impl Levels {
         let least_bytes = self.room_bytes.max(part(self.seen_bytes));
         let bounds = refused_bytes.map(|below_bytes| Bounds { least_bytes, below_bytes });
         let bounds = bounds.filter(|bounds| bounds.below_bytes > part(device_bytes));
-        RecordedMemory { device_bytes, fraction: Some(fraction), told_by, bounds }
+        let (fraction, cap_bytes) = (Some(fraction), None);
+        RecordedMemory { device_bytes, fraction, told_by, bounds, cap_bytes }
     }
 
     fn bounds(&self) -> Option<Bounds> {

@@ -78,6 +78,8 @@ pub struct Recording {
     pub torch: Option<TorchVersion>,
     /// The policy of Larder's that made it, if one did.
     pub policy: Option<Policy>,
+    /// Whether a request that failed had the snapshot written, the last that it tells of.
+    pub on_failure: bool,
     /// How many entries have an action that is not known. They are not replayed.
     pub unknown_entries: u64,
     /// Where the trace tells of each allocation, in the order of their IDs, which begin at 0.
@@ -115,6 +117,7 @@ impl Recording {
         let mut writer = Writer::new(places, &old, trace, flushes);
         writer.recording.conf = snapshot.conf_in_force();
         writer.recording.torch = snapshot.torch_version();
+        writer.recording.on_failure = snapshot.is_on_failure();
         writer.recording.policy = snapshot.larder_policy().and_then(|name| name.parse().ok());
         let segments = snapshot.segments.iter().filter(|segment| segment.device == device);
         writer.recording.held_bytes = memory::held_most_bytes(segments, trace);

@@ -534,7 +534,13 @@ fn what_failed_tells_how_much_memory_there_was() {
     };
     // 44 MiB free and 20 reserved: a card of 64.
     let told_by = ToldBy::Failure { free_bytes: 44 << 20, reserved_bytes: 20 << 20 };
-    let whole = RecordedMemory { device_bytes: 64 << 20, fraction: None, told_by, bounds: None };
+    let whole = RecordedMemory {
+        device_bytes: 64 << 20,
+        fraction: None,
+        told_by,
+        bounds: None,
+        cap_bytes: None,
+    };
     assert_eq!(failing(44, 60), whole);
     // The card had room for 24 MiB. What stopped it is a cap, above the 40 MiB that there were and
     // below the 44 that there would have been; the most that goes with it is 42.

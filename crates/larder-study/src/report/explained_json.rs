@@ -42,6 +42,7 @@ pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Va
             "other_kind_bytes": account.other_kind_bytes,
             "rounding_bytes": account.rounding_bytes,
         },
+        "allowed_bytes": explanation.setup.allowed_bytes(),
         "caps": explanation.setup.caps.map(|caps| json!({
             "least_bytes": caps.least_bytes,
             "most_bytes": caps.most_bytes,

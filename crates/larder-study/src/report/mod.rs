@@ -10,7 +10,7 @@ pub mod json;
 pub mod live;
 pub mod outlook;
 pub mod picture;
-mod quote;
+pub mod quote;
 pub mod shown;
 pub mod summary;
 pub mod table;

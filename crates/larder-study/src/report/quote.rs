@@ -1,7 +1,7 @@
 //! Words as a person can paste them into a shell.
 
 /// A word as a shell takes it.
-pub(super) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "_:.,-+/=@%".contains(letter);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();

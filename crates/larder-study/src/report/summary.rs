@@ -245,7 +245,8 @@ fn allowances(workload: &Workload, setup: &Setup) -> String {
              because the memory is given\n"
         );
     }
-    let allowed = Bytes((recorded * setup.memory_bytes as f64) as u64);
+    let part_bytes = (recorded * setup.memory_bytes as f64) as u64;
+    let allowed = Bytes(setup.cap_bytes.unwrap_or(part_bytes));
     format!(
         "every row is held to the recorded memory fraction of {value}, about {allowed}, but for \
          those that name {FRACTION_KEY} themselves\n"

@@ -38,7 +38,7 @@ pub fn verdict(
     if workload.ops.len() > OPERATIONS_MAX {
         return Ok(Value::Null);
     }
-    if let Some(found) = explain(workload, setup, 1, watch)? {
+    if let Some(found) = explain(workload, setup, None, watch)? {
         return Ok(failed(&found));
     }
     let scene = Scene::of_peak(workload, setup)?;
@@ -52,7 +52,8 @@ fn failed(found: &Explanation) -> Value {
     let report = &found.failure.report;
     let times = match found.failures {
         1 => String::new(),
-        number => format!(", the first of {number} that fail"),
+        number if found.failure.earlier == 0 => format!(", the first of {number} that fail"),
+        number => format!(", number {} of {number} that fail", found.failure.earlier + 1),
     };
     let asked = Bytes(report.requested_bytes);
     let sentence = format!("Out of memory: a request of {asked}{times}. The cause: {}", why(found));
