@@ -23,9 +23,10 @@ import subprocess
 import sys
 import time
 
+from torch.nn import functional as F
+
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 # Without a card the programs run on the processor, to see that they run; nothing is written then.
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -149,16 +150,13 @@ class Truth:
         return "".join(letters)
 
 
-def descend(truth, model, optimizer, forward):
-    """A step of training, from the loss to the update."""
-    with truth.saving():
-        loss = forward()
+def descend(truth, model, optimizer, loss):
+    """The second half of a step of training."""
     loss.backward()
     truth.say_gradients(model)
     optimizer.step()
     truth.say_optimizer(optimizer)
     optimizer.zero_grad(set_to_none=True)
-    return loss.detach()
 
 
 def tokens_of(truth, batch, length, words=8192):
@@ -183,12 +181,9 @@ def gpt2(truth, scale):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for step in range(steps):
         tokens = tokens_of(truth, 8, 512 - 64 * (step % 3))
-
-        def forward():
-            with torch.autocast(DEVICE, dtype=torch.bfloat16):
-                return model(input_ids=tokens, labels=tokens).loss
-
-        descend(truth, model, optimizer, forward)
+        with truth.saving(), torch.autocast(DEVICE, dtype=torch.bfloat16):
+            loss = model(input_ids=tokens, labels=tokens).loss
+        descend(truth, model, optimizer, loss)
 
 
 def llama_of(layers, width, **more):
@@ -287,12 +282,10 @@ def fsdp2(truth, scale):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     for _ in range(steps):
         tokens = tokens_of(truth, 8, 512)
-
-        def forward():
+        with truth.saving():
             logits = model(tokens)
-            return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
-
-        descend(truth, model, optimizer, forward)
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+        descend(truth, model, optimizer, loss)
     dist.destroy_process_group()
 
 
@@ -325,7 +318,9 @@ def lora(truth, scale):
     optimizer = torch.optim.AdamW(learning, lr=1e-3)
     for _ in range(steps):
         tokens = tokens_of(truth, 4, 512)
-        descend(truth, model, optimizer, lambda: model(input_ids=tokens, labels=tokens).loss)
+        with truth.saving():
+            loss = model(input_ids=tokens, labels=tokens).loss
+        descend(truth, model, optimizer, loss)
 
 
 class Residual(nn.Module):
@@ -385,13 +380,11 @@ def diffusion(truth, scale):
         noise = torch.randn_like(pictures)
         moment = torch.rand(16, device=DEVICE)
         truth.say(INPUT, [pictures, noise, moment])
-
-        def forward():
-            share = moment[:, None, None, None]
+        share = moment[:, None, None, None]
+        with truth.saving():
             noisy = pictures * (1 - share) + noise * share
-            return F.mse_loss(model(noisy, moment), noise)
-
-        descend(truth, model, optimizer, forward)
+            loss = F.mse_loss(model(noisy, moment), noise)
+        descend(truth, model, optimizer, loss)
         with torch.no_grad():
             for old, new in zip(slow.parameters(), model.parameters(), strict=True):
                 old.lerp_(new, 0.01)
