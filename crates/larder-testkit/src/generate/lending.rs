@@ -28,6 +28,7 @@ impl Generator {
                 self.ops.push(Op::PoolUseOnOom { pool, on });
             }
             6 => self.retire_lender(index),
+            _ if self.random.chance(0.5) => self.lend_inside(index),
             _ => self.alloc_or_free(),
         }
     }
@@ -59,6 +60,38 @@ impl Generator {
         self.release(index);
         stocked.retain(|_| self.random.chance(0.8));
         self.free_these(&stocked);
+    }
+
+    /// Frees blocks of the lender that another stream uses while another pool's scope is open, so
+    /// that they are put off, and asks for memory that the scope does not take.
+    fn lend_inside(&mut self, index: usize) {
+        let (lender, stream) = (self.pools[index].number, self.any_stream());
+        let Some(other) = (0..self.pools.len()).find(|&at| at != index) else {
+            return self.alloc_or_free();
+        };
+        self.open_scope(other, Route::Stream(stream));
+        if self.options.captures_are_marked {
+            self.pools[other].captures = Some(stream);
+            self.captured.push(stream);
+            self.ops.push(Op::CaptureBegin { stream });
+        }
+        let lent = self.live.iter().filter(|live| live.pool == Some(lender) && !live.is_used());
+        for mut block in lent.copied().collect::<Vec<Live>>() {
+            block.used_inside = true;
+            if self.may_free(&block) {
+                let stream = self.any_stream();
+                self.ops.push(Op::Record { id: block.id, stream });
+                self.free_these(&[block]);
+            }
+        }
+        for _ in 0..self.random.between(2, 8) {
+            let (size_bytes, stream) = (self.size_bytes(), self.any_stream());
+            if self.live_bytes + size_bytes <= self.options.live_bytes_max {
+                self.alloc_on(size_bytes, stream);
+            }
+        }
+        self.end_routing(other);
+        self.release(other);
     }
 
     /// Releases the pool for good, as a program does: it stops lending first. One that nothing is
