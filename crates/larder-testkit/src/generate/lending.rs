@@ -87,6 +87,8 @@ impl Generator {
         for _ in 0..self.random.between(2, 8) {
             let (size_bytes, stream) = (self.size_bytes(), self.any_stream());
             if self.live_bytes + size_bytes <= self.options.live_bytes_max {
+                // The peak then shows what came first: what is brought back, or what is lent.
+                self.ops.push(Op::ResetPeak);
                 self.alloc_on(size_bytes, stream);
             }
         }
