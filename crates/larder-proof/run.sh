@@ -22,7 +22,7 @@ export LD_LIBRARY_PATH="${LD_LIBRARY_PATH:-}:$here"
 export PATH="$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer"
 if [[ "${1:-}" =~ ^(threads|bench|parity)$ ]]; then
     # These need no GPU, and are here for the many cores.
-    exec "$here/threads/threads" "$@" --laid-out
+    exec "$here/threads/testkit" "$@"
 fi
 if [ "${1:-}" = torch ]; then
     # Larder under PyTorch: the wheel goes into the Python that has torch, and other people's libraries if they were brought.

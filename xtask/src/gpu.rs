@@ -9,7 +9,7 @@ use crate::command::{self, ended, said};
 use crate::peer::cuda_headers;
 use crate::repository::Repository;
 use crate::wheels::Wheels;
-use crate::{bench, file, python, stand_in};
+use crate::{file, programs, python, stand_in};
 
 /// The compiler of kernels, which needs no GPU.
 const NVRTC: &str = "nvidia-cuda-nvrtc==13.0.88";
@@ -57,7 +57,7 @@ pub(crate) fn run(repo: &Repository, options: Options) -> Result<(), String> {
     command::run(cmd!(shell, "strip {program}"))?;
     command::run(cmd!(shell, "install --mode=755 {SCRIPT} {folder}/run.sh"))?;
     python::build_wheel(repo, &folder)?;
-    bench::threads::lay_out(repo, &folder.join("threads"))?;
+    programs::lay_out(repo, &folder.join("threads"))?;
     if options.has_bundle {
         command::run(cmd!(shell, "python3 torch/card/bundle.py pack target/bundle"))?;
     }

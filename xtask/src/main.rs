@@ -7,7 +7,6 @@
 mod backend;
 mod bench;
 mod command;
-mod crew;
 mod differences;
 mod docs;
 mod file;
@@ -18,10 +17,8 @@ mod parity;
 mod peer;
 mod programs;
 mod python;
-mod random;
 mod repository;
 mod request;
-mod same;
 mod stand_in;
 mod step;
 mod table;
@@ -61,10 +58,10 @@ fn perform(repo: &Repository, task: Task) -> Result<(), (String, u8)> {
         Task::Lint => return step::run(Step::lints(repo), true),
         Task::Tidy(options) => tidy::run(repo, options),
         Task::Parity(seeds) => parity::run(repo, seeds),
-        Task::Same { with } => same::run(repo, &with),
+        Task::Same { with } => parity::compare_builds(repo, &with),
         Task::Differences => differences::run(repo),
         Task::Bench(options) => bench::run(repo, options),
-        Task::Threads(options) => bench::threads::run(repo, options),
+        Task::Threads { rounds } => bench::threads(repo, rounds),
         Task::Tight { traces } => bench::tight::run(repo, traces.as_deref()),
         Task::Page(page) if page.is_measured => bench::report::run(repo),
         Task::Page(page) => page::run(repo, page),

@@ -60,15 +60,19 @@ pub(crate) enum Task {
     /// What a malloc and a free cost, PyTorch's own allocator beside ours; writes the docs.
     ///
     /// It times the scripts and recordings in workloads/, counts instructions where valgrind is
-    /// installed, runs the bench of free blocks, and reads a snapshot of 1 GB that it makes
-    /// under target/ and removes again. Nothing else should run on the machine meanwhile. What
-    /// it needs is what parity needs.
+    /// installed, and times pairs beside many free blocks and with histories. Nothing else should
+    /// run on the machine meanwhile. What it needs is what parity needs.
     Bench(bench::Options),
     /// What they cost where many threads share an allocator, beside a plain mutex; writes the docs.
     ///
-    /// With 1, 2, 4 and 16 threads, on all cores, on one core, and beside three busy processes.
+    /// With 1, 2, 4 and 16 threads, on all cores, on one core, and beside three busy threads.
     /// What it needs is what parity needs, and taskset.
-    Threads(bench::threads::Options),
+    Threads {
+        /// How often each measurement is made.
+        #[arg(long, value_name = "N", default_value_t = 10,
+              value_parser = clap::value_parser!(u64).range(1..))]
+        rounds: u64,
+    },
     /// What the policy tight makes of recorded programs, beside the others; writes the docs.
     ///
     /// It is a measurement: whatever comes out, it ends well.

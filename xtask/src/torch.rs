@@ -48,11 +48,6 @@ impl Torch {
         })
     }
 
-    /// Whether a capture is one that was marked, and not any open scope.
-    pub(crate) fn marks_captures(self) -> bool {
-        !["2.11", "2.12"].contains(&self.minor)
-    }
-
     /// The policy that decides as it does.
     pub(crate) fn policy(self) -> String {
         format!("torch-{}", self.minor)

@@ -1,16 +1,22 @@
-//! The program `larder-testkit`: soaks and clusters from a seed.
+//! The program `larder-testkit`: soaks and clusters from a seed, and PyTorch's own allocator beside
+//! ours.
 #![forbid(unsafe_code)]
 
 mod commands;
+mod peer;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use larder_core::Policy;
 use larder_core::policy::UnknownPolicy;
+use peer::parity::flavour::Flavour;
+use peer::{bench, parity, same};
 
-/// Random tests of the allocator on a simulated GPU, for as long as one likes.
+/// Random tests of the allocator on a simulated GPU, for as long as one likes, and PyTorch's own
+/// allocator beside it.
 #[derive(Debug, Parser)]
 #[command(name = "larder-testkit", version)]
 struct Cli {
@@ -64,6 +70,30 @@ enum Command {
               value_parser = clap::value_parser!(u64).range(2..=64))]
         ranks: Vec<u64>,
     },
+    /// PyTorch's own allocator and ours, fed with the same scripts.
+    ///
+    /// Every statistic, count of device calls, placement and entry of the history is compared. A
+    /// difference is printed with its seed, its settings and the shortest beginning of the script
+    /// that shows it. Scripts on which PyTorch gives up or does not agree with itself are set aside
+    /// and counted.
+    Parity(parity::Options),
+    /// Two builds of larder replay the same files under every policy, with several settings, and
+    /// every statistic, placement and entry of the history is compared.
+    Same(same::Options),
+    /// What a malloc and a free take, with PyTorch's own allocator and with ours.
+    Bench(bench::Options),
+    /// What they take where many threads share an allocator, beside a plain mutex: with 1, 2, 4 and
+    /// 16 threads, on all cores, on one core, and beside three busy threads. It needs taskset.
+    Threads(bench::threads::Options),
+    /// Write the script that belongs to a seed, as parity makes it.
+    Script {
+        seed: u64,
+        flavour: Flavour,
+        out: PathBuf,
+        /// Captures are marked as this policy wants it.
+        #[arg(long, default_value = "torch-2.11")]
+        policy: Policy,
+    },
 }
 
 fn main() -> ExitCode {
@@ -73,6 +103,13 @@ fn main() -> ExitCode {
             commands::soak(seed, threads as usize, steps as usize, extent, policy.as_ref())
         }
         Command::Cluster { seed, sequences, ranks } => commands::cluster(seed, sequences, &ranks),
+        Command::Parity(options) => parity::run(&options),
+        Command::Same(options) => same::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Threads(options) => bench::threads::run(&options),
+        Command::Script { seed, flavour, out, policy } => {
+            parity::write(&flavour.script(seed, &policy), &out).map(|()| String::new())
+        }
     };
     match said {
         // A reader that has seen enough, such as `head`, is no failure.

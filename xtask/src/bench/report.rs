@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use xshell::cmd;
 
-use super::figures;
+use super::write;
 use crate::page::Workshop;
 use crate::repository::Repository;
 use crate::table::Table;
@@ -36,9 +36,9 @@ pub(crate) fn run(repo: &Repository) -> Result<(), String> {
         let _ = fs::remove_file(grown);
         table.push(&cells?);
     }
-    figures::write(repo, "page", "cargo xtask page --measure", &table)?;
-    print!("{}", table.markdown());
-    Ok(())
+    let table = table.markdown();
+    print!("{table}");
+    write(repo, "page", "cargo xtask page --measure", &table)
 }
 
 /// Makes the page of a recording and measures it: the cells of a line.

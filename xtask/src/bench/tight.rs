@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use xshell::cmd;
 
-use super::figures;
+use super::write;
 use crate::command::{self, number};
 use crate::repository::{Repository, is_script, recordings_in, stem};
 use crate::table::Table;
@@ -146,9 +146,9 @@ pub(crate) fn run(repo: &Repository, traces: Option<&Path>) -> Result<(), String
         table.push(&Subject { repo, larder: &larder, file }.measure(&name)?);
     }
     let traces = traces.map_or("", |_| " --traces DIR");
-    figures::write(repo, "tight", &format!("cargo xtask tight{traces}"), &table)?;
-    print!("{}", table.markdown());
-    Ok(())
+    let table = table.markdown();
+    print!("{table}");
+    write(repo, "tight", &format!("cargo xtask tight{traces}"), &table)
 }
 
 /// A program that was recorded or stored twice is taken once.

@@ -16,8 +16,8 @@ const SHOWN: usize = 20;
 /// A text of a case, with its seed.
 type Line<'a> = (&'a str, &'a str);
 
-/// Compares this many texts for each version, of cases from this seed on; true if nothing differs.
-pub(super) fn run(repo: &Repository, from: u64, count: u64) -> Result<bool, String> {
+/// Compares this many texts for each version, of cases from this seed on; fails if any differs.
+pub(super) fn run(repo: &Repository, from: u64, count: u64) -> Result<(), String> {
     let ours = repo.example("larder-core", "read_settings")?;
     let write = repo.example("larder-testkit", "write_settings")?;
     let numbers = [from, count].map(|number| number.to_string());
@@ -30,7 +30,7 @@ pub(super) fn run(repo: &Repository, from: u64, count: u64) -> Result<bool, Stri
         let ours = repo.shell.cmd(&ours).arg(torch.minor);
         is_same &= compare(torch, theirs, ours, &lines)?;
     }
-    Ok(is_same)
+    if is_same { Ok(()) } else { Err("the two sides differ".to_owned()) }
 }
 
 /// Compares the two programs of a version, and says what differs.

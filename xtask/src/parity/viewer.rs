@@ -41,7 +41,7 @@ const SHOWN: [(&str, &str); 4] = [
 ];
 
 /// Shows histories and compares recordings; a sentence says how many.
-pub(super) fn check(repo: &Repository, programs: &Programs) -> Result<String, String> {
+pub(super) fn check(repo: &Repository, programs: &Programs<'_>) -> Result<String, String> {
     let scratch = repo.target.join("judge/viewer");
     let viewer = Viewer { repo, programs, scratch };
     viewer.stand_in()?;
@@ -71,7 +71,7 @@ pub(super) fn check(repo: &Repository, programs: &Programs) -> Result<String, St
 
 struct Viewer<'a> {
     repo: &'a Repository,
-    programs: &'a Programs,
+    programs: &'a Programs<'a>,
     scratch: PathBuf,
 }
 

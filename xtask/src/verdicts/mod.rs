@@ -141,7 +141,7 @@ pub(crate) fn run(repo: &Repository, options: &Options) -> Result<(), String> {
 }
 
 /// Has a version record what parity compares, and says how the replays differ from it.
-fn replay_recordings(stage: &Stage<'_>, programs: &Programs) -> Result<Vec<String>, String> {
+fn replay_recordings(stage: &Stage<'_>, programs: &Programs<'_>) -> Result<Vec<String>, String> {
     let (equal, different) = recordings::compare(stage, programs)?;
     let (torch, count) = (stage.torch, equal + different.len());
     println!("PyTorch {torch}: {equal} of {count} recordings are replayed to the byte");

@@ -25,7 +25,7 @@ type Figures = [u64; FIGURES.len()];
 /// Compares all recorded programs; how many runs were equal, and what was not.
 pub(super) fn compare(
     stage: &Stage<'_>,
-    programs: &Programs,
+    programs: &Programs<'_>,
 ) -> Result<(usize, Vec<String>), String> {
     let path = |name: &str| stage.environment.folder.join(name);
     let (script, addresses) = (path("program.ops"), path("program.addresses"));

@@ -39,7 +39,7 @@ impl Space {
 
     /// A segment's blocks tile it, are linked both ways, agree with it, and are merged. Says how
     /// many there are.
-    fn check_segment(&self, id: SegmentId, segment: &Segment) -> Result<usize, String> {
+    fn check_segment(&self, id: SegmentId, segment: &Segment) -> Result<usize, Unsound> {
         let (mut prev, mut addr, mut count) = (None, segment.span().addr, 0);
         for block_id in self.chain(id) {
             let block = &self[block_id];

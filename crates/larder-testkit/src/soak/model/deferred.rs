@@ -1,4 +1,9 @@
 //! The model's small blocks that are given back and not joined yet.
+//!
+//! The rule, which decides where requests are put: a request takes the last block of its very size
+//! that came back on its stream. If there is none, it takes the best of the free ones; and if that
+//! fails, the blocks that came back are joined with their neighbours, the largest first, until one
+//! is large enough. Anything but a plain request or a free joins them all first.
 
 use larder_core::policy::TieBreak;
 use larder_core::record::stats::Counter;

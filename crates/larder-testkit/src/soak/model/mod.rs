@@ -2,6 +2,11 @@
 //! everything instead of bookkeeping. It is written from the rules, and shares no code with the
 //! heap that it judges.
 //!
+//! It knows sizes, order and streams, and one thing more: under `larder` a small block that is
+//! given back stays whole for the next request of its size, as long as nothing but plain requests
+//! and frees are made. Which block a request gets depends on that, so the model has to know it
+//! (`deferred.rs`).
+//!
 //! It expects a device on which no call fails but for want of memory.
 
 mod capture;

@@ -5,7 +5,7 @@ use std::process::Command;
 use super::contestant::{Contestant, Run};
 use super::figures::Figures;
 use super::workload::Workload;
-use crate::command::{ended, said};
+use crate::peer::{ended, said};
 
 /// About how many operations are counted. The counter is some fifty times slower than the machine.
 const OPS: u64 = 100_000;

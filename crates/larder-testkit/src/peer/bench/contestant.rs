@@ -3,8 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{ended, number, said};
-use crate::programs::Programs;
+use serde_json::Value;
+
+use crate::peer::{Programs, ended, said};
 
 /// How often a measurement is tried before its cell stays empty. The peer can crash on its way out,
 /// which says nothing about what it costs.
@@ -38,12 +39,12 @@ impl Contestant {
         Self { is_peer: false, ..Self::peer(title, program) }
     }
 
-    /// All, in the order in which they run and stand in the tables; the newest PyTorch if it was
-    /// brought along.
-    pub(super) fn all(programs: &Programs) -> Vec<Self> {
-        let oldest = Self::peer("PyTorch 2.11", &programs.judge);
-        let newest = programs.newest.as_ref().map(|judge| Self::peer("PyTorch 2.15", judge));
+    /// All, in the order in which they run and stand in the tables; the newest PyTorch if its
+    /// judge is there.
+    pub(super) fn all(programs: &Programs, newest: &Path) -> Vec<Self> {
+        let newest = newest.is_file().then(|| Self::peer("PyTorch 2.15", newest));
         let own = Self::under(programs, &["torch-2.11", "larder", "tight"]);
+        let oldest = Self::peer("PyTorch 2.11", &programs.judge);
         [oldest].into_iter().chain(newest).chain(own).collect()
     }
 
@@ -131,8 +132,8 @@ pub(super) struct Measured {
 impl Measured {
     /// Reads the one line of JSON that both programs print.
     fn read(printed: &str) -> Option<Self> {
-        let ops = number(printed, "ops")? as u64;
-        Some(Self { ns_per_op: number(printed, "ns_per_op")?, ops })
+        let told: Value = serde_json::from_str(printed.trim()).ok()?;
+        Some(Self { ns_per_op: told["ns_per_op"].as_f64()?, ops: told["ops"].as_u64()? })
     }
 
     pub(super) fn elapsed_ns(self) -> f64 {

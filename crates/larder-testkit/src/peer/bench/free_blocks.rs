@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use larder_sim::random::Random;
+
 use super::contestant::{Contestant, Run};
 use super::figures::Figures;
 use super::timing::Timing;
-use super::workload::{alloc, free};
-use crate::file;
-use crate::random::Random;
+use super::workload::{alloc, free, write};
 
 /// Pairs in the longer script; the more there are, the less the rest of the script disturbs.
 const PAIRS: u64 = 400_000;
@@ -31,8 +31,8 @@ pub(super) fn compare(
             let name = format!("{holes} free blocks of {word} sizes");
             eprintln!("==> a pair beside {name}");
             let (with, without) = (folder.join("pairs.ops"), folder.join("no_pairs.ops"));
-            file::write(&with, script(holes, is_random, PAIRS))?;
-            file::write(&without, script(holes, is_random, 0))?;
+            write(&with, script(holes, is_random, PAIRS))?;
+            write(&without, script(holes, is_random, 0))?;
             let values = all.iter().map(|one| difference(one, [&with, &without], timing));
             rows.push(Figures { name, values: values.collect() });
         }

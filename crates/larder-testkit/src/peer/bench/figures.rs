@@ -1,16 +1,6 @@
-//! Figures: one for each contestant, as a line of a table, and the section of the page that they
-//! stand in.
-
-use std::fs;
-use std::thread;
-
-use xshell::cmd;
+//! Figures: one for each contestant, as a line of a table.
 
 use super::contestant::{Contestant, GAINS};
-use crate::command::output;
-use crate::docs;
-use crate::repository::Repository;
-use crate::table::Table;
 
 /// A figure for each contestant; none where it failed each time.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +20,7 @@ pub(super) fn ratio(over: Option<f64>, under: Option<f64>) -> String {
 }
 
 /// The contestants side by side, and how many times a peer's figure is ours.
-pub(super) fn table(heading: &str, all: &[Contestant], rows: &[Figures]) -> Table {
+pub(super) fn table(heading: &str, all: &[Contestant], rows: &[Figures]) -> String {
     let place = |title: &str| all.iter().position(|one| one.title == title);
     let gains = GAINS.iter().filter_map(|(peer, ours)| Some((place(peer)?, place(ours)?)));
     let gains: Vec<(usize, usize)> = gains.collect();
@@ -40,34 +30,20 @@ pub(super) fn table(heading: &str, all: &[Contestant], rows: &[Figures]) -> Tabl
     let titles = all.iter().map(|one| one.title.to_owned());
     let headings: Vec<String> =
         [heading.to_owned()].into_iter().chain(titles).chain(over).collect();
-    let mut table = Table::new(&headings.join(" | "), 1);
-    for Figures { name, values } in rows {
+    let row = |Figures { name, values }: &Figures| {
         let figures = values.iter().map(|one| one.map_or("no figure".to_owned(), digits));
         let ratios = gains.iter().map(|&(peer, ours)| ratio(values[peer], values[ours]));
-        let cells = [name.clone()].into_iter().chain(figures).chain(ratios);
-        table.push(&cells.collect::<Vec<String>>());
-    }
-    table
+        [name.clone()].into_iter().chain(figures).chain(ratios).collect()
+    };
+    markdown(&headings.join(" | "), &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Writes a table into its section of the page, under the machine and the day, as far as they
-/// explain figures, and the command. The machine's name is not there: it explains nothing.
-pub(super) fn write(
-    repo: &Repository,
-    section: &str,
-    command: &str,
-    table: &Table,
-) -> Result<(), String> {
-    let day = output(cmd!(repo.shell, "date -u +%F")).unwrap_or_default();
-    let compiler = output(cmd!(repo.shell, "rustc --version")).unwrap_or_default();
-    let compiler: Vec<&str> = compiler.split(' ').take(2).collect();
-    let facts = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = facts.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let (model, day) = (model.map_or("a processor", |(_, model)| model), day.trim());
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let compiler = compiler.join(" ");
-    let machine = format!("{day}, {model}, {cores} cores, {compiler}, by `{command}`.");
-    docs::write(repo, docs::BENCHMARKS, section, &format!("{machine}\n\n{}", table.markdown()))
+/// A table in Markdown. Between the headings stands ` | `; the first column has texts, the others
+/// numbers.
+pub(super) fn markdown(headings: &str, rows: &[Vec<String>]) -> String {
+    let numbers = headings.matches(" | ").count();
+    let rows: String = rows.iter().map(|cells| format!("| {} |\n", cells.join(" | "))).collect();
+    format!("| {headings} |\n|---|{}\n{rows}", "---:|".repeat(numbers))
 }
 
 #[cfg(test)]
@@ -83,7 +59,7 @@ mod tests {
             row("other", vec![None, Some(1.0), None]),
         ];
         assert_eq!(
-            table("workload", &all, &rows).markdown(),
+            table("workload", &all, &rows),
             "| workload | PyTorch 2.11 | larder | tight | 2.11 / larder | tight / larder |\n\
              |---|---:|---:|---:|---:|---:|\n\
              | hot block | 300 | 60.0 | 66.0 | 5.00 | 1.10 |\n\

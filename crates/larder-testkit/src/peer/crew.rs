@@ -1,10 +1,9 @@
 //! Work that is done on all processors, each worker with a folder of its own.
 
+use std::fs;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-
-use crate::file;
 
 /// Does each job, in no particular order. The first that cannot be done ends all, but for those in
 /// hand.
@@ -16,7 +15,7 @@ pub(crate) fn each<T: Sync>(
     let next = AtomicUsize::new(0);
     let take = |number: usize| {
         let scratch = folder.join(format!("worker-{number}"));
-        file::create(&scratch)?;
+        create(&scratch)?;
         while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
             work(job, &scratch).inspect_err(|_| next.store(jobs.len(), Ordering::Relaxed))?;
         }
@@ -31,4 +30,9 @@ pub(crate) fn each<T: Sync>(
             thread.join().unwrap_or_else(|_| Err("a worker panicked".to_owned()))
         })
     })
+}
+
+/// Makes a folder and those that it lies in, unless they are there.
+pub(super) fn create(folder: &Path) -> Result<(), String> {
+    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))
 }

@@ -7,13 +7,27 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-use crate::command::ended;
-use crate::crew;
-use crate::repository::Repository;
+use clap::Args;
+use larder_core::Policy;
 
-/// All policies that have a name of their own.
-const POLICIES: [&str; 7] =
-    ["larder", "tight", "torch-2.11", "torch-2.12", "torch-2.13", "torch-2.14", "torch-2.15"];
+use crate::peer::{beside, crew, ended};
+
+/// What is compared.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Options {
+    /// The build of larder.
+    #[arg(long, value_name = "PATH", default_value_os_t = beside("larder"))]
+    larder: PathBuf,
+    /// The build before the change.
+    #[arg(long, value_name = "PATH")]
+    with: PathBuf,
+    /// Where the replays write.
+    #[arg(long, value_name = "DIR", default_value_os_t = std::env::temp_dir().join("larder-same"))]
+    scratch: PathBuf,
+    /// Recordings and scripts.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+}
 
 /// What a recording is replayed with: as it was recorded; over and over, so that a program that
 /// repeats itself is seen to; with other sizes; remembered; with settings that lead off the usual
@@ -30,13 +44,13 @@ const WAYS: [&[&str]; 8] = [
 ];
 
 /// One replay that both builds make.
-struct Case {
-    file: PathBuf,
+struct Case<'a> {
+    file: &'a Path,
     policy: &'static str,
     way: &'static [&'static str],
 }
 
-impl Case {
+impl Case<'_> {
     fn name(&self) -> String {
         let file = self.file.file_name().unwrap_or_default().to_string_lossy();
         format!("{file} --policy {} {}", self.policy, self.way.join(" "))
@@ -46,7 +60,7 @@ impl Case {
     /// where it is kept.
     fn replay(&self, larder: &Path, scratch: &Path) -> Result<Vec<(&'static str, String)>, String> {
         let mut command = Command::new(larder);
-        command.arg("replay").arg(&self.file).args(["--json", "--policy", self.policy]);
+        command.arg("replay").arg(self.file).args(["--json", "--policy", self.policy]);
         command.args(self.way);
         let files: &[&str] = if self.way.contains(&"--level") {
             &["placements", "history"]
@@ -68,21 +82,21 @@ impl Case {
     }
 }
 
-/// Builds this tree's program and compares it with another build. A difference is a failure.
-pub(crate) fn run(repo: &Repository, other: &Path) -> Result<(), String> {
-    if !other.is_file() {
-        return Err(format!("{} is no build of larder", other.display()));
+/// Replays all files with both builds. A difference is a failure.
+pub(crate) fn run(options: &Options) -> Result<String, String> {
+    let Options { larder, with, scratch, files } = options;
+    if !with.is_file() {
+        return Err(format!("{} is no build of larder", with.display()));
     }
-    let own = repo.larder()?;
-    let mut cases = Vec::new();
-    for file in repo.recordings() {
-        for policy in POLICIES {
-            cases.extend(WAYS.map(|way| Case { file: file.clone(), policy, way }));
-        }
-    }
+    let policies = Policy::all();
+    let cases: Vec<Case<'_>> = files
+        .iter()
+        .flat_map(|file| policies.iter().map(move |policy| (file, policy.name)))
+        .flat_map(|(file, policy)| WAYS.map(|way| Case { file, policy, way }))
+        .collect();
     let differences = Mutex::new(Vec::new());
-    crew::each(&cases, &repo.target.join("same"), |case, scratch| {
-        let [before, after] = [other, &own].map(|larder| case.replay(larder, scratch));
+    crew::each(&cases, scratch, |case, scratch| {
+        let [before, after] = [with, larder].map(|larder| case.replay(larder, scratch));
         if let Some(said) = difference(&before?, &after?) {
             let mut differences = differences.lock().unwrap_or_else(PoisonError::into_inner);
             differences.push(format!("{}: {said}", case.name()));
@@ -93,11 +107,13 @@ pub(crate) fn run(repo: &Repository, other: &Path) -> Result<(), String> {
     for difference in &differences {
         println!("{difference}");
     }
-    println!("{} replays compared, {} differences", cases.len(), differences.len());
-    match (cases.len(), differences.len()) {
-        (0, _) => Err("there are no recordings to replay".to_owned()),
-        (_, 0) => Ok(()),
-        (_, count) => Err(format!("{count} replays are not what {} makes", other.display())),
+    let sums = format!("{} replays compared, {} differences", cases.len(), differences.len());
+    match differences.len() {
+        0 => Ok(sums + "\n"),
+        count => {
+            println!("{sums}");
+            Err(format!("{count} replays are not what {} makes", with.display()))
+        }
     }
 }
 

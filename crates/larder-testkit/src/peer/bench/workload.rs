@@ -1,12 +1,9 @@
-//! What is run: scripts, recordings, and a script of random sizes.
+//! What is run: scripts, those of recordings among them, and a script of random sizes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::file;
-use crate::programs::Programs;
-use crate::random::Random;
-use crate::repository::{Repository, is_script, stem};
+use larder_sim::random::Random;
 
 pub(super) const HOT_BLOCK: &str = "hot block";
 pub(super) const RANDOM_SIZES: &str = "random sizes";
@@ -41,61 +38,25 @@ impl Workload {
     }
 }
 
-/// Writes all scripts, and then the recordings. The same program recorded or stored twice is taken
-/// once.
-pub(super) fn collect(
-    repo: &Repository,
-    programs: &Programs,
-    folder: &Path,
-) -> Result<Vec<Workload>, String> {
-    let script = folder.join("random_sizes.ops");
-    file::write(&script, random_sizes(1))?;
-    let mut scripts = vec![Workload { name: RANDOM_SIZES.to_owned(), script }];
-    let (mut recorded, mut texts) = (Vec::new(), Vec::new());
-    for (number, file) in repo.recordings().into_iter().enumerate() {
-        let name = stem(&file);
-        let script = folder.join(format!("{number}-{name}.ops"));
-        programs.write_trace(&file, &script, &folder.join("addresses"))?;
-        if is_script(&file) {
-            scripts.push(Workload { name: name.replace('_', " "), script });
-            continue;
-        }
-        let text = file::read(&script)?;
-        if !texts.contains(&text) {
-            recorded.push(Workload { name, script });
-            texts.push(text);
-        }
+/// What is run: a script of random sizes, which is written into the scratch folder, and the scripts
+/// in a folder, those of recordings last.
+pub(super) fn collect(scripts: &Path, scratch: &Path) -> Result<Vec<Workload>, String> {
+    let random = scratch.join("random_sizes.ops");
+    write(&random, random_sizes(1))?;
+    let entries = fs::read_dir(scripts);
+    let entries = entries.map_err(|error| format!("{}: {error}", scripts.display()))?;
+    let mut workloads = vec![Workload { name: RANDOM_SIZES.to_owned(), script: random }];
+    for script in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        let name = script.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        workloads.push(Workload { name, script });
     }
-    for workloads in [&mut scripts, &mut recorded] {
-        workloads.sort_by(|one, other| one.name.cmp(&other.name));
-    }
-    scripts.extend(recorded);
-    Ok(scripts)
-}
-
-/// The folder of the scripts that are taken elsewhere, beside the programs.
-const LAID_OUT: &str = "scripts";
-
-/// Copies the scripts into a folder that is taken elsewhere.
-pub(super) fn lay_out(workloads: &[Workload], folder: &Path) -> Result<(), String> {
-    let folder = folder.join(LAID_OUT);
-    file::create(&folder)?;
-    for Workload { name, script } in workloads {
-        file::copy(script, &folder.join(format!("{name}.ops")))?;
-    }
-    Ok(())
-}
-
-/// The scripts that were laid out, by name.
-pub(super) fn laid_out(folder: &Path) -> Result<Vec<Workload>, String> {
-    let folder = folder.join(LAID_OUT);
-    let files = fs::read_dir(&folder).map_err(file::named(&folder))?;
-    let mut workloads: Vec<_> = files
-        .filter_map(|file| Some(file.ok()?.path()))
-        .map(|script| Workload { name: stem(&script), script })
-        .collect();
-    workloads.sort_by(|one, other| one.name.cmp(&other.name));
+    let is_recorded = |name: &str| ![HOT_BLOCK, RANDOM_SIZES].contains(&name);
+    workloads.sort_by_key(|workload| (is_recorded(&workload.name), workload.name.clone()));
     Ok(workloads)
+}
+
+pub(super) fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// A script in which 600 blocks are live and one after the other makes room for a new one.

@@ -4,10 +4,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use larder_core::Policy;
+
 use super::outcome::{Outcome, Parting};
-use crate::command::{ended, said};
-use crate::file;
-use crate::programs::Programs;
+use crate::peer::{Programs, ended, said};
 
 /// How often the peer gets another chance to do what we did, in another order of its hash tables.
 const SHUFFLES: u32 = 40;
@@ -54,17 +54,19 @@ enum Ending {
 /// Who is compared with whom.
 pub(super) struct Sides<'a> {
     pub(super) programs: &'a Programs,
+    /// The policy that decides as the judge's PyTorch does.
+    pub(super) peer: Policy,
+    /// The policy under which ours runs.
+    pub(super) ours: Policy,
     /// The library that puts ours behind the peer's own interface, if ours is to run there.
     pub(super) backend: Option<&'a Path>,
-    /// The policy under which ours runs.
-    pub(super) policy: String,
 }
 
 impl Sides<'_> {
     /// Whether the two are meant to differ: differences are counted then, and nothing is shown of
     /// them.
     pub(super) fn is_counted(&self) -> bool {
-        self.policy != self.programs.torch.policy()
+        self.ours != self.peer
     }
 }
 
@@ -213,7 +215,7 @@ impl Ring<'_> {
         }
         let mut command = Command::new(&self.sides.programs.larder);
         command.arg("replay").arg(case.recording.map_or(case.script, |(recording, _)| recording));
-        command.args(["--policy", &self.sides.policy, "--json", "--conf", case.conf]);
+        command.args(["--policy", self.sides.ours.name, "--json", "--conf", case.conf]);
         command.args(["--memory", &format!("{}B", case.memory_bytes)]);
         let output = self.run(&mut command, case, WHO)?;
         if !output.status.success() {
@@ -242,7 +244,7 @@ impl Ring<'_> {
 
     fn read(&self, printed: &[u8], who: &str) -> Result<Outcome, String> {
         let printed = String::from_utf8_lossy(printed);
-        let placements = file::read(&self.written(who, "placements"))?;
+        let placements = read_text(&self.written(who, "placements"))?;
         // Where no history was asked for there is none, on either side.
         let history = fs::read_to_string(self.written(who, "history")).unwrap_or_default();
         let outcome = Outcome::read(&printed, &placements, &history)
@@ -318,9 +320,13 @@ fn is_gone_checkpoint(sentence: &str) -> bool {
     sentence.contains(": restore ") && sentence.ends_with("is not as the checkpoint has it")
 }
 
+fn read_text(path: &Path) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
 /// The operations of a script. Comments are left out, as the judge counts without them.
 fn operations(script: &Path) -> Result<Vec<String>, String> {
-    let text = file::read(script)?;
+    let text = read_text(script)?;
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     Ok(lines.map(str::to_owned).collect())
@@ -328,7 +334,7 @@ fn operations(script: &Path) -> Result<Vec<String>, String> {
 
 fn write_lines(path: &Path, lines: &[String]) -> Result<(), String> {
     let text: String = lines.iter().flat_map(|line| [line.as_str(), "\n"]).collect();
-    file::write(path, text)
+    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 #[cfg(test)]
