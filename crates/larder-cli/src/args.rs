@@ -9,6 +9,7 @@ use larder_core::record::event::{Action, Level};
 use larder_sim::parse_capacity;
 use larder_study::card::Card;
 use larder_study::convert::Format;
+use larder_study::growth::Limit;
 use larder_study::question::Question;
 use larder_study::settings::Chosen;
 use larder_study::sizes::{Jitter, Sizes, parse_scale};
@@ -169,6 +170,23 @@ pub(crate) enum Command {
     /// what is fragmented, and which settings would help.
     #[command(after_help = examples::REPORT)]
     Report(Report),
+    /// Say what a program holds more of in one recording than in another, where, and since when.
+    #[command(after_help = examples::DIFF)]
+    Diff {
+        /// The earlier recording: a snapshot, the same as JSON, a tape, or an op script.
+        before: PathBuf,
+        /// The later one.
+        after: PathBuf,
+        /// End with code 5 if the most that is held at once grew by more than this: 2%, 100MiB.
+        #[arg(long, value_name = "LIMIT", value_parser = |text: &str| text.parse::<Limit>())]
+        grew_by: Option<Limit>,
+        /// Which device's trace to take from a snapshot; default 0.
+        #[arg(long, value_name = "N")]
+        device: Option<u32>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what a shell reads to complete commands and options.
     #[command(after_help = examples::COMPLETIONS)]
     Completions {
@@ -229,6 +247,9 @@ pub(crate) struct Common {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON
     /// (.json), or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
+    /// More of them, or folders, for explain, show, fit and compare: the ranks of one program.
+    #[arg(value_name = "MORE")]
+    pub(crate) more: Vec<PathBuf>,
     /// Who decides: larder; tight, which holds hardly more than what is in use; torch-2.11 to
     /// torch-2.15 exactly as that PyTorch does; or torch, as the PyTorch that made the
     /// recording, and as 2.11 where nothing tells which one it was. Without it who decided when
@@ -252,6 +273,11 @@ pub(crate) struct Common {
 }
 
 impl Common {
+    /// All files and folders that were named.
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        std::iter::once(&self.file).chain(&self.more).cloned().collect()
+    }
+
     /// What is asked with these settings.
     pub(crate) fn question(&self, settings: Option<Chosen>) -> Question {
         Question {
@@ -331,8 +357,9 @@ pub(crate) struct Report {
     /// An op script (.ops), a torch memory snapshot (.pickle, .pickle.gz), the same as JSON
     /// (.json), or a tape (.tape); - is standard input.
     pub(crate) file: PathBuf,
-    /// Another, to be compared with it.
-    pub(crate) other: Option<PathBuf>,
+    /// Another, to be compared with it; with more of them, or a folder, a page with a row for each
+    /// rank of one program.
+    pub(crate) others: Vec<PathBuf>,
     /// The page to write; - is standard output.
     #[arg(short, long, value_name = "OUT", default_value = "report.html")]
     pub(crate) output: PathBuf,

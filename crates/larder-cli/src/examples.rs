@@ -61,6 +61,13 @@ Examples:
   larder report mine.pickle --open
   larder report before.pickle after.pickle -o both.html";
 
+pub(crate) const DIFF: &str = "\
+Examples:
+  larder diff before.pickle after.pickle
+  larder diff before.pickle after.pickle --grew-by 2%
+
+The exit code is 5 where the most that is held at once grew by more than --grew-by.";
+
 pub(crate) const COMPLETIONS: &str = "\
 Examples:
   larder completions bash > ~/.local/share/bash-completion/completions/larder

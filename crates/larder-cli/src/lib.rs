@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod diffing;
 mod examples;
 mod explaining;
 mod fitting;
@@ -10,6 +11,7 @@ mod listing;
 mod manual;
 mod paper;
 mod progress;
+mod ranking;
 mod report;
 mod showing;
 mod topping;
@@ -32,6 +34,7 @@ use larder_study::compare;
 use larder_study::convert::{Format, convert};
 use larder_study::file::{Contents, STANDARD, Snapshot};
 use larder_study::question::{PoseError, Posed, Question};
+use larder_study::ranks::{self, Idea};
 use larder_study::replay::{DEFAULT_MEMORY_BYTES, Replay, ReplayError, Setup};
 use larder_study::report::answer::{Commands, answer};
 use larder_study::report::quote::quoted;
@@ -43,6 +46,7 @@ use larder_study::workload::{Addresses, Workload};
 use larder_study::{bench, fidelity};
 use listing::{Notes, Wishes};
 use progress::Bars;
+use ranking::Asked;
 
 /// Why a command ended without its answer: one sentence for standard error, and the exit code.
 enum Refusal {
@@ -85,10 +89,32 @@ pub fn perform(words: impl IntoIterator<Item = OsString>) -> u8 {
 fn run(command: Command) -> Result<(), Refusal> {
     match command {
         Command::Replay { common, conf, change, course, placements, history } => {
+            ranking::refuse_many(&common)?;
             let course = (change.sizes(), course.passes);
             replay(&common, conf.conf.as_deref(), course, placements.as_deref(), &history)
         }
+        Command::Compare { common, change, confs } if ranking::is_many(&common) => {
+            let ideas = compared_ideas(&common, &confs)?;
+            ranking::many(&common, Some(""), change.sizes(), Asked::Compare, ideas)
+        }
         Command::Compare { common, change, confs } => compare(&common, change.sizes(), &confs),
+        Command::Show { common, conf, change, at } if ranking::is_many(&common) => {
+            refuse_with_many("--at", at.is_some())?;
+            let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
+            ranking::many(&common, conf, sizes, Asked::Show, Vec::new())
+        }
+        Command::Explain { common, conf, change, failure } if ranking::is_many(&common) => {
+            refuse_with_many("--failure", failure.is_some())?;
+            let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
+            ranking::many(&common, conf, sizes, Asked::Explain, ranks::ideas())
+        }
+        Command::Fit { common, conf, change, course, cards } if ranking::is_many(&common) => {
+            common.room.refuse_part("fit says how much memory it needs, whatever was recorded")?;
+            refuse_with_many("--cards", !cards.is_empty())?;
+            refuse_with_many("--passes", course.passes != 1)?;
+            let (conf, sizes) = (conf.conf.as_deref(), change.sizes());
+            ranking::many(&common, conf, sizes, Asked::Fit, Vec::new())
+        }
         Command::Show { common, conf, change, at } => {
             showing::show(&common, conf.conf.as_deref(), change.sizes(), at)
         }
@@ -100,10 +126,12 @@ fn run(command: Command) -> Result<(), Refusal> {
             fitting::fit_command(&common, conf.conf.as_deref(), course, &cards)
         }
         Command::Tune { common, change, seconds } => {
+            ranking::refuse_many(&common)?;
             tuning::tune_command(&common, change.sizes(), seconds)
         }
         Command::Top { source, every, once } => topping::top(&source, every, once),
         Command::Bench { common, conf, repeat, threads, history, between } => {
+            ranking::refuse_many(&common)?;
             let between_bytes = between.map_or(0, |kib| kib << 10);
             let options = BenchOptions { repeat, threads, history, between_bytes };
             bench_command(&common, conf.conf.as_deref(), options)
@@ -112,6 +140,9 @@ fn run(command: Command) -> Result<(), Refusal> {
             snapshot_command(&file, &run, device, &output, to)
         }
         Command::Report(asked) => report::report(&asked),
+        Command::Diff { before, after, grew_by, device, json } => {
+            diffing::diff((&before, &after), device, grew_by, json)
+        }
         Command::Completions { shell } => manual::completions(shell),
         Command::Man { command } => manual::man(command.as_deref()),
     }
@@ -138,9 +169,7 @@ fn set_up_by(
     sizes: Sizes,
     pose: impl Fn(&Question, &Workload) -> Result<Posed, PoseError>,
 ) -> Result<Task, Refusal> {
-    let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
-    let question = common.question(given.transpose()?);
-    question.check().map_err(|error| Refusal::Usage(error.to_string()))?;
+    let question = chosen(common, conf)?;
     if common.addresses == Some(Addresses::Recorded) && !sizes.is_same() {
         return Err(Refusal::Usage(
             "--addresses recorded: segments have those addresses where they have the recorded \
@@ -154,6 +183,38 @@ fn set_up_by(
     let Posed { setup, settings } = posed;
     check_known(&settings, &setup.policy)?;
     Ok(Task { workload, snapshot, settings, setup })
+}
+
+/// What is asked, with these settings.
+fn chosen(common: &Common, conf: Option<&str>) -> Result<Question, Refusal> {
+    let given = conf.map(|conf| Ok::<_, Refusal>(Chosen::given(conf, read_conf(conf)?)));
+    let question = common.question(given.transpose()?);
+    question.check().map_err(|error| Refusal::Usage(error.to_string()))?;
+    Ok(question)
+}
+
+/// Refuses an option that is for one recording where many were named.
+fn refuse_with_many(option: &str, is_given: bool) -> Result<(), Refusal> {
+    match is_given {
+        true => Err(Refusal::Usage(format!("{option} is for one recording, and many were named"))),
+        false => Ok(()),
+    }
+}
+
+/// The settings under which all ranks are compared: those that were given, or the usual ones.
+fn compared_ideas(common: &Common, confs: &[String]) -> Result<Vec<Idea>, Refusal> {
+    let given = confs.iter().map(|conf| Ok((conf.clone(), read_conf(conf)?)));
+    let given = given.collect::<Result<Vec<_>, Refusal>>()?;
+    let settings = match given.is_empty() {
+        true => compare::usual_settings(common.policy.as_ref()),
+        false => given,
+    };
+    let idea = |(conf, _): (String, Config)| Idea {
+        words: if conf.is_empty() { "(default)".to_owned() } else { conf.clone() },
+        conf: Some(conf),
+        policy: None,
+    };
+    Ok(settings.into_iter().map(idea).collect())
 }
 
 /// Fails if settings are unknown to the PyTorch whose policy decides.

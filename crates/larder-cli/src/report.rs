@@ -1,18 +1,19 @@
 //! The command `larder report`: a page to look at.
 
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use larder_report::{Question, Subject};
 use larder_study::file::STANDARD;
 use larder_study::question;
+use larder_study::ranks::ideas;
 use larder_study::settings::Chosen;
 
 use crate::Refusal;
 use crate::args::Report;
 use crate::progress::Bars;
-use crate::read_conf;
+use crate::{ranking, read_conf};
 
 /// What shows a file to a person, by its kind.
 const SHOWER: &str = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
@@ -22,7 +23,8 @@ pub(crate) fn report(asked: &Report) -> Result<(), Refusal> {
     if asked.output == standard && asked.open {
         return Err(Refusal::Usage("--open: a page on standard output is not opened".to_owned()));
     }
-    if asked.file == standard && asked.other.as_deref() == Some(standard) {
+    let files: Vec<PathBuf> = std::iter::once(&asked.file).chain(&asked.others).cloned().collect();
+    if files.iter().filter(|file| *file == standard).count() > 1 {
         return Err(Refusal::Usage("standard input can be read once only".to_owned()));
     }
     let given = asked.conf.as_deref();
@@ -34,11 +36,20 @@ pub(crate) fn report(asked: &Report) -> Result<(), Refusal> {
     };
     run.check().map_err(|error| Refusal::Usage(error.to_string()))?;
     let question = Question { run, device: asked.device, compares: !asked.no_compare };
-    let files = [Some(&asked.file), asked.other.as_ref()];
-    let subjects = files.into_iter().flatten();
-    let subjects = subjects.map(|file| Subject::of(file, &question, &Bars::default()));
+    if files.len() > 2 || files.iter().any(|file| file.is_dir()) {
+        let found = ranking::read(&files, question.device, &question.run, ideas())?;
+        larder_report::save_ranks(&found, &asked.output)?;
+        return finish(asked);
+    }
+    let subjects = files.iter().map(|file| Subject::of(file, &question, &Bars::default()));
     let subjects = subjects.collect::<Result<Vec<_>, _>>()?;
     larder_report::save(&subjects, &asked.output)?;
+    finish(asked)
+}
+
+/// Names the page, and shows it where that is asked for.
+fn finish(asked: &Report) -> Result<(), Refusal> {
+    let standard = Path::new(STANDARD);
     if asked.output != standard && io::stdout().is_terminal() {
         println!("{}", asked.output.display());
     }

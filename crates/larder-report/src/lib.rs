@@ -12,7 +12,9 @@ mod bands;
 mod facts;
 mod packed;
 mod page;
+mod ranks;
 mod subject;
 
 pub use page::{save, write};
+pub use ranks::save_ranks;
 pub use subject::{Question, Subject};

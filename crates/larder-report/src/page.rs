@@ -62,7 +62,7 @@ fn tables(tables: &[(String, String)], mut out: &mut dyn Write) -> io::Result<()
     })
 }
 
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 

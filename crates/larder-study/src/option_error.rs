@@ -26,6 +26,8 @@ pub enum OptionError {
     },
     /// It is given beside another that says the same of the memory.
     Twice(&'static str, &'static str),
+    /// It is no limit to what may grow.
+    Limit(String),
     /// It has no error of PyTorch's in it.
     NoError,
     /// It has errors that contradict one another.
@@ -58,6 +60,12 @@ impl fmt::Display for OptionError {
             ),
             OptionError::Twice(one, other) => {
                 write!(f, "{one} and {other} say the same of the memory: give one of them")
+            }
+            OptionError::Limit(found) => {
+                write!(
+                    f,
+                    "a limit is a percentage such as 2%, or a size such as 100MiB, not '{found}'"
+                )
             }
             OptionError::NoError => f.write_str(
                 "there is no out-of-memory error of PyTorch's in it, which says 'Tried to allocate \
