@@ -4,6 +4,7 @@
 
 pub mod bench;
 pub mod card;
+pub mod category;
 pub mod compare;
 pub mod convert;
 pub mod course;

@@ -387,8 +387,12 @@ pub fn held(scene: &Scene, provenance: &Provenance<'_>) -> String {
             None => String::new(),
         };
         let since = moment(holder.oldest, holder.oldest_id, provenance);
+        let what = match provenance.categories().name(holder.category) {
+            "unknown" => String::new(),
+            name => format!("{name}, "),
+        };
         text.push_str(&format!(
-            "  {} in {}{of}, the oldest since {since}\n",
+            "  {what}{} in {}{of}, the oldest since {since}\n",
             Bytes(holder.bytes),
             count(holder.count, "block")
         ));

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::explain::{Cause, Explanation, Family, Remedy, Verdict};
 use crate::report::explained;
-use crate::scene::{Hold, Lane, Provenance, Scene, holders, holds, lanes};
+use crate::scene::{Hold, Lane, Provenance, Scene, Share, holders, holds, lanes, shares};
 
 /// One object: the request, the cause, where the memory is, what keeps it, and what was tried.
 pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Value {
@@ -49,6 +49,7 @@ pub fn explanation(explanation: &Explanation, provenance: &Provenance<'_>) -> Va
         })),
         "lanes": lanes(scene).iter().map(lane).collect::<Vec<_>>(),
         "kept": kept(scene, provenance),
+        "categories": categories(scene, provenance),
         "live": live(scene, provenance),
         "remedies": explanation.remedies.iter().map(remedy).collect::<Vec<_>>(),
         "best": explanation.best().map(remedy),
@@ -132,6 +133,19 @@ pub fn kept(scene: &Scene, provenance: &Provenance<'_>) -> Value {
     holds(scene).iter().take(32).map(hold).collect()
 }
 
+/// What is live, by what it is for.
+pub fn categories(scene: &Scene, provenance: &Provenance<'_>) -> Value {
+    let categories = provenance.categories();
+    let share = |share: Share| {
+        json!({
+            "category": categories.name(share.category),
+            "blocks": share.count,
+            "bytes": share.bytes,
+        })
+    };
+    shares(scene, categories).into_iter().map(share).collect()
+}
+
 /// Who holds the live memory, most first.
 pub fn live(scene: &Scene, provenance: &Provenance<'_>) -> Value {
     let holder = |holder: &crate::scene::Holder| {
@@ -139,6 +153,7 @@ pub fn live(scene: &Scene, provenance: &Provenance<'_>) -> Value {
             "bytes": holder.bytes,
             "blocks": holder.count,
             "size_bytes": holder.size_bytes,
+            "category": provenance.categories().name(holder.category),
             "oldest_operation": holder.oldest + 1,
             "frames": holder.stack.map(|stack| provenance.frames(stack)),
         })
@@ -189,6 +204,7 @@ pub fn scene(scene: &Scene, provenance: &Provenance<'_>) -> Value {
         "reserved_bytes": current(scene.stats.reserved_bytes.all.current),
         "lanes": lanes(scene).iter().map(lane).collect::<Vec<_>>(),
         "kept": kept(scene, provenance),
+        "categories": categories(scene, provenance),
         "live": live(scene, provenance),
     })
 }

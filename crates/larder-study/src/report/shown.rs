@@ -6,7 +6,8 @@ use larder_core::types::Bytes;
 
 use crate::course::Point;
 use crate::report::explained::{held, kept, lanes_table};
-use crate::scene::{Provenance, Scene, lanes};
+use crate::report::table::Table;
+use crate::scene::{Provenance, Scene, lanes, shares};
 
 /// What a piece of a picture shows, for whoever paints it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,9 +53,30 @@ pub fn shown(
     ));
     text.push_str(&map(scene, paint));
     text.push_str(&format!("{}\n", lanes_table(&lanes(scene))));
+    text.push_str(&by_category(scene, provenance));
     text.push_str(&held(scene, provenance));
     text.push_str(&kept(scene, provenance));
     text
+}
+
+/// What is live, by what it is for; nothing where the recording has no stacks.
+fn by_category(scene: &Scene, provenance: &Provenance<'_>) -> String {
+    let categories = provenance.categories();
+    if !categories.tell() {
+        return String::new();
+    }
+    let shares = shares(scene, categories);
+    let all_bytes = shares.iter().map(|share| share.bytes).sum::<u64>().max(1);
+    let mut table = Table::new(["what it is for", "live", "share", "blocks"]);
+    for share in shares {
+        table.push([
+            categories.name(share.category).to_owned(),
+            Bytes(share.bytes).to_string(),
+            format!("{:.1} %", share.bytes as f64 * 100.0 / all_bytes as f64),
+            share.count.to_string(),
+        ]);
+    }
+    format!("{table}\n")
 }
 
 /// Held and in use over time, as bars of eight heights.

@@ -2,6 +2,7 @@
 
 mod pins;
 mod provenance;
+mod shares;
 mod taken;
 
 use std::collections::HashMap;
@@ -20,6 +21,7 @@ use crate::workload::Workload;
 pub use larder_core::heap::lane_state::LaneState as Lane;
 pub use pins::{Hold, holds};
 pub use provenance::{Holder, Provenance, Since, holders};
+pub use shares::{Share, Shares, shares};
 
 /// All memory at one moment.
 #[derive(Clone, Debug)]

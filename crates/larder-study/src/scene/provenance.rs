@@ -7,6 +7,7 @@ use larder_core::types::Addr;
 use larder_snapshot::{Snapshot, StackId};
 
 use super::Scene;
+use crate::category::{Categories, Category, OwnRules};
 use crate::recording::Origin;
 use crate::workload::Workload;
 
@@ -18,6 +19,7 @@ pub struct Provenance<'a> {
     old_stacks: HashMap<u64, StackId>,
     /// Where the requests of the program begin: what stands before was there already.
     first_us: Option<u64>,
+    categories: Categories,
 }
 
 /// Since when an allocation is there.
@@ -42,7 +44,29 @@ impl<'a> Provenance<'a> {
             let first = snapshot.trace(device).and_then(<[_]>::first);
             first_us = first.filter(|entry| entry.has_time).map(|entry| entry.time_us);
         }
-        Provenance { origins: &workload.origins, snapshot, old_stacks, first_us }
+        let origins = &workload.origins;
+        let provenance = Provenance {
+            origins,
+            snapshot,
+            old_stacks,
+            first_us,
+            categories: Categories::default(),
+        };
+        provenance.with_rules(&OwnRules::default())
+    }
+
+    /// The same, with a person's own rules for what an allocation is for.
+    #[must_use]
+    pub fn with_rules(self, rules: &OwnRules) -> Provenance<'a> {
+        let categories = self
+            .snapshot
+            .map(|(snapshot, device)| Categories::of(snapshot, device, self.origins, rules));
+        Provenance { categories: categories.unwrap_or_default(), ..self }
+    }
+
+    /// What each allocation is for.
+    pub fn categories(&self) -> &Categories {
+        &self.categories
     }
 
     /// Since when an allocation is there, if the recording tells.
@@ -113,6 +137,8 @@ pub struct Holder {
     pub stack: Option<StackId>,
     /// The size of each, where there is no stack to tell them apart by.
     pub size_bytes: Option<u64>,
+    /// What they are for.
+    pub category: Category,
     /// How many allocations.
     pub count: u64,
     /// Bytes of them.
@@ -123,18 +149,21 @@ pub struct Holder {
     pub oldest_id: u64,
 }
 
-/// Who holds the live memory, most first: by stack, and what has no stack by size.
+/// Who holds the live memory, most first: by stack and what it is for, and what has no
+/// stack by size.
 pub fn holders(scene: &Scene, provenance: &Provenance<'_>) -> Vec<Holder> {
-    let mut holders: HashMap<(Option<StackId>, Option<u64>), Holder> = HashMap::new();
+    let mut holders: HashMap<(Option<StackId>, Option<u64>, Category), Holder> = HashMap::new();
     for block in scene.segments.iter().flat_map(|segment| &segment.blocks) {
         let id = scene.live.get(&Addr(block.span.addr.0)).filter(|_| block.state == State::Live);
         let Some(&id) = id else { continue };
         let stack = provenance.stack(id);
         let size_bytes = stack.is_none().then_some(block.requested_bytes);
         let born = scene.born.get(&id).copied().unwrap_or(0);
-        let holder = holders.entry((stack, size_bytes)).or_insert(Holder {
+        let category = provenance.categories.get(id);
+        let holder = holders.entry((stack, size_bytes, category)).or_insert(Holder {
             stack,
             size_bytes,
+            category,
             count: 0,
             bytes: 0,
             oldest: born,
