@@ -6,6 +6,7 @@ pub mod driver;
 pub mod explained;
 pub mod explained_json;
 pub mod fitted;
+pub mod host_memory;
 pub mod json;
 pub mod live;
 pub mod outlook;
