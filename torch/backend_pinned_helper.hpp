@@ -69,7 +69,9 @@ class PinnedHelper {
         next_look = Clock::now() + idle / 4;
       }
       lock.lock();
-      changed_.wait_for(lock, pause(asks, keeping), [&] { return is_over_ || asks_ != asks; });
+      // By this clock, since older systems cannot wait by the other.
+      const auto until = std::chrono::system_clock::now() + pause(asks, keeping);
+      changed_.wait_until(lock, until, [&] { return is_over_ || asks_ != asks; });
     }
   }
 
