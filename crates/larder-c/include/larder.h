@@ -762,8 +762,7 @@ larder_status larder_get_pinned_calls(larder *larder, larder_pinned_calls *out);
 larder_status larder_reset_pinned_calls(larder *larder, bool sums, bool peaks);
 
 /* For a host that has an allocator of pinned memory of its own: whether the settings leave it to
- * that. They do with pinned:torch, and where the policy is a PyTorch's unless pinned:larder says
- * otherwise. */
+ * that. They do unless pinned:larder is set, or what such an allocator has not, as pinned_limit. */
 larder_status larder_leaves_pinned(const char *settings, bool *out);
 
 /* ---------------- for PyTorch's CUDAPluggableAllocator */
