@@ -33,7 +33,7 @@ impl HostMemory {
             return None;
         }
         let used_bytes = segments.iter().flat_map(blocks).filter(|block| is_used(block));
-        let used_bytes = used_bytes.map(|block| number(block, "size")).sum();
+        let used_bytes: u64 = used_bytes.map(|block| number(block, "size")).sum();
         // Backwards from what is known, since a history need not begin at the beginning.
         let (mut now_bytes, mut most_used_bytes) = (used_bytes, used_bytes);
         for event in events.iter().rev() {
